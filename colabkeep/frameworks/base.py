@@ -1,0 +1,260 @@
+"""What a framework adapter must do. A new framework is one file (or folder), one line in
+`colabkeep.frameworks`, and one subclass of `colabkeep.testing.frameworks.FrameworkContract`.
+
+One adapter instance serves one run. It is the only code that knows the framework's types; the
+engine sees trees of plain values and `HostTensor`s. Everything is called on the training thread
+unless said otherwise.
+
+**Parts.** A run's state is a mapping of part name to live object: "model", "optimizer", "scheduler",
+"scaler", "ema", and one per entry of the user's `state={...}`. A part is a module, an optimizer or
+any object with `state_dict` and `load_state_dict`; the adapter finds out which. Names inside a
+part are the user's own: wrappers that only wrap (compiled, data-parallel) leave no trace in them,
+and optimizer state is kept by *parameter name*, never by index.
+
+**Exactness.** capture → restore into fresh, equally built objects MUST give every tensor the same
+dtype, shape and bits, every plain value the same type and value, ties where there were ties, and no
+random number may be drawn on the way. Restored tensors live in memory that the framework itself
+allocated (never in the checkpoint's buffer: unaligned memory changes bits in some kernels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from colabkeep.vocabulary.state import Capture, Stateful, Tree
+from colabkeep.vocabulary.world import World
+
+__all__ = [
+    "Batch",
+    "Boundary",
+    "Data",
+    "Framework",
+    "LoaderState",
+    "Training",
+    "TrainingOptions",
+]
+
+
+class Framework(Protocol):
+    """One deep-learning framework. The obligations are on top of this page."""
+
+    name: str
+    """The registry's name: "torch", "numpy", …"""
+
+    def owns(self, obj: object) -> bool:
+        """Is `obj` (a model, optimizer, tensor) of this framework? Imports nothing."""
+        ...
+
+    def capture(self, parts: Mapping[str, object]) -> Capture:
+        """Copy the state of all parts out of training's way, into host memory kept and reused by
+        this adapter (one set: the engine never captures while a snapshot is unreleased).
+
+        This is the only pause of training: from the second capture of the same structure on it
+        MUST cost little more than the memory copy. Objects that cannot be stored raise here or in
+        `Capture.finish`.
+
+        Raises:
+            NotStorable: with the path of the leaf and what to do.
+        """
+        ...
+
+    def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:
+        """Compare what was stored with the live objects: names, shapes, dtypes, ties, optimizer
+        class, parameter groups. Touches nothing. One sentence per difference; empty when
+        `restore` will fit."""
+        ...
+
+    def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
+        """Load the trees into the live objects, in the mapping's order. Called after `check`
+        found nothing. In place where the framework has places (parameters, buffers)."""
+        ...
+
+    def native(self, tree: Tree) -> Any:
+        """The tree with each `HostTensor` and `Tagged` turned into the framework's own objects, in
+        fresh memory on the CPU. For loading weights elsewhere and for `rng().load_state_dict`."""
+        ...
+
+    def rng(self) -> Stateful:
+        """All global random streams that training may draw from: Python's, NumPy's (if imported)
+        and the framework's on every device. `load_state_dict` takes what `native` gives back."""
+        ...
+
+    def boundary(self, parts: Mapping[str, object]) -> Boundary:
+        """The means to go back to the last step boundary after an exception inside a step."""
+        ...
+
+    def data(self) -> Data:
+        """How this framework's data loaders are ordered, seeded and resumed."""
+        ...
+
+    def training(self, options: TrainingOptions) -> Training:
+        """The arithmetic of a training loop, for `resumable_fit`.
+
+        Raises:
+            UsageError: this framework has no loop of ours, or an option does not fit it.
+        """
+        ...
+
+    def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
+        """What bits depend on, name → value: versions, device, threads, instruction set, flags."""
+        ...
+
+    def exactness(self, parts: Mapping[str, object]) -> str:
+        """One sentence: what a resumed run on this machine shares with an uninterrupted one."""
+        ...
+
+    def world(self) -> World:
+        """The processes training together."""
+        ...
+
+
+class Boundary(Protocol):
+    """What a forward pass changes beside the gradients: random streams and mutable buffers.
+
+    `mark` is called after every optimizer step, so it MUST cost a few microseconds when nothing was
+    drawn (plus the copy of the buffers). Parameters and optimizer state are not copied: they
+    change in the optimizer's step only, which `torn` watches.
+    """
+
+    def mark(self) -> None:
+        """A step boundary is here: remember the streams and buffers."""
+        ...
+
+    @property
+    def torn(self) -> bool:
+        """Did an optimizer begin a step since the last mark? Then there is no way back to it."""
+        ...
+
+    def rewind(self) -> None:
+        """Put streams and buffers back as they were at the last mark."""
+        ...
+
+    def close(self) -> None:
+        """Remove hooks from the user's objects. Calling twice is harmless."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the loop gets: the user's own `value`, and how many `samples` it holds (None: unknown)."""
+
+    value: Any
+    samples: int | None
+
+
+class LoaderState(Protocol):
+    """One epoch of one loader, positioned. Iterating gives batches from the position on.
+
+    It never draws from the global random streams: what the loader, its sampler, its data set and
+    its collate function draw is a function of (seed, epoch, batch position), or is kept apart.
+    """
+
+    length: int | None
+    """Batches in the whole epoch, None when unknown."""
+
+    notes: Sequence[str]
+    """Sentences for the user: a replay and its expected time, a changed batch size."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches that are left. Called once."""
+        ...
+
+    def state(self) -> Tree:
+        """What is needed beside (epoch, batches, epoch_samples) to position a new one: a hash of the
+        order, the length of the data set, the loader's own state. Storable; called at each save."""
+        ...
+
+    def close(self) -> None:
+        """Stop workers that are not the user's. Calling twice is harmless."""
+        ...
+
+
+class Data(Protocol):
+    """Opens loaders in a known order at a known position."""
+
+    def open(
+        self, loader: object, *, seed: int, epoch: int, batches: int, samples: int, state: Tree | None
+    ) -> LoaderState:
+        """One epoch of `loader`. `batches` and `samples` of it are consumed already; `state` is what
+        `LoaderState.state` returned at that position (None at the start of an epoch).
+
+        May keep adapted copies between epochs (so that persistent workers persist), never
+        changes the user's loader.
+
+        Raises:
+            Incompatible: the data set or its order is not the one that was stored.
+            UsageError: the loader cannot be resumed at all (a bare iterator), with the remedy.
+        """
+        ...
+
+    def check(self, loader: object, *, seed: int, state: Tree) -> Sequence[str]:
+        """Differences between the loader and a stored state that make a resume wrong, found without
+        loading data or drawing random numbers; empty when it fits."""
+        ...
+
+    def close(self) -> None:
+        """Let go of adapted copies and their workers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """What `resumable_fit` was asked for, as far as the arithmetic goes.
+
+    Exactly one of `loss_fn(output, target)` and `step_fn(model, batch) -> loss` is set. `metrics` are
+    functions `(output, target) -> number`, by name. `precision`: "32-true", "16-mixed",
+    "bf16-mixed" or "auto". `gradient_clip_val`: largest gradient norm, None for no clipping.
+    """
+
+    model: Any
+    optimizer: Any
+    loss_fn: Callable[[Any, Any], Any] | None = None
+    step_fn: Callable[[Any, Any], Any] | None = None
+    metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None
+    precision: str = "auto"
+    accumulate_grad_batches: int = 1
+    gradient_clip_val: float | None = None
+
+
+class Training(Protocol):
+    """The arithmetic of a training loop. Nothing here waits for the device, except `mean` and
+    `evaluate`'s result."""
+
+    scaler: object | None
+    """The gradient scaler in use, a part of the run's state; None when the precision needs none."""
+
+    def train(self) -> None:
+        """Put the model into training mode and clear gradients."""
+        ...
+
+    def backward(self, batch: Any, *, share: float) -> Any:
+        """Forward and backward of one micro-batch, its loss scaled by `share` of the accumulation
+        window. Returns the unscaled loss, detached, still on its device."""
+        ...
+
+    def step(self) -> None:
+        """Unscale, clip, one optimizer update, clear gradients."""
+        ...
+
+    def mean(self) -> MeanLike:
+        """A new running mean of losses, on the device."""
+        ...
+
+    def evaluate(self, batches: Iterator[Batch]) -> Mapping[str, float]:
+        """Mean loss ("loss") and metrics over the batches, weighted by samples, in evaluation
+        mode and without gradients; training mode is restored."""
+        ...
+
+
+class MeanLike(Stateful, Protocol):
+    """A running mean that adds on the device and waits only when read."""
+
+    def add(self, value: Any, weight: float) -> None:
+        """Count `value` with `weight`."""
+        ...
+
+    def value(self) -> float | None:
+        """The mean so far, None of nothing. Waits for the device."""
+        ...

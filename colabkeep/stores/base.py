@@ -1,0 +1,236 @@
+"""What a store must do. A new store is one file, one line in `colabkeep.stores`, and one subclass
+of `colabkeep.testing.stores.StoreContract`.
+
+A store keeps *immutable named bytes*. A name is a relative path of one or more parts joined by
+"/", each part matching ``[A-Za-z0-9._-]+`` and not starting with a dot (`check_name`). A store:
+
+* MUST make an object appear under its name whole or not at all, whatever moment the process,
+  the machine or a single call dies. A reader never sees a part of it.
+* MUST NOT change, truncate, replace or rename over bytes that stand under a name. `put` on a
+  name that exists raises `NameTaken` and leaves the old bytes alone.
+* MUST leave no temporary file behind when `put` raises, for *any* exception, KeyboardInterrupt
+  included. What a SIGKILL leaves behind is removed by `sweep`.
+* MUST say truly how durable an object is (`Receipt.rung`): "unknown" is an honest answer.
+* MUST translate foreign exceptions into `StoreError`s, keeping the cause: `StoreFull` for a full
+  disk or quota, `StoreUnavailable` where trying again may help, plain `StoreError` where not.
+
+**Threads.** `put`, `delete` and `confirm` are called by one writer thread; `get` and `list` may be
+called by other threads at the same time. Nothing is called while a `fork` is being made.
+
+**Retries.** The engine may call any method again after a `retryable` error. A store that talks to a
+network retries what it knows to be passing by itself, with a bound. A `put` that is tried again
+reads `Source.chunks()` from the start again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import BinaryIO, Literal, Protocol, TypeAlias
+
+from colabkeep.vocabulary.errors import UsageError
+
+__all__ = [
+    "BytesSource",
+    "Entry",
+    "Lock",
+    "Receipt",
+    "Rung",
+    "Source",
+    "Store",
+    "StoreProperties",
+    "check_name",
+]
+
+Rung: TypeAlias = Literal["local", "sent", "confirmed", "unknown"]
+"""local: on this machine's disk; sent: handed to the remote; confirmed: the remote itself stated
+the right digest; unknown: the store cannot tell."""
+
+_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it is a legal object name (or prefix); it cannot leave the store then.
+
+    Raises:
+        UsageError: the name is empty, absolute, has an empty or dotted part or a foreign character.
+    """
+    if len(name) > 512 or not all(_PART.fullmatch(part) for part in name.split("/")):
+        raise UsageError(
+            problem=f"{name[:100]!r} is not a name for an object in a store.",
+            remedy="Use letters, digits, '.', '_' and '-', in parts joined by '/', no part starting with a dot.",
+        )
+    return name
+
+
+class Source(Protocol):
+    """Bytes to be stored. `chunks` may be called again, from the start, when a put is tried again."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """The hex digest of all bytes, computed at most once."""
+        ...
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes in pieces of at most a few MiB (nothing is copied)."""
+        ...
+
+
+class BytesSource:
+    """A source of bytes that are in memory already (small things: manifests, leases)."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return len(self._data)
+
+    @property
+    def sha256(self) -> str:
+        """The hex digest of the bytes."""
+        import hashlib
+
+        return hashlib.sha256(self._data).hexdigest()
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes, in one piece."""
+        yield memoryview(self._data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreProperties:
+    """What a store can do, as data: code asks these, never "are you the Drive store?".
+
+    `top_rung` is the highest rung an object can reach here. `persists`: does it outlive the
+    machine (None: cannot be told). `locks`: `lock` tells a live holder from a dead one.
+    `max_object_bytes`, `free_bytes`: bytes, None where unknown or unlimited. `lists_lag`: a fresh
+    object may be missing from `list` for a while.
+    """
+
+    top_rung: Rung
+    persists: bool | None = None
+    locks: bool = False
+    max_object_bytes: int | None = None
+    free_bytes: int | None = None
+    lists_lag: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What `put` achieved. `id` is the store's own handle, where it has one."""
+
+    name: str
+    size: int
+    sha256: str
+    rung: Rung
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One object in a listing; `size` in bytes."""
+
+    name: str
+    size: int
+
+
+class Lock(Protocol):
+    """Held until `release`, or until the process is gone."""
+
+    def release(self) -> None:
+        """Let go. Calling twice is harmless."""
+        ...
+
+    def __enter__(self) -> Lock: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Store(Protocol):
+    """A place for immutable named bytes. The obligations are on top of this page."""
+
+    @property
+    def url(self) -> str:
+        """How a user would name this place; opening it again gives the same objects."""
+        ...
+
+    @property
+    def properties(self) -> StoreProperties:
+        """Capabilities, asked for again when they may have changed (free space)."""
+        ...
+
+    def put(self, name: str, source: Source) -> Receipt:
+        """Store the bytes under a new name. When it returns, they are as durable as the receipt says.
+
+        MUST read `source.chunks()` once per attempt and check that they add up to `source.size`.
+
+        Raises:
+            NameTaken: the name exists; its bytes are untouched.
+            StoreFull: no space; nothing of this object is left.
+            StoreError: anything else; nothing of this object is left.
+        """
+        ...
+
+    def get(self, name: str) -> BinaryIO:
+        """Open the object for reading, as a context manager, unbuffered or buffered.
+
+        Raises:
+            ObjectNotFound: there is no object of that name.
+        """
+        ...
+
+    def list(self, prefix: str) -> Iterable[Entry]:
+        """The objects whose name starts with `prefix` + "/" (all objects if `prefix` is "").
+
+        In any order. Never temporary files, foreign files with illegal names, or links. A prefix
+        that nothing has is an empty listing, not an error.
+        """
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove the object. Removing what is not there is not an error."""
+        ...
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        """Ask again how durable the object of `receipt` is now. Cheap; MUST NOT block on a network
+        for more than a second. A store whose `put` reaches its top rung returns the receipt as it is."""
+        ...
+
+    def lock(self, name: str, holder: str) -> Lock:
+        """Hold `name` for this process; `holder` says who, for the next one to read.
+
+        MUST be let go by the operating system when the process dies by any means, at once, also
+        when its forked children live on; MUST refuse a second holder in the same process. Where
+        that cannot be had (`properties.locks` is False) a lock that never refuses is returned.
+
+        Raises:
+            StoreBusy: a live process holds it; `StoreBusy.holder` is what that one wrote.
+        """
+        ...
+
+    def sweep(self, prefix: str) -> int:
+        """Remove temporary files that a killed writer left below `prefix`; return how many.
+
+        Called only while the caller holds the lock of what is below the prefix. MUST touch nothing but this
+        store's own temporary names.
+        """
+        ...
+
+    def flush(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until every put object has its top rung. True when so."""
+        ...
+
+    def close(self) -> None:
+        """Let go of threads and connections. Objects stay. Calling twice is harmless."""
+        ...

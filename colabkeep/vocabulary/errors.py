@@ -1,0 +1,184 @@
+"""Every error of colabkeep: one tree, each a problem and a remedy.
+
+::
+
+    ColabKeepError
+    ├── UsageError (ValueError)                 an argument cannot be meant so
+    │   └── UnknownArgument (TypeError)         a word of another trainer; names ours
+    ├── MissingDependency (ImportError)         a package is needed for this part
+    ├── NotStorable (TypeError)                 a value cannot be kept without pickle; names its path
+    ├── CheckpointError
+    │   ├── CheckpointDamaged (OSError)         bytes are not those that were written
+    │   ├── CheckpointUnsupported               written by a newer colabkeep
+    │   ├── CheckpointNotFound (LookupError)    no such run or checkpoint
+    │   ├── NoUsableCheckpoint                  some exist, none can be loaded
+    │   └── Incompatible (ValueError)           model, optimizer or data are not those of the run
+    ├── StoreError (OSError)
+    │   ├── ObjectNotFound (FileNotFoundError)
+    │   ├── NameTaken (FileExistsError)         names are written once
+    │   ├── StoreFull                           retryable: space may come back
+    │   ├── StoreUnavailable                    retryable: the place does not answer
+    │   └── StoreBusy (BlockingIOError)         a live process holds the lock
+    ├── RunBusy (BlockingIOError)               a live process trains this run
+    ├── RunTakenOver                            a newer session took this run over
+    └── SaveFailed                              nothing of this training is safe
+
+Each is built from keyword-only ``problem=`` and ``remedy=``; ``retryable`` says whether trying
+the same thing again can help. The ordinary second parent lets plain ``except OSError`` work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+__all__ = [
+    "CheckpointDamaged",
+    "CheckpointError",
+    "CheckpointNotFound",
+    "CheckpointUnsupported",
+    "ColabKeepError",
+    "Incompatible",
+    "MissingDependency",
+    "NameTaken",
+    "NoUsableCheckpoint",
+    "NotStorable",
+    "ObjectNotFound",
+    "RunBusy",
+    "RunTakenOver",
+    "SaveFailed",
+    "StoreBusy",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
+    "UnknownArgument",
+    "UsageError",
+]
+
+
+class ColabKeepError(Exception):
+    """What happened (`problem`) and what to do now (`remedy`)."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, *, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(problem, remedy)
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n→ {self.remedy}"
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        # Keyword-only construction does not survive the default reduction, and
+        # errors cross process borders (loader workers, multiprocessing).
+        return partial(type(self), **self._fields()), ()
+
+    def _fields(self) -> dict[str, Any]:
+        return {"problem": self.problem, "remedy": self.remedy}
+
+
+class UsageError(ColabKeepError, ValueError):
+    """An argument, or a combination of calls, that cannot be meant so."""
+
+
+class UnknownArgument(UsageError, TypeError):
+    """A word this function does not know, often one of another trainer."""
+
+
+class MissingDependency(ColabKeepError, ImportError):
+    """A package that this part needs is not installed."""
+
+
+class NotStorable(ColabKeepError, TypeError):
+    """A value that cannot be kept without pickle. `path` says where it sits."""
+
+    def __init__(self, *, problem: str, remedy: str, path: str = "") -> None:
+        self.path = path
+        super().__init__(problem=problem, remedy=remedy)
+
+    def _fields(self) -> dict[str, Any]:
+        return {**super()._fields(), "path": self.path}
+
+
+class CheckpointError(ColabKeepError):
+    """Something is wrong with a checkpoint, or with all of them."""
+
+
+class CheckpointDamaged(CheckpointError, OSError):
+    """Bytes in storage are not those that were written: missing, cut, changed or hostile."""
+
+
+class CheckpointUnsupported(CheckpointError):
+    """The checkpoint was written in a newer format than this version reads."""
+
+
+class CheckpointNotFound(CheckpointError, LookupError):
+    """No run, or no checkpoint, of that name."""
+
+
+class NoUsableCheckpoint(CheckpointError):
+    """Checkpoints exist, and none of them can be loaded. Training does not start from zero."""
+
+
+class Incompatible(CheckpointError, ValueError):
+    """The objects handed in are not those of the run. `differences` lists each, one line."""
+
+    def __init__(self, *, problem: str, remedy: str, differences: Sequence[str] = ()) -> None:
+        self.differences = tuple(differences)
+        super().__init__(problem=problem, remedy=remedy)
+
+    def __str__(self) -> str:
+        lines = "".join(f"\n  - {line}" for line in self.differences)
+        return f"{self.problem}{lines}\n→ {self.remedy}"
+
+    def _fields(self) -> dict[str, Any]:
+        return {**super()._fields(), "differences": self.differences}
+
+
+class StoreError(ColabKeepError, OSError):
+    """A place for bytes did not do what was asked."""
+
+
+class ObjectNotFound(StoreError, FileNotFoundError):
+    """No object of that name in the store."""
+
+
+class NameTaken(StoreError, FileExistsError):
+    """The name exists already. Names are written once and never again."""
+
+
+class StoreFull(StoreError):
+    """No space left, or a quota reached. Space may come back."""
+
+    retryable = True
+
+
+class StoreUnavailable(StoreError):
+    """The place does not answer, or failed in a way that may pass."""
+
+    retryable = True
+
+
+class StoreBusy(StoreError, BlockingIOError):
+    """A live process holds the lock. `holder` is what it wrote about itself."""
+
+    def __init__(self, *, problem: str, remedy: str, holder: str = "") -> None:
+        self.holder = holder
+        super().__init__(problem=problem, remedy=remedy)
+
+    def _fields(self) -> dict[str, Any]:
+        return {**super()._fields(), "holder": self.holder}
+
+
+class RunBusy(ColabKeepError, BlockingIOError):
+    """Another live process trains this run."""
+
+
+class RunTakenOver(ColabKeepError):
+    """A newer session took the run over; this one is a left-over of an earlier life."""
+
+
+class SaveFailed(ColabKeepError):
+    """A save failed and nothing of this training is safe."""

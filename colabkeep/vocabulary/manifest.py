@@ -1,0 +1,175 @@
+"""The record whose presence makes a checkpoint exist.
+
+On disk a manifest is one JSON object without spaces and with sorted keys; its member "sha256" is
+the digest of the same text without that member. So every byte of the file counts: a flipped bit
+anywhere is noticed, and a reader in any language can check it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported
+from colabkeep.vocabulary.progress import Progress
+
+__all__ = ["FORMAT", "BlobRef", "Manifest"]
+
+FORMAT = 1
+"""The format this version writes, and the newest it reads."""
+
+_MAX_BYTES = 64 * 2**20  # a manifest of a million tensors is smaller; a larger file is not ours
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_BLOB_FILE = re.compile(r"([0-9a-f]{64})(-[0-9a-f]{8})?\.safetensors")
+_ID = re.compile(r"\d{12}-[0-9a-f]{8}(-\d{1,6})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobRef:
+    """One pack of tensors: digest and size of its bytes, and its file name in `blobs/`.
+
+    The name is the digest; a copy written because the first one was found damaged carries the
+    session's id behind it.
+    """
+
+    sha256: str
+    size: int
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A committed checkpoint.
+
+    `fence` and `session` say which life of the machine wrote it; checkpoints are ordered by
+    (fence, step, ordinal). `parts` maps each part of the state to its typed tree, in which a tensor is
+    a blob's number in `blobs` and a key in it. `metrics` were measured at this very step. `reason` is
+    why it was saved, `parent` the checkpoint before it in its line, `created` in seconds since 1970 (UTC).
+    """
+
+    id: str
+    run: str
+    session: str
+    fence: int
+    progress: Progress
+    blobs: tuple[BlobRef, ...]
+    parts: Mapping[str, Any]
+    framework: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    created: float = 0.0
+    parent: str | None = None
+    version: str = ""
+    format: int = FORMAT
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all its blobs, in bytes."""
+        return sum(blob.size for blob in self.blobs)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sorts manifests from the oldest to the newest: a later session always follows an earlier one."""
+        return self.fence, self.progress.step, ordinal(self.id)
+
+    def to_bytes(self) -> bytes:
+        """The text of the file, with its digest."""
+        record: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        record["progress"] = asdict(self.progress)
+        record["blobs"] = [asdict(blob) for blob in self.blobs]
+        record["metrics"] = {name: _number_out(value) for name, value in self.metrics.items()}
+        record["sha256"] = hashlib.sha256(_canonical(record)).hexdigest()
+        return _canonical(record)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, id: str) -> Manifest:
+        """Read a manifest that may be damaged or hostile; `id` is what its file name says.
+
+        Raises:
+            CheckpointDamaged: not the text that was written, or not a manifest.
+            CheckpointUnsupported: a newer format.
+        """
+        record = _parse(data, id)
+        claimed = record.pop("sha256", None)
+        if isinstance(record.get("format"), int) and record["format"] > FORMAT:
+            raise CheckpointUnsupported(
+                problem=f"Checkpoint {id} has format {record['format']}; this colabkeep reads up to {FORMAT}.",
+                remedy="Update colabkeep (pip install -U colabkeep) and run again. Nothing was changed.",
+            )
+        text = _canonical(record)
+        if claimed != hashlib.sha256(text).hexdigest() or data != _canonical({**record, "sha256": claimed}):
+            raise _damaged(id, "its text is not what was written (digest differs)")
+        try:
+            return cls._from_record(record, id)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(id, f"a field is missing or has a wrong type ({error})") from error
+
+    @classmethod
+    def _from_record(cls, record: dict[str, Any], id: str) -> Manifest:
+        if set(record) != {f.name for f in fields(cls)} or record["id"] != id or not _ID.fullmatch(id):
+            raise ValueError("the fields are not those of a manifest of this name")
+        record["progress"] = Progress(**record["progress"])
+        record["blobs"] = tuple(_blob(entry) for entry in record["blobs"])
+        record["metrics"] = {str(name): _number_in(value) for name, value in record["metrics"].items()}
+        if not isinstance(record["parts"], dict) or not isinstance(record["fence"], int):
+            raise TypeError("parts or fence")
+        if not all(isinstance(n, int) and n >= 0 for n in (record["progress"].step, record["progress"].epoch)):
+            raise TypeError("progress")
+        return cls(**record)
+
+
+def ordinal(id: str) -> int:
+    """The third part of a checkpoint id: its number among those of one session at one step."""
+    parts = id.split("-")
+    return int(parts[2]) if len(parts) > 2 else 0
+
+
+def _blob(entry: dict[str, Any]) -> BlobRef:
+    blob = BlobRef(**entry)
+    found = _BLOB_FILE.fullmatch(blob.file)
+    if not _DIGEST.fullmatch(blob.sha256) or found is None or found[1] != blob.sha256:
+        raise ValueError(f"blob name {blob.file[:80]!r}")
+    if type(blob.size) is not int or blob.size < 0:
+        raise ValueError("blob size")
+    return blob
+
+
+def _canonical(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _parse(data: bytes, id: str) -> dict[str, Any]:
+    if len(data) > _MAX_BYTES:
+        raise _damaged(id, "it is too large to be one")
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(id, f"it is not JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise _damaged(id, "it is not a JSON object")
+    return record
+
+
+def _damaged(id: str, why: str) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        problem=f"The manifest of checkpoint {id} is damaged: {why}.",
+        remedy="An older checkpoint is used. Nothing was deleted; `colabkeep verify` shows the whole run.",
+    )
+
+
+def _number_out(value: float) -> float | str:
+    # JSON has no NaN or infinity.
+    return value if value - value == 0 else repr(float(value))
+
+
+def _number_in(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if value in ("nan", "inf", "-inf"):
+        return float(str(value))
+    raise TypeError(f"metric {value!r}")

@@ -1,0 +1,227 @@
+"""When to save and what to keep: pure decisions, composed from small ones.
+
+A save policy answers ``due(progress, last, now)`` with a reason or None; ``a | b`` is due when either
+is. A retention policy answers ``doomed(manifests)``; ``a + b`` keeps what either keeps.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from colabkeep.vocabulary.errors import UsageError
+from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.progress import Progress
+
+__all__ = [
+    "EveryEpochs",
+    "EveryMinutes",
+    "EverySteps",
+    "KeepBest",
+    "KeepLast",
+    "Mode",
+    "Never",
+    "RetentionPolicy",
+    "SaveMark",
+    "SavePolicy",
+    "parse_save_every",
+]
+
+Mode: TypeAlias = Literal["min", "max"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveMark:
+    """The last save (or the start of the session): where, and when in seconds of `Clock.monotonic`."""
+
+    progress: Progress
+    at: float
+
+
+class SavePolicy(Protocol):
+    """Decides at step boundaries and ends of epochs whether a save is due."""
+
+    def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
+        """The reason to save now, in a word or two, or None. `now` in seconds, as `SaveMark.at`."""
+        ...
+
+    def __or__(self, other: SavePolicy) -> SavePolicy: ...
+
+
+class _Composable:
+    __slots__ = ()
+
+    def __or__(self: SavePolicy, other: SavePolicy) -> SavePolicy:
+        return _Either(policies=(self, other))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Either(_Composable):
+    policies: tuple[SavePolicy, ...]
+
+    def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
+        for policy in self.policies:
+            reason = policy.due(progress, last, now)
+            if reason is not None:
+                return reason
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Never(_Composable):
+    """Only when asked, and at the end."""
+
+    def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class EveryEpochs(_Composable):
+    """At the end of every `n`-th epoch."""
+
+    n: int
+
+    def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
+        if progress.batches or progress.epoch % self.n or progress.epoch == 0:
+            return None
+        at_mark = last.progress.epoch == progress.epoch and not last.progress.batches
+        return None if at_mark else "epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class EverySteps(_Composable):
+    """When the count of optimizer steps has passed a multiple of `n`."""
+
+    n: int
+
+    def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
+        return "steps" if progress.step // self.n > last.progress.step // self.n else None
+
+
+@dataclass(frozen=True, slots=True)
+class EveryMinutes(_Composable):
+    """When that many minutes have passed since the last save."""
+
+    minutes: float
+
+    def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
+        if progress == last.progress:
+            return None
+        return "minutes" if now - last.at >= self.minutes * 60 else None
+
+
+_MINUTES = {"s": 1 / 60, "sec": 1 / 60, "second": 1 / 60, "min": 1.0, "minute": 1.0, "h": 60.0, "hour": 60.0}
+_EVERY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?\s*")
+
+
+def parse_save_every(value: object) -> SavePolicy:
+    """Turn the argument `save_every` into a policy.
+
+    A bare integer counts epochs; "500 steps", "2 epochs", "10 min", "1 h", "30 sec" say their unit; "auto"
+    is every epoch and every 10 minutes; a list is due when any of its members is; a policy
+    object stays itself; None is `Never`.
+
+    Raises:
+        UsageError: none of these.
+    """
+    if value is None:
+        return Never()
+    if value == "auto":
+        return EveryEpochs(1) | EveryMinutes(10)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return EveryEpochs(value)
+    if isinstance(value, str) and (found := _EVERY.fullmatch(value.lower())):
+        policy = _with_unit(float(found[1]), found[2])
+        if policy is not None:
+            return policy
+    if isinstance(value, (list, tuple)) and value:
+        return _Either(policies=tuple(parse_save_every(member) for member in value))
+    if callable(getattr(value, "due", None)):
+        return value  # type: ignore[return-value]  # a policy of the user's own
+    raise UsageError(
+        problem=f"save_every={value!r} does not say when to save.",
+        remedy='Pass a number of epochs (1), "500 steps", "10 min", "auto", or a list of these.',
+    )
+
+
+def _with_unit(amount: float, unit: str) -> SavePolicy | None:
+    if unit in _MINUTES and amount > 0:
+        return EveryMinutes(amount * _MINUTES[unit])
+    if unit in ("step", "epoch") and amount >= 1 and amount.is_integer():
+        return EverySteps(int(amount)) if unit == "step" else EveryEpochs(int(amount))
+    return None
+
+
+class RetentionPolicy(Protocol):
+    """Decides which committed checkpoints may go. Sees manifests only; never the unfinished."""
+
+    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
+        """The ids to keep, of manifests in the order of their age, oldest first."""
+        ...
+
+    def doomed(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+        """The others."""
+        ...
+
+    def __add__(self, other: RetentionPolicy) -> RetentionPolicy: ...
+
+
+class _Keeping:
+    __slots__ = ()
+
+    def doomed(self: RetentionPolicy, manifests: Sequence[Manifest]) -> list[Manifest]:
+        kept = self.keeps(manifests)
+        return [manifest for manifest in manifests if manifest.id not in kept]
+
+    def __add__(self: RetentionPolicy, other: RetentionPolicy) -> RetentionPolicy:
+        return _Union(policies=(self, other))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Union(_Keeping):
+    policies: tuple[RetentionPolicy, ...]
+
+    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
+        return set().union(*(policy.keeps(manifests) for policy in self.policies))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLast(_Keeping):
+    """The newest `n`; None keeps all."""
+
+    n: int | None
+
+    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
+        kept = manifests if self.n is None else manifests[max(0, len(manifests) - self.n) :]
+        return {manifest.id for manifest in kept}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepBest(_Keeping):
+    """The `n` best by a metric that was measured at that very step; of equals, the older ones."""
+
+    n: int
+    monitor: str
+    mode: Mode
+
+    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
+        return {manifest.id for manifest in self.ranked(manifests)[: self.n]}
+
+    def ranked(self, manifests: Iterable[Manifest]) -> list[Manifest]:
+        """Those that have the metric (a number, not NaN), best first."""
+        sign = 1 if self.mode == "min" else -1
+        measured = [m for m in manifests if not math.isnan(m.metrics.get(self.monitor, math.nan))]
+        return sorted(measured, key=lambda manifest: sign * manifest.metrics[self.monitor])
+
+    def improves(self, value: float, manifests: Iterable[Manifest]) -> bool:
+        """Would a checkpoint with this value be among the `n` best?"""
+        if math.isnan(value):
+            return False
+        best = self.ranked(manifests)[: self.n]
+        if len(best) < self.n:
+            return True
+        worst = best[-1].metrics[self.monitor]
+        return value < worst if self.mode == "min" else value > worst

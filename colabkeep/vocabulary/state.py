@@ -1,0 +1,77 @@
+"""State on its way from live objects to bytes and back, without any framework's types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+__all__ = ["Capture", "HostTensor", "Snapshot", "Stateful", "Tagged", "Tree"]
+
+Tree: TypeAlias = Any
+"""A value made of what the codec can store exactly: None, bool, int, float, complex, str, bytes,
+list, tuple, dict (any storable keys), OrderedDict, defaultdict, Counter, deque, set, frozenset,
+datetime, timedelta, Path, slice, range, `HostTensor` and `Tagged`. The same object met twice is
+stored once and comes back as one object (for `HostTensor`)."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that can tell and take its state."""
+
+    def state_dict(self) -> Any:
+        """The state, as live values or copies."""
+        ...
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Take a state that `state_dict` returned earlier."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostTensor:
+    """A tensor's bytes in host memory, row-major, without gaps.
+
+    `dtype` is a safetensors name ("F32", "BF16", "I64", "U8", …), so bfloat16 needs no NumPy
+    type. `data` has format "B" and exactly the bytes of `shape`; who made the tensor keeps the
+    memory alive and unchanged until the snapshot is released. `frozen` marks what training does
+    not change (it is packed apart, so that it is written once).
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+    frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A framework's own leaf: `kind` names it ("torch.dtype"), `value` is a storable tree."""
+
+    kind: str
+    value: Tree
+
+
+class Snapshot(Protocol):
+    """State in host memory at one step: a tree for each part ("model", "optimizer", …)."""
+
+    @property
+    def parts(self) -> Mapping[str, Tree]:
+        """The trees, by part."""
+        ...
+
+    def release(self) -> None:
+        """The memory may be reused: nobody reads the trees any more. Calling twice is harmless."""
+        ...
+
+
+class Capture(Protocol):
+    """A snapshot under way. What training may change at once is copied already."""
+
+    def finish(self) -> Snapshot:
+        """Wait for the rest and return the snapshot. Called once, by the writer thread.
+
+        Raises:
+            NotStorable: a value cannot be kept; the error names its path.
+        """
+        ...
