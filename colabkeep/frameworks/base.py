@@ -154,6 +154,9 @@ class LoaderState(Protocol):
     length: int | None
     """Batches in the whole epoch, None when unknown."""
 
+    positional: bool
+    """Does `state` depend on how many batches were read (a loader with a state of its own)?"""
+
     notes: Sequence[str]
     """Sentences for the user: a replay and its expected time, a changed batch size."""
 

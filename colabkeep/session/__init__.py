@@ -1,1 +1,1 @@
-"""session"""
+"""One life of the machine under a run: wiring the parts to the engine, and the loop on top."""

@@ -15,7 +15,7 @@ A store keeps *immutable named bytes*. A name is a relative path of one or more 
   disk or quota, `StoreUnavailable` where trying again may help, plain `StoreError` where not.
 
 **Threads.** `put`, `delete` and `confirm` are called by one writer thread; `get` and `list` may be
-called by other threads at the same time. Nothing is called while a `fork` is being made.
+called by other threads at the same time.
 
 **Retries.** The engine may call any method again after a `retryable` error. A store that talks to a
 network retries what it knows to be passing by itself, with a bound. A `put` that is tried again

@@ -45,12 +45,11 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """A checkpoint was loaded. `age` is its age in seconds, `redone` the steps known to be lost."""
+    """A checkpoint was loaded. `age`: seconds since it was saved, so the most that can have been lost."""
 
     checkpoint: str
     progress: Progress
     age: float
-    redone: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

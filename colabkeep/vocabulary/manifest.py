@@ -1,14 +1,7 @@
-"""The record whose presence makes a checkpoint exist.
-
-On disk a manifest is one JSON object without spaces and with sorted keys; its member "sha256" is
-the digest of the same text without that member. So every byte of the file counts: a flipped bit
-anywhere is noticed, and a reader in any language can check it.
-"""
+"""The record whose presence makes a checkpoint exist: a sealed JSON text (see `sealed`)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -16,6 +9,7 @@ from typing import Any
 
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported
 from colabkeep.vocabulary.progress import Progress
+from colabkeep.vocabulary.sealed import seal, unseal
 
 __all__ = ["FORMAT", "BlobRef", "Manifest"]
 
@@ -48,7 +42,8 @@ class Manifest:
     `fence` and `session` say which life of the machine wrote it; checkpoints are ordered by
     (fence, step, ordinal). `parts` maps each part of the state to its typed tree, in which a tensor is
     a blob's number in `blobs` and a key in it. `metrics` were measured at this very step. `reason` is
-    why it was saved, `parent` the checkpoint before it in its line, `created` in seconds since 1970 (UTC).
+    why it was saved, `parent` the checkpoint before it in its line, `lineage` the earlier sessions of that line, each
+    with the step at which the next one took over, `created` in seconds since 1970 (UTC).
     """
 
     id: str
@@ -64,6 +59,7 @@ class Manifest:
     fingerprint: Mapping[str, str] = field(default_factory=dict)
     created: float = 0.0
     parent: str | None = None
+    lineage: tuple[tuple[str, int], ...] = ()
     version: str = ""
     format: int = FORMAT
 
@@ -83,8 +79,11 @@ class Manifest:
         record["progress"] = asdict(self.progress)
         record["blobs"] = [asdict(blob) for blob in self.blobs]
         record["metrics"] = {name: _number_out(value) for name, value in self.metrics.items()}
-        record["sha256"] = hashlib.sha256(_canonical(record)).hexdigest()
-        return _canonical(record)
+        return seal(record)
+
+    def continues(self, other: Manifest) -> bool:
+        """Does `other` lie on the line of sessions that led to this checkpoint?"""
+        return other.session == self.session or other.progress.step <= dict(self.lineage).get(other.session, -1)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, id: str) -> Manifest:
@@ -94,19 +93,20 @@ class Manifest:
             CheckpointDamaged: not the text that was written, or not a manifest.
             CheckpointUnsupported: a newer format.
         """
-        record = _parse(data, id)
-        claimed = record.pop("sha256", None)
-        if isinstance(record.get("format"), int) and record["format"] > FORMAT:
+        if len(data) > _MAX_BYTES:
+            raise _damaged(id, "it is too large to be one")
+        try:
+            record = unseal(data)
+        except ValueError as error:
+            raise _damaged(id, str(error)) from error
+        if type(record.get("format")) is int and record["format"] > FORMAT:
             raise CheckpointUnsupported(
                 problem=f"Checkpoint {id} has format {record['format']}; this colabkeep reads up to {FORMAT}.",
                 remedy="Update colabkeep (pip install -U colabkeep) and run again. Nothing was changed.",
             )
-        text = _canonical(record)
-        if claimed != hashlib.sha256(text).hexdigest() or data != _canonical({**record, "sha256": claimed}):
-            raise _damaged(id, "its text is not what was written (digest differs)")
         try:
             return cls._from_record(record, id)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _damaged(id, f"a field is missing or has a wrong type ({error})") from error
 
     @classmethod
@@ -115,6 +115,7 @@ class Manifest:
             raise ValueError("the fields are not those of a manifest of this name")
         record["progress"] = Progress(**record["progress"])
         record["blobs"] = tuple(_blob(entry) for entry in record["blobs"])
+        record["lineage"] = tuple((str(session), int(step)) for session, step in record["lineage"])
         record["metrics"] = {str(name): _number_in(value) for name, value in record["metrics"].items()}
         if not isinstance(record["parts"], dict) or not isinstance(record["fence"], int):
             raise TypeError("parts or fence")
@@ -137,22 +138,6 @@ def _blob(entry: dict[str, Any]) -> BlobRef:
     if type(blob.size) is not int or blob.size < 0:
         raise ValueError("blob size")
     return blob
-
-
-def _canonical(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _parse(data: bytes, id: str) -> dict[str, Any]:
-    if len(data) > _MAX_BYTES:
-        raise _damaged(id, "it is too large to be one")
-    try:
-        record = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(id, f"it is not JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise _damaged(id, "it is not a JSON object")
-    return record
 
 
 def _damaged(id: str, why: str) -> CheckpointDamaged:

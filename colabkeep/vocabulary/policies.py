@@ -216,12 +216,8 @@ class KeepBest(_Keeping):
         measured = [m for m in manifests if not math.isnan(m.metrics.get(self.monitor, math.nan))]
         return sorted(measured, key=lambda manifest: sign * manifest.metrics[self.monitor])
 
-    def improves(self, value: float, manifests: Iterable[Manifest]) -> bool:
-        """Would a checkpoint with this value be among the `n` best?"""
-        if math.isnan(value):
-            return False
-        best = self.ranked(manifests)[: self.n]
-        if len(best) < self.n:
-            return True
-        worst = best[-1].metrics[self.monitor]
-        return value < worst if self.mode == "min" else value > worst
+    def among_best(self, value: float, values: Iterable[float]) -> bool:
+        """Is `value` one of the `n` best of `values` (which include it)?"""
+        sign = 1 if self.mode == "min" else -1
+        better = sum(1 for other in values if sign * other < sign * value)
+        return not math.isnan(value) and better < self.n

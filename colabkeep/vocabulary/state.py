@@ -69,7 +69,8 @@ class Capture(Protocol):
     """A snapshot under way. What training may change at once is copied already."""
 
     def finish(self) -> Snapshot:
-        """Wait for the rest and return the snapshot. Called once, by the writer thread.
+        """Wait for the rest and return the snapshot. Called once, by the writer thread. When it raises,
+        the memory is free again.
 
         Raises:
             NotStorable: a value cannot be kept; the error names its path.

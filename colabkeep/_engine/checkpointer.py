@@ -1,0 +1,137 @@
+"""The training thread's side of saving: capture, hand over, go on; past failures first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from colabkeep._engine.committer import Committer, Shot
+from colabkeep._engine.writer import Writer
+from colabkeep.frameworks.base import Framework
+from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.errors import ColabKeepError, NotStorable, RunTakenOver, SaveFailed
+from colabkeep.vocabulary.events import Event, SaveFailing, SaveSkipped, SaveStarted
+from colabkeep.vocabulary.progress import Progress
+
+__all__ = ["Checkpointer"]
+
+_FIRST_RETRY = 15.0  # seconds after a failed save; doubled with each further failure
+_LAST_RETRY = 600.0
+
+
+class Checkpointer:
+    """Saves a run's parts. Everything here is called on the training thread.
+
+    One save is in flight at most, and the state is copied at most once: a save that is due meanwhile
+    waits (`waiting`) and is taken from the state of a later step, when the writer is free.
+    `events` is filled by both threads and emptied by the session.
+    """
+
+    def __init__(self, framework: Framework, committer: Committer, clock: Clock, events: deque[Event]) -> None:
+        self._framework = framework
+        self._committer = committer
+        self._clock = clock
+        self.events = events
+        self._writer = Writer(self._chore)
+        self._failure: BaseException | None = None
+        self._failures = 0
+        self._retry_at: float | None = None
+        self.saved: Progress | None = None  # what the newest committed checkpoint of this session holds
+        self.waiting: str | None = None  # the reason of a save that waits for the writer
+
+    @property
+    def newest(self) -> str | None:
+        """The id of the newest checkpoint, of this session or the one it came from."""
+        return self._committer.newest
+
+    @property
+    def busy(self) -> bool:
+        """Is a save in flight?"""
+        return self._writer.busy
+
+    def due(self, now: float) -> str | None:
+        """Is there a save to make up for: one that waited for the writer, or one that failed?"""
+        if self._writer.busy:
+            return None
+        if self.waiting is not None:
+            return self.waiting
+        return "retry" if self._retry_at is not None and now >= self._retry_at else None
+
+    def save(self, parts: Mapping[str, object], progress: Progress, reason: str, metrics: Mapping[str, float]) -> bool:
+        """Capture the parts and let the writer do the rest. False when one is in flight still.
+
+        Raises:
+            SaveFailed: the save before failed, and nothing durable exists.
+            NotStorable, RunTakenOver: the save before failed for good.
+        """
+        self.raise_past_failure()
+        if self._writer.busy:
+            if self.waiting is None:
+                self.events.append(SaveSkipped(progress=progress, reason=reason))
+            self.waiting = reason
+            return False
+        self.waiting = self._retry_at = None
+        started = self._clock.monotonic()
+        capture = self._framework.capture(parts)
+        self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
+        shot = Shot(capture=capture, progress=progress, reason=reason, metrics=metrics)
+        self._writer.submit(lambda: self._work(shot))
+        return True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no save is in flight. True when so."""
+        return self._writer.wait(timeout)
+
+    def raise_past_failure(self) -> None:
+        """Raise what the background met, if training must know: it cannot pass, or nothing is safe.
+
+        Raises:
+            SaveFailed, NotStorable, RunTakenOver: as said.
+        """
+        failure = self._failure
+        if failure is None:
+            return
+        if isinstance(failure, (NotStorable, RunTakenOver)):
+            self._failure = None
+            raise failure
+        if self._committer.newest is None:
+            self._failure = None
+            raise SaveFailed(
+                problem=f"No checkpoint could be written, so nothing of this training is safe: {_sentence(failure)}",
+                remedy=getattr(failure, "remedy", "Mend the storage, or choose another with storage=…, and run again."),
+            ) from failure
+
+    def close(self) -> None:
+        """Finish the save in flight, write the rest of the journal, end the thread."""
+        self._writer.wait()
+        if self._failure is None:
+            self._chore()
+        self._writer.close()
+
+    def _work(self, shot: Shot) -> None:
+        try:
+            self._committer.commit(shot)
+        except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
+            self._failed(shot.progress, error)
+        else:
+            self.saved = shot.progress
+            self._failure = None
+            self._failures = 0
+
+    def _chore(self) -> bool:
+        try:
+            return self._committer.tidy()
+        except BaseException as error:  # noqa: BLE001  # as above
+            self._failure = error
+            return False
+
+    def _failed(self, progress: Progress, error: BaseException) -> None:
+        pause = min(_LAST_RETRY, _FIRST_RETRY * 2**self._failures)
+        self._failures += 1
+        self._failure = error
+        self._retry_at = self._clock.monotonic() + pause
+        self.events.append(SaveFailing(progress=progress, error=_sentence(error), retry_in=pause))
+
+
+def _sentence(error: BaseException) -> str:
+    return error.problem if isinstance(error, ColabKeepError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,118 @@
+"""A snapshot's trees as packs of tensors plus typed JSON, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from colabkeep._engine.packs import Pack
+from colabkeep._engine.typed import decode, encode
+from colabkeep.vocabulary.state import HostTensor, Tree
+
+__all__ = ["Encoded", "decode_part", "encode_parts"]
+
+PACK_BYTES = 256 * 2**20
+"""A pack is closed when it has this many bytes: few files for Drive and Kaggle, none too large to send again."""
+
+SMALL_BYTES = 4 * 2**20
+"""Groups below this share one pack, so that a small model is one file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """The JSON form of each part, whose tensors are [number of the pack, key in it]."""
+
+    parts: Mapping[str, Any]
+    packs: Sequence[Pack]
+
+
+class _Planner:
+    """Gives each tensor a key and a group; knows the packs only when all tensors are seen.
+
+    References are lists that are filled in at the end, because the pack of a tensor depends on how
+    large its group becomes.
+    """
+
+    def __init__(self) -> None:
+        self._part = ""
+        self._references: dict[int, list[Any]] = {}
+        self._groups: dict[tuple[str, bool], dict[str, tuple[HostTensor, list[Any]]]] = {}
+
+    def part(self, name: str) -> None:
+        self._part = name
+
+    def put(self, tensor: HostTensor, path: str) -> list[Any]:
+        known = self._references.get(id(tensor))
+        if known is not None:
+            return known
+        group = self._groups.setdefault((self._part, tensor.frozen), {})
+        key, n = path, 2
+        while key in group:  # {1: …, "1": …} have one path
+            key, n = f"{path}#{n}", n + 1
+        reference: list[Any] = []
+        group[key] = tensor, reference
+        self._references[id(tensor)] = reference
+        return reference
+
+    def packs(self) -> list[Pack]:
+        small: dict[str, tuple[HostTensor, list[Any]]] = {}
+        bins: list[dict[str, tuple[HostTensor, list[Any]]]] = []
+        for (_, frozen), group in self._groups.items():
+            total = sum(tensor.data.nbytes for tensor, _ in group.values())
+            if total < SMALL_BYTES and not frozen:
+                small.update(group)
+            else:
+                bins += _split(group)
+        bins += _split(small)
+        for number, members in enumerate(bins):
+            for key, (_, reference) in members.items():
+                reference[:] = number, key
+        return [Pack({key: tensor for key, (tensor, _) in members.items()}) for members in bins]
+
+
+def _split(
+    group: Mapping[str, tuple[HostTensor, list[Any]]],
+) -> list[dict[str, tuple[HostTensor, list[Any]]]]:
+    bins: list[dict[str, tuple[HostTensor, list[Any]]]] = []
+    room = -1
+    for key, (tensor, reference) in group.items():
+        if not bins or tensor.data.nbytes > room:
+            bins.append({})
+            room = PACK_BYTES
+        bins[-1][key] = tensor, reference
+        room -= tensor.data.nbytes
+    return bins
+
+
+def encode_parts(parts: Mapping[str, Tree]) -> Encoded:
+    """Plan the packs and the JSON of a snapshot; nothing is copied, hashed or written yet.
+
+    Raises:
+        NotStorable: a value cannot be kept; the error names its path.
+    """
+    planner = _Planner()
+    trees = {}
+    for name, tree in parts.items():
+        planner.part(name)
+        trees[name] = encode(tree, name, planner.put)
+    packs = planner.packs()
+    return Encoded(parts=trees, packs=packs)
+
+
+def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:
+    """The tree of one part, its tensors taken from the unpacked `packs`. Equal references, one object.
+
+    Raises:
+        ValueError: the node is not one that `encode_parts` makes.
+    """
+
+    def get(reference: Any) -> HostTensor:
+        number, key = reference
+        tensor: HostTensor = packs[number][key]
+        return tensor
+
+    try:
+        return decode(node, get)
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"a value of the state is not one that colabkeep writes ({error!r:.200})") from error

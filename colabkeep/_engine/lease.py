@@ -1,0 +1,74 @@
+"""Who writes this run: each session takes the next fencing number; the highest (number, session) wins.
+
+A lease is one sealed record, written once. A killed session's lease stops nobody. A zombie, that is
+an old machine that still runs after the user moved on, finds a higher number before its next
+commit and stops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from colabkeep._engine.repository import Repository
+from colabkeep.stores.base import BytesSource
+from colabkeep.vocabulary.errors import CheckpointDamaged, RunTakenOver
+from colabkeep.vocabulary.sealed import seal
+
+__all__ = ["Lease", "fences", "take_lease"]
+
+_NAME = re.compile(r"(\d{6,12})-([0-9a-f]{8})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """This session's right to write the run, as long as no higher one exists."""
+
+    repository: Repository
+    session: str
+    fence: int
+
+    def check(self) -> None:
+        """See that no newer session has come.
+
+        Raises:
+            RunTakenOver: one has; this session's work since then is not part of the run.
+        """
+        highest = max(((fence, session) for session, fence in fences(self.repository).items()), default=(0, ""))
+        if highest <= (self.fence, self.session):
+            return
+        raise RunTakenOver(
+            problem=(
+                f"The run {self.repository.run!r} was taken over by session {highest[1]}"
+                f"{_who(self.repository, *highest)}; this one is session {self.session}. "
+                "What it trains from now on would not be part of the run, so it stops."
+            ),
+            remedy="Go on in the notebook that took over; or stop that one and run this cell again.",
+        )
+
+
+def fences(repository: Repository) -> dict[str, int]:
+    """Session → fencing number, of all sessions that ever wrote this run."""
+    prefix = f"{repository.run}/lease/"
+    found = (_NAME.fullmatch(entry.name[len(prefix) :]) for entry in repository.store.list(prefix[:-1]))
+    return {match[2]: int(match[1]) for match in found if match is not None}
+
+
+def take_lease(repository: Repository, session: str, about: Mapping[str, Any]) -> Lease:
+    """Take the next fencing number. `about` says who this is (machine, process, start), for people to read."""
+    fence = max(fences(repository).values(), default=0) + 1
+    record = {"session": session, "fence": fence, **about}
+    repository.store.put(f"{repository.run}/lease/{fence:06d}-{session}.json", BytesSource(seal(record)))
+    lease = Lease(repository=repository, session=session, fence=fence)
+    lease.check()  # another session may have taken the same number at this very moment
+    return lease
+
+
+def _who(repository: Repository, fence: int, session: str) -> str:
+    try:
+        record = repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+    except CheckpointDamaged:
+        return ""  # the number in the name is what counts
+    return f" (on {record.get('host', 'an unnamed machine')}, process {record.get('pid', '?')})"

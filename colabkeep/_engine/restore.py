@@ -1,0 +1,121 @@
+"""Finding the checkpoint to go on from: newest first, verified whole, walking past what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from colabkeep._engine.lease import fences
+from colabkeep._engine.repository import CHECKPOINT_ID, Repository
+from colabkeep.vocabulary.errors import (
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointNotFound,
+    CheckpointUnsupported,
+    NoUsableCheckpoint,
+    StoreError,
+)
+from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.policies import KeepBest
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["Loaded", "load_best", "load_id", "load_newest", "newest_first"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A checkpoint whose every byte was checked. The trees' tensors are views of file buffers."""
+
+    manifest: Manifest
+    parts: Mapping[str, Tree]
+
+
+def newest_first(repository: Repository) -> list[str]:
+    """All checkpoint ids, the newest first; needs listings only, whatever their number.
+
+    A later session's checkpoints come before an earlier session's, whatever their steps: after a walk
+    back, or beside a zombie, the line that the last session continued is the run's.
+    """
+    fence_of = fences(repository)
+
+    def age(id: str) -> tuple[int, int, int]:
+        match = CHECKPOINT_ID.fullmatch(id)
+        step, session, ordinal = match.groups() if match else ("0", "", "0")
+        return fence_of.get(session, 0), int(step), int(ordinal or 0)
+
+    return sorted(repository.ids(), key=age, reverse=True)
+
+
+def load_newest(repository: Repository, said: Callable[[str, str], None]) -> Loaded | None:
+    """The newest checkpoint that is whole, or None if the run has none at all.
+
+    `said` is called with (id, why) for each one walked past. Damaged ones are set aside for good;
+    one that the store only failed to read is tried again next time.
+
+    Raises:
+        NoUsableCheckpoint: there are some, and none can be used.
+    """
+    reasons = []
+    for id in newest_first(repository):
+        try:
+            return _load(repository, id)
+        except (CheckpointDamaged, CheckpointUnsupported, StoreError) as error:
+            reasons.append(f"{id}: {error.problem}")
+            said(id, error.problem)
+            if isinstance(error, CheckpointDamaged):
+                _set_aside(repository, id, error.problem, said)
+    if not reasons:
+        return None
+    listed = "".join(f"\n  - {reason}" for reason in reasons)
+    raise NoUsableCheckpoint(
+        problem=f"The run {repository.run!r} has {len(reasons)} checkpoint(s), and none can be used:{listed}",
+        remedy=(
+            "Nothing was deleted or trained. If the storage was not fully there (a mount, a half-finished download), "
+            'bring it back and run again. To start from zero all the same: resume="never" or another run_name.'
+        ),
+    )
+
+
+def load_id(repository: Repository, id: str) -> Loaded:
+    """That very checkpoint.
+
+    Raises:
+        CheckpointNotFound: the run has none of that id.
+        CheckpointDamaged, CheckpointUnsupported: it cannot be used.
+    """
+    if id not in repository.ids():
+        known = newest_first(repository)[:5]
+        raise CheckpointNotFound(
+            problem=f"The run {repository.run!r} has no checkpoint {id!r}.",
+            remedy=f"Choose one of {', '.join(known)}, …" if known else "The run has no checkpoint yet.",
+        )
+    return _load(repository, id)
+
+
+def load_best(repository: Repository, best: KeepBest) -> Loaded:
+    """The best whole checkpoint by `best.monitor`.
+
+    Raises:
+        CheckpointNotFound: no usable checkpoint has that metric.
+    """
+    for manifest in best.ranked(repository.manifests(repository.ids() - repository.aside())):
+        try:
+            return _load(repository, manifest.id)
+        except CheckpointError:
+            continue  # the next best; `colabkeep verify` tells of this one
+    raise CheckpointNotFound(
+        problem=f"No usable checkpoint of the run {repository.run!r} was saved with the metric {best.monitor!r}.",
+        remedy="Log the metric at the end of each epoch and keep best checkpoints: keep_best=1, monitor='val_loss'.",
+    )
+
+
+def _set_aside(repository: Repository, id: str, reason: str, said: Callable[[str, str], None]) -> None:
+    try:
+        repository.set_aside(id, reason)
+    except StoreError as error:  # a full or read-only store must not keep training from going on
+        said(id, f"it could not be marked as damaged, so a later session may prune it: {error.problem}")
+
+
+def _load(repository: Repository, id: str) -> Loaded:
+    manifest = repository.manifest(id)
+    return Loaded(manifest=manifest, parts=repository.load(manifest))

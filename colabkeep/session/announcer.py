@@ -1,0 +1,71 @@
+"""Handing events to observers and to the journal, on the training thread."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from colabkeep._engine.journal import Journal
+from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.events import Event, Noted, StepDone
+
+__all__ = ["Announcer"]
+
+
+class Announcer:
+    """Delivers events in order. An observer that fails is told of once and not called again:
+    a broken display must never end a training."""
+
+    def __init__(self, observers: tuple[Callable[[Event], None], ...], clock: Clock) -> None:
+        self.queue: deque[Event] = deque()  # filled by the writer thread too
+        self.observers = list(observers)
+        self._clock = clock
+        self._journal: Journal | None = None
+
+    def write_to(self, journal: Journal) -> None:
+        """Note all further events, except steps, in the journal."""
+        self._journal = journal
+
+    def tell(self, event: Event) -> None:
+        """Queue an event and deliver all that wait."""
+        self.queue.append(event)
+        self.drain()
+
+    def drain(self) -> None:
+        """Deliver what waits."""
+        while self.queue:
+            event = self.queue.popleft()
+            if self._journal is not None and not isinstance(event, StepDone):
+                self._journal.add({"at": self._clock.time(), "event": type(event).__name__, **_record(event)})
+            self.deliver(event)
+
+    def deliver(self, event: Event) -> None:
+        """Hand one event to the observers now."""
+        for observer in tuple(self.observers):
+            try:
+                observer(event)
+            except Exception:  # noqa: BLE001  # see the class: told, and training goes on
+                self.observers.remove(observer)
+                last = traceback.format_exc().strip().splitlines()[-1]
+                self.queue.append(
+                    Noted(text=f"An observer failed and is not called any more ({last}); training goes on.")
+                )
+
+
+def _record(value: Any) -> dict[str, Any]:
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return _record(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(member) for member in value]
+    if isinstance(value, float) and value - value != 0:
+        return repr(value)
+    return value

@@ -1,0 +1,110 @@
+"""When a run is saved: when due, when asked, and once more on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from colabkeep._engine.checkpointer import Checkpointer
+from colabkeep.frameworks.base import Boundary
+from colabkeep.session.history import History
+from colabkeep.session.opening import RunSpec, Value
+from colabkeep.session.position import Position
+from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed
+from colabkeep.vocabulary.policies import SaveMark
+
+__all__ = ["Keeper", "StopTraining"]
+
+
+class StopTraining(BaseException):
+    """Leaves the loop of a run; the run's `with` block ends it.
+
+    A BaseException, so that an `except Exception` around a training step does not swallow it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Keeper:
+    """Decides and asks the engine to save. `metrics` are those measured at the current boundary."""
+
+    def __init__(self, spec: RunSpec, position: Position, history: History, saver: Checkpointer) -> None:
+        self.metrics: dict[str, float] = {}
+        self._spec = spec
+        self._position = position
+        self._history = history
+        self._saver = saver
+        self._start = position.progress
+        self._mark = SaveMark(progress=position.progress, at=spec.clock.monotonic())
+        self._asked: str | None = None
+
+    def due(self, now: float) -> str | None:
+        """The reason to save at this boundary, or None. `now` in seconds of the run's clock."""
+        return (
+            self._asked or self._saver.due(now) or self._spec.save_every.due(self._position.progress, self._mark, now)
+        )
+
+    def save(self, reason: str) -> None:
+        """Save the boundary we are at.
+
+        Raises:
+            SaveFailed, RunTakenOver, NotStorable: training must not go on.
+        """
+        self._asked = None
+        self._mark = SaveMark(progress=self._position.progress, at=self._spec.clock.monotonic())
+        self._saver.save(self._parts(), self._position.progress, reason, self.metrics)
+
+    def ask(self, reason: str) -> None:
+        """Save at the next boundary."""
+        self._asked = reason
+
+    def wait_if_best(self) -> None:
+        """Let a save in flight finish if the weights we are at are to be kept as among the best:
+        a save of a later step, with other weights, would not do."""
+        best = self._spec.best
+        if best is None or best.monitor not in self.metrics or not self._saver.busy:
+            return
+        if best.among_best(self.metrics[best.monitor], self._history.values(best.monitor)):
+            self._saver.wait()
+
+    def leave(self, error: BaseException | None, boundary: Boundary) -> str | None:
+        """Save the last boundary on the way out, if it is not saved. Returns what kept it from being
+        saved exactly, if anything did."""
+        self._saver.wait()
+        if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable)):
+            return None
+        if error is not None and not isinstance(error, StopTraining):
+            obstacle = self._obstacle(boundary)
+            if obstacle is not None:
+                return obstacle
+            boundary.rewind()
+        self.save(leaving_reason(error, finished=False))
+        return None
+
+    def _parts(self) -> Mapping[str, object]:
+        own = {"run": Value({"seed": self._spec.seed}), "history": self._history}
+        return {**self._spec.parts, **own, **self._position.parts()}
+
+    def _is_saved(self) -> bool:
+        safe, here = self._saver.saved or self._start, self._position.progress
+        return (safe.epoch, safe.step, safe.batches) == (here.epoch, here.step, here.batches)
+
+    def _obstacle(self, boundary: Boundary) -> str | None:
+        if boundary.torn:
+            return "The optimizer was in the middle of a step, and half a step cannot be saved"
+        loader = self._position.loader
+        if loader is not None and loader.positional and not self._position.at_boundary:
+            return "The data loader had moved on since the last step, and cannot be asked where it was"
+        return None
+
+
+def leaving_reason(error: BaseException | None, *, finished: bool) -> str:
+    """In a word, why a session ends."""
+    if error is None:
+        return "finished" if finished else "left"
+    if isinstance(error, StopTraining):
+        return error.reason
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupt"
+    return "sigterm" if isinstance(error, SystemExit) and error.code == 143 else "error"

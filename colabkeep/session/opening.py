@@ -1,0 +1,229 @@
+"""The beginning of a session: take the run, find where it stopped, check that it fits, load it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from colabkeep._engine.checkpointer import Checkpointer
+from colabkeep._engine.codec import encode_parts
+from colabkeep._engine.committer import Committer, Identity
+from colabkeep._engine.journal import Journal
+from colabkeep._engine.lease import take_lease
+from colabkeep._engine.repository import Repository
+from colabkeep._engine.restore import Loaded, load_best, load_id, load_newest
+from colabkeep.frameworks.base import Framework
+from colabkeep.stores.base import Lock, Store
+from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.errors import (
+    CheckpointDamaged,
+    CheckpointNotFound,
+    Incompatible,
+    RunBusy,
+    StoreBusy,
+    UsageError,
+)
+from colabkeep.vocabulary.events import CheckpointSetAside, Event, Noted, Restored, RestoredInexactly
+from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.policies import KeepBest, RetentionPolicy, SavePolicy
+from colabkeep.vocabulary.progress import Progress
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["OpenSession", "RunSpec", "Value", "open_session"]
+
+OWN_PARTS = ("run", "history", "rng", "rng_at_epoch", "loader")
+"""Parts of a checkpoint that are the session's own; every other is an object of the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """Everything a run is made of, found and wired by `colabkeep.api`.
+
+    `parts` are the user's objects by part name, in the order in which they are restored. `max_time`:
+    seconds of this session, None for no limit. `loader`, if known at the start, is checked
+    against the checkpoint before anything is touched. `best` is None when nothing is monitored.
+    """
+
+    name: str
+    parts: Mapping[str, object]
+    store: Store
+    framework: Framework
+    save_every: SavePolicy
+    retention: RetentionPolicy
+    clock: Clock
+    best: KeepBest | None = None
+    resume: str = "auto"
+    seed: int = 0
+    max_time: float | None = None
+    loader: object | None = None
+    observers: tuple[Callable[[Event], None], ...] = ()
+
+
+@dataclass(slots=True)
+class Value:
+    """A plain value as a part of the state."""
+
+    value: Any = None
+
+    def state_dict(self) -> Any:
+        """The value."""
+        return self.value
+
+    def load_state_dict(self, state: Any) -> None:
+        """Another value."""
+        self.value = state
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenSession:
+    """A run taken and, if it had a checkpoint, restored. `trees` are the own parts of that checkpoint."""
+
+    id: str
+    lock: Lock
+    journal: Journal
+    checkpointer: Checkpointer
+    resumed_from: Manifest | None = None
+    trees: Mapping[str, Tree] = field(default_factory=dict)
+
+    @property
+    def progress(self) -> Progress:
+        """Where this session starts."""
+        return self.resumed_from.progress if self.resumed_from else Progress()
+
+
+def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
+    """Open the run of `spec`; what should be told on the way is appended to `events`.
+
+    Raises:
+        RunBusy: a live process trains this run.
+        Incompatible: the objects are not those of the run; nothing was touched.
+        NotStorable: an object's state cannot be kept; the error names its path.
+        NoUsableCheckpoint, CheckpointNotFound, CheckpointUnsupported, StoreError: as they say.
+    """
+    repository = Repository(spec.store, spec.name)
+    session = secrets.token_hex(4)
+    about = {"host": socket.gethostname(), "pid": os.getpid(), "started": spec.clock.time()}
+    lock = _lock(spec, about)
+    try:
+        spec.store.sweep(spec.name)
+        try:
+            repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
+        except CheckpointDamaged as error:
+            events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
+        loaded = _find(spec, repository, events)
+        if loaded is not None:
+            _check(spec, loaded)
+        _rehearse(spec)
+        lease = take_lease(repository, session, about)
+        if loaded is not None:
+            spec.framework.restore(spec.parts, {name: loaded.parts[name] for name in spec.parts})
+            _tell(spec, loaded.manifest, events)
+    except BaseException:
+        lock.release()
+        raise
+    journal = Journal(repository, session)
+    manifest = loaded.manifest if loaded else None
+    identity = Identity(
+        framework=spec.framework.name,
+        fingerprint=spec.framework.fingerprint(spec.parts),
+        parent=manifest.id if manifest else None,
+        lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
+    )
+    committer = Committer(lease, journal, spec.retention, spec.clock, identity, events.append)
+    return OpenSession(
+        id=session,
+        lock=lock,
+        journal=journal,
+        checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
+        resumed_from=manifest,
+        trees={name: tree for name, tree in loaded.parts.items() if name in OWN_PARTS} if loaded else {},
+    )
+
+
+def _lock(spec: RunSpec, about: Mapping[str, Any]) -> Lock:
+    holder = f"process {about['pid']} on {about['host']}"
+    try:
+        return spec.store.lock(f"{spec.name}/lease/lock", holder)
+    except StoreBusy as error:
+        raise RunBusy(
+            problem=f"The run {spec.name!r} is being trained right now by {error.holder or 'another process'}.",
+            remedy=(
+                "Let it go on, or stop it first (interrupt its cell, or restart its kernel). "
+                "For a second training choose another run_name."
+            ),
+        ) from error
+
+
+def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded | None:
+    if spec.resume == "never":
+        if repository.ids():
+            events.append(
+                Noted(text=f'resume="never": the checkpoints of {spec.name!r} stay, and training starts from zero.')
+            )
+        return None
+    if spec.resume == "best":
+        if spec.best is None:
+            raise UsageError(
+                problem='resume="best" needs to know what is best.',
+                remedy='Say which metric: monitor="val_loss", mode="min".',
+            )
+        return load_best(repository, spec.best)
+    if spec.resume not in ("auto", "must"):
+        return load_id(repository, spec.resume)
+    loaded = load_newest(repository, lambda id, why: events.append(CheckpointSetAside(checkpoint=id, reason=why)))
+    if loaded is None and spec.resume == "must":
+        raise CheckpointNotFound(
+            problem=f"There is no checkpoint of the run {spec.name!r} in {spec.store.url}.",
+            remedy='Check run_name and storage; or use resume="auto", which starts from zero when there is none.',
+        )
+    return loaded
+
+
+def _check(spec: RunSpec, loaded: Loaded) -> None:
+    stored = {name: tree for name, tree in loaded.parts.items() if name not in OWN_PARTS}
+    differences = []
+    if loaded.manifest.framework != spec.framework.name:
+        differences.append(f"it was trained with {loaded.manifest.framework}, now with {spec.framework.name}")
+    differences += [f"{name} was part of the run and is not handed in now" for name in stored if name not in spec.parts]
+    differences += [f"{name} is handed in now and was not part of the run" for name in spec.parts if name not in stored]
+    seed = loaded.parts["run"]["seed"]
+    if seed != spec.seed:
+        differences.append(f"seed was {seed} and is {spec.seed}: the rest of the epoch would be in another order")
+    if spec.loader is not None and loaded.parts["loader"] is not None:
+        differences += spec.framework.data().check(spec.loader, seed=spec.seed, state=loaded.parts["loader"])
+    if not differences:
+        differences += spec.framework.check(spec.parts, stored)
+    if differences:
+        raise Incompatible(
+            problem=f"The run {spec.name!r} does not fit what was handed in (checkpoint {loaded.manifest.id}):",
+            remedy=(
+                "Nothing was touched. Make them as they were; or train under another run_name; "
+                'or start this run from zero with resume="never" (its checkpoints stay).'
+            ),
+            differences=differences,
+        )
+
+
+def _rehearse(spec: RunSpec) -> None:
+    # What cannot be stored is told now, not after an hour; and the host memory for saves is allocated here.
+    snapshot = spec.framework.capture(spec.parts).finish()
+    try:
+        encode_parts(snapshot.parts)
+    finally:
+        snapshot.release()
+
+
+def _tell(spec: RunSpec, manifest: Manifest, events: deque[Event]) -> None:
+    age = max(0.0, spec.clock.time() - manifest.created)
+    events.append(Restored(checkpoint=manifest.id, progress=manifest.progress, age=age))
+    now = spec.framework.fingerprint(spec.parts)
+    for name in sorted({*now, *manifest.fingerprint}):
+        before, after = manifest.fingerprint.get(name, "absent"), now.get(name, "absent")
+        if before != after:
+            reason = f"{name} was {before} and is {after}: the state is exact, later steps may round differently"
+            events.append(RestoredInexactly(checkpoint=manifest.id, reason=reason))

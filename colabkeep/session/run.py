@@ -1,0 +1,207 @@
+"""One run in one session: counts steps, saves when due, stops cleanly, and knows how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from colabkeep.session.announcer import Announcer
+from colabkeep.session.history import History
+from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
+from colabkeep.session.opening import RunSpec, open_session
+from colabkeep.session.position import Position
+from colabkeep.session.signals import StopRequests
+from colabkeep.vocabulary.events import EpochDone, MetricsLogged, Noted, RunStarted, RunStopped, StepDone
+from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.progress import Progress
+
+__all__ = ["Run"]
+
+
+class Run:
+    """The companion of a training loop. Use it as a context manager; `colabkeep.Run` wires one up.
+
+    Leaving the block saves what is not saved yet and waits until that is safe. After an exception or
+    an interrupt, the state saved is that of the last finished step.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.name = spec.name
+        self.history = History()
+        self.finished = False
+        self._spec = spec
+        self._announcer = Announcer(spec.observers, spec.clock)
+        self._signals = StopRequests()
+
+    def __enter__(self) -> Run:
+        """Take the run, restore it if it has a checkpoint, begin to watch for signals.
+
+        Raises:
+            RunBusy, Incompatible, NotStorable, NoUsableCheckpoint, …: as `open_session`.
+        """
+        spec = self._spec
+        self._session = open_session(spec, self._announcer.queue)
+        if "history" in self._session.trees:
+            self.history.load_state_dict(self._session.trees["history"])
+        self._saver = self._session.checkpointer
+        self._position = Position(spec.framework, spec.seed, self._session.progress, self._session.trees)
+        self._keeper = Keeper(spec, self._position, self.history, self._saver)
+        self._boundary = spec.framework.boundary(spec.parts)
+        self._boundary.mark()
+        self._began = spec.clock.monotonic()
+        self._signals.install()
+        self._announcer.write_to(self._session.journal)
+        promise = spec.framework.exactness(spec.parts)
+        started = RunStarted(run=self.name, session=self._session.id, storage=spec.store.url, promise=promise)
+        self._announcer.queue.appendleft(started)
+        self._announcer.drain()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Save what is not saved yet, wait until it is safe, let go. Ends a `StopTraining`."""
+        try:
+            obstacle = self._keeper.leave(error, self._boundary)
+            if obstacle is not None:
+                self._announcer.tell(Noted(text=f"{obstacle}; the newest checkpoint is {self.checkpoint or 'none'}."))
+            self._saver.wait()
+            if error is None or isinstance(error, StopTraining):
+                self._saver.raise_past_failure()
+        finally:
+            self._signals.remove()
+            self._boundary.close()
+            self._position.close()
+            reason = leaving_reason(error, finished=self.finished)
+            self._announcer.tell(RunStopped(reason=reason, progress=self.progress, checkpoint=self.checkpoint))
+            self._saver.close()
+            self._announcer.drain()
+            self._session.lock.release()
+        return isinstance(error, StopTraining)
+
+    @property
+    def progress(self) -> Progress:
+        """The last finished step, or end of an epoch."""
+        return self._position.progress
+
+    @property
+    def resumed_from(self) -> Manifest | None:
+        """The checkpoint this session went on from, None for a fresh start."""
+        return self._session.resumed_from
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The id of the newest committed checkpoint."""
+        return self._saver.newest
+
+    def epochs(self, max_epochs: int) -> Iterator[int]:
+        """The numbers of the epochs that are left, from the one under way up to `max_epochs - 1`."""
+        while self.progress.epoch < max_epochs:
+            self._position.begin_epoch()
+            self._boundary.mark()
+            yield self.progress.epoch
+            self._end_epoch()
+        self.finished = True
+
+    def batches(self, loader: object) -> Iterator[Any]:
+        """The batches of this epoch that are left, in the order that an uninterrupted run has.
+
+        `loader` is a torch DataLoader, a list of batches, or anything that can be iterated again.
+
+        Raises:
+            UsageError: not once in an epoch of `epochs`, or the loader cannot be resumed.
+            Incompatible: the data set or its order is not the one of the run.
+        """
+        opened = self._position.open(loader)
+        for note in opened.notes:
+            self._announcer.tell(Noted(text=note))
+        for batch in self._position.batches(opened):
+            yield batch
+            self.poll()
+
+    def step(self, loss: Any = None) -> None:
+        """One optimizer update is done: count it, save if due, stop if it is time.
+
+        Call it after `optimizer.step()` and `scheduler.step()`. `loss` is shown now and then; it may
+        live on the GPU, nothing waits for it here.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: asked for by a signal; the state is saved on the way out.
+            SaveFailed, RunTakenOver, NotStorable: training must not go on.
+        """
+        now = self._spec.clock.monotonic()
+        progress = self._position.advance(self._seconds(now))
+        self._keeper.metrics = {}
+        self._boundary.mark()
+        if self._announcer.observers:
+            loader = self._position.loader
+            length = loader.length if loader is not None else None
+            self._announcer.deliver(StepDone(progress=progress, epoch_batches=length, loss=loss))
+        self._pause(now)
+
+    def log(self, **metrics: Any) -> None:
+        """Log numbers (or one-element tensors) at the current step. They go into the history, and into a
+        checkpoint saved before the next step, where `keep_best` finds them."""
+        numbers = {name: float(value) for name, value in metrics.items()}
+        self._keeper.metrics.update(numbers)
+        self.history.add(self.progress, numbers)
+        self._announcer.tell(MetricsLogged(progress=self.progress, metrics=numbers))
+
+    def save(self, reason: str = "asked", *, wait: bool = False) -> None:
+        """Save now; in the middle of a step (a batch was read, `step` not called yet), at its end.
+
+        `wait`: return when the checkpoint is committed. Without it, training goes on at once.
+
+        Raises:
+            SaveFailed, RunTakenOver, NotStorable: training must not go on.
+        """
+        if not self._position.at_boundary:
+            self._keeper.ask(reason)
+            return
+        if wait:
+            self._saver.wait()
+        self._keeper.save(reason)
+        if wait:
+            self._saver.wait()
+            self._saver.raise_past_failure()
+        self._announcer.drain()
+
+    def poll(self) -> None:
+        """Honour a request to stop that came between two steps. Call it in long work of your own.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: one came; the last finished step is saved on the way out.
+        """
+        if self._signals.requested is not None:
+            self._signals.honour()
+
+    def stop(self, reason: str = "asked") -> None:
+        """Save and leave: control goes to the end of the run's `with` block, without an error.
+
+        Raises:
+            StopTraining: always; the run's `with` block ends it.
+        """
+        raise StopTraining(reason)
+
+    def _end_epoch(self) -> None:
+        epoch, now = self.progress.epoch, self._spec.clock.monotonic()
+        progress = self._position.end_epoch(self._seconds(now))
+        self._boundary.mark()
+        self._announcer.tell(EpochDone(epoch=epoch, progress=progress, metrics=dict(self._keeper.metrics)))
+        self._keeper.wait_if_best()
+        self._pause(now)
+
+    def _pause(self, now: float) -> None:
+        """What happens at a boundary: save, talk, stop. Most of the time, nothing."""
+        reason = self._keeper.due(now)
+        if reason is not None:
+            self._keeper.save(reason)
+        if self._announcer.queue:
+            self._announcer.drain()
+        self.poll()
+        if self._spec.max_time is not None and now - self._began >= self._spec.max_time:
+            raise StopTraining("max_time")
+
+    def _seconds(self, now: float) -> float:
+        return (self.resumed_from.progress.seconds if self.resumed_from else 0.0) + now - self._began
