@@ -1,1 +1,1 @@
-"""faces"""
+"""What people see: thin, replaceable, unaware of each other. They read events and manifests."""

@@ -2,4 +2,63 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+import importlib
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from colabkeep.frameworks.base import Framework
+from colabkeep.vocabulary.errors import MissingDependency, UsageError
+
+__all__ = ["FRAMEWORKS", "Entry", "find_framework", "open_framework"]
+
+
+class Entry(NamedTuple):
+    """One framework: its name, its adapter, the module it is recognised by, and what to do without it."""
+
+    name: str
+    adapter: str
+    module: str
+    remedy: str
+
+
+FRAMEWORKS = (
+    Entry("torch", "colabkeep.frameworks.torch.adapter:TorchFramework", "torch", 'pip install "colabkeep[torch]"'),
+    Entry("numpy", "colabkeep.frameworks.numpy:NumpyFramework", "numpy", "pip install numpy"),
+)
+
+
+def find_framework(objects: Iterable[object]) -> Framework:
+    """A new adapter of the first framework that owns one of the objects.
+
+    Only frameworks that are imported already are asked: an object cannot come from any other. Objects
+    that none owns are plain ones, with arrays at most: the NumPy adapter handles them.
+    """
+    candidates = list(objects)
+    for entry in FRAMEWORKS:
+        if entry.module in sys.modules:
+            framework = open_framework(entry.name)
+            if any(framework.owns(candidate) for candidate in candidates):
+                return framework
+    return open_framework("numpy")
+
+
+def open_framework(name: str) -> Framework:
+    """A new adapter of the framework called `name`.
+
+    Raises:
+        UsageError: there is none of that name.
+        MissingDependency: the framework cannot be imported here.
+    """
+    for entry in FRAMEWORKS:
+        if entry.name == name:
+            place, _, kind = entry.adapter.partition(":")
+            try:
+                framework: Framework = getattr(importlib.import_module(place), kind)()
+            except ImportError as error:
+                raise MissingDependency(
+                    problem=f"The framework {name!r} cannot be used here: {error}", remedy=entry.remedy
+                ) from error
+            return framework
+    known = ", ".join(entry.name for entry in FRAMEWORKS)
+    raise UsageError(problem=f"There is no framework {name!r}.", remedy=f"Use one of: {known}.")

@@ -11,6 +11,9 @@ any object with `state_dict` and `load_state_dict`; the adapter finds out which.
 part are the user's own: wrappers that only wrap (compiled, data-parallel) leave no trace in them,
 and optimizer state is kept by *parameter name*, never by index.
 
+The tree of a model has its parameters and persistent buffers under "weights", by name; that of an object with
+a state_dict has what it told under "state". Inside, a `HostTensor` that an object told is passed on as it is.
+
 **Exactness.** capture → restore into fresh, equally built objects MUST give every tensor the same
 dtype, shape and bits, every plain value the same type and value, ties where there were ties, and no
 random number may be drawn on the way. Restored tensors live in memory that the framework itself
@@ -124,7 +127,7 @@ class Boundary(Protocol):
 
     @property
     def torn(self) -> bool:
-        """Did an optimizer begin a step since the last mark? Then there is no way back to it."""
+        """Did an optimizer begin a step, or a scheduler move on, since the last mark? Then there is no way back."""
         ...
 
     def rewind(self) -> None:
@@ -192,6 +195,15 @@ class Data(Protocol):
         """
         ...
 
+    def as_loader(self, data: object, batch_size: int | None) -> object:
+        """What `open` takes: `data` itself if it gives batches; a data set becomes a loader of shuffled batches
+        of `batch_size` samples (32 by default).
+
+        Raises:
+            UsageError: a `batch_size` for something that is batched already.
+        """
+        ...
+
     def check(self, loader: object, *, seed: int, state: Tree) -> Sequence[str]:
         """Differences between the loader and a stored state that make a resume wrong, found without
         loading data or drawing random numbers; empty when it fits."""
@@ -222,8 +234,11 @@ class TrainingOptions:
 
 
 class Training(Protocol):
-    """The arithmetic of a training loop. Nothing here waits for the device, except `mean` and
+    """The arithmetic of a training loop. Nothing here waits for the device, except a mean's value and
     `evaluate`'s result."""
+
+    precision: str
+    """What is computed in: "32-true", "16-mixed" or "bf16-mixed"."""
 
     scaler: object | None
     """The gradient scaler in use, a part of the run's state; None when the precision needs none."""
@@ -245,6 +260,10 @@ class Training(Protocol):
         """A new running mean of losses, on the device."""
         ...
 
+    def learning_rate(self) -> float:
+        """That of the first parameter group, now."""
+        ...
+
     def evaluate(self, batches: Iterator[Batch]) -> Mapping[str, float]:
         """Mean loss ("loss") and metrics over the batches, weighted by samples, in evaluation
         mode and without gradients; training mode is restored."""
@@ -260,4 +279,8 @@ class MeanLike(Stateful, Protocol):
 
     def value(self) -> float | None:
         """The mean so far, None of nothing. Waits for the device."""
+        ...
+
+    def reset(self) -> None:
+        """Begin anew, with nothing."""
         ...

@@ -92,7 +92,7 @@ class Keeper:
 
     def _obstacle(self, boundary: Boundary) -> str | None:
         if boundary.torn:
-            return "The optimizer was in the middle of a step, and half a step cannot be saved"
+            return "The error came in the middle of a step, and half a step cannot be saved"
         loader = self._position.loader
         if loader is not None and loader.positional and not self._position.at_boundary:
             return "The data loader had moved on since the last step, and cannot be asked where it was"

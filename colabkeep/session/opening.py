@@ -141,8 +141,23 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         journal=journal,
         checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
         resumed_from=manifest,
-        trees={name: tree for name, tree in loaded.parts.items() if name in OWN_PARTS} if loaded else {},
+        trees={name: own_state(loaded, name) for name in OWN_PARTS} if loaded else {},
     )
+
+
+def own_state(loaded: Loaded, name: str) -> Tree:
+    """The state of one of the session's own parts.
+
+    Raises:
+        CheckpointDamaged: it is not there, so this is no checkpoint of a session.
+    """
+    tree = loaded.parts.get(name)
+    if not isinstance(tree, dict) or "state" not in tree:
+        raise CheckpointDamaged(
+            problem=f"Checkpoint {loaded.manifest.id} lacks {name!r}, which every session writes.",
+            remedy="It was not written by a training. Choose another with resume=…, or another run_name.",
+        )
+    return tree["state"]
 
 
 def _lock(spec: RunSpec, about: Mapping[str, Any]) -> Lock:
@@ -191,11 +206,12 @@ def _check(spec: RunSpec, loaded: Loaded) -> None:
         differences.append(f"it was trained with {loaded.manifest.framework}, now with {spec.framework.name}")
     differences += [f"{name} was part of the run and is not handed in now" for name in stored if name not in spec.parts]
     differences += [f"{name} is handed in now and was not part of the run" for name in spec.parts if name not in stored]
-    seed = loaded.parts["run"]["seed"]
+    seed = own_state(loaded, "run")["seed"]
     if seed != spec.seed:
         differences.append(f"seed was {seed} and is {spec.seed}: the rest of the epoch would be in another order")
-    if spec.loader is not None and loaded.parts["loader"] is not None:
-        differences += spec.framework.data().check(spec.loader, seed=spec.seed, state=loaded.parts["loader"])
+    loader_state = spec.framework.native(own_state(loaded, "loader"))
+    if spec.loader is not None and loader_state is not None:
+        differences += spec.framework.data().check(spec.loader, seed=spec.seed, state=loader_state)
     if not differences:
         differences += spec.framework.check(spec.parts, stored)
     if differences:

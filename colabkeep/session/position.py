@@ -26,6 +26,7 @@ class Position:
         self.progress = progress
         self.loader: LoaderState | None = None
         self.in_epoch = False
+        self.batch_samples: int | None = None  # of the batch handed out last
         self._framework = framework
         self._data: Data = framework.data()
         self._seed = seed
@@ -78,7 +79,7 @@ class Position:
             epoch=progress.epoch,
             batches=progress.batches,
             samples=progress.epoch_samples,
-            state=self._stored.pop("loader", None) if progress.batches else None,
+            state=self._native("loader") if progress.batches and "loader" in self._stored else None,
         )
         return self.loader
 
@@ -87,6 +88,7 @@ class Position:
         for batch in loader:
             self.restore_rng()  # not before: making an iterator must not shift the streams
             self._read = self._read[0] + 1, self._read[1] + (batch.samples or 0)
+            self.batch_samples = batch.samples
             yield batch.value
         self.restore_rng()
 

@@ -12,7 +12,7 @@ from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Position
 from colabkeep.session.signals import StopRequests
-from colabkeep.vocabulary.events import EpochDone, MetricsLogged, Noted, RunStarted, RunStopped, StepDone
+from colabkeep.vocabulary.events import EpochDone, Event, MetricsLogged, Noted, RunStarted, RunStopped, StepDone
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.progress import Progress
 
@@ -30,6 +30,7 @@ class Run:
         self.name = spec.name
         self.history = History()
         self.finished = False
+        self.stopped: str | None = None  # why the session ended, once it has
         self._spec = spec
         self._announcer = Announcer(spec.observers, spec.clock)
         self._signals = StopRequests()
@@ -40,8 +41,17 @@ class Run:
         Raises:
             RunBusy, Incompatible, NotStorable, NoUsableCheckpoint, …: as `open_session`.
         """
+        self._session = open_session(self._spec, self._announcer.queue)
+        try:
+            self._start()
+        except BaseException:
+            self._signals.remove()
+            self._session.lock.release()
+            raise
+        return self
+
+    def _start(self) -> None:
         spec = self._spec
-        self._session = open_session(spec, self._announcer.queue)
         if "history" in self._session.trees:
             self.history.load_state_dict(self._session.trees["history"])
         self._saver = self._session.checkpointer
@@ -56,7 +66,6 @@ class Run:
         started = RunStarted(run=self.name, session=self._session.id, storage=spec.store.url, promise=promise)
         self._announcer.queue.appendleft(started)
         self._announcer.drain()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -73,8 +82,8 @@ class Run:
             self._signals.remove()
             self._boundary.close()
             self._position.close()
-            reason = leaving_reason(error, finished=self.finished)
-            self._announcer.tell(RunStopped(reason=reason, progress=self.progress, checkpoint=self.checkpoint))
+            self.stopped = leaving_reason(error, finished=self.finished)
+            self._announcer.tell(RunStopped(reason=self.stopped, progress=self.progress, checkpoint=self.checkpoint))
             self._saver.close()
             self._announcer.drain()
             self._session.lock.release()
@@ -84,6 +93,17 @@ class Run:
     def progress(self) -> Progress:
         """The last finished step, or end of an epoch."""
         return self._position.progress
+
+    @property
+    def batch_samples(self) -> int | None:
+        """How many samples the batch that `batches` gave last holds; None if it cannot be told."""
+        return self._position.batch_samples
+
+    @property
+    def epoch_batches(self) -> int | None:
+        """How many batches the epoch under way has in all; None if it cannot be told."""
+        loader = self._position.loader
+        return loader.length if loader is not None else None
 
     @property
     def resumed_from(self) -> Manifest | None:
@@ -135,9 +155,7 @@ class Run:
         self._keeper.metrics = {}
         self._boundary.mark()
         if self._announcer.observers:
-            loader = self._position.loader
-            length = loader.length if loader is not None else None
-            self._announcer.deliver(StepDone(progress=progress, epoch_batches=length, loss=loss))
+            self._announcer.deliver(StepDone(progress=progress, epoch_batches=self.epoch_batches, loss=loss))
         self._pause(now)
 
     def log(self, **metrics: Any) -> None:
@@ -183,6 +201,10 @@ class Run:
             StopTraining: always; the run's `with` block ends it.
         """
         raise StopTraining(reason)
+
+    def tell(self, event: Event) -> None:
+        """Hand an event to the observers and the journal."""
+        self._announcer.tell(event)
 
     def _end_epoch(self) -> None:
         epoch, now = self.progress.epoch, self._spec.clock.monotonic()

@@ -2,4 +2,100 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+import os
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from colabkeep.stores.base import Store
+from colabkeep.vocabulary.errors import MissingDependency, UsageError
+
+__all__ = ["Storage", "open_store"]
+
+Storage: TypeAlias = Store | str | os.PathLike[str] | tuple[Any, Any] | list[Any]
+"""A store, a folder, a URL, or a pair (fast store in front, lasting store behind) of these; "a + b" is a pair too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """`opener` is "module:function", called with the URL; `missing` is the remedy when it cannot be imported."""
+
+    scheme: str
+    opener: str
+    missing: str
+
+
+_PARTS = (
+    _Part("file", "colabkeep.stores.directory:open_url", "Folders need a POSIX system: Linux, macOS or WSL."),
+    _Part("memory", "colabkeep.stores.memory:open_url", "Install colabkeep again: a part of it is missing."),
+)
+
+_PLUS = re.compile(r" \+ (?=/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)  # how a pair of stores says its url
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+
+
+def open_store(storage: Storage) -> Store:
+    """The store that `storage` names: see `Storage`. Nothing is written, and nothing is contacted yet.
+
+    Raises:
+        UsageError: it is none of these, or a URL of an unknown kind.
+        MissingDependency: a package that this kind of store needs is not installed.
+    """
+    if all(callable(getattr(storage, method, None)) for method in ("put", "get", "list")):
+        return cast("Store", storage)
+    if isinstance(storage, tuple | list):
+        return _pair(storage)
+    path: object = os.fspath(storage) if isinstance(storage, str | os.PathLike) else None
+    if not isinstance(path, str) or not path.strip():
+        raise UsageError(
+            problem=f"storage={storage!r} is not a place for checkpoints.",
+            remedy=f'Give a folder such as storage="checkpoints", a URL ({_schemes()}), a store, or a pair of these.',
+        )
+    if isinstance(storage, str) and len(sides := _PLUS.split(path, maxsplit=1)) == 2:
+        return _pair(sides)
+    if isinstance(storage, str) and (url := _URL.match(path)):
+        return _opened(url[1].lower(), path)
+    return _opened("file", Path(path).expanduser().absolute().as_uri())
+
+
+def _opened(scheme: str, url: str) -> Store:
+    for part in _PARTS:
+        if part.scheme == scheme:
+            module, function = part.opener.split(":")
+            try:
+                opener = getattr(import_module(module), function)
+            except ImportError as error:
+                raise MissingDependency(
+                    problem=f"The store for {url} cannot be loaded: {error}.", remedy=part.missing
+                ) from error
+            store: Store = opener(url)
+            return store
+    raise UsageError(
+        problem=f"storage={url!r}: there is no store for {scheme}:// here.",
+        remedy=f"Use one of {_schemes()}, or the path of a folder.",
+    )
+
+
+def _pair(storage: tuple[Any, ...] | list[Any]) -> Store:
+    if len(storage) != 2 or any(isinstance(side, tuple | list) for side in storage):
+        raise UsageError(
+            problem=f"storage={storage!r} is not a pair of places.",
+            remedy='Give two: storage=("/content/checkpoints", "/content/drive/MyDrive/checkpoints"), the fast one '
+            "first, the one that outlives the machine second.",
+        )
+    from colabkeep.stores.tiered import TieredStore
+
+    front, behind = (open_store(side) for side in storage)
+    given_by_name = not (front is storage[0] and behind is storage[1])  # two memory stores have the same url
+    if front is behind or (given_by_name and front.url == behind.url):
+        raise UsageError(
+            problem=f"storage={storage!r}: both places are the same.",
+            remedy="Give two different places, or just the one.",
+        )
+    return TieredStore(front, behind)
+
+
+def _schemes() -> str:
+    return ", ".join(f"{part.scheme}://" for part in _PARTS)

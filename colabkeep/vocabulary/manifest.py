@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -106,21 +106,22 @@ class Manifest:
             )
         try:
             return cls._from_record(record, id)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _damaged(id, f"a field is missing or has a wrong type ({error})") from error
 
     @classmethod
     def _from_record(cls, record: dict[str, Any], id: str) -> Manifest:
         if set(record) != {f.name for f in fields(cls)} or record["id"] != id or not _ID.fullmatch(id):
             raise ValueError("the fields are not those of a manifest of this name")
-        record["progress"] = Progress(**record["progress"])
+        for name, fits in _FITS.items():
+            if not fits(record[name]):
+                raise TypeError(name)
+        record["progress"] = _progress(record["progress"])
+        if not id.startswith(f"{record['progress'].step:012d}-{record['session']}"):
+            raise ValueError("step and session are not those of its name")
         record["blobs"] = tuple(_blob(entry) for entry in record["blobs"])
-        record["lineage"] = tuple((str(session), int(step)) for session, step in record["lineage"])
-        record["metrics"] = {str(name): _number_in(value) for name, value in record["metrics"].items()}
-        if not isinstance(record["parts"], dict) or not isinstance(record["fence"], int):
-            raise TypeError("parts or fence")
-        if not all(isinstance(n, int) and n >= 0 for n in (record["progress"].step, record["progress"].epoch)):
-            raise TypeError("progress")
+        record["lineage"] = tuple(_ancestor(*entry) for entry in record["lineage"])
+        record["metrics"] = {name: _number_in(value) for name, value in record["metrics"].items()}
         return cls(**record)
 
 
@@ -130,12 +131,62 @@ def ordinal(id: str) -> int:
     return int(parts[2]) if len(parts) > 2 else 0
 
 
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < 2**63  # type: ignore[operator]
+
+
+def _is_texts(value: object) -> bool:
+    return type(value) is dict and all(map(_is_text, value.values()))
+
+
+# What is not looked at more closely below: whoever reads a manifest may rely on its types.
+_FITS: Mapping[str, Callable[[object], bool]] = {
+    "run": _is_text,
+    "session": _is_text,
+    "fence": _is_count,
+    "blobs": lambda value: type(value) is list,
+    "parts": lambda value: type(value) is dict,
+    "framework": _is_text,
+    "metrics": lambda value: type(value) is dict,
+    "reason": _is_text,
+    "fingerprint": _is_texts,
+    "created": _is_time,
+    "parent": lambda value: value is None or _is_text(value),
+    "lineage": lambda value: type(value) is list,
+    "version": _is_text,
+    "format": lambda value: type(value) is int and 1 <= value <= FORMAT,
+}
+
+
+def _progress(entry: dict[str, Any]) -> Progress:
+    if set(entry) != {f.name for f in fields(Progress)}:
+        raise ValueError("progress")
+    for name, value in entry.items():
+        if not (_is_time if name == "seconds" else _is_count)(value):
+            raise TypeError(f"progress.{name}")
+    return Progress(**entry)
+
+
+def _ancestor(session: object, step: object) -> tuple[str, int]:
+    if not (isinstance(session, str) and isinstance(step, int) and _is_count(step)):
+        raise TypeError("lineage")
+    return session, step
+
+
 def _blob(entry: dict[str, Any]) -> BlobRef:
     blob = BlobRef(**entry)
     found = _BLOB_FILE.fullmatch(blob.file)
     if not _DIGEST.fullmatch(blob.sha256) or found is None or found[1] != blob.sha256:
         raise ValueError(f"blob name {blob.file[:80]!r}")
-    if type(blob.size) is not int or blob.size < 0:
+    if not _is_count(blob.size):
         raise ValueError("blob size")
     return blob
 

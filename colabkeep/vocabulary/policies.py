@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from colabkeep.vocabulary.durations import parse_duration
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.progress import Progress
@@ -113,8 +114,7 @@ class EveryMinutes(_Composable):
         return "minutes" if now - last.at >= self.minutes * 60 else None
 
 
-_MINUTES = {"s": 1 / 60, "sec": 1 / 60, "second": 1 / 60, "min": 1.0, "minute": 1.0, "h": 60.0, "hour": 60.0}
-_EVERY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?\s*")
+_COUNTED = re.compile(r"(\d+)\s*(step|epoch)s?")
 
 
 def parse_save_every(value: object) -> SavePolicy:
@@ -133,10 +133,13 @@ def parse_save_every(value: object) -> SavePolicy:
         return EveryEpochs(1) | EveryMinutes(10)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return EveryEpochs(value)
-    if isinstance(value, str) and (found := _EVERY.fullmatch(value.lower())):
-        policy = _with_unit(float(found[1]), found[2])
-        if policy is not None:
-            return policy
+    if isinstance(value, str):
+        counted = _COUNTED.fullmatch(value.strip().lower())
+        if counted and int(counted[1]):
+            return EverySteps(int(counted[1])) if counted[2] == "step" else EveryEpochs(int(counted[1]))
+        seconds = parse_duration(value)
+        if seconds is not None:
+            return EveryMinutes(seconds / 60)
     if isinstance(value, (list, tuple)) and value:
         return _Either(policies=tuple(parse_save_every(member) for member in value))
     if callable(getattr(value, "due", None)):
@@ -145,14 +148,6 @@ def parse_save_every(value: object) -> SavePolicy:
         problem=f"save_every={value!r} does not say when to save.",
         remedy='Pass a number of epochs (1), "500 steps", "10 min", "auto", or a list of these.',
     )
-
-
-def _with_unit(amount: float, unit: str) -> SavePolicy | None:
-    if unit in _MINUTES and amount > 0:
-        return EveryMinutes(amount * _MINUTES[unit])
-    if unit in ("step", "epoch") and amount >= 1 and amount.is_integer():
-        return EverySteps(int(amount)) if unit == "step" else EveryEpochs(int(amount))
-    return None
 
 
 class RetentionPolicy(Protocol):

@@ -1,0 +1,259 @@
+"""The front door: what users call, in their words. What they wrote becomes one record for the rooms below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from colabkeep.faces.lines import Lines
+from colabkeep.session import run as session
+from colabkeep.session.clock import SystemClock
+from colabkeep.session.fit import FitResult, fit
+from colabkeep.session.wiring import FitArguments, RunArguments, wire_run
+from colabkeep.vocabulary.errors import UnknownArgument
+from colabkeep.vocabulary.events import Event
+from colabkeep.vocabulary.policies import Mode
+
+__all__ = ["Run", "resumable_fit"]
+
+_FOREIGN = {
+    "ckpt_path": "resume",
+    "resume_from_checkpoint": "resume",
+    "autoresume": "resume",
+    "num_train_epochs": "max_epochs",
+    "epochs": "max_epochs",
+    "max_duration": "max_epochs or max_time",
+    "save_total_limit": "keep_last",
+    "max_to_keep": "keep_last",
+    "num_to_keep": "keep_last",
+    "save_top_k": "keep_best",
+    "save_best_only": "keep_best",
+    "metric_for_best_model": "monitor",
+    "greater_is_better": 'mode="max"',
+    "save_steps": 'save_every="500 steps"',
+    "save_interval": "save_every",
+    "save_freq": "save_every",
+    "every_n_epochs": "save_every=5",
+    "every_n_train_steps": 'save_every="500 steps"',
+    "train_time_interval": 'save_every="10 min"',
+    "gradient_accumulation_steps": "accumulate_grad_batches",
+    "max_grad_norm": "gradient_clip_val",
+    "fp16": 'precision="16-mixed"',
+    "bf16": 'precision="bf16-mixed"',
+    "amp": 'precision="16-mixed"',
+    "output_dir": "storage and run_name",
+    "dirpath": "storage and run_name",
+    "default_root_dir": "storage",
+    "save_folder": "storage and run_name",
+    "criterion": "loss_fn",
+    "lr_scheduler": "scheduler",
+    "train_dataloader": "train_loader",
+    "val_dataloaders": "val_loader",
+    "eval_dataset": "val_loader",
+}
+
+
+class Run(session.Run):
+    """A training that survives the machine, around a loop of your own.
+
+    ::
+
+        with colabkeep.Run("resnet-cifar", model=model, optimizer=optimizer, scheduler=scheduler) as run:
+            for epoch in run.epochs(30):
+                for x, y in run.batches(train_loader):
+                    loss = loss_fn(model(x), y)
+                    loss.backward()
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad()
+                    run.step(loss=loss)
+                run.log(val_loss=validate(model))
+
+    Run the same cell again after a disconnect, and it goes on at the step where it was saved last.
+
+    Args:
+        run_name: names the run in the storage; the same name goes on with the same run.
+        model: the model (torch module, or any object with state_dict and load_state_dict).
+        optimizer, scheduler, scaler, ema: as far as there are any.
+        state: more objects with state_dict and load_state_dict, by name.
+        storage: a folder, a store, a pair (fast local folder, slower storage behind it), or "auto".
+        resume: "auto" (go on if there is a checkpoint), "must", "never", "best", or a checkpoint's id.
+        save_every: epochs (an int), "500 steps", "10 min", a list of these, "auto" (every epoch and every
+            10 minutes), or None (when asked, and at the end).
+        keep_last: how many of the newest checkpoints to keep; None keeps all.
+        keep_best: how many of the best by `monitor` to keep besides.
+        monitor: the metric, as given to `run.log`, that says what is best; `mode` "min" or "max".
+        max_time: stop cleanly after this time of the session: "11 h", seconds, or a timedelta.
+        seed: of the order of the data and the randomness in data sets.
+        callbacks: functions called with each event (`colabkeep.vocabulary.events`).
+        progress: False prints nothing.
+
+    Raises:
+        UsageError: an argument cannot be meant so.
+        UnknownArgument: a word of another trainer; the message names ours.
+    """
+
+    def __init__(  # noqa: PLR0913  # a door: each word is one the user writes, and they meet in one record
+        self,
+        run_name: str,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        ema: Any = None,
+        state: Mapping[str, Any] | None = None,
+        storage: Any = "auto",
+        resume: str = "auto",
+        save_every: Any = "auto",
+        keep_last: int | None = 2,
+        keep_best: int = 1,
+        monitor: str | None = None,
+        mode: Mode = "min",
+        max_time: Any = None,
+        seed: int = 0,
+        callbacks: Iterable[Callable[[Event], None]] = (),
+        progress: bool = True,
+        **foreign: Any,
+    ) -> None:
+        refuse_foreign("Run", foreign)
+        arguments = RunArguments(
+            run_name=run_name,
+            objects={"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "ema": ema},
+            state=state,
+            storage=storage,
+            resume=resume,
+            save_every=save_every,
+            keep_last=keep_last,
+            keep_best=keep_best,
+            monitor=monitor,
+            mode=mode,
+            max_time=max_time,
+            seed=seed,
+            observers=observers(callbacks, progress=progress),
+        )
+        super().__init__(wire_run(arguments))
+
+
+def resumable_fit(  # noqa: PLR0913  # a door, as above
+    model: Any,
+    train_loader: Any,
+    *,
+    optimizer: Any,
+    loss_fn: Callable[[Any, Any], Any] | None = None,
+    step_fn: Callable[[Any, Any], Any] | None = None,
+    batch_size: int | None = None,
+    val_loader: Any = None,
+    metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+    scheduler: Any = None,
+    scheduler_interval: Literal["epoch", "step"] = "epoch",
+    ema: Any = None,
+    state: Mapping[str, Any] | None = None,
+    max_epochs: int | None = None,
+    max_steps: int | None = None,
+    max_time: Any = None,
+    run_name: str = "default",
+    storage: Any = "auto",
+    resume: str = "auto",
+    save_every: Any = "auto",
+    keep_last: int | None = 2,
+    keep_best: int = 1,
+    monitor: str | None = None,
+    mode: Mode = "min",
+    precision: str = "auto",
+    accumulate_grad_batches: int = 1,
+    gradient_clip_val: float | None = None,
+    seed: int = 0,
+    callbacks: Iterable[Callable[[Event], None]] = (),
+    progress: bool = True,
+    **foreign: Any,
+) -> FitResult:
+    """Train, and go on after any disconnect when the same cell is run again.
+
+    The weights at the end are those of an uninterrupted run, bit for bit, on the same kind of machine (one
+    line at the start says what is promised on this one).
+
+    Args:
+        model: a torch module, on its device already.
+        train_loader: a DataLoader, which is not changed; or a Dataset, then `batch_size` (32) samples are batched in
+            a new random order each epoch.
+        optimizer: over the model's parameters.
+        loss_fn: ``loss_fn(output, target)`` for batches ``(input, target)``; or
+        step_fn: ``step_fn(model, batch) -> loss`` for everything else. One of the two.
+        val_loader: measured at the end of each epoch as "val_loss" and "val_" + each of `metrics`.
+        metrics: ``{"accuracy": fn(output, target) -> number}``.
+        scheduler: stepped once per `scheduler_interval`: "epoch" (default) or "step".
+        ema: an object with ``update_parameters(model)`` (`torch.optim.swa_utils.AveragedModel`), updated each step.
+        state: more objects with state_dict and load_state_dict, by name.
+        max_epochs, max_steps: the length of the whole run; one of the two at least.
+        max_time: stop cleanly after this time of the session: "11 h", seconds, or a timedelta.
+        precision: "32-true", "16-mixed", "bf16-mixed", or "auto" (what the device does best).
+        accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
+        gradient_clip_val: the largest norm of the gradients.
+        run_name, storage, resume, save_every, keep_last, keep_best, mode, seed, callbacks, progress: as for `Run`.
+        monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
+
+    Returns:
+        FitResult: over all sessions of the run.
+
+    Raises:
+        UsageError, UnknownArgument: an argument cannot be meant so.
+        Incompatible: model, optimizer or data are not those of the run; nothing was touched.
+        NoUsableCheckpoint: there are checkpoints, and none can be used; nothing was trained.
+        RunBusy: another live process trains this run.
+        SaveFailed: nothing of the training could be saved.
+    """
+    refuse_foreign("resumable_fit", foreign)
+    arguments = FitArguments(
+        model=model,
+        train_loader=train_loader,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        loss_fn=loss_fn,
+        step_fn=step_fn,
+        val_loader=val_loader,
+        metrics=metrics,
+        scheduler=scheduler,
+        scheduler_interval=scheduler_interval,
+        ema=ema,
+        max_epochs=max_epochs,
+        max_steps=max_steps,
+        precision=precision,
+        accumulate_grad_batches=accumulate_grad_batches,
+        gradient_clip_val=gradient_clip_val,
+        run=RunArguments(
+            run_name=run_name,
+            state=state,
+            storage=storage,
+            resume=resume,
+            save_every=save_every,
+            keep_last=keep_last,
+            keep_best=keep_best,
+            monitor=monitor,
+            mode=mode,
+            max_time=max_time,
+            seed=seed,
+            observers=observers(callbacks, progress=progress),
+        ),
+    )
+    return fit(arguments)
+
+
+def observers(callbacks: Iterable[Callable[[Event], None]], *, progress: bool) -> tuple[Callable[[Event], None], ...]:
+    """The user's own, and the display unless it is switched off."""
+    display = (Lines(SystemClock()),) if progress else ()
+    return (*display, *callbacks)
+
+
+def refuse_foreign(door: str, words: Mapping[str, Any]) -> None:
+    """Refuse words that this door does not know, naming ours where they are another trainer's.
+
+    Raises:
+        UnknownArgument: there are any.
+    """
+    for word in words:
+        ours = _FOREIGN.get(word)
+        raise UnknownArgument(
+            problem=f"{door}() does not know the argument {word!r}.",
+            remedy=f"Here it is called {ours}." if ours else f"help(colabkeep.{door}) lists the arguments.",
+        )

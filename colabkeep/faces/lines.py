@@ -1,0 +1,136 @@
+"""A run as lines of text: what happened, and on a terminal one line that moves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.events import (
+    CheckpointSetAside,
+    EpochDone,
+    Event,
+    Noted,
+    Restored,
+    RestoredInexactly,
+    RunStarted,
+    RunStopped,
+    SaveFailing,
+    SaveSkipped,
+    StepDone,
+    StoreDegraded,
+)
+
+__all__ = ["Lines", "duration"]
+
+_MORE = "\n            "  # goes on below "[colabkeep] "
+_MOVING = 0.5  # seconds between two refreshes of the moving line; reading the loss may wait for the GPU
+_PRINTED = 30.0  # seconds between two progress lines where lines stay (files, logs)
+
+
+class Lines:
+    """Writes to `stream` (stdout by default). An observer of a run's events."""
+
+    def __init__(self, clock: Clock, stream: TextIO | None = None) -> None:
+        self._clock = clock
+        self._stream = stream if stream is not None else sys.stdout
+        self._moving = self._stream.isatty()
+        self._pause = _MOVING if self._moving else _PRINTED
+        self._next = clock.monotonic() + self._pause
+        self._width = 0
+        self._skipped = 0
+
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+        if type(event) is StepDone:
+            now = self._clock.monotonic()
+            if now >= self._next:
+                self._next = now + self._pause
+                self._show(_progress(event))
+            return
+        self._skipped += type(event) is SaveSkipped
+        sentence = _SENTENCES.get(type(event))
+        if sentence is not None and not (type(event) is SaveSkipped and self._skipped > 1):
+            self._line(f"[colabkeep] {sentence(event)}")
+
+    def _show(self, text: str) -> None:
+        if not self._moving:
+            self._line(f"[colabkeep] {text}")
+            return
+        self._stream.write("\r" + text.ljust(self._width))
+        self._stream.flush()
+        self._width = len(text)
+
+    def _line(self, text: str) -> None:
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._width = 0
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the largest units that matter: "12 s", "7 min", "3 h 05 min"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _progress(event: StepDone) -> str:
+    progress = event.progress
+    batches = f"{progress.batches}" if event.epoch_batches is None else f"{progress.batches}/{event.epoch_batches}"
+    loss = "" if event.loss is None else f", loss {_number(event.loss)}"
+    return f"epoch {progress.epoch + 1}, batch {batches}, step {progress.step}{loss}"
+
+
+def _number(value: Any) -> str:
+    return f"{float(value):.4g}"
+
+
+def _started(event: RunStarted) -> str:
+    return f"run {event.run!r}, checkpoints in {event.storage}{_MORE}{event.promise}"
+
+
+def _restored(event: Restored) -> str:
+    at = f"epoch {event.progress.epoch + 1}, step {event.progress.step}"
+    return f"goes on from {at}, saved {duration(event.age)} ago: no more than that is trained again"
+
+
+def _epoch_done(event: EpochDone) -> str:
+    metrics = "".join(f", {name} {_number(value)}" for name, value in event.metrics.items())
+    return f"epoch {event.epoch + 1} done, step {event.progress.step}{metrics}"
+
+
+def _skipped(event: SaveSkipped) -> str:
+    return (
+        f"the save due at step {event.progress.step} waits: the one before is still being written. "
+        "Saves come faster than the storage takes them; the newest wins (said once)"
+    )
+
+
+def _failing(event: SaveFailing) -> str:
+    retry = f"training goes on; the next attempt is in {duration(event.retry_in)}"
+    return f"NOT SAVED at step {event.progress.step}: {event.error}{_MORE}{retry}"
+
+
+def _stopped(event: RunStopped) -> str:
+    where = f"step {event.progress.step}; newest checkpoint: {event.checkpoint or 'none'}"
+    if event.reason == "finished":
+        return f"finished at {where}"
+    return f"stopped ({event.reason}) at {where}. Run the same cell again to go on."
+
+
+_SENTENCES: Mapping[type, Callable[[Any], str]] = {
+    RunStarted: _started,
+    Restored: _restored,
+    RestoredInexactly: lambda event: f"not bit for bit: {event.reason}",
+    CheckpointSetAside: lambda event: f"walked past {event.checkpoint}: {event.reason}",
+    EpochDone: _epoch_done,
+    SaveSkipped: _skipped,
+    SaveFailing: _failing,
+    StoreDegraded: lambda event: f"{event.url}: {event.detail}",
+    Noted: lambda event: str(event.text),
+    RunStopped: _stopped,
+}

@@ -1,0 +1,65 @@
+"""One set of staging memory, lent to one snapshot at a time."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["Captures", "Complete"]
+
+
+class Complete:
+    """A capture that copied everything at once: finishing it only hands the trees over.
+
+    As a context, it takes the staging memory back if filling the trees fails.
+    """
+
+    def __init__(self, owner: Captures) -> None:
+        self._owner = owner
+        self.trees: dict[str, Tree] = {}
+
+    @property
+    def parts(self) -> dict[str, Tree]:
+        """The trees, by part."""
+        return self.trees
+
+    def finish(self) -> Complete:
+        """The snapshot, which is this object."""
+        return self
+
+    def release(self) -> None:
+        """The memory may be reused."""
+        self._owner.take_back(self)
+
+    def __enter__(self) -> Complete:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.release()
+
+
+class Captures:
+    """Knows whether the staging memory is lent out."""
+
+    def __init__(self) -> None:
+        self._lent: Complete | None = None
+
+    def begin(self) -> Complete:
+        """A new capture, to be filled.
+
+        Raises:
+            RuntimeError: the snapshot before has not been released; its memory would change under its reader.
+        """
+        if self._lent is not None:
+            raise RuntimeError("capture() was called while the snapshot before it is in use; release() it first")
+        self._lent = Complete(self)
+        return self._lent
+
+    def take_back(self, snapshot: Complete) -> None:
+        """The snapshot is released. A late second call does not take a newer one's memory."""
+        if self._lent is snapshot:
+            self._lent = None

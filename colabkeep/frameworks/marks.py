@@ -1,0 +1,31 @@
+"""Going back to a step boundary: the random streams' share, the same for every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from colabkeep.frameworks.randomness import Stream
+
+__all__ = ["StreamMarks"]
+
+
+class StreamMarks:
+    """A boundary of random streams alone."""
+
+    torn = False  # plain objects do not say when their update begins
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self._streams = list(streams)
+        self._states: list[Any] = [None] * len(self._streams)
+
+    def mark(self) -> None:
+        self._states = [stream.read() for stream in self._streams]
+
+    def rewind(self) -> None:
+        for stream, state in zip(self._streams, self._states, strict=True):
+            if state is not None:
+                stream.write(state)
+
+    def close(self) -> None:
+        """Nothing of the user's was touched."""

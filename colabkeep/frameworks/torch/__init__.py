@@ -1,0 +1,1 @@
+"""PyTorch: state, data order and the arithmetic of a training loop."""

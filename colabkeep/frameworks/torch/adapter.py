@@ -1,0 +1,128 @@
+"""The torch adapter: finds out what each part is, and hands it to the page that knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+from colabkeep.frameworks.base import Boundary, Data, Training, TrainingOptions
+from colabkeep.frameworks.captures import Captures
+from colabkeep.frameworks.objects import missing_parts, object_differences, shortened
+from colabkeep.frameworks.torch.boundary import TorchBoundary
+from colabkeep.frameworks.torch.compare import module_differences, optimizer_differences, scheduler_differences
+from colabkeep.frameworks.torch.facts import exactness, fingerprint
+from colabkeep.frameworks.torch.leaves import native
+from colabkeep.frameworks.torch.loading import restore_module
+from colabkeep.frameworks.torch.optimizers import ParameterNames
+from colabkeep.frameworks.torch.places import Places
+from colabkeep.frameworks.torch.recorders import Recorders
+from colabkeep.frameworks.torch.rng import streams
+from colabkeep.frameworks.torch.schedulers import restore_helper
+from colabkeep.frameworks.torch.updating import restore_optimizer
+from colabkeep.vocabulary.state import Capture, Stateful, Tree
+from colabkeep.vocabulary.world import SoloWorld, World
+
+__all__ = ["TorchFramework"]
+
+_KINDS = (
+    torch.nn.Module,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.amp.GradScaler,
+    torch.Tensor,
+)
+
+
+class TorchFramework:
+    """PyTorch, 2.4 or newer."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self._captures = Captures()
+        self._recorders = Recorders()
+        self._rng = streams()
+
+    def owns(self, obj: object) -> bool:
+        return isinstance(obj, _KINDS)
+
+    def capture(self, parts: Mapping[str, object]) -> Capture:
+        with self._captures.begin() as begun:
+            begun.trees.update(self._recorders.record(parts))
+        return begun
+
+    def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:
+        lines = missing_parts(list(parts), list(trees))
+        names = _names(parts)
+        for name, target in parts.items():
+            if name in trees:
+                lines += _differences(name, target, trees[name], names)
+        return shortened(lines)
+
+    def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
+        names = _names(parts)
+        for name, tree in trees.items():
+            target = parts[name]
+            if isinstance(target, torch.nn.Module):
+                restore_module(name, target, tree)
+            elif isinstance(target, torch.optim.Optimizer):
+                restore_optimizer(target, tree, names)
+            else:
+                restore_helper(target, tree)
+
+    def native(self, tree: Tree) -> Any:
+        return native(tree)
+
+    def rng(self) -> Stateful:
+        return self._rng
+
+    def boundary(self, parts: Mapping[str, object]) -> Boundary:
+        optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
+        schedulers = [part for part in parts.values() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)]
+        return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers)
+
+    def data(self) -> Data:
+        from colabkeep.frameworks.torch.data import TorchData
+
+        return TorchData()
+
+    def training(self, options: TrainingOptions) -> Training:
+        from colabkeep.frameworks.torch.training import TorchTraining
+
+        return TorchTraining(options)
+
+    def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
+        return fingerprint(_tensors(parts))
+
+    def exactness(self, parts: Mapping[str, object]) -> str:
+        return exactness(_tensors(parts))
+
+    def world(self) -> World:
+        return SoloWorld()
+
+
+def _modules(parts: Mapping[str, object]) -> list[torch.nn.Module]:
+    return [part for part in parts.values() if isinstance(part, torch.nn.Module)]
+
+
+def _tensors(parts: Mapping[str, object]) -> Iterable[torch.Tensor]:
+    return chain.from_iterable(chain(module.parameters(), module.buffers()) for module in _modules(parts))
+
+
+def _names(parts: Mapping[str, object]) -> ParameterNames:
+    return ParameterNames(
+        (name, Places(part).parameters()) for name, part in parts.items() if isinstance(part, torch.nn.Module)
+    )
+
+
+def _differences(name: str, target: object, tree: Tree, names: ParameterNames) -> Iterable[str]:
+    if isinstance(target, torch.nn.Module):
+        return module_differences(name, target, tree)
+    if isinstance(target, torch.optim.Optimizer):
+        return optimizer_differences(name, target, tree, names)
+    if isinstance(target, torch.optim.lr_scheduler.LRScheduler):
+        return scheduler_differences(name, target, tree)
+    return object_differences(name, target, tree)

@@ -1,0 +1,108 @@
+"""Going back to the last step boundary: streams, mutable buffers, and whether an optimizer has begun a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from colabkeep.frameworks.marks import StreamMarks
+from colabkeep.frameworks.randomness import Stream
+from colabkeep.frameworks.torch.places import Places
+from colabkeep.frameworks.torch.watch import Bulk, Watch
+
+__all__ = ["TorchBoundary"]
+
+
+_Schedulers = Iterable[torch.optim.lr_scheduler.LRScheduler]
+
+
+class TorchBoundary:
+    """Marks streams and buffers; hears from optimizers when they begin to change parameters, and sees when a
+    scheduler has moved on: a loop that is left between a scheduler's step and its own end would step it twice."""
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        modules: Iterable[torch.nn.Module],
+        optimizers: Iterable[torch.optim.Optimizer],
+        schedulers: _Schedulers,
+    ) -> None:
+        self._streams = StreamMarks(streams)
+        self._buffers = _Buffers(modules)
+        self._schedulers = list(schedulers)
+        self._counts: list[int] = []
+        self._torn = False
+        self._hooks = [optimizer.register_step_pre_hook(self._begins) for optimizer in optimizers]
+
+    def mark(self) -> None:
+        self._streams.mark()
+        self._buffers.mark()
+        self._counts = [scheduler.last_epoch for scheduler in self._schedulers]
+        self._torn = False
+
+    @property
+    def torn(self) -> bool:
+        return self._torn or self._counts != [scheduler.last_epoch for scheduler in self._schedulers]
+
+    def rewind(self) -> None:
+        self._streams.rewind()
+        self._buffers.rewind()
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _begins(self, *step: Any) -> None:
+        self._torn = True
+
+
+class _Buffers:
+    """Copies of all buffers, on their own devices: a forward pass in training mode changes them."""
+
+    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
+        owners = {id(each): each for module in modules for _, each in Places(module).modules if each._buffers}
+        self._owners = [each._buffers for each in owners.values()]
+        self._plan()
+
+    def mark(self) -> None:
+        if not self._owners:
+            return
+        if not self._watch.unchanged() or not self._bulk.unchanged():
+            self._plan()
+        else:
+            for kept, sources in self._groups:
+                torch._foreach_copy_(kept, sources)
+
+    def rewind(self) -> None:
+        kept = dict(zip(map(id, self._live), self._kept, strict=True))
+        with torch.no_grad():
+            for owner, key, was in self._places:
+                if id(was) in kept:
+                    _put_back(was, kept[id(was)])
+                owner[key] = was
+
+    def _plan(self) -> None:
+        self._watch = Watch(self._owners)
+        self._places = [(owner, key, value) for owner in self._owners for key, value in owner.items()]
+        found = {id(t): t for _, _, t in self._places if t is not None and not torch.nn.parameter.is_lazy(t)}
+        self._live = list(found.values())
+        sources = [tensor.detach() for tensor in self._live]  # the same memory, and no gradients to think of
+        self._kept = [source.clone() for source in sources]
+        groups: dict[object, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        for kept, source in zip(self._kept, sources, strict=True):
+            pair = groups.setdefault((source.dtype, source.device), ([], []))
+            pair[0].append(kept)
+            pair[1].append(source)
+        self._groups = list(groups.values())  # a list of one dtype is one kernel on a GPU, a mixed one is many
+        self._bulk = Bulk(self._live, self._kept)
+
+
+def _put_back(tensor: Any, kept: torch.Tensor) -> None:
+    straight = tensor.layout is torch.strided and 0 not in tensor.stride()
+    if straight and tensor.shape == kept.shape and tensor.dtype == kept.dtype and tensor.device == kept.device:
+        tensor.copy_(kept)
+    else:  # resized meanwhile, or several places of one number
+        tensor.data = kept.clone()

@@ -1,0 +1,123 @@
+"""One epoch of a map-style DataLoader, from any batch on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from colabkeep.frameworks.base import Batch
+from colabkeep.frameworks.batches import leading
+from colabkeep.frameworks.iterables import Place, changed, length_of
+from colabkeep.frameworks.torch.data_adapt import Adapted
+from colabkeep.frameworks.torch.data_order import Order, plain
+from colabkeep.frameworks.torch.data_workers import Tag
+from colabkeep.vocabulary.seeds import derive
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["MapEpoch", "fixed_facts"]
+
+_END = object()
+
+
+class MapEpoch:
+    """The batches behind a place in the epoch's order. The loop's own random streams do not move."""
+
+    def __init__(
+        self, loader: DataLoader[Any], adapted: Adapted, place: Place, state: Mapping[str, Any] | None
+    ) -> None:
+        order = Order(loader, place)
+        facts = _facts(loader, place.seed)
+        if state is not None and state["order"] != order.digest:
+            raise changed([_other_order(state, facts)])
+        self.length = order.length
+        self.positional = order.listed is None
+        self.notes: Sequence[str] = tuple(_notes(loader, state or facts, facts))
+        self._adapted = adapted
+        self._order = order
+        self._place = place
+        self._facts = facts
+        self._bare_items = loader.batch_sampler is None
+        self._ahead: deque[Any] = deque()  # indices handed to the loader, whose batches did not come out yet
+        self._iterator: Any = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        ahead, bare = self._ahead, self._bare_items
+        try:
+            for value in self._values():
+                index = ahead.popleft()
+                if self.positional:
+                    self._order.consumed(index)
+                yield Batch(value, leading(value) if bare and not isinstance(index, (list, tuple)) else len(index))
+        finally:
+            self.close()
+
+    def state(self) -> Tree:
+        return {**self._facts, "order": self._order.digest}
+
+    def close(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            self._adapted.end(iterator)
+
+    def _values(self) -> Iterator[Any]:
+        streams = self._adapted.streams
+        self._iterator = self._adapted.begin(self._place, self._indices())
+        if streams is None:
+            yield from self._iterator
+            return
+        while True:
+            outer = streams.take()
+            try:
+                value = next(self._iterator, _END)
+            finally:
+                streams.put(outer)
+            if value is _END:
+                return
+            yield value
+
+    def _indices(self) -> Iterator[Any]:
+        place, quiet = self._place, self._adapted.quiet
+        for position, index in enumerate(self._order.remaining(), place.batches):
+            self._ahead.append(index)
+            yield index if quiet else Tag(derive(place.seed, "batch", place.epoch, position), place.epoch, index)
+
+
+def fixed_facts(loader: DataLoader[Any], seed: int) -> dict[str, Any]:
+    """What must not differ between the sessions of one run, and is known without drawing."""
+    facts = {"kind": "a map-style DataLoader", "seed": seed, "data set length": length_of(loader.dataset)}
+    batch_sampler: Any = loader.batch_sampler
+    if plain(batch_sampler):
+        facts["samples in an epoch"] = length_of(batch_sampler.sampler)
+    return facts
+
+
+def _facts(loader: DataLoader[Any], seed: int) -> dict[str, Any]:
+    sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if plain(sampler):
+        sampler = sampler.sampler
+    return {
+        **fixed_facts(loader, seed),
+        "batch size": loader.batch_size,
+        "drop_last": loader.drop_last,
+        "sampler": type(sampler).__qualname__,
+    }
+
+
+def _notes(loader: DataLoader[Any], stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    if not getattr(loader, "in_order", True):
+        yield "in_order=False would leave the order of the batches to chance, so they come in order."
+    for name in ("batch size", "drop_last"):
+        if stored[name] != now[name]:
+            yield (
+                f"{name} {stored[name]} → {now[name]} in the middle of an epoch: each sample is still seen once, but "
+                "the weights will not be those of an uninterrupted run."
+            )
+
+
+def _other_order(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if stored["sampler"] != now["sampler"]:
+        return f"the sampler, and with it the order: {stored['sampler']} → {now['sampler']}"
+    return f"the order of the samples: the {now['sampler']} was built, seeded or weighted differently"

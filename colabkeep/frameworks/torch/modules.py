@@ -1,0 +1,116 @@
+"""Modules: their parameters, buffers of both kinds, and extra state, out and in.
+
+The tree of a module is {"kind": "module", "weights", "transient", "extra"}. `weights` has the names and order of
+the bare module's `state_dict()`; a tied tensor is there under each name, as one object.
+`transient` are the non-persistent buffers (None where a buffer is None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from colabkeep.frameworks.shelf import Shelf
+from colabkeep.frameworks.torch.leaves import TensorLeaves, refuse_dataless, slot_leaf
+from colabkeep.frameworks.torch.places import Place, Places
+from colabkeep.frameworks.torch.staging import Copies, Slot
+from colabkeep.frameworks.torch.watch import Bulk
+from colabkeep.frameworks.trees import encode
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["ModuleRecorder"]
+
+
+class ModuleRecorder:
+    """Captures one module. It plans once, and checks cheaply that the plan still holds.
+
+    Raises:
+        NotStorable: a tensor of the module has no data, or no form that can be kept.
+    """
+
+    def __init__(self, part: str, module: torch.nn.Module) -> None:
+        self.part = part
+        self.target = module
+        self._leaves = TensorLeaves(devices=False)
+        self._shelf: Shelf[Slot] = Shelf()
+        self._plan = self._new_plan()
+
+    def refresh(self) -> bool:
+        """Plan anew if the module changed since. True when so."""
+        if self._plan.holds():
+            return False
+        self._plan = self._new_plan()
+        return True
+
+    def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each parameter, under each of its names."""
+        return self._plan.places.parameters()
+
+    def record(self, copies: Copies) -> Tree:
+        """The module's tree; its tensors are filled when `copies` runs. After `refresh`.
+
+        Raises:
+            NotStorable: something in a module's extra state.
+        """
+        plan = self._plan
+        plan.bulk.add_to(copies)
+        self._leaves.turn(copies)
+        weights, transient = dict(plan.weights), dict(plan.transient)
+        for place in plan.loose:
+            section = weights if place.kept else transient
+            section[place.name] = self._leaves(place.tensor, f"{self.part}.{place.name}")
+        extra = {
+            name: encode(module.get_extra_state(), f"{self.part}.{name}.get_extra_state()", self._leaves)
+            for name, module in plan.places.extras()
+        }
+        self._leaves.sweep()
+        return {"kind": "module", "weights": weights, "transient": transient, "extra": extra}
+
+    def _new_plan(self) -> _Plan:
+        places = Places(self.target)
+        places.refuse_hidden(self.part)
+        self._shelf.turn()
+        plan = _Plan(places, self._slot)
+        self._shelf.sweep()
+        return plan
+
+    def _slot(self, place: Place, tensor: torch.Tensor) -> Slot:
+        refuse_dataless(tensor, f"{self.part}.{place.name}")
+        frozen = place.parameter and not tensor.requires_grad
+        slot = self._shelf.take(place.name)
+        if slot is None or not slot.fits(tensor):
+            slot = Slot(tensor, frozen=frozen)
+        elif slot.host.frozen != frozen:
+            slot.show(frozen=frozen)
+        return self._shelf.keep(place.name, slot)
+
+
+class _Plan:
+    """What a capture of a module does, as long as its tensors are the same objects."""
+
+    def __init__(self, places: Places, slot_for: Callable[[Place, torch.Tensor], Slot]) -> None:
+        self.places = places
+        self.weights: dict[str, Tree] = {}
+        self.transient: dict[str, Tree] = {}
+        self.loose: list[Place] = []  # sparse tensors: no one block of memory, recorded each time
+        slots: dict[int, Slot] = {}  # by tensor: a tied one has one slot
+        tensors: list[torch.Tensor] = []
+        for place in places.places:
+            tensor = place.tensor
+            if tensor is None:
+                if not place.kept:
+                    self.transient[place.name] = None
+            elif tensor.layout is not torch.strided:
+                self.loose.append(place)
+            else:
+                if id(tensor) not in slots:
+                    slots[id(tensor)] = slot_for(place, tensor)
+                    tensors.append(tensor)
+                section = self.weights if place.kept else self.transient
+                section[place.name] = slot_leaf(slots[id(tensor)])
+        self.bulk = Bulk(tensors, [slot.memory for slot in slots.values()])
+
+    def holds(self) -> bool:
+        """Is the module still the one that was planned for?"""
+        return self.places.unchanged() and self.bulk.unchanged()

@@ -1,0 +1,203 @@
+"""Optimizers: state by parameter name, groups with every setting, exactly.
+
+The tree is {"kind": "optimizer", "class", "groups", "state", "other", "more", "loose"}: `groups` name their parameters
+and hold the settings; `state` is by parameter name; `other` is state under keys that are no parameters;
+`more` is what a subclass or hook adds to `state_dict()`; `loose` are the values of parameters that no module
+of the run holds, which nobody else would keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from operator import is_
+from typing import Any
+
+import torch
+
+from colabkeep.frameworks.shelf import Shelf
+from colabkeep.frameworks.torch.leaves import TensorLeaves, refuse_dataless, slot_leaf
+from colabkeep.frameworks.torch.staging import Copies, Slot
+from colabkeep.frameworks.torch.watch import Bulk, Watch
+from colabkeep.frameworks.trees import child, encode
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["OptimizerRecorder", "ParameterNames", "parameter_names"]
+
+
+class ParameterNames:
+    """The names of parameters, found by identity. "model.layer.weight": the part, then the name in it."""
+
+    def __init__(self, parts: Iterable[tuple[str, Iterable[tuple[str, torch.Tensor]]]]) -> None:
+        self._names: dict[int, str] = {}
+        self._held: list[torch.Tensor] = []  # so that no id is given twice
+        for part, parameters in parts:
+            for name, parameter in parameters:
+                self._names.setdefault(id(parameter), f"{part}.{name}")
+                self._held.append(parameter)
+
+    def get(self, parameter: torch.Tensor) -> str | None:
+        """The name; None if no module of the run holds it."""
+        return self._names.get(id(parameter))
+
+
+def parameter_names(optimizer: torch.optim.Optimizer, names: ParameterNames) -> list[list[str]]:
+    """The names of each group's parameters; "group0.1" for one that no module holds."""
+    return [
+        [names.get(parameter) or f"group{i}.{j}" for j, parameter in enumerate(group["params"])]
+        for i, group in enumerate(optimizer.param_groups)
+    ]
+
+
+class OptimizerRecorder:
+    """Captures one optimizer, with a plan where its state is tensors by parameter, as nearly always."""
+
+    def __init__(self, part: str, optimizer: torch.optim.Optimizer) -> None:
+        self.part = part
+        self.target = optimizer
+        self._leaves = TensorLeaves(devices=True)  # settings may hold tensors: a learning rate on the device
+        self._state_leaves = TensorLeaves(devices=False)  # state goes where its parameter is
+        self._shelf: Shelf[Slot] = Shelf()
+        self._plan: _Plan | None = None
+
+    def record(self, copies: Copies, names: ParameterNames) -> Tree:
+        """The optimizer's tree; its tensors are filled when `copies` runs.
+
+        Raises:
+            NotStorable: a value in its state or groups.
+        """
+        optimizer = self.target
+        if self._plan is None or not self._plan.holds(names):
+            self._plan = self._new_plan(names)
+        self._leaves.turn(copies)
+        self._state_leaves.turn(copies)
+        if self._plan is None:
+            told = optimizer.state_dict()
+            groups, named = told["param_groups"], parameter_names(optimizer, names)
+            state, other = self._slow_state(told["state"], list(_flat(named)))
+            more = {key: value for key, value in told.items() if key not in ("state", "param_groups")}
+        else:
+            self._plan.bulk.add_to(copies)
+            groups, named = optimizer.param_groups, self._plan.named
+            state, other, more = self._plan.state, {}, {}
+        tree = {
+            "kind": "optimizer",
+            "class": type(optimizer).__name__,
+            "groups": [self._group(i, group, named[i]) for i, group in enumerate(groups)],
+            "state": state,
+            "other": encode(other, f"{self.part}.state", self._leaves),
+            "more": encode(more, self.part, self._leaves),
+            "loose": self._loose(names),
+        }
+        self._leaves.sweep()
+        self._state_leaves.sweep()
+        return tree
+
+    def _group(self, i: int, group: Mapping[str, Any], named: list[str]) -> Tree:
+        options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        parameters = self.target.param_groups[i]["params"]
+        return {
+            "params": named,
+            "device": parameters[0].device.type if parameters else "cpu",
+            "options": encode(options, f"{self.part}.param_groups[{i}]", self._leaves),
+        }
+
+    def _slow_state(self, told: Mapping[Any, Any], flat: list[str]) -> tuple[dict[str, Tree], dict[Any, Any]]:
+        state, other = {}, {}
+        for key, value in told.items():
+            if type(key) is int and key < len(flat):
+                path = f"{self.part}.state[{flat[key]!r}]"
+                state[flat[key]] = encode(value, path, self._state_leaves)
+            else:
+                other[key] = value
+        return state, other
+
+    def _loose(self, names: ParameterNames) -> dict[str, Tree]:
+        named = parameter_names(self.target, names) if self._plan is None else self._plan.named
+        found = {}
+        for i, group in enumerate(self.target.param_groups):
+            for j, parameter in enumerate(group["params"]):
+                if names.get(parameter) is None:
+                    found[named[i][j]] = self._state_leaves(
+                        parameter.detach(), f"{self.part}.param_groups[{i}].params[{j}]"
+                    )
+        return found
+
+    def _new_plan(self, names: ParameterNames) -> _Plan | None:
+        optimizer = self.target
+        told_plainly = (
+            type(optimizer).state_dict is torch.optim.Optimizer.state_dict
+            and not optimizer._optimizer_state_dict_pre_hooks
+            and not optimizer._optimizer_state_dict_post_hooks
+        )
+        known = {id(parameter) for parameter in _parameters(optimizer)}
+        if not told_plainly or not all(
+            id(key) in known and _is_plain_entry(entry) for key, entry in optimizer.state.items()
+        ):
+            return None
+        self._shelf.turn()
+        plan = _Plan(self.part, optimizer, names, self._shelf)
+        self._shelf.sweep()
+        return plan
+
+
+def _is_plain_entry(entry: object) -> bool:
+    """Is this state of a parameter a dict of tensors (or None), as torch's own optimizers keep it?"""
+    return type(entry) is dict and all(
+        type(name) is str and (value is None or (type(value) is torch.Tensor and value.layout is torch.strided))
+        for name, value in entry.items()
+    )
+
+
+class _Plan:
+    """What a capture of an optimizer does, as long as it keeps the same tensors."""
+
+    def __init__(self, part: str, optimizer: torch.optim.Optimizer, names: ParameterNames, shelf: Shelf[Slot]) -> None:
+        self._optimizer, self._names = optimizer, names
+        self.named = parameter_names(optimizer, names)
+        self._parameters = list(_parameters(optimizer))
+        name_of = dict(zip(map(id, self._parameters), _flat(self.named), strict=True))
+        self.state: dict[str, Tree] = {}
+        self._entries = optimizer.state  # loading a state replaces the dict itself
+        self._watch = Watch([optimizer.state, *optimizer.state.values()])
+        slots: dict[int, Slot] = {}
+        tensors: list[torch.Tensor] = []
+        for parameter, entry in optimizer.state.items():
+            name = name_of[id(parameter)]
+            leaves: dict[str, Tree] = {}
+            for key, value in entry.items():
+                if value is not None and id(value) not in slots:
+                    slots[id(value)] = _slot(value, child(f"{part}.state[{name!r}]", key), shelf)
+                    tensors.append(value)
+                leaves[key] = None if value is None else slot_leaf(slots[id(value)])
+            self.state[name] = leaves
+        self.bulk = Bulk(tensors, [slot.memory for slot in slots.values()])
+
+    def holds(self, names: ParameterNames) -> bool:
+        """Has the optimizer still the parameters, names and state tensors that were planned for?"""
+        now = list(_parameters(self._optimizer))
+        return (
+            names is self._names
+            and self._optimizer.state is self._entries
+            and len(now) == len(self._parameters)
+            and [len(group["params"]) for group in self._optimizer.param_groups] == list(map(len, self.named))
+            and all(map(is_, now, self._parameters))
+            and self._watch.unchanged()
+            and self.bulk.unchanged()
+        )
+
+
+def _slot(tensor: torch.Tensor, path: str, shelf: Shelf[Slot]) -> Slot:
+    refuse_dataless(tensor, path)
+    slot = shelf.take(path)
+    if slot is None or not slot.fits(tensor):
+        slot = Slot(tensor, keep_order=True)
+    return shelf.keep(path, slot)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return chain.from_iterable(group["params"] for group in optimizer.param_groups)
+
+
+def _flat(named: list[list[str]]) -> Iterator[str]:
+    return chain.from_iterable(named)

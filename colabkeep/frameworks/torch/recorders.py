@@ -1,0 +1,86 @@
+"""One recorder for each part, kept from capture to capture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from colabkeep.frameworks.objects import encode_object
+from colabkeep.frameworks.torch.leaves import TensorLeaves
+from colabkeep.frameworks.torch.modules import ModuleRecorder
+from colabkeep.frameworks.torch.optimizers import OptimizerRecorder, ParameterNames
+from colabkeep.frameworks.torch.schedulers import without_functions
+from colabkeep.frameworks.torch.staging import Copies
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["ObjectRecorder", "Recorders"]
+
+
+class ObjectRecorder:
+    """Captures whatever tells its own state: schedulers, scalers, random streams, the user's own."""
+
+    def __init__(self, part: str, target: object) -> None:
+        self.part = part
+        self.target = target
+        self._leaves = TensorLeaves(devices=True)
+
+    def record(self, copies: Copies) -> Tree:
+        """The object's tree; its tensors are filled when `copies` runs."""
+        self._leaves.turn(copies)
+        scheduler = isinstance(self.target, torch.optim.lr_scheduler.LRScheduler)
+        tree = encode_object(self.part, self.target, self._leaves, without_functions if scheduler else None)
+        self._leaves.sweep()
+        return tree
+
+
+class Recorders:
+    """The recorders of all parts, and the names of the parameters that they share."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, ModuleRecorder] = {}
+        self._others: dict[str, OptimizerRecorder | ObjectRecorder] = {}
+        self._names = ParameterNames(())
+
+    def record(self, parts: Mapping[str, object]) -> dict[str, Tree]:
+        """The trees of all parts, their tensors copied.
+
+        Raises:
+            NotStorable: a part cannot be kept.
+        """
+        self._refresh(parts)
+        copies = Copies()
+        trees = {}
+        for name in parts:
+            other = self._others.get(name)
+            if isinstance(other, OptimizerRecorder):
+                trees[name] = other.record(copies, self._names)
+            else:
+                trees[name] = (other or self._modules[name]).record(copies)
+        copies.run()
+        return trees
+
+    def _refresh(self, parts: Mapping[str, object]) -> None:
+        """Recorders for exactly these parts; the memory of those that are gone is let go."""
+        modules: dict[str, ModuleRecorder] = {}
+        others: dict[str, OptimizerRecorder | ObjectRecorder] = {}
+        renamed = False
+        for name, target in parts.items():
+            if isinstance(target, torch.nn.Module):
+                module = self._modules.get(name)
+                if module is None or module.target is not target:
+                    module, renamed = ModuleRecorder(name, target), True
+                elif module.refresh():
+                    renamed = True
+                modules[name] = module
+            else:
+                other = self._others.get(name)
+                if other is None or other.target is not target:
+                    if isinstance(target, torch.optim.Optimizer):
+                        other = OptimizerRecorder(name, target)
+                    else:
+                        other = ObjectRecorder(name, target)
+                others[name] = other
+        if renamed or list(modules) != list(self._modules):
+            self._names = ParameterNames((name, module.parameters()) for name, module in modules.items())
+        self._modules, self._others = modules, others

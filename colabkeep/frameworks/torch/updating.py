@@ -1,0 +1,64 @@
+"""Stored optimizer state into a live optimizer: through its own `load_state_dict`, then made exact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from colabkeep.frameworks.torch.leaves import native
+from colabkeep.frameworks.torch.loading import fill
+from colabkeep.frameworks.torch.optimizers import ParameterNames, parameter_names
+from colabkeep.frameworks.trees import like
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["restore_optimizer"]
+
+_OF_THE_DEVICE = ("fused", "foreach", "capturable")
+"""Settings that choose a kernel. Saved on another kind of device they may be impossible here."""
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: ParameterNames) -> None:
+    """Give the optimizer its stored groups and state; every tensor bit-exact, in fresh memory, at its parameter."""
+    named = parameter_names(optimizer, names)
+    place = {name: i for i, name in enumerate(name for group in named for name in group)}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for name, leaf in tree["loose"].items():
+        fill(parameters[place[name]], leaf)
+    state = {place[name]: native(entry) for name, entry in tree["state"].items()}
+    groups = [
+        _group(live, stored, [place[name] for name in group])
+        for live, stored, group in zip(optimizer.param_groups, tree["groups"], named, strict=True)
+    ]
+    other, more = native(tree["other"], devices=True), native(tree["more"], devices=True)
+    optimizer.load_state_dict({"state": {**state, **other}, "param_groups": groups, **more})
+    for i, entry in state.items():
+        parameter = parameters[i]
+        if parameter in optimizer.state:
+            optimizer.state[parameter] = _exact(optimizer.state[parameter], entry)
+
+
+def _group(live: Mapping[str, Any], stored: Tree, indices: list[int]) -> dict[str, Any]:
+    options = native(stored["options"], devices=True)
+    parameters = live["params"]
+    if parameters and parameters[0].device.type != stored["device"]:
+        options = {key: value for key, value in options.items() if key not in _OF_THE_DEVICE}
+    # What an older torch did not have yet keeps the live group's setting.
+    return {**live, **options, "params": indices}
+
+
+def _exact(loaded: Any, stored: Any) -> Any:
+    """`loaded`, with what load_state_dict changed put right.
+
+    It casts floating state to the parameter's dtype (float32 moments of a bfloat16 parameter lose
+    their bits) and rebuilds containers. Where the optimizer put a tensor on a device, it stays
+    there; where it arranged its state anew (a subclass), that is left as it is.
+    """
+    if isinstance(stored, torch.Tensor) and isinstance(loaded, torch.Tensor):
+        return loaded if loaded.dtype == stored.dtype else stored.to(loaded.device)
+    if isinstance(stored, dict) and isinstance(loaded, dict):
+        return like(stored, ((k, _exact(v, stored[k]) if k in stored else v) for k, v in loaded.items()))
+    if isinstance(stored, (list, tuple)) and isinstance(loaded, (list, tuple)) and len(stored) == len(loaded):
+        return type(stored)(map(_exact, loaded, stored))
+    return loaded if isinstance(loaded, torch.Tensor) else stored

@@ -1,0 +1,59 @@
+"""Seeing cheaply that nothing was replaced since the last capture, so that its plan still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any, ClassVar
+
+import torch
+
+from colabkeep.frameworks.torch.staging import Copies
+
+__all__ = ["Bulk", "Watch"]
+
+
+class Watch:
+    """The keys and values of some dicts, compared by identity: about 50 ns for each."""
+
+    def __init__(self, dicts: Iterable[Mapping[Any, Any]]) -> None:
+        self._dicts = list(dicts)
+        self._keys = list(chain.from_iterable(self._dicts))
+        self._values = list(chain.from_iterable(each.values() for each in self._dicts))
+
+    def unchanged(self) -> bool:
+        """Are the same objects under the same keys?"""
+        return (
+            sum(map(len, self._dicts)) == len(self._keys)
+            and all(map(is_, chain.from_iterable(self._dicts), self._keys))
+            and all(map(is_, chain.from_iterable(each.values() for each in self._dicts), self._values))
+        )
+
+
+class Bulk:
+    """Tensors that are copied together, each to its own target."""
+
+    # An object may stay the same and its tensor change: x.data = …, module.to(…), unfreezing. One pass for
+    # each fact is cheaper than one tuple for each tensor. Other strides alone do no harm: the copy goes by index.
+    _FACTS: ClassVar[tuple[Callable[[Any], Any], ...]] = (
+        attrgetter("shape"),
+        attrgetter("dtype"),
+        attrgetter("requires_grad"),
+        torch.Tensor.data_ptr,
+    )
+
+    def __init__(self, tensors: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._targets = targets
+        self._facts = [list(map(fact, tensors)) for fact in self._FACTS]
+
+    def unchanged(self) -> bool:
+        """Do the targets still fit?"""
+        return all(
+            list(map(fact, self._tensors)) == known for fact, known in zip(self._FACTS, self._facts, strict=True)
+        )
+
+    def add_to(self, copies: Copies) -> None:
+        """Have all of them copied."""
+        copies.extend(self._targets, self._tensors)

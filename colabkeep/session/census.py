@@ -1,0 +1,142 @@
+"""What an object holds, by path, as values that can be compared: to find state that no checkpoint holds."""
+
+from __future__ import annotations
+
+import hashlib
+import types
+from collections.abc import Iterator, Mapping
+
+from colabkeep.frameworks.base import Framework
+from colabkeep.session.opening import Value
+from colabkeep.vocabulary.errors import NotStorable
+from colabkeep.vocabulary.state import HostTensor, Tagged
+
+__all__ = ["census", "differences", "flat"]
+
+_MOST = 50_000  # nodes; a graph that is larger is compared as far as this
+_PLUMBING = ("_modules.", "_parameters.", "_buffers.")
+_SKIPPED = {"training", "_iterator", "__weakref__", "__doc__", "__module__", "__qualname__"}
+_OPAQUE = (types.ModuleType, type, types.BuiltinFunctionType, types.GeneratorType, types.CodeType)
+
+
+def census(roots: Mapping[str, object], framework: Framework) -> dict[str, str]:
+    """Path → digest or text of every leaf that can be reached from `roots`: numbers, strings, tensors,
+    arrays, generators; through attributes, containers, closures and the globals that functions name."""
+    found: dict[str, str] = {}
+    for path, leaf in _leaves(roots):
+        if leaf is None or isinstance(leaf, (bool, int, float, complex, str, bytes)):
+            found[path] = repr(leaf)
+        else:
+            digest = _digest(leaf, framework)
+            if digest is not None:
+                found[path] = digest
+    return found
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """A sentence for each path that holds something else, or is there only once."""
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    return [
+        f"{_pretty(path)}: {before.get(path, 'absent')} in the run, {after.get(path, 'absent')} after the restore"
+        for path in changed
+    ]
+
+
+def _leaves(roots: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    seen: set[int] = set()
+    todo: list[tuple[str, object]] = list(reversed(list(roots.items())))
+    while todo and len(seen) < _MOST:
+        path, node = todo.pop()
+        if isinstance(node, (bool, int, float, complex, str, bytes)) or node is None:
+            yield path, node
+            continue
+        if id(node) in seen or isinstance(node, _OPAQUE):
+            continue
+        seen.add(id(node))
+        if _is_leaf(node):
+            yield path, node
+        else:
+            todo.extend(reversed([(f"{path}{step}", child) for step, child in _children(node)]))
+
+
+def _is_leaf(node: object) -> bool:
+    kind = type(node)
+    if kind.__name__ in ("Generator", "RandomState", "Random") and kind.__module__ != "builtins":
+        return True
+    return hasattr(node, "dtype") and hasattr(node, "shape")
+
+
+def _children(node: object) -> Iterator[tuple[str, object]]:
+    if isinstance(node, Mapping):
+        yield from ((f".{key}", child) for key, child in node.items() if isinstance(key, (str, int)))
+    elif isinstance(node, (list, tuple, set, frozenset)):
+        yield from ((f"[{i}]", child) for i, child in enumerate(node))
+    elif isinstance(node, types.MethodType):
+        yield ".__self__", node.__self__
+        yield "", node.__func__
+    elif isinstance(node, types.FunctionType):
+        yield from _of_function(node)
+    elif _is_foreign(node):
+        return
+    else:
+        for name, child in getattr(node, "__dict__", {}).items():
+            if name not in _SKIPPED:
+                yield f".{name}", child
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f".<{name}>", cell.cell_contents
+        except ValueError:
+            continue  # a variable that was never set
+    yield from ((f".<default {i}>", value) for i, value in enumerate(function.__defaults__ or ()))
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield f".<global {name}>", function.__globals__[name]
+
+
+def _is_foreign(node: object) -> bool:
+    """An object of a framework's own class keeps its state in its state_dict; modules are looked into all the same."""
+    package = type(node).__module__.partition(".")[0]
+    return package in ("torch", "paddle", "numpy", "functools", "threading", "logging") and not hasattr(
+        node, "_modules"
+    )
+
+
+def _digest(leaf: object, framework: Framework) -> str | None:
+    try:
+        snapshot = framework.capture({"leaf": Value(leaf)}).finish()
+    except NotStorable:
+        return None
+    try:
+        return f"{type(leaf).__name__} {_sum(flat(snapshot.parts['leaf'], ''))}"
+    finally:
+        snapshot.release()
+
+
+def flat(tree: object, path: str) -> Iterator[tuple[str, str]]:
+    """Path → digest or text of every leaf of a stored tree."""
+    if isinstance(tree, HostTensor):
+        digest = hashlib.sha256(tree.data).hexdigest()[:12]
+        yield path, f"{tree.dtype}{list(tree.shape)} {digest}"
+    elif isinstance(tree, Tagged):
+        yield from flat(tree.value, f"{path}<{tree.kind}>")
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from flat(value, f"{path}.{key}")
+    elif isinstance(tree, (list, tuple)):
+        for i, value in enumerate(tree):
+            yield from flat(value, f"{path}[{i}]")
+    else:
+        yield path, repr(tree)
+
+
+def _sum(leaves: Iterator[tuple[str, str]]) -> str:
+    return hashlib.sha256(repr(list(leaves)).encode()).hexdigest()[:12]
+
+
+def _pretty(path: str) -> str:
+    for plumbing in _PLUMBING:
+        path = path.replace(plumbing, "")
+    return path

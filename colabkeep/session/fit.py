@@ -1,0 +1,192 @@
+"""The loop of `resumable_fit`: one that anybody could write on `Run`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from colabkeep.frameworks.base import Batch
+from colabkeep.session.catalogue import CheckpointInfo, checkpoints, find_run
+from colabkeep.session.opening import RunSpec
+from colabkeep.session.run import Run
+from colabkeep.session.wiring import FitArguments, FitPlan, wire_fit
+from colabkeep.vocabulary.errors import UsageError
+from colabkeep.vocabulary.events import RestoredInexactly
+from colabkeep.vocabulary.seeds import derive
+
+__all__ = ["Best", "FitResult", "fit", "train"]
+
+
+_FOREVER = 2**62  # epochs, where max_steps says when to stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best value of the monitored metric, and the checkpoint that holds it (None: not kept)."""
+
+    monitor: str
+    value: float
+    epoch: int
+    step: int
+    checkpoint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """What came of a run, over all its sessions.
+
+    `epochs` and `steps` are those of the whole run; `resumed_from` is the step at which this session
+    went on, None for a fresh start. `history` has one record per epoch: {"epoch", "step", "train_loss",
+    "lr", "val_loss", …}. `stopped`: "finished", or why training ended early ("max_time", "max_steps").
+    """
+
+    run_name: str
+    epochs: int
+    steps: int
+    resumed_from: int | None
+    history: Sequence[Mapping[str, Any]] = field(repr=False)
+    best: Best | None
+    checkpoints: Sequence[CheckpointInfo] = field(repr=False)
+    stopped: str
+
+
+def fit(arguments: FitArguments) -> FitResult:
+    """Train to the end, or until the session's time is up; tell what came of it."""
+    spec, plan = wire_fit(arguments)
+    run = Run(spec)
+    with run:
+        for change in plan.state.changes():
+            run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=change))
+        train(run, plan)
+    return _result(run, spec)
+
+
+def train(run: Run, plan: FitPlan) -> None:
+    """The loop, inside the run's `with` block."""
+    state = plan.state
+    for _ in run.epochs(plan.arguments.max_epochs or _FOREVER):
+        if not run.progress.batches:
+            state.mean.reset()
+        plan.training.train()
+        _epoch(run, plan)
+        metrics = {"train_loss": state.mean.value(), "lr": plan.training.learning_rate(), **_validate(run, plan)}
+        run.log(**{name: value for name, value in metrics.items() if value is not None})
+        if plan.arguments.scheduler is not None and plan.arguments.scheduler_interval == "epoch":
+            _step_scheduler(plan, metrics)
+
+
+def _epoch(run: Run, plan: FitPlan) -> None:
+    arguments = plan.arguments
+    if arguments.max_steps is not None and run.progress.step >= arguments.max_steps:
+        run.stop("max_steps")
+    done = run.progress.batches  # a session begins at the boundary of a window
+    window: list[tuple[Any, float]] = []
+    for batch in run.batches(plan.train_loader):
+        size = _window(arguments.accumulate_grad_batches, run.epoch_batches, done)
+        loss = plan.training.backward(batch, share=1.0 / size)
+        window.append((loss, run.batch_samples or 1))
+        if len(window) == size:
+            done += size
+            _step(run, plan, window)
+    if window:  # of unknown length, the epoch ended inside a window
+        _step(run, plan, window)
+
+
+def _window(accumulate: int, length: int | None, done: int) -> int:
+    """Micro-batches in the window that begins after `done`; the last one of an epoch may be shorter."""
+    return accumulate if length is None else max(1, min(accumulate, length - done))
+
+
+def _step(run: Run, plan: FitPlan, window: list[tuple[Any, float]]) -> None:
+    arguments = plan.arguments
+    plan.training.step()
+    if arguments.ema is not None:
+        arguments.ema.update_parameters(arguments.model)
+    if arguments.scheduler is not None and arguments.scheduler_interval == "step":
+        arguments.scheduler.step()
+    for loss, weight in window:  # not before: an exception inside a window leaves the state of the last step whole
+        plan.state.mean.add(loss, weight)
+    last = window[-1][0]
+    window.clear()
+    run.step(loss=last)
+    if arguments.max_steps is not None and run.progress.step >= arguments.max_steps:
+        run.stop("max_steps")
+
+
+def _validate(run: Run, plan: FitPlan) -> dict[str, float]:
+    if plan.arguments.val_loader is None:
+        return {}
+    # The same seed and epoch each time: every validation sees the same samples, whatever the data set draws.
+    opened = plan.val_data.open(
+        plan.arguments.val_loader,
+        seed=derive(plan.arguments.run.seed, "validation"),
+        epoch=0,
+        batches=0,
+        samples=0,
+        state=None,
+    )
+    try:
+        measured = plan.training.evaluate(_polled(run, opened))
+    finally:
+        opened.close()
+    return {f"val_{name}": value for name, value in measured.items()}
+
+
+def _polled(run: Run, batches: Any) -> Iterator[Batch]:
+    for batch in batches:
+        run.poll()
+        yield batch
+
+
+def _step_scheduler(plan: FitPlan, metrics: Mapping[str, float | None]) -> None:
+    scheduler = plan.arguments.scheduler
+    if scheduler is None:
+        return
+    if type(scheduler).__name__ != "ReduceLROnPlateau":
+        scheduler.step()
+        return
+    name = plan.arguments.run.monitor or ("val_loss" if "val_loss" in metrics else "train_loss")
+    if metrics.get(name) is None:
+        raise UsageError(
+            problem=f"ReduceLROnPlateau waits for the metric {name!r}, which this epoch did not measure.",
+            remedy=f"Measured were: {', '.join(metrics)}. Name one with monitor=…, or pass a val_loader.",
+        )
+    scheduler.step(metrics[name])
+
+
+def _result(run: Run, spec: RunSpec) -> FitResult:
+    found = checkpoints(find_run(spec.store, spec.name))
+    return FitResult(
+        run_name=spec.name,
+        epochs=run.progress.epoch,
+        steps=run.progress.step,
+        resumed_from=run.resumed_from.progress.step if run.resumed_from else None,
+        history=run.history.records,
+        best=_best(spec, run.history.records, found),
+        checkpoints=found,
+        stopped=run.stopped or "",
+    )
+
+
+def _best(spec: RunSpec, history: Sequence[Mapping[str, Any]], found: Sequence[CheckpointInfo]) -> Best | None:
+    if spec.best is None:
+        return None
+    monitor, sign = spec.best.monitor, 1 if spec.best.mode == "min" else -1
+    measured = [record for record in history if not math.isnan(record.get(monitor, math.nan))]
+    if not measured:
+        return None
+    record = min(measured, key=lambda record: sign * record[monitor])
+    holders = [
+        info.id
+        for info in found
+        if info.manifest and info.step == record["step"] and info.manifest.metrics.get(monitor) == record[monitor]
+    ]
+    return Best(
+        monitor=monitor,
+        value=record[monitor],
+        epoch=record["epoch"],
+        step=record["step"],
+        checkpoint=holders[0] if holders else None,
+    )

@@ -1,0 +1,230 @@
+"""From what the user wrote to what a run is made of: finds the parts and checks the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from colabkeep.frameworks import find_framework
+from colabkeep.frameworks.base import Data, MeanLike, Training, TrainingOptions
+from colabkeep.platforms import find_platform
+from colabkeep.session.clock import SystemClock
+from colabkeep.session.opening import RunSpec
+from colabkeep.stores import open_store
+from colabkeep.stores.base import Store
+from colabkeep.vocabulary.durations import parse_duration
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import UsageError
+from colabkeep.vocabulary.events import Event
+from colabkeep.vocabulary.policies import KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every
+
+__all__ = ["FitArguments", "FitPlan", "FitState", "RunArguments", "find_store", "wire_fit", "wire_run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArguments:
+    """The words that every run knows; `colabkeep.Run` says what they mean. `objects` may hold None."""
+
+    run_name: str
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] | None = None
+    storage: Any = "auto"
+    resume: str = "auto"
+    save_every: Any = "auto"
+    keep_last: int | None = 2
+    keep_best: int = 1
+    monitor: str | None = None
+    mode: Mode = "min"
+    max_time: Any = None
+    seed: int = 0
+    observers: tuple[Callable[[Event], None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitArguments:
+    """The words of `colabkeep.resumable_fit`, which says what they mean."""
+
+    model: Any
+    train_loader: Any
+    optimizer: Any
+    run: RunArguments
+    batch_size: int | None = None
+    loss_fn: Callable[[Any, Any], Any] | None = None
+    step_fn: Callable[[Any, Any], Any] | None = None
+    val_loader: Any = None
+    metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None
+    scheduler: Any = None
+    scheduler_interval: Literal["epoch", "step"] = "epoch"
+    ema: Any = None
+    max_epochs: int | None = None
+    max_steps: int | None = None
+    precision: str = "auto"
+    accumulate_grad_batches: int = 1
+    gradient_clip_val: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class FitState:
+    """The state of the loop of `fit`: the running mean of the epoch's loss, and the settings that bits depend on."""
+
+    mean: MeanLike
+    settings: Mapping[str, Any]
+    stored: Mapping[str, Any] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Mean and settings."""
+        return {"mean": self.mean.state_dict(), "settings": dict(self.settings)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the mean; the stored settings are kept for `changes`."""
+        self.mean.load_state_dict(state["mean"])
+        self.stored = state["settings"]
+
+    def changes(self) -> list[str]:
+        """A sentence for each setting that is not what it was."""
+        return [
+            f"{name} was {self.stored[name]} and is {value}: from here on the weights are not those of the old setting"
+            for name, value in self.settings.items()
+            if name in self.stored and self.stored[name] != value
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitPlan:
+    """What the loop of `fit` works with, everything found and checked."""
+
+    arguments: FitArguments
+    train_loader: object
+    training: Training
+    state: FitState
+    val_data: Data
+
+
+def wire_run(arguments: RunArguments) -> RunSpec:
+    """Find framework and store, check the arguments.
+
+    Raises:
+        UsageError: an argument cannot be meant so.
+    """
+    parts = {name: part for name, part in arguments.objects.items() if part is not None}
+    parts |= {f"state.{name}": part for name, part in (arguments.state or {}).items()}
+    if not parts:
+        raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
+    best = _best(arguments)
+    return RunSpec(
+        name=arguments.run_name,
+        parts=parts,
+        framework=find_framework(parts.values()),
+        store=find_store(arguments.storage),
+        save_every=parse_save_every(arguments.save_every),
+        retention=_retention(arguments, best),
+        best=best,
+        resume=arguments.resume,
+        seed=arguments.seed,
+        max_time=_seconds(arguments.max_time),
+        clock=SystemClock(),
+        observers=arguments.observers,
+    )
+
+
+def wire_fit(arguments: FitArguments) -> tuple[RunSpec, FitPlan]:
+    """The same for `resumable_fit`, with its loop's arithmetic and state.
+
+    Raises:
+        UsageError: an argument cannot be meant so.
+    """
+    _check(arguments)
+    framework = find_framework([arguments.model, arguments.optimizer])
+    training = framework.training(
+        TrainingOptions(
+            model=arguments.model,
+            optimizer=arguments.optimizer,
+            loss_fn=arguments.loss_fn,
+            step_fn=arguments.step_fn,
+            metrics=arguments.metrics,
+            precision=arguments.precision,
+            accumulate_grad_batches=arguments.accumulate_grad_batches,
+            gradient_clip_val=arguments.gradient_clip_val,
+        )
+    )
+    state = FitState(
+        mean=training.mean(),
+        settings={
+            "accumulate_grad_batches": arguments.accumulate_grad_batches,
+            "gradient_clip_val": arguments.gradient_clip_val,
+            "precision": training.precision,
+            "scheduler_interval": arguments.scheduler_interval,
+        },
+    )
+    objects = {
+        "model": arguments.model,
+        "optimizer": arguments.optimizer,
+        "scheduler": arguments.scheduler,
+        "scaler": training.scaler,
+        "ema": arguments.ema,
+        "fit": state,
+    }
+    monitor = arguments.run.monitor or ("val_loss" if arguments.val_loader is not None else None)
+    data = framework.data()
+    loader = data.as_loader(arguments.train_loader, arguments.batch_size)
+    spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor))
+    plan = FitPlan(arguments=arguments, train_loader=loader, training=training, state=state, val_data=data)
+    return replace(spec, loader=loader), plan
+
+
+def find_store(storage: Any) -> Store:
+    """Open what the user wrote; "auto" is the platform's own place.
+
+    Raises:
+        UsageError: it names no store.
+    """
+    if isinstance(storage, str) and storage == "auto":
+        here = Environment.here()
+        storage = find_platform(here).default_storage(here)
+    return open_store(storage)
+
+
+def _check(arguments: FitArguments) -> None:
+    if arguments.max_epochs is None and arguments.max_steps is None:
+        raise UsageError(problem="How long to train is not said.", remedy="Pass max_epochs=… or max_steps=….")
+    if arguments.scheduler_interval not in ("epoch", "step"):
+        raise UsageError(
+            problem=f"scheduler_interval={arguments.scheduler_interval!r} is unknown.", remedy='Use "epoch" or "step".'
+        )
+    ema = arguments.ema
+    if ema is not None and not hasattr(ema, "update_parameters"):
+        raise UsageError(
+            problem=f"ema is a {type(ema).__name__}, which has no update_parameters(model).",
+            remedy="Use torch.optim.swa_utils.AveragedModel; or put yours into state={...} and update it in step_fn.",
+        )
+
+
+def _best(arguments: RunArguments) -> KeepBest | None:
+    if arguments.mode not in ("min", "max"):
+        raise UsageError(problem=f"mode={arguments.mode!r} is unknown.", remedy='Use "min" or "max".')
+    if arguments.monitor is None:
+        return None
+    if arguments.keep_best < 0:
+        raise UsageError(problem=f"keep_best={arguments.keep_best} is negative.", remedy="Keep 0 or more.")
+    return KeepBest(n=arguments.keep_best, monitor=arguments.monitor, mode=arguments.mode)
+
+
+def _retention(arguments: RunArguments, best: KeepBest | None) -> RetentionPolicy:
+    n: object = arguments.keep_last
+    if n is not None and (not isinstance(n, int) or n < 1):
+        raise UsageError(
+            problem=f"keep_last={n!r} would leave nothing to go on from.", remedy="Keep 1 or more; None keeps all."
+        )
+    last = KeepLast(arguments.keep_last)
+    return last if best is None else last + best
+
+
+def _seconds(max_time: Any) -> float | None:
+    seconds = None if max_time is None else parse_duration(max_time)
+    if max_time is not None and seconds is None:
+        raise UsageError(
+            problem=f"max_time={max_time!r} is no length of time.",
+            remedy='Pass seconds, "11 h", "1 h 30 min" or a timedelta.',
+        )
+    return seconds

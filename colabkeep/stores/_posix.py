@@ -1,0 +1,196 @@
+"""The system calls of the directory store, in one table, and what their failures mean to a user.
+
+A test hands in another table and so stands between any two calls (`colabkeep.testing.faults`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from colabkeep.vocabulary.errors import (
+    ColabKeepError,
+    NameTaken,
+    ObjectNotFound,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+
+__all__ = ["FOLDER", "OS_FILES", "Files", "close_folder", "explained", "make_folders", "open_below", "sync_folder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The calls, each with the signature of its namesake in `os` or `fcntl`."""
+
+    open: Callable[..., int] = os.open
+    close: Callable[[int], None] = os.close
+    write: Callable[[int, Any], int] = os.write
+    fsync: Callable[[int], None] = os.fsync
+    fstat: Callable[[int], os.stat_result] = os.fstat
+    stat: Callable[..., os.stat_result] = os.stat
+    statvfs: Callable[..., os.statvfs_result] = os.statvfs
+    link: Callable[..., None] = os.link
+    rename: Callable[..., None] = os.rename
+    unlink: Callable[..., None] = os.unlink
+    mkdir: Callable[..., None] = os.mkdir
+    scandir: Callable[..., Any] = os.scandir
+    ftruncate: Callable[[int, int], None] = os.ftruncate
+    pread: Callable[[int, int, int], bytes] = os.pread
+    flock: Callable[[int, int], None] = fcntl.flock
+    lockf: Callable[[int, int], None] = fcntl.lockf
+
+
+OS_FILES = Files()
+"""The real calls."""
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSING = {
+    errno.EIO,  # a mounted drive answers so while its network is away
+    errno.ESTALE,
+    errno.ENOTCONN,  # "transport endpoint is not connected": the mount's own process has died
+    errno.ECONNABORTED,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ETIMEDOUT,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ENODEV,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+}
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+@contextmanager
+def explained(root: str, doing: str, *, missing: type[StoreError] = StoreUnavailable) -> Iterator[None]:
+    """Turn an `OSError` of the operating system into the `StoreError` it means.
+
+    `doing` completes "could not …"; `missing` is what it means that a file or folder is not there.
+    """
+    try:
+        yield
+    except ColabKeepError:
+        raise
+    except OSError as error:
+        said = os.strerror(error.errno) if error.errno else str(error)
+        kind = missing if error.errno == errno.ENOENT else _kind(error)
+        problem, remedy = _WORDS[kind]
+        raise kind(
+            problem=problem.format(root=root, doing=doing, said=said), remedy=remedy.format(root=root)
+        ) from error
+
+
+def _kind(error: OSError) -> type[StoreError]:
+    if error.errno in _FULL:
+        return StoreFull
+    if error.errno in _PASSING:
+        return StoreUnavailable
+    if error.errno == errno.EEXIST:
+        return NameTaken
+    return StoreError
+
+
+_WORDS: Final[Mapping[type[StoreError], tuple[str, str]]] = MappingProxyType(
+    {
+        StoreFull: (
+            "No space is left in {root}: could not {doing} ({said}). What was saved before is untouched.",
+            "Free space in {root}, keep fewer checkpoints (keep_last=1), or choose another storage=; "
+            "saving goes on as soon as there is room.",
+        ),
+        StoreUnavailable: (
+            "{root} does not answer: could not {doing} ({said}). What was saved before is untouched.",
+            "This often passes by itself. If not, look whether {root} still exists and can be listed; "
+            "if it is a mounted drive, mount it again.",
+        ),
+        NameTaken: (
+            "Could not {doing} in {root}: the name exists already. Its bytes are untouched.",
+            "Names are written once: choose another name, or delete the old object first.",
+        ),
+        ObjectNotFound: (
+            "Could not {doing}: there is no such object in {root}.",
+            "Look at what is there with `colabkeep list`, and check that storage= names the right place.",
+        ),
+        StoreError: (
+            "Could not {doing} in {root}: {said}.",
+            "Check that {root} is an ordinary folder that you may write to, with no links in it (they are not "
+            "followed, since they can lead out of it), or choose another storage=.",
+        ),
+    }
+)
+
+
+def open_below(files: Files, folder: int, parts: Sequence[str], *, make: bool) -> int:
+    """A descriptor of the folder `parts` below `folder`, which is closed. No link is followed.
+
+    Raises:
+        FileNotFoundError: it is not there (a file or link in its place counts so), and not to be made.
+        NotADirectoryError: it is to be made, and a file or link is in its place.
+    """
+    for part in parts:
+        try:
+            below = _open_one(files, folder, part, make=make)
+        except NotADirectoryError:
+            if make:
+                raise
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), part) from None
+        finally:
+            close_folder(files, folder)
+        folder = below
+    return folder
+
+
+def _open_one(files: Files, folder: int, part: str, *, make: bool) -> int:
+    try:
+        return files.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another thread was faster
+        files.mkdir(part, dir_fd=folder)
+    sync_folder(files, folder)
+    return files.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+
+
+def make_folders(files: Files, path: Path) -> None:
+    """Make the folder and its missing parents, durably."""
+    try:
+        files.mkdir(path)
+    except FileNotFoundError:
+        make_folders(files, path.parent)
+        files.mkdir(path)
+    except FileExistsError:
+        return
+    parent = files.open(path.parent, FOLDER)
+    try:
+        sync_folder(files, parent)
+    finally:
+        close_folder(files, parent)
+
+
+def close_folder(files: Files, folder: int) -> None:
+    """Close a folder's descriptor. Nothing was written through it, so a failure loses nothing."""
+    with suppress(OSError):
+        files.close(folder)
+
+
+def sync_folder(files: Files, folder: int) -> None:
+    """Make the names in the folder durable, on file systems that know such a thing."""
+    try:
+        files.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise

@@ -1,0 +1,336 @@
+"""A store that is a folder. With `_posix` and `_locks` it is the only writer of files in colabkeep.
+
+An object is written under a temporary name in its own folder (it starts with a dot, so that no object can have
+it), made durable, and then *linked* to its final name: unlike a rename, a link never replaces anything.
+Every folder is opened from its parent without following links, so nothing inside the folder, however
+hostile, leads a read or a write out of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from colabkeep.stores._locks import FileLock, NoLock, take
+from colabkeep.stores._posix import (
+    FOLDER,
+    OS_FILES,
+    Files,
+    close_folder,
+    explained,
+    make_folders,
+    open_below,
+    sync_folder,
+)
+from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.vocabulary.errors import ObjectNotFound, StoreError, StoreUnavailable, UsageError
+
+__all__ = ["DirectoryStore", "open_url"]
+
+_TEMPORARY = re.compile(r"\.[A-Za-z0-9_-][A-Za-z0-9._-]*\.[0-9a-f]{16}\.tmp")
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a pipe would wait for ever
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LINKS = frozenset(
+    {
+        errno.EPERM,  # what FAT and some network drives answer to link()
+        errno.EACCES,
+        errno.EINVAL,
+        errno.EMLINK,
+        errno.ENOSYS,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+    }
+)
+
+
+class DirectoryStore:
+    """Objects as files below the folder `root`, which is made when the first object is put.
+
+    A root that was there and then is gone (a drive that lost its mount) is never made anew: objects
+    would land on another disk than everybody thinks. `properties.locks` is True until an attempt to
+    lock shows that the file system cannot. `files` are the system calls, for tests.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, files: Files = OS_FILES) -> None:
+        self._root = str(Path(root).expanduser().absolute())
+        self._files = files
+        self._locks = True
+        self._seen = False
+
+    @property
+    def url(self) -> str:
+        return self._root
+
+    @property
+    def properties(self) -> StoreProperties:
+        return StoreProperties(top_rung="local", locks=self._locks, free_bytes=self._free_bytes())
+
+    def put(self, name: str, source: Source) -> Receipt:
+        *folders, last = check_name(name).split("/")
+        doing = f"write {name!r}"
+        with self._folder(folders, doing, make=True) as folder:
+            draft = _Draft(self._files, folder, last)
+            try:
+                with explained(self._root, doing):
+                    draft.begin()
+                for chunk in source.chunks():
+                    with explained(self._root, doing):
+                        draft.write(chunk)
+                if draft.size != source.size:
+                    raise StoreError(
+                        problem=f"{name!r} was to have {source.size} bytes and came with {draft.size}; it is not kept.",
+                        remedy="Its data changed while it was being saved: leave arrays and files alone until their "
+                        "save is done.",
+                    )
+                with explained(self._root, doing):
+                    draft.publish()
+            except BaseException:
+                draft.undo()
+                raise
+        return Receipt(name=name, size=draft.size, sha256=source.sha256, rung="local")
+
+    def get(self, name: str) -> BinaryIO:
+        *folders, last = check_name(name).split("/")
+        doing = f"read {name!r}"
+        with self._folder(folders, doing) as folder, explained(self._root, doing, missing=ObjectNotFound):
+            try:
+                descriptor = self._files.open(last, _READ, dir_fd=folder)
+            except OSError as error:
+                if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link, a socket: no object of ours
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), last) from error
+                raise
+            if stat.S_ISREG(self._files.fstat(descriptor).st_mode):
+                return io.BufferedReader(_Reader(descriptor, self._root, doing), buffer_size=2**18)
+            self._files.close(descriptor)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), last)
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        folders = check_name(prefix).split("/") if prefix else []
+        doing = f"list {prefix!r}"
+        found: list[Entry] = []
+        with suppress(ObjectNotFound), self._folder(folders, doing) as top, explained(self._root, doing):
+            for name, _, entry in self._walk(top, prefix):
+                if _is_legal(name):
+                    with suppress(FileNotFoundError):  # deleted since the folder was read
+                        facts = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(facts.st_mode):
+                            found.append(Entry(name=name, size=facts.st_size))
+        return found
+
+    def delete(self, name: str) -> None:
+        *folders, last = check_name(name).split("/")
+        doing = f"delete {name!r}"
+        with (
+            suppress(ObjectNotFound),
+            self._folder(folders, doing) as folder,
+            explained(self._root, doing, missing=ObjectNotFound),
+        ):
+            if stat.S_ISREG(self._files.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
+                self._files.unlink(last, dir_fd=folder)
+                # Durable at once: a manifest must not come back after a crash that its blobs do not survive.
+                sync_folder(self._files, folder)
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        return receipt
+
+    def lock(self, name: str, holder: str) -> FileLock | NoLock:
+        *folders, last = check_name(name).split("/")
+        doing = f"lock {name!r}"
+        with self._folder(folders, doing, make=True) as folder, explained(self._root, doing):
+            lock = take(self._files, folder, last, holder)
+        self._locks = lock is not None
+        return NoLock() if lock is None else lock
+
+    def sweep(self, prefix: str) -> int:
+        folders = check_name(prefix).split("/") if prefix else []
+        doing = f"tidy up {prefix!r}"
+        count = 0
+        with suppress(ObjectNotFound), self._folder(folders, doing) as top, explained(self._root, doing):
+            for _, folder, entry in self._walk(top, prefix):
+                if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    self._files.unlink(entry.name, dir_fd=folder)
+                    count += 1
+        return count
+
+    def flush(self, timeout: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is held between two calls."""
+
+    def _free_bytes(self) -> int | None:
+        path = Path(self._root)
+        for place in (path, *path.parents):
+            try:
+                answer = self._files.statvfs(place)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return None
+            return answer.f_bavail * answer.f_frsize
+        return None
+
+    @contextmanager
+    def _folder(self, folders: Sequence[str], doing: str, *, make: bool = False) -> Iterator[int]:
+        """A descriptor of a folder below the root.
+
+        Raises:
+            ObjectNotFound: it is not there, and not to be made.
+        """
+        # Reading where nothing was ever put finds nothing; but a root that was there and is gone has failed.
+        gone = StoreUnavailable if make or self._seen else ObjectNotFound
+        with explained(self._root, doing, missing=gone):
+            if make and not self._seen:
+                make_folders(self._files, Path(self._root))
+            root = self._files.open(self._root, FOLDER)
+        self._seen = True
+        with explained(self._root, doing, missing=StoreUnavailable if make else ObjectNotFound):
+            folder = open_below(self._files, root, folders, make=make)
+        try:
+            yield folder
+        finally:
+            close_folder(self._files, folder)
+
+    def _walk(self, folder: int, prefix: str) -> Iterator[tuple[str, int, os.DirEntry[str]]]:
+        """Everything below that is no folder: its name, its folder's descriptor (open until the next one), itself."""
+        with self._files.scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            name = f"{prefix}/{entry.name}" if prefix else entry.name
+            if not entry.is_dir(follow_symlinks=False):
+                yield name, folder, entry
+            elif _is_legal(name):
+                with suppress(FileNotFoundError, NotADirectoryError):  # removed or replaced since the folder was read
+                    below = self._files.open(entry.name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                    try:
+                        yield from self._walk(below, name)
+                    finally:
+                        close_folder(self._files, below)
+
+
+class _Draft:
+    """One object on its way: temporary name, bytes, final name. `undo` works at every moment."""
+
+    def __init__(self, files: Files, folder: int, last: str) -> None:
+        self._files = files
+        self._folder = folder
+        self._last = last
+        self._temporary = f".{last[:200]}.{secrets.token_hex(8)}.tmp"
+        self._descriptor = -1
+        self._facts: os.stat_result | None = None
+        self._publishing = False
+        self.size = 0
+
+    def begin(self) -> None:
+        """Open the temporary file, unless the name is taken: better known before the bytes are written."""
+        self._refuse_taken()
+        self._descriptor = self._files.open(self._temporary, _NEW, 0o666, dir_fd=self._folder)
+        self._facts = self._files.fstat(self._descriptor)
+
+    def write(self, chunk: memoryview) -> None:
+        """Write all of the chunk, in however many calls that takes."""
+        view = chunk.cast("B") if chunk.nbytes else chunk
+        while view.nbytes:
+            written = self._files.write(self._descriptor, view)
+            self.size += written
+            view = view[written:]
+
+    def publish(self) -> None:
+        """Make the bytes durable, then the name, then the name durable."""
+        files = self._files
+        files.fsync(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        files.close(descriptor)
+        self._publishing = True
+        try:
+            self._link()
+        except FileExistsError:
+            self._publishing = False
+            raise
+        sync_folder(files, self._folder)
+
+    def _link(self) -> None:
+        names = {"src_dir_fd": self._folder, "dst_dir_fd": self._folder}
+        try:
+            self._files.link(self._temporary, self._last, **names, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # Without links, and with one writer per run, a look before the rename is the best there is.
+            self._refuse_taken()
+            self._files.rename(self._temporary, self._last, **names)
+        else:
+            self._files.unlink(self._temporary, dir_fd=self._folder)
+
+    def _refuse_taken(self) -> None:
+        with suppress(FileNotFoundError):
+            self._files.stat(self._last, dir_fd=self._folder, follow_symlinks=False)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._last)
+
+    def undo(self) -> None:
+        """Leave nothing of this object, also if the name was given already: what raised was not stored."""
+        files = self._files
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                files.close(self._descriptor)
+        if self._publishing and self._facts is not None:
+            with suppress(OSError):
+                named = files.stat(self._last, dir_fd=self._folder, follow_symlinks=False)
+                if os.path.samestat(named, self._facts):
+                    files.unlink(self._last, dir_fd=self._folder)
+        with suppress(OSError):
+            files.unlink(self._temporary, dir_fd=self._folder)
+
+
+class _Reader(io.FileIO):
+    """A file whose read errors are store errors: a mounted drive can die in the middle of a file."""
+
+    def __init__(self, descriptor: int, root: str, doing: str) -> None:
+        self._root = root
+        self._doing = doing
+        super().__init__(descriptor, "rb")
+
+    def readinto(self, buffer: Any) -> int:
+        with explained(self._root, self._doing):
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with explained(self._root, self._doing):
+            return super().readall()
+
+    def read(self, size: int | None = -1) -> bytes:
+        with explained(self._root, self._doing):
+            return super().read(-1 if size is None else size)
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        check_name(name)
+    except UsageError:
+        return False
+    return True
+
+
+def open_url(url: str) -> DirectoryStore:
+    """The directory store of a file:/// URL.
+
+    Raises:
+        UsageError: the URL names a host, or a path that does not start at the root.
+    """
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc not in {"", "localhost"} or not path.startswith("/"):
+        raise UsageError(
+            problem=f"{url!r} does not name a folder of this machine.",
+            remedy="Write the path itself, or file:// followed by the absolute path: file:///content/checkpoints.",
+        )
+    return DirectoryStore(path)

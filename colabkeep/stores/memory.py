@@ -1,0 +1,134 @@
+"""A store in this process's memory: the reference that the others are compared with, and a place for tests."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import BinaryIO
+
+from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreBusy, StoreError, UsageError
+
+__all__ = ["MemoryStore", "open_url"]
+
+
+class MemoryStore:
+    """Objects in a dictionary. Its rung "local" means: as long as this process lives (`persists` is False)."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, bytes] = {}
+        self._holders: dict[str, str] = {}
+        self._guard = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return "memory://"
+
+    @property
+    def properties(self) -> StoreProperties:
+        return StoreProperties(top_rung="local", persists=False, locks=True)
+
+    def put(self, name: str, source: Source) -> Receipt:
+        check_name(name)
+        self._refuse_taken(name)
+        data = b"".join(bytes(chunk) for chunk in source.chunks())
+        if len(data) != source.size:
+            raise StoreError(
+                problem=f"{name!r} was to have {source.size} bytes and came with {len(data)}; it is not kept.",
+                remedy="Its data changed while it was being saved: leave it alone until the save is done.",
+            )
+        with self._guard:
+            self._refuse_taken(name)
+            self._objects[name] = data
+        return Receipt(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), rung="local")
+
+    def get(self, name: str) -> BinaryIO:
+        data = self._objects.get(check_name(name))
+        if data is None:
+            raise ObjectNotFound(
+                problem=f"There is no object {name!r} in this memory store.",
+                remedy="Put it first; what a memory store had is gone when its process ends.",
+            )
+        return io.BytesIO(data)
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        start = f"{check_name(prefix)}/" if prefix else ""
+        with self._guard:
+            return [Entry(name=name, size=len(data)) for name, data in self._objects.items() if name.startswith(start)]
+
+    def delete(self, name: str) -> None:
+        with self._guard:
+            self._objects.pop(check_name(name), None)
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        return receipt
+
+    def lock(self, name: str, holder: str) -> MemoryLock:
+        check_name(name)
+        with self._guard:
+            if name in self._holders:
+                raise StoreBusy(
+                    problem=f"{name!r} is held by this very process: {self._holders[name]}",
+                    remedy="Let that one finish, or release its lock.",
+                    holder=self._holders[name],
+                )
+            self._holders[name] = holder
+        return MemoryLock(self._holders, name)
+
+    def sweep(self, prefix: str) -> int:
+        if prefix:
+            check_name(prefix)
+        return 0
+
+    def flush(self, timeout: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        """The objects stay as long as the store does."""
+
+    def _refuse_taken(self, name: str) -> None:
+        if name in self._objects:
+            raise NameTaken(
+                problem=f"{name!r} exists already in this memory store; its bytes are untouched.",
+                remedy="Names are written once: choose another name, or delete the old object first.",
+            )
+
+
+class MemoryLock:
+    """A name held in a memory store."""
+
+    def __init__(self, holders: dict[str, str], name: str) -> None:
+        self._holders = holders
+        self._name = name
+        self._held = True
+
+    def release(self) -> None:
+        """Let go; the second time it does nothing, so that it cannot let go of the next one's lock."""
+        if self._held:
+            self._held = False
+            del self._holders[self._name]
+
+    def __enter__(self) -> MemoryLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def open_url(url: str) -> MemoryStore:
+    """A new, empty memory store.
+
+    Raises:
+        UsageError: something follows the scheme: memory has no places.
+    """
+    if url.rstrip("/") != "memory:":
+        raise UsageError(
+            problem=f"{url!r} names a place in memory, and there is none: each memory store is new and empty.",
+            remedy="Write memory:// alone; or the path of a folder, to find checkpoints again.",
+        )
+    return MemoryStore()

@@ -1,0 +1,271 @@
+"""Two stores as one: a fast one in front, and behind it a slower one that outlives the machine.
+
+`put` is done when the front store has the object; a thread brings it behind, in the order of the puts.
+Reading asks the front store first. The store behind may be slow, damaged or away: that never holds up or fails a
+`put` or a `delete`, is seen in `degraded`, and is made good when it comes back.
+
+"local" means that the object is in front only. A store behind whose own highest rung is "local" (a folder on
+another disk, a mounted share) is the remote from here, so what has arrived there is "sent".
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import BinaryIO
+
+from colabkeep.stores._copier import Copier
+from colabkeep.stores.base import Entry, Lock, Receipt, Rung, Source, Store, StoreProperties, check_name
+from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError
+
+__all__ = ["TieredStore"]
+
+
+class TieredStore:
+    """`front` and `behind` as one store, which closes both.
+
+    `on_degraded` is called, on any thread, with the new value of `degraded` each time it changes; it may be set
+    later. `pauses` are the first and the longest wait before a copy is tried again, in seconds.
+
+    `sweep(prefix)`, which a writer calls once it holds the lock, also adopts what is below the prefix: what a killed
+    session left in front only is queued for copying, blobs before manifests. Opening lists nothing. A deletion
+    that the store behind has not seen when the process ends is forgotten: the object is listed again
+    by the next session, whose retention removes it.
+    """
+
+    def __init__(
+        self,
+        front: Store,
+        behind: Store,
+        *,
+        on_degraded: Callable[[str | None], None] | None = None,
+        pauses: tuple[float, float] = (1.0, 60.0),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.front = front
+        self.behind = behind
+        self.on_degraded = on_degraded
+        self._monotonic = monotonic
+        self._turn = threading.Lock()
+        self._copier = Copier(front, behind, turn=self._turn, pauses=pauses, tell=self._tell)
+        self._known = _Known(behind, self._copier)
+        self._told: str | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{self.front.url} + {self.behind.url}"
+
+    @property
+    def properties(self) -> StoreProperties:
+        front, behind = self.front.properties, self.behind.properties
+        limits = [size for size in (front.max_object_bytes, behind.max_object_bytes) if size is not None]
+        return StoreProperties(
+            top_rung=_seen_from_here(behind.top_rung),
+            persists=behind.persists,
+            locks=front.locks,
+            max_object_bytes=min(limits, default=None),
+            free_bytes=front.free_bytes,
+            lists_lag=behind.lists_lag,
+        )
+
+    @property
+    def degraded(self) -> str | None:
+        """What is wrong with the store behind and what that means, for a user to read; None when all is well."""
+        trouble = self._copier.trouble or self._known.trouble
+        if trouble is not None:
+            return (
+                f"{self.behind.url} is out of order. New checkpoints are on this machine only ({self.front.url}) and "
+                f"would be lost with it; training goes on, and the copying is tried again and again. {trouble}"
+            )
+        stuck = self._copier.stuck
+        if stuck:
+            name, why = next(iter(stuck.items()))
+            return f"{len(stuck)} object(s) cannot be brought from {self.front.url} to {self.behind.url}: {name} {why}."
+        return None
+
+    def put(self, name: str, source: Source) -> Receipt:
+        check_name(name)
+        if self._known.has(name):
+            raise NameTaken(
+                problem=f"{name!r} exists already in {self.behind.url}; its bytes are untouched.",
+                remedy="Names are written once: choose another name, or delete the old object first.",
+            )
+        receipt = self.front.put(name, source)
+        self._copier.copy(receipt)
+        return receipt
+
+    def get(self, name: str) -> BinaryIO:
+        try:
+            return self.front.get(name)
+        except ObjectNotFound:
+            if self._copier.pending().get(name) == "delete":
+                raise
+        return self.behind.get(name)
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        behind = self._known.list(prefix)
+        self._tell()
+        return list({entry.name: entry for entry in (*behind, *self.front.list(prefix))}.values())
+
+    def delete(self, name: str) -> None:
+        self.front.delete(name)
+        self._known.forget(name)
+        self._copier.delete(name)
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        arrived = self._copier.arrived(receipt.name) or self._known.receipt(receipt)
+        if arrived is None:
+            return self.front.confirm(receipt)
+        if self._turn.acquire(blocking=False):  # a copy under way may take minutes: then the last answer has to do
+            try:
+                arrived = self.behind.confirm(arrived)
+            except StoreError as error:
+                if not error.retryable:
+                    raise
+                self._known.trouble = error.problem
+            finally:
+                self._turn.release()
+        return replace(receipt, rung=_seen_from_here(arrived.rung))
+
+    def lock(self, name: str, holder: str) -> Lock:
+        front = self.front.lock(name, holder)
+        try:
+            if not self.behind.properties.locks:
+                return front
+            return _BothLocks(front, self.behind.lock(name, holder))
+        except BaseException:
+            front.release()
+            raise
+
+    def sweep(self, prefix: str) -> int:
+        count = self.front.sweep(prefix)
+        with self._turn:
+            count += self.behind.sweep(prefix)
+        self.adopt(prefix)
+        return count
+
+    def adopt(self, prefix: str) -> None:
+        """Queue for copying what is below the prefix in front and not behind, blobs before manifests.
+
+        Raises:
+            StoreError: one of the two cannot be listed.
+        """
+        behind = {entry.name: entry.size for entry in self._known.list(prefix)}
+        pending = self._copier.pending()
+        missing = [
+            entry
+            for entry in self.front.list(prefix)
+            if entry.name not in pending and behind.get(entry.name) != entry.size
+        ]
+        for entry in sorted(missing, key=lambda entry: ("/checkpoints/" in f"/{entry.name}", entry.name)):
+            self._copier.copy(Receipt(name=entry.name, size=entry.size, sha256="", rung="local"))
+
+    def flush(self, timeout: float) -> bool:
+        end = self._monotonic() + timeout
+        if not self._copier.wait(timeout) or self._copier.stuck:
+            return False
+        return self.behind.flush(max(0.0, end - self._monotonic()))
+
+    def close(self) -> None:
+        """Stop copying, in the middle of an object if need be; the next session's `sweep` finds what is missing."""
+        self._copier.close()
+        self.front.close()
+        self.behind.close()
+
+    def _tell(self) -> None:
+        degraded = self.degraded
+        if degraded != self._told:
+            self._told = degraded
+            if self.on_degraded is not None:
+                self.on_degraded(degraded)
+
+
+class _Known:
+    """What the store behind has: asked for each time, and remembered for when it does not answer.
+
+    The memory can be relied on, for nobody but the holder of the lock adds or removes anything; what this process
+    adds is in front too.
+    """
+
+    def __init__(self, behind: Store, copier: Copier) -> None:
+        self._behind = behind
+        self._copier = copier
+        self._guard = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._prefixes: set[str] = set()
+        self._deletions = 0
+        self.trouble: str | None = None
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        """The objects behind, without those that are to be deleted there.
+
+        Raises:
+            StoreError: it cannot be listed, and never could be.
+        """
+        pending, deletions = self._copier.pending(), self._deletions
+        try:
+            found = [entry for entry in self._behind.list(prefix) if pending.get(entry.name) != "delete"]
+        except StoreError as error:
+            if not (error.retryable and any(_below(prefix, known) for known in self._prefixes)):
+                raise
+            self.trouble = error.problem
+            with self._guard:
+                return [entry for entry in self._entries.values() if _below(entry.name, prefix)]
+        self.trouble = None
+        with self._guard:
+            if deletions == self._deletions:  # else the answer may be older than a deletion
+                self._prefixes.add(prefix)
+                others = {name: entry for name, entry in self._entries.items() if not _below(name, prefix)}
+                self._entries = others | {entry.name: entry for entry in found}
+        return found
+
+    def has(self, name: str) -> bool:
+        """Did the last listing show it?"""
+        return name in self._entries
+
+    def receipt(self, receipt: Receipt) -> Receipt | None:
+        """The receipt as of an object behind, if the last listing showed it there and nothing speaks against it."""
+        entry = self._entries.get(receipt.name)
+        if entry is None or entry.size != receipt.size or receipt.name in self._copier.stuck:
+            return None
+        return None if receipt.name in self._copier.pending() else replace(receipt, rung="sent", id=None)
+
+    def forget(self, name: str) -> None:
+        """It is to be deleted."""
+        with self._guard:
+            self._deletions += 1
+            self._entries.pop(name, None)
+
+
+class _BothLocks:
+    """The lock in front and the lock behind."""
+
+    def __init__(self, front: Lock, behind: Lock) -> None:
+        self._front = front
+        self._behind = behind
+
+    def release(self) -> None:
+        """Let go of both."""
+        try:
+            self._behind.release()
+        finally:
+            self._front.release()
+
+    def __enter__(self) -> _BothLocks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _seen_from_here(rung: Rung) -> Rung:
+    return "sent" if rung == "local" else rung
+
+
+def _below(name: str, prefix: str) -> bool:
+    return not prefix or name == prefix or name.startswith(f"{prefix}/")

@@ -1,0 +1,35 @@
+"""Lengths of time as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+
+__all__ = ["parse_duration"]
+
+_SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
+_PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?(?=[\s\d]|$)\s*")
+
+
+def parse_duration(value: object) -> float | None:
+    """Seconds of "10 min", "1 h 30 min", "45 s", a number of seconds or a timedelta; None if it is none of these
+    or not positive.
+
+    >>> parse_duration("1 h 30 min")
+    5400.0
+    """
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if 0 < value < math.inf else None
+    if not isinstance(value, str):
+        return None
+    text, seconds = value.strip().lower(), 0.0
+    while text:
+        piece = _PIECE.match(text)
+        if piece is None or piece[2] not in _SECONDS:
+            return None
+        seconds += float(piece[1]) * _SECONDS[piece[2]]
+        text = text[piece.end() :]
+    return seconds or None
