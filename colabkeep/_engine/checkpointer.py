@@ -104,8 +104,7 @@ class Checkpointer:
     def close(self) -> None:
         """Finish the save in flight, write the rest of the journal, end the thread."""
         self._writer.wait()
-        if self._failure is None:
-            self._chore()
+        self._chore()
         self._writer.close()
 
     def _work(self, shot: Shot) -> None:

@@ -117,7 +117,7 @@ def _failing(event: SaveFailing) -> str:
 
 def _stopped(event: RunStopped) -> str:
     where = f"step {event.progress.step}; newest checkpoint: {event.checkpoint or 'none'}"
-    if event.reason == "finished":
+    if event.reason in ("finished", "max_steps"):
         return f"finished at {where}"
     return f"stopped ({event.reason}) at {where}. Run the same cell again to go on."
 

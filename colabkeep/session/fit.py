@@ -66,7 +66,7 @@ def fit(arguments: FitArguments) -> FitResult:
 def train(run: Run, plan: FitPlan) -> None:
     """The loop, inside the run's `with` block."""
     state = plan.state
-    for _ in run.epochs(plan.arguments.max_epochs or _FOREVER):
+    for _ in run.epochs(_FOREVER if plan.arguments.max_epochs is None else plan.arguments.max_epochs):
         if not run.progress.batches:
             state.mean.reset()
         plan.training.train()
@@ -116,11 +116,11 @@ def _step(run: Run, plan: FitPlan, window: list[tuple[Any, float]]) -> None:
 
 
 def _validate(run: Run, plan: FitPlan) -> dict[str, float]:
-    if plan.arguments.val_loader is None:
+    if plan.val_loader is None:
         return {}
     # The same seed and epoch each time: every validation sees the same samples, whatever the data set draws.
     opened = plan.val_data.open(
-        plan.arguments.val_loader,
+        plan.val_loader,
         seed=derive(plan.arguments.run.seed, "validation"),
         epoch=0,
         batches=0,

@@ -46,7 +46,8 @@ class RunSpec:
 
     `parts` are the user's objects by part name, in the order in which they are restored. `max_time`:
     seconds of this session, None for no limit. `loader`, if known at the start, is checked
-    against the checkpoint before anything is touched. `best` is None when nothing is monitored.
+    against the checkpoint before anything is touched. `best` is None when nothing is monitored. `closes_store`: the
+    store was opened for this run, and is closed with it.
     """
 
     name: str
@@ -62,6 +63,7 @@ class RunSpec:
     max_time: float | None = None
     loader: object | None = None
     observers: tuple[Callable[[Event], None], ...] = ()
+    closes_store: bool = False
 
 
 @dataclass(slots=True)

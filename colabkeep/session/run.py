@@ -18,6 +18,8 @@ from colabkeep.vocabulary.progress import Progress
 
 __all__ = ["Run"]
 
+_CATCH_UP = 60.0  # seconds at the end of a session for a slower store behind a fast one
+
 
 class Run:
     """The companion of a training loop. Use it as a context manager; `colabkeep.Run` wires one up.
@@ -79,15 +81,21 @@ class Run:
             if error is None or isinstance(error, StopTraining):
                 self._saver.raise_past_failure()
         finally:
+            self._close(error)
+        return isinstance(error, StopTraining)
+
+    def _close(self, error: BaseException | None) -> None:
+        try:
             self._signals.remove()
             self._boundary.close()
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(RunStopped(reason=self.stopped, progress=self.progress, checkpoint=self.checkpoint))
             self._saver.close()
+            self._settle()
             self._announcer.drain()
+        finally:
             self._session.lock.release()
-        return isinstance(error, StopTraining)
 
     @property
     def progress(self) -> Progress:
@@ -205,6 +213,15 @@ class Run:
     def tell(self, event: Event) -> None:
         """Hand an event to the observers and the journal."""
         self._announcer.tell(event)
+
+    def _settle(self) -> None:
+        """Let slower storage catch up, for a bounded time; say so if it did not."""
+        store = self._spec.store
+        if not store.flush(_CATCH_UP):
+            text = f"{store.url} has not caught up yet: the newest checkpoint is on this machine's disk only."
+            self._announcer.tell(Noted(text=f"{text} Run the cell again while the machine lives, and it is sent."))
+        if self._spec.closes_store:
+            store.close()
 
     def _end_epoch(self) -> None:
         epoch, now = self.progress.epoch, self._spec.clock.monotonic()

@@ -96,6 +96,7 @@ class FitPlan:
 
     arguments: FitArguments
     train_loader: object
+    val_loader: object | None
     training: Training
     state: FitState
     val_data: Data
@@ -112,11 +113,13 @@ def wire_run(arguments: RunArguments) -> RunSpec:
     if not parts:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
     best = _best(arguments)
+    store = find_store(arguments.storage)
     return RunSpec(
         name=arguments.run_name,
         parts=parts,
         framework=find_framework(parts.values()),
-        store=find_store(arguments.storage),
+        store=store,
+        closes_store=store is not arguments.storage,
         save_every=parse_save_every(arguments.save_every),
         retention=_retention(arguments, best),
         best=best,
@@ -169,7 +172,15 @@ def wire_fit(arguments: FitArguments) -> tuple[RunSpec, FitPlan]:
     data = framework.data()
     loader = data.as_loader(arguments.train_loader, arguments.batch_size)
     spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor))
-    plan = FitPlan(arguments=arguments, train_loader=loader, training=training, state=state, val_data=data)
+    validation = None if arguments.val_loader is None else data.as_loader(arguments.val_loader, None)
+    plan = FitPlan(
+        arguments=arguments,
+        train_loader=loader,
+        val_loader=validation,
+        training=training,
+        state=state,
+        val_data=data,
+    )
     return replace(spec, loader=loader), plan
 
 
@@ -188,6 +199,10 @@ def find_store(storage: Any) -> Store:
 def _check(arguments: FitArguments) -> None:
     if arguments.max_epochs is None and arguments.max_steps is None:
         raise UsageError(problem="How long to train is not said.", remedy="Pass max_epochs=… or max_steps=….")
+    for name in ("max_epochs", "max_steps", "accumulate_grad_batches"):
+        value: object = getattr(arguments, name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise UsageError(problem=f"{name}={value!r} is no count.", remedy="Pass a whole number, 1 or more.")
     if arguments.scheduler_interval not in ("epoch", "step"):
         raise UsageError(
             problem=f"scheduler_interval={arguments.scheduler_interval!r} is unknown.", remedy='Use "epoch" or "step".'
