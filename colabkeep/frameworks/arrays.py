@@ -18,7 +18,7 @@ from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ArrayLeaves", "array_leaf", "native_leaf"]
+__all__ = ["ArrayLeaves", "array_leaf", "describe_array", "native_leaf"]
 
 _NAMES = {
     "|b1": "BOOL", "|u1": "U8", "|i1": "I8", "<u2": "U16", "<i2": "I16", "<f2": "F16", "<u4": "U32", "<i4": "I32",
@@ -150,6 +150,21 @@ def native_leaf(node: Tagged) -> Any:
         problem=f"The checkpoint holds a {node.kind!r}, which cannot be built here.",
         remedy="Import the framework the checkpoint was made with before loading, or install the newest colabkeep.",
     )
+
+
+def describe_array(value: Any) -> str | None:
+    """Shape and dtype of a live or stored array, the same text for both; None for anything else."""
+    np = sys.modules.get("numpy")
+    if isinstance(value, HostTensor):
+        return f"{value.shape} of {_DTYPES.get(value.dtype, value.dtype)}"
+    if isinstance(value, Tagged) and value.kind == "numpy.ndarray":
+        shape, code = value.value["data"].shape, value.value["dtype"]
+        plain = value.value["data"].dtype == _NAMES.get(str(code))
+        shape = shape if plain else shape[:-1]
+        return f"{shape[::-1] if value.value['order'] == 'F' else shape} of {code}"
+    if np is not None and type(value) is np.ndarray:
+        return f"{value.shape} of {_dtype_code(value.dtype, '')}"
+    return None
 
 
 def _is_rows(array: np.ndarray[Any, Any]) -> bool:

@@ -12,7 +12,7 @@ part are the user's own: wrappers that only wrap (compiled, data-parallel) leave
 and optimizer state is kept by *parameter name*, never by index.
 
 The tree of a model has its parameters and persistent buffers under "weights", by name; that of an object with
-a state_dict has what it told under "state". Inside, a `HostTensor` that an object told is passed on as it is.
+a state_dict has what it told under "state". Inside, a `HostTensor` or `Tagged` that an object told is passed on as it is.
 
 **Exactness.** capture → restore into fresh, equally built objects MUST give every tensor the same
 dtype, shape and bits, every plain value the same type and value, ties where there were ties, and no

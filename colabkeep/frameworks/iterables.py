@@ -160,6 +160,11 @@ class Replay:
         self.notes: Sequence[str] = self._noted
         if place.batches and not self._continues:
             self.note(self._expectation())
+        elif place.batches and source.workers:
+            self.note(
+                "The loader continues from its own state, which does not cover the random streams of its workers: "
+                "the continuation is bit-exact only if they draw nothing."
+            )
 
     @property
     def _continues(self) -> bool:

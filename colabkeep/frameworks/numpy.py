@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from colabkeep.frameworks.arrays import ArrayLeaves, array_leaf
+from colabkeep.frameworks.arrays import ArrayLeaves, array_leaf, describe_array
 from colabkeep.frameworks.base import Boundary, Data, Training, TrainingOptions
 from colabkeep.frameworks.captures import Captures
 from colabkeep.frameworks.marks import StreamMarks
 from colabkeep.frameworks.objects import encode_object, missing_parts, object_differences, restore_object, shortened
 from colabkeep.frameworks.randomness import NumpyStream, PythonStream, Streams
-from colabkeep.frameworks.trees import rebuild
+from colabkeep.frameworks.trees import child, rebuild
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
@@ -49,8 +49,8 @@ class NumpyFramework:
 
     def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:
         lines = missing_parts(list(parts), list(trees))
-        for name in parts.keys() & trees.keys():
-            lines += object_differences(name, parts[name], trees[name])
+        for name in [name for name in parts if name in trees]:
+            lines += object_differences(name, parts[name], trees[name]) or _array_differences(name, parts, trees)
         return shortened(lines)
 
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
@@ -94,3 +94,27 @@ class NumpyFramework:
 
     def world(self) -> World:
         return SoloWorld()
+
+
+def _array_differences(name: str, parts: Mapping[str, Any], trees: Mapping[str, Tree]) -> list[str]:
+    """Names, shapes and dtypes of a model's arrays. Other parts may hold arrays that grow."""
+    if name != "model":
+        return []
+    then, now = dict(_arrays(trees[name]["state"], "")), dict(_arrays(parts[name].state_dict(), ""))
+    return [
+        f"{name}: {path} was {then.get(path, 'not there')}, and is {now.get(path, 'not there')} now."
+        for path in dict.fromkeys([*then, *now])
+        if then.get(path) != now.get(path)
+    ]
+
+
+def _arrays(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Each array of a live state or a stored tree: its path, and its shape and dtype in words."""
+    if isinstance(value, dict):
+        for key, member in value.items():
+            yield from _arrays(member, child(path, key))
+    elif isinstance(value, (list, tuple)):
+        for i, member in enumerate(value):
+            yield from _arrays(member, f"{path}[{i}]")
+    elif described := describe_array(value):
+        yield path, described

@@ -83,9 +83,6 @@ class Streams:
         for salt, start in self._seeders:
             start(seed ^ salt)
 
-    def __len__(self) -> int:
-        return len(self._all)
-
 
 def held(kinds: Kinds, *roots: object) -> list[Stream]:
     """The generator objects that can be reached from `roots`, in an order that depends on the code only."""

@@ -123,8 +123,8 @@ class _Walk:
             return value
         if kind is bytearray:
             return bytearray(value)
-        if kind is HostTensor:
-            return value  # bytes in host memory already, and kept as they are by who made it
+        if kind is HostTensor or kind is Tagged:
+            return value  # storable already, and kept as it is by who made it
         if kind not in _CONTAINERS:
             return self._leaf(value, path)
         if _all_plain(value):  # the members need no look each: a history of floats may be long

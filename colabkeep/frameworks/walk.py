@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["reachable"]
 
 _DEEPEST = 12  # steps away from a root
-_MOST = 20_000  # objects in all: some 50 ms
+_MOST = 5_000  # objects in all: some 50 ms
 _MEMBERS = 100  # looked at in one container: a list of a million samples holds no generator worth finding
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, CodeType})
 _WRAPPERS: dict[type[Any], tuple[str, ...]] = {

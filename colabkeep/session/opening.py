@@ -211,7 +211,7 @@ def _check(spec: RunSpec, loaded: Loaded) -> None:
     seed = own_state(loaded, "run")["seed"]
     if seed != spec.seed:
         differences.append(f"seed was {seed} and is {spec.seed}: the rest of the epoch would be in another order")
-    loader_state = spec.framework.native(own_state(loaded, "loader"))
+    loader_state = own_state(loaded, "loader")
     if spec.loader is not None and loader_state is not None:
         differences += spec.framework.data().check(spec.loader, seed=spec.seed, state=loader_state)
     if not differences:

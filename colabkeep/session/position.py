@@ -79,7 +79,7 @@ class Position:
             epoch=progress.epoch,
             batches=progress.batches,
             samples=progress.epoch_samples,
-            state=self._native("loader") if progress.batches and "loader" in self._stored else None,
+            state=self._stored.pop("loader", None) if progress.batches else None,
         )
         return self.loader
 

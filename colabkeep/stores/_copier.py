@@ -177,9 +177,9 @@ class Copier:
         try:
             receipt = self._put(name, source)
         except Exception:
-            if source.unfit is None:
-                raise
             with self._state:
+                if source.unfit is None or task.cancelled:
+                    raise
                 self._stuck[name] = source.unfit
             self._tell()
         else:

@@ -52,6 +52,7 @@ class TieredStore:
         self._turn = threading.Lock()
         self._copier = Copier(front, behind, turn=self._turn, pauses=pauses, tell=self._tell)
         self._known = _Known(behind, self._copier)
+        self._telling = threading.Lock()
         self._told: str | None = None
 
     @property
@@ -176,11 +177,11 @@ class TieredStore:
         self.behind.close()
 
     def _tell(self) -> None:
-        degraded = self.degraded
-        if degraded != self._told:
+        with self._telling:
+            degraded, told = self.degraded, self._told
             self._told = degraded
-            if self.on_degraded is not None:
-                self.on_degraded(degraded)
+        if degraded != told and self.on_degraded is not None:
+            self.on_degraded(degraded)
 
 
 class _Known:
@@ -209,7 +210,7 @@ class _Known:
         try:
             found = [entry for entry in self._behind.list(prefix) if pending.get(entry.name) != "delete"]
         except StoreError as error:
-            if not (error.retryable and any(_below(prefix, known) for known in self._prefixes)):
+            if not (error.retryable and any(prefix == known or _below(prefix, known) for known in self._prefixes)):
                 raise
             self.trouble = error.problem
             with self._guard:
@@ -268,4 +269,4 @@ def _seen_from_here(rung: Rung) -> Rung:
 
 
 def _below(name: str, prefix: str) -> bool:
-    return not prefix or name == prefix or name.startswith(f"{prefix}/")
+    return not prefix or name.startswith(f"{prefix}/")

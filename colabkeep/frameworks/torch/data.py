@@ -46,7 +46,7 @@ class TorchData:
             raise changed(found)
         place = Place(seed, epoch, batches, samples)
         set_epoch(epoch, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-        set_epoch(epoch, loader.dataset)
+        set_epoch(epoch, loader.dataset, loader)
         if map_style(loader):
             return MapEpoch(loader, self._adapted(loader, epoch), place, state)
         return self._replay(loader, place, state)

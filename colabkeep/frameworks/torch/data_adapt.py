@@ -27,6 +27,7 @@ from colabkeep.frameworks.iterables import Place, Source, length_of
 from colabkeep.frameworks.streams import Streams
 from colabkeep.frameworks.torch.data_streams import TORCH
 from colabkeep.frameworks.torch.data_workers import Cargo, Collate, Seeded, WorkerInit
+from colabkeep.frameworks.walk import reachable
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Stateful
@@ -132,7 +133,13 @@ def _reading(value: object) -> bool:
     return isinstance(value, Iterator) and type(value).__module__.startswith("torch.utils.data.")
 
 
+_FORGETFUL = "BufferShuffledExamplesIterable"
+"""Of Hugging Face: its state leaves out what its shuffle buffer holds, so those samples would never be seen."""
+
+
 def _owner(loader: DataLoader[Any]) -> Stateful | None:
+    if any(type(obj).__name__ == _FORGETFUL for obj in reachable(loader.dataset)):
+        return None
     if isinstance(loader, Stateful):
         return loader
     dataset = loader.dataset

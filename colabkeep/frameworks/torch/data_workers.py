@@ -18,7 +18,7 @@ from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch.utils.data import get_worker_info
 
@@ -71,12 +71,10 @@ def _pack(value: Any) -> bytes:
     """Pickled for a worker about to start: code of a notebook by value, tensors in shared memory."""
     import cloudpickle
 
+    shared: Any = ForkingPickler  # it keeps torch's reducers; without them each worker gets a copy of every tensor
+
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def __init__(self, file: io.BytesIO) -> None:
-            super().__init__(file)
-            # Without torch's own reducers each worker would get a copy of every tensor.
-            shared: Any = ForkingPickler
-            self.dispatch_table: Any = ChainMap(shared._extra_reducers, self.dispatch_table)
+        dispatch_table: ClassVar[Any] = ChainMap(shared._extra_reducers, cloudpickle.Pickler.dispatch_table)
 
     file = io.BytesIO()
     Pickler(file).dump(value)
@@ -161,8 +159,9 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def die_with_trainer() -> None:
     """This worker is killed when the trainer is gone, however that happened.
 
-    Linux does it at once for a direct child; else (forkserver, other systems) a thread waits for the
-    end of the pipe that only the trainer holds open.
+    Linux does it at once for a direct child, when the *thread* that started it ends: loaders belong to the
+    training thread. Else (forkserver, other systems) a thread waits for the end of the pipe that only the
+    trainer holds open.
     """
     trainer = multiprocessing.parent_process()
     if trainer is None:

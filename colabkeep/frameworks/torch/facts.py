@@ -17,7 +17,7 @@ def fingerprint(tensors: Iterable[torch.Tensor]) -> dict[str, str]:
     facts = {
         "framework": "torch",
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "numpy": "not imported" if numpy is None else numpy.__version__,
         "cpu capability": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),

@@ -157,7 +157,10 @@ def view_host(host: HostTensor, dtype: torch.dtype | None = None) -> torch.Tenso
     if not host.data.nbytes:
         return torch.empty(shape, dtype=kind)
     data = bytearray(host.data) if host.data.readonly else host.data
-    return torch.frombuffer(data, dtype=kind).view(shape)
+    raw = torch.frombuffer(data, dtype=torch.uint8)
+    if raw.data_ptr() % kind.itemsize:
+        raw = raw.clone()  # as bytes: torch 2.4 crashes in a transposing copy from memory that is not aligned
+    return raw.view(kind).view(shape)
 
 
 def view_leaf(value: Tree) -> torch.Tensor:

@@ -26,21 +26,22 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: Param
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, leaf in tree["loose"].items():
         fill(parameters[place[name]], leaf)
-    state = {place[name]: native(entry) for name, entry in tree["state"].items()}
+    # In one go: groups often share one tensor as their learning rate, and must go on sharing it.
+    stored = native({key: tree[key] for key in ("groups", "state", "other", "more")}, devices=True)
+    state = {place[name]: entry for name, entry in stored["state"].items()}
     groups = [
-        _group(live, stored, [place[name] for name in group])
-        for live, stored, group in zip(optimizer.param_groups, tree["groups"], named, strict=True)
+        _group(live, then, [place[name] for name in group])
+        for live, then, group in zip(optimizer.param_groups, stored["groups"], named, strict=True)
     ]
-    other, more = native(tree["other"], devices=True), native(tree["more"], devices=True)
-    optimizer.load_state_dict({"state": {**state, **other}, "param_groups": groups, **more})
+    optimizer.load_state_dict({"state": {**state, **stored["other"]}, "param_groups": groups, **stored["more"]})
     for i, entry in state.items():
         parameter = parameters[i]
         if parameter in optimizer.state:
             optimizer.state[parameter] = _exact(optimizer.state[parameter], entry)
 
 
-def _group(live: Mapping[str, Any], stored: Tree, indices: list[int]) -> dict[str, Any]:
-    options = native(stored["options"], devices=True)
+def _group(live: Mapping[str, Any], stored: Mapping[str, Any], indices: list[int]) -> dict[str, Any]:
+    options = stored["options"]
     parameters = live["params"]
     if parameters and parameters[0].device.type != stored["device"]:
         options = {key: value for key, value in options.items() if key not in _OF_THE_DEVICE}

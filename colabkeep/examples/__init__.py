@@ -1,0 +1,1 @@
+"""Programs that use colabkeep as anybody would, through its front door."""

@@ -1,0 +1,117 @@
+"""State on a GPU. These need one; they are not run by CI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from colabkeep.frameworks.torch.adapter import TorchFramework
+from colabkeep.testing.frameworks import Keeper, captured, same_bits
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def built(fused: bool = True) -> dict[str, Any]:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.3), nn.Flatten(), nn.Linear(64, 2)).cuda()
+    model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+    return {"model": model, "optimizer": optimizer, "scaler": torch.amp.GradScaler("cuda", init_scale=512.0)}
+
+
+def step(parts: dict[str, Any]) -> None:
+    x = torch.randn(8, 3, 6, 6, device="cuda").to(memory_format=torch.channels_last)
+    parts["optimizer"].zero_grad()
+    parts["scaler"].scale(parts["model"](x).square().mean()).backward()
+    parts["scaler"].step(parts["optimizer"])
+    parts["scaler"].update()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_training_on_the_gpu_goes_on_with_the_same_bits(fused: bool, framework: TorchFramework) -> None:
+    """Model, optimizer, scaler and the GPU's random stream, in new objects."""
+    parts = {**built(fused), "rng": framework.rng()}
+    for _ in range(3):
+        step(parts)
+    trees = captured(framework, parts)
+    with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        for _ in range(3):
+            step(parts)
+        after = captured(framework, parts)
+        later = TorchFramework()
+        resumed = {**built(fused), "rng": later.rng()}
+        assert list(later.check(resumed, trees)) == []
+        later.restore(resumed, trees)
+        for _ in range(3):
+            step(resumed)
+    assert same_bits(captured(later, resumed), after)
+
+
+def test_a_capture_waits_for_the_kernels_before_it(framework: TorchFramework) -> None:
+    """What was queued before the capture is in it; what is queued after it is not."""
+    big = torch.zeros(2**24, device="cuda")
+    keeper = Keeper(big)
+    framework.capture({"big": keeper}).finish().release()
+    for value in range(1, 50):
+        for _ in range(20):
+            big.fill_(-1.0)
+        big.fill_(float(value))
+        snapshot = framework.capture({"big": keeper}).finish()
+        big.fill_(-2.0)
+        host = snapshot.parts["big"]["state"]["value"].value["data"]
+        assert torch.frombuffer(host.data, dtype=torch.float32).eq(value).all()
+        snapshot.release()
+
+
+def test_host_memory_for_a_gpu_is_page_locked_and_reused(framework: TorchFramework) -> None:
+    """The copy runs at the bus's speed, from the second time into the same memory."""
+    parts = built()
+    first = framework.capture(parts).finish()
+    memory = first.parts["model"]["weights"]["0.weight"].data.obj.memory
+    first.release()
+    again = framework.capture(parts).finish()
+    assert memory.is_pinned()
+    assert again.parts["model"]["weights"]["0.weight"].data.obj.memory is memory
+
+
+def test_a_run_moves_from_the_gpu_to_the_cpu_and_back(framework: TorchFramework) -> None:
+    """Another machine has no GPU: weights and moments follow the model, kernels are chosen anew."""
+    parts = built()
+    step(parts)
+    trees = captured(framework, parts)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.3), nn.Flatten(), nn.Linear(64, 2))
+    here = {"model": model, "optimizer": torch.optim.AdamW(model.parameters()), "scaler": torch.amp.GradScaler("cpu")}
+    framework.restore(here, trees)
+    assert torch.equal(model[4].weight, parts["model"][4].weight.cpu())
+    assert here["optimizer"].param_groups[0]["fused"] is None
+    back = built()
+    framework.restore(back, captured(TorchFramework(), here))
+    state = back["optimizer"].state[back["model"][4].weight]
+    assert state["exp_avg"].is_cuda
+    step(back)
+
+
+def test_the_streams_of_all_gpus_are_kept(framework: TorchFramework) -> None:
+    """Dropout on the GPU goes on where it was; a step that broke is taken back."""
+    torch.rand(1, device="cuda")
+    trees = captured(framework, {"rng": framework.rng()})
+    first = torch.rand(4, device="cuda")
+    framework.rng().load_state_dict(framework.native(trees["rng"])["state"])
+    assert torch.equal(torch.rand(4, device="cuda"), first)
+    boundary = framework.boundary({})
+    boundary.mark()
+    second = torch.rand(4, device="cuda")
+    boundary.rewind()
+    assert torch.equal(torch.rand(4, device="cuda"), second)
+
+
+def test_the_promise_names_the_switch(framework: TorchFramework) -> None:
+    """Without deterministic kernels no exact bits are promised, and the user learns how to get them."""
+    parts = built()
+    assert "use_deterministic_algorithms" in framework.exactness(parts)
+    assert framework.fingerprint(parts)["gpu"].startswith(torch.cuda.get_device_name())

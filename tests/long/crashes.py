@@ -1,0 +1,246 @@
+"""SIGKILL at random moments, over and over: every run must end with the bits of the uninterrupted one.
+
+    python -m tests.long.crashes --kills 200 [--seed 1] [--json]
+
+Run it from the repository (about three minutes on two cores). A small training with random augmentation, loader
+workers, accumulation, BatchNorm, dropout, tied weights, a per-step schedule, clipping and an EMA is killed in one
+session after another, until it has had its share of kills and may finish. From session to session the number of
+workers changes; from run to run, accumulation and the number of checkpoints kept. The moments are random: anywhere
+in a session, its start included, inside a save, while old checkpoints are deleted, in a validation.
+
+Checked for every run: everything in the last checkpoint (weights, EMA, optimizer, schedule, random streams, history)
+is what the uninterrupted run has, the SHA-256 of the weights too; each sample was trained on once in each epoch, in
+the same order; no checkpoint was found damaged on the way. The exit status is 1 if anything differs.
+
+The processes are forked from this one, which has imported torch and computes with one thread: a session costs
+a few tenths of a second. Each kill is a real SIGKILL of a real process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+import colabkeep
+from colabkeep.stores.directory import DirectoryStore
+from colabkeep.testing.faults import FaultyStore
+from colabkeep.testing.lives import Life, Message, Say
+from colabkeep.testing.training import SAMPLES, consumed, final_state, hard_training, weights_sha256
+from colabkeep.vocabulary.events import CheckpointSetAside, Event, Restored
+
+EPOCHS = 6
+KILLS_PER_RUN = 12
+PATIENCE = 120.0  # seconds; a session that hangs this long is a bug
+RUN = "crashes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What changes from run to run."""
+
+    accumulate: int
+    keep_last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """`delay` seconds after the `nth` message that begins with `sign`; after the fork, if that is empty."""
+
+    sign: str
+    nth: int
+    delay: float
+
+
+@dataclass(kw_only=True)
+class Trial:
+    """One run, over all its sessions. `steps`: step → (epoch, samples), the last telling counts."""
+
+    setting: Setting
+    folder: Path
+    steps: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    kills: list[str] = field(default_factory=list)
+    resumes: int = 0
+    workers: list[int] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+    def hear(self, message: Message) -> None:
+        if message[0] == "step":
+            _, step, epoch, samples = message
+            self.steps[step] = epoch, samples
+        elif message[0] == "resumed":
+            self.resumes += 1
+        elif message[0] == "damaged":
+            self.damaged.append(message[1])
+
+
+def session(setting: Setting, folder: Path, workers: int, say: Say) -> None:
+    """What a user's cell does, told step by step, and the store's calls one by one."""
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Restored):
+            say("resumed", event.progress.step)
+        elif isinstance(event, CheckpointSetAside):
+            say("damaged", event.reason)
+
+    words = hard_training(
+        workers=workers,
+        accumulate=setting.accumulate,
+        epochs=EPOCHS,
+        heard=lambda step, epoch, samples: say("step", step, epoch, samples),
+        measured=lambda: say("measured"),
+    )
+    words["callbacks"] = (*words["callbacks"], tell)
+    store = FaultyStore(DirectoryStore(folder), at=say)
+    colabkeep.resumable_fit(
+        **words, run_name=RUN, storage=store, keep_last=setting.keep_last, save_every=[1, "3 steps"]
+    )
+
+
+def one_life(trial: Trial, workers: int, moment: Moment | None) -> bool:
+    """A session of the trial, killed at the moment. True if it was; False if it had finished before."""
+    trial.workers.append(workers)
+    told: list[Message] = []
+    with Life(lambda say: session(trial.setting, trial.folder, workers, say)) as life:
+
+        def listen(seconds: float, sign: str | None = None, nth: int = 0) -> None:
+            for message in life.messages(within=seconds):
+                told.append(message)
+                trial.hear(message)
+                nth -= sign is not None and message[0].startswith(sign)
+                if sign is not None and nth <= 0:
+                    return
+
+        if moment is not None and moment.sign:
+            listen(PATIENCE, moment.sign, moment.nth)
+        listen(PATIENCE if moment is None else moment.delay)
+        ended = life.status
+        life.kill()
+        listen(0)
+    if ended is None and moment is None:
+        raise SystemExit(f"a session of {trial.setting} did not end in {PATIENCE} seconds")
+    if ended is not None and ended != 0:
+        raise SystemExit(f"a session of {trial.setting} failed with status {ended}: see above")
+    if ended is None:
+        trial.kills.append(place(told))
+    return ended is None
+
+
+def place(told: list[Message]) -> str:
+    """Where a session was when it was killed, by the last it said."""
+    words = [message[0] for message in told]
+    points = [word for word in words if " " in word]
+    if not any(word == "step" for word in words):
+        return "before its first step"
+    saving = False
+    for point in points:
+        saving = (saving or point.startswith(f"before put {RUN}/blobs/")) and not point.startswith(
+            f"after put {RUN}/checkpoints/"
+        )
+    if saving:
+        return "inside a save"
+    if points and points[-1].startswith("before "):
+        return "while it tidied up"
+    training = [word for word in words if " " not in word]
+    return "in a validation" if training[-1] == "measured" else "between saves"
+
+
+def some_moment(chance: random.Random) -> Moment:
+    kind = chance.random()
+    if kind < 0.4:
+        return Moment(sign="", nth=0, delay=chance.uniform(0, 0.8))
+    if kind < 0.7:
+        return Moment(sign=f"before put {RUN}/blobs", nth=chance.randint(1, 6), delay=chance.uniform(0, 0.02))
+    if kind < 0.85:
+        return Moment(sign=f"after put {RUN}/checkpoints", nth=chance.randint(1, 6), delay=chance.uniform(0, 0.01))
+    return Moment(sign="measured", nth=chance.randint(1, 4), delay=chance.uniform(0, 0.005))
+
+
+def one_trial(setting: Setting, folder: Path, kills: int, chance: random.Random) -> Trial:
+    """A run that is killed `kills` times at most, and then finishes."""
+    trial = Trial(setting=setting, folder=folder)
+    while len(trial.kills) < kills and one_life(trial, chance.choice((0, 1, 2)), some_moment(chance)):
+        pass
+    if len(trial.kills) == kills:
+        one_life(trial, chance.choice((0, 1, 2)), None)
+    return trial
+
+
+def faults(trial: Trial, whole: Trial) -> list[str]:
+    """What is not as in the uninterrupted run; empty if all is well."""
+    found = [f"walked past a checkpoint: {reason}" for reason in trial.damaged]
+    state, wanted = final_state(trial.folder, RUN), final_state(whole.folder, RUN)
+    found += [f"{path} differs" for path in {**state, **wanted} if state.get(path) != wanted.get(path)]
+    if weights_sha256(trial.folder, RUN) != weights_sha256(whole.folder, RUN):
+        found.append("the SHA-256 of the weights differs")
+    epochs = consumed(trial.steps)
+    if epochs != consumed(whole.steps):
+        found.append("the samples came in another order")
+    every = list(range(SAMPLES))
+    found += [f"epoch {epoch} saw {sorted(seen)}" for epoch, seen in epochs.items() if sorted(seen) != every]
+    if len(epochs) != EPOCHS:
+        found.append(f"{len(epochs)} epochs were trained, not {EPOCHS}")
+    return found
+
+
+def campaign(kills: int, seed: int, folder: Path) -> dict[str, object]:
+    """Kill as often as asked; what came of it."""
+    began, chance = time.monotonic(), random.Random(seed)
+    torch.set_num_threads(1)  # see the top of `colabkeep.testing.lives`
+    # What a first session imports on the way (a second of work) is there for all that are forked from here on.
+    session(Setting(accumulate=1, keep_last=1), folder / "warm-up", 0, lambda *_: None)
+    whole: dict[int, Trial] = {}
+    for accumulate in (1, 3):
+        setting = Setting(accumulate=accumulate, keep_last=2)
+        whole[accumulate] = Trial(setting=setting, folder=folder / f"whole-{accumulate}")
+        one_life(whole[accumulate], 0, None)
+    trials: list[Trial] = []
+    differing: dict[str, list[str]] = {}
+    while (left := kills - sum(len(trial.kills) for trial in trials)) > 0:
+        number = len(trials)
+        setting = Setting(accumulate=(1, 3)[number % 2], keep_last=(1, 2)[number // 2 % 2])
+        trials.append(one_trial(setting, folder / f"run-{number}", min(left, KILLS_PER_RUN), chance))
+        wrong = faults(trials[-1], whole[setting.accumulate])
+        if wrong:
+            differing[f"run {number} ({setting}, workers {trials[-1].workers})"] = wrong
+        done = sum(len(trial.kills) for trial in trials)
+        print(f"run {number}: {'DIFFERS' if wrong else 'equal'}; {done} of {kills} kills", file=sys.stderr, flush=True)
+    return {
+        "seed": seed,
+        "kills": sum(len(trial.kills) for trial in trials),
+        "resumes": sum(trial.resumes for trial in trials),
+        "runs": len(trials),
+        "sessions": sum(len(trial.workers) for trial in trials),
+        "places": dict(Counter(place for trial in trials for place in trial.kills).most_common()),
+        "sha256": {f"accumulation {n}": weights_sha256(trial.folder, RUN) for n, trial in whole.items()},
+        "differing": differing,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1, help="of the moments; when a kill hits is chance all the same")
+    parser.add_argument("--json", action="store_true")
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        told = campaign(words.kills, words.seed, Path(folder))
+    if words.json:
+        print(json.dumps(told))
+    else:
+        for name, value in told.items():
+            print(f"{name:>10}: {value}")
+    return 1 if told["differing"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
