@@ -74,7 +74,7 @@ class Checkpointer:
         started = self._clock.monotonic()
         capture = self._framework.capture(parts)
         self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
-        shot = Shot(capture=capture, progress=progress, reason=reason, metrics=metrics)
+        shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))
         self._writer.submit(lambda: self._work(shot))
         return True
 
@@ -103,9 +103,8 @@ class Checkpointer:
 
     def close(self) -> None:
         """Finish the save in flight, write the rest of the journal, end the thread."""
-        self._writer.wait()
-        self._chore()
         self._writer.close()
+        self._chore()  # on this thread, now that the writer's has ended: the committer is used by one at a time
 
     def _work(self, shot: Shot) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,13 +32,14 @@ class _Planner:
     """Gives each tensor a key and a group; knows the packs only when all tensors are seen.
 
     References are lists that are filled in at the end, because the pack of a tensor depends on how
-    large its group becomes.
+    large its group becomes. Keys are unique over all groups, since small ones share a pack.
     """
 
     def __init__(self) -> None:
         self._part = ""
         self._references: dict[int, list[Any]] = {}
         self._groups: dict[tuple[str, bool], dict[str, tuple[HostTensor, list[Any]]]] = {}
+        self._taken = {"__metadata__"}  # means something else to readers of safetensors
 
     def part(self, name: str) -> None:
         self._part = name
@@ -47,9 +49,11 @@ class _Planner:
         if known is not None:
             return known
         group = self._groups.setdefault((self._part, tensor.frozen), {})
+        path = path.encode(errors="backslashreplace").decode()  # other readers refuse half characters
         key, n = path, 2
-        while key in group:  # {1: …, "1": …} have one path
+        while key in self._taken:  # {"a.b": …} and {"a": {"b": …}} have one path
             key, n = f"{path}#{n}", n + 1
+        self._taken.add(key)
         reference: list[Any] = []
         group[key] = tensor, reference
         self._references[id(tensor)] = reference
@@ -114,5 +118,5 @@ def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:
 
     try:
         return decode(node, get)
-    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"a value of the state is not one that colabkeep writes ({error!r:.200})") from error

@@ -20,7 +20,10 @@ from colabkeep.vocabulary.policies import RetentionPolicy
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Capture, Snapshot
 
-__all__ = ["Committer", "Identity", "Shot"]
+__all__ = ["PRUNING", "Committer", "Identity", "Shot"]
+
+PRUNING = "Pruning"
+"""The journal's word for what is about to be pruned; `Pruned` is told when that is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +106,25 @@ class Committer:
         return manifest
 
     def tidy(self) -> bool:
-        """Ask how durable the newest are, then prune and close the journal's segment. A store's failure is
+        """Ask how durable the newest are, close the journal's segment, then prune. A store's failure is
         only noted: the checkpoint stands. Returns whether anything is still on its way.
+
+        The journal says what will be pruned before it is gone, so that an audit can tell it from what was lost.
 
         Raises:
             RunTakenOver: a newer session writes this run; nothing was pruned.
         """
         try:
             self._confirm()
-            self._prune()
-            self._journal.write()
+            doomed = self._doomed()
+            if doomed:
+                self._lease.check()
+                ids = [manifest.id for manifest in doomed]
+                self._journal.add({"at": self._clock.time(), "event": PRUNING, "checkpoints": ids})
+            try:
+                self._journal.write()
+            finally:  # a full store is no reason not to make room
+                self._prune(doomed)
         except (StoreError, CheckpointDamaged) as error:
             self._say(Noted(text=f"Tidying up after a save waits for the next one: {error.problem}"))
             return False
@@ -120,10 +132,10 @@ class Committer:
 
     def _store(self, shot: Shot, snapshot: Snapshot) -> tuple[Manifest, int]:
         encoded = encode_parts(snapshot.parts)
-        present = self._repository.blobs()
+        present = self._repository.blobs.present()
         blobs, written = [], 0
         for pack in encoded.packs:
-            blob, size = self._repository.store_pack(pack, self._lease.session, present)
+            blob, size = self._repository.blobs.put(pack, self._lease.session, present)
             blobs.append(blob)
             written += size
         manifest = Manifest(
@@ -147,26 +159,29 @@ class Committer:
 
     def _confirm(self) -> None:
         top = self._repository.store.properties.top_rung
-        waiting = list(self._receipts)
-        self._receipts.clear()
-        for id, before in waiting:
-            receipt = self._repository.store.confirm(before)
+        for _ in range(len(self._receipts)):
+            id, before = self._receipts[0]
+            receipt = self._repository.store.confirm(before)  # when it raises, this one is asked for again
+            self._receipts.popleft()
             if receipt.rung != before.rung or receipt.rung == top:
                 self._say(RungReached(checkpoint=id, rung=receipt.rung))
             if receipt.rung != top:
                 self._receipts.append((id, receipt))
 
-    def _prune(self) -> None:
+    def _doomed(self) -> list[Manifest]:
+        if self._last is None:
+            return []
+        last = self._last
         candidates = self._repository.manifests(self._repository.ids() - self._repository.aside())
         # Only this line of sessions: what an abandoned line or a zombie wrote is not ours to delete.
-        manifests = [other for other in candidates if self._last is not None and self._last.continues(other)]
+        manifests = [other for other in candidates if last.continues(other)]
         below = {id for id, _ in self._receipts}
         # Never the last one on the top rung: until a newer one arrives there, it is all that a lost machine leaves.
         arrived = [manifest.id for manifest in manifests if manifest.id not in below]
-        spared = {arrived[-1] if arrived else "", manifests[-1].id if manifests else ""}
-        doomed = [manifest for manifest in self._retention.doomed(manifests) if manifest.id not in spared]
-        if not doomed:
-            return
-        self._lease.check()
-        self._repository.remove(doomed)
-        self._say(Pruned(checkpoints=tuple(manifest.id for manifest in doomed)))
+        spared = {last.id, *arrived[-1:]}
+        return [manifest for manifest in self._retention.doomed(manifests) if manifest.id not in spared]
+
+    def _prune(self, doomed: list[Manifest]) -> None:
+        if doomed:
+            self._repository.remove(doomed)
+            self._say(Pruned(checkpoints=tuple(manifest.id for manifest in doomed)))

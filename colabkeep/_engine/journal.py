@@ -21,7 +21,7 @@ __all__ = ["Journal", "read_segment"]
 
 
 class Journal:
-    """This session's diary. `add` on the training thread, `write` on the writer's (or when that is done)."""
+    """This session's diary. `add` on any thread, `write` on the writer's (or when that is done)."""
 
     def __init__(self, repository: Repository, session: str) -> None:
         self._repository = repository

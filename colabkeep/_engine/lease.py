@@ -17,9 +17,10 @@ from colabkeep.stores.base import BytesSource
 from colabkeep.vocabulary.errors import CheckpointDamaged, RunTakenOver
 from colabkeep.vocabulary.sealed import seal
 
-__all__ = ["Lease", "fences", "take_lease"]
+__all__ = ["LEASE_FILE", "Lease", "fences", "take_lease"]
 
-_NAME = re.compile(r"(\d{6,12})-([0-9a-f]{8})\.json")
+LEASE_FILE = re.compile(r"(\d{6,12})-([0-9a-f]{8})\.json")
+_MOST = 10**12  # no run has as many sessions: a higher number is not ours, and could not be outranked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Lease:
         Raises:
             RunTakenOver: one has; this session's work since then is not part of the run.
         """
-        highest = max(((fence, session) for session, fence in fences(self.repository).items()), default=(0, ""))
+        highest = max(((fence, session) for session, fence in _leases(self.repository).items()), default=(0, ""))
         if highest <= (self.fence, self.session):
             return
         raise RunTakenOver(
@@ -50,15 +51,36 @@ class Lease:
 
 
 def fences(repository: Repository) -> dict[str, int]:
-    """Session → fencing number, of all sessions that ever wrote this run."""
-    prefix = f"{repository.run}/lease/"
-    found = (_NAME.fullmatch(entry.name[len(prefix) :]) for entry in repository.store.list(prefix[:-1]))
+    """Session → fencing number, of all sessions that ever wrote this run.
+
+    Where a lease was lost, a manifest of that session says the same.
+    """
+    found = _leases(repository)
+    for id in repository.ids():
+        session = id.split("-")[1]
+        if session not in found:
+            found.update((manifest.session, manifest.fence) for manifest in repository.manifests([id]))
+    return found
+
+
+def _leases(repository: Repository) -> dict[str, int]:
+    found = map(LEASE_FILE.fullmatch, repository.files("lease"))
     return {match[2]: int(match[1]) for match in found if match is not None}
 
 
 def take_lease(repository: Repository, session: str, about: Mapping[str, Any]) -> Lease:
-    """Take the next fencing number. `about` says who this is (machine, process, start), for people to read."""
+    """Take the next fencing number. `about` says who this is (machine, process, start), for people to read.
+
+    Raises:
+        RunTakenOver: another session took it at this very moment.
+        CheckpointDamaged: the highest number is one that no session can have taken.
+    """
     fence = max(fences(repository).values(), default=0) + 1
+    if fence >= _MOST:
+        raise CheckpointDamaged(
+            problem=f"A file of the run {repository.run!r} claims to be of session number {fence - 1}; none had that.",
+            remedy="It is not one of colabkeep's: remove it from lease/ or checkpoints/. `colabkeep verify` names it.",
+        )
     record = {"session": session, "fence": fence, **about}
     repository.store.put(f"{repository.run}/lease/{fence:06d}-{session}.json", BytesSource(seal(record)))
     lease = Lease(repository=repository, session=session, fence=fence)

@@ -12,13 +12,12 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import prod
+from typing import Any, NamedTuple
 
+from colabkeep._engine.reading import CHUNK, read_up_to
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["CHUNK", "DTYPE_BITS", "Pack", "unpack"]
-
-CHUNK = 2**20
-"""Bytes handled at a time: hashing and writing let other threads run for as long as a chunk takes."""
+__all__ = ["DTYPE_BITS", "Extent", "Pack", "read_layout", "unpack"]
 
 DTYPE_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
@@ -27,13 +26,17 @@ DTYPE_BITS = {
 """The dtypes of a pack, with the bits of one element."""
 
 _HEADER_LIMIT = 100 * 10**6  # bytes; the reference implementation refuses longer ones too
+_MOST_DIMENSIONS = 64  # as in NumPy and torch; the product of a million dimensions would take for ever
 
 
 class Pack:
-    """A source of the bytes of one safetensors file over tensors that stay where they are."""
+    """A source of the bytes of one safetensors file over tensors that stay where they are.
 
-    def __init__(self, tensors: Mapping[str, HostTensor]) -> None:
-        header: dict[str, object] = {}
+    `metadata` is for other readers; none of ours looks at it.
+    """
+
+    def __init__(self, tensors: Mapping[str, HostTensor], metadata: Mapping[str, str] | None = None) -> None:
+        header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
         offset = 0
         for name, tensor in tensors.items():
             end = offset + tensor.data.nbytes
@@ -60,6 +63,15 @@ class Pack:
         return digest.hexdigest()
 
 
+class Extent(NamedTuple):
+    """Where a tensor lies in a pack; `start` and `end` in bytes after the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
 def unpack(data: bytearray) -> dict[str, HostTensor]:
     """The tensors of a safetensors file, as views of `data`.
 
@@ -67,35 +79,64 @@ def unpack(data: bytearray) -> dict[str, HostTensor]:
         ValueError: not such a file, or one whose header promises what is not there.
     """
     view = memoryview(data)
-    length = int.from_bytes(view[:8], "little")
-    if len(view) < 8 or length > min(_HEADER_LIMIT, len(view) - 8):
-        raise ValueError("its header is longer than the file")
-    try:
-        header = json.loads(bytes(view[8 : 8 + length]), object_pairs_hook=_once)
-    except RecursionError as error:
-        raise ValueError("its header is nested too deeply") from error
-    if not isinstance(header, dict):
-        raise ValueError("its header is not a JSON object")
-    header.pop("__metadata__", None)
+    length = _header_length(view[:8], len(view))
     body = view[8 + length :]
-    tensors = {name: _tensor(entry, body) for name, entry in header.items()}
-    if sum(tensor.data.nbytes for tensor in tensors.values()) != body.nbytes:
-        raise ValueError("its tensors overlap or leave gaps")
-    return tensors
+    layout = _layout(bytes(view[8 : 8 + length]), body.nbytes)
+    return {name: HostTensor(dtype=e.dtype, shape=e.shape, data=body[e.start : e.end]) for name, e in layout.items()}
 
 
-def _tensor(entry: object, body: memoryview) -> HostTensor:
+def read_layout(reader: Any, size: int) -> dict[str, Extent]:
+    """Where the tensors of a safetensors file of `size` bytes lie; only its header is read.
+
+    Raises:
+        ValueError: not such a file.
+    """
+    length = _header_length(memoryview(read_up_to(reader, 8)), size)
+    return _layout(read_up_to(reader, length), size - 8 - length)
+
+
+def _header_length(start: memoryview, size: int) -> int:
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or length > min(_HEADER_LIMIT, size - 8):
+        raise ValueError("is not a file of tensors: its header is longer than the file")
+    return length
+
+
+def _layout(text: bytes, body: int) -> dict[str, Extent]:
+    try:
+        header = json.loads(text, object_pairs_hook=_once)
+        if not isinstance(header, dict):
+            raise ValueError("its header is not a JSON object")
+        header.pop("__metadata__", None)
+        layout = {name: _extent(entry) for name, entry in header.items()}
+        _check_gapless(layout, body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not a file of tensors: {error}") from error
+    return layout
+
+
+def _check_gapless(layout: Mapping[str, Extent], body: int) -> None:
+    at = 0
+    for start, end in sorted((extent.start, extent.end) for extent in layout.values()):
+        if start != at:
+            raise ValueError("its tensors overlap or leave gaps")
+        at = end
+    if at != body:
+        raise ValueError("its tensors are not what lies behind its header")
+
+
+def _extent(entry: object) -> Extent:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError("an entry of its header is not that of a tensor")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not (isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2):
+    if not (isinstance(dtype, str) and isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2):
         raise ValueError("an entry of its header has a wrong type")
-    if not all(type(n) is int and 0 <= n < 2**62 for n in (*shape, *offsets)):
+    if len(shape) > _MOST_DIMENSIONS or not all(type(n) is int and 0 <= n < 2**62 for n in (*shape, *offsets)):
         raise ValueError("a shape or offset is not a size")
     start, end = offsets
-    if dtype not in DTYPE_BITS or end - start != prod(shape) * DTYPE_BITS[dtype] // 8 or end > body.nbytes:
+    if dtype not in DTYPE_BITS or end - start != prod(shape) * DTYPE_BITS[dtype] // 8:
         raise ValueError("a tensor's dtype, shape and place do not fit together")
-    return HostTensor(dtype=dtype, shape=tuple(shape), data=body[start:end])
+    return Extent(dtype, tuple(shape), start, end)
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

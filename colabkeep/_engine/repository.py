@@ -6,20 +6,22 @@ the commit. Manifests go before the blobs that only they named.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from colabkeep._engine.blobs import Blobs, damaged
 from colabkeep._engine.codec import decode_part
-from colabkeep._engine.packs import CHUNK, Pack, unpack
+from colabkeep._engine.reading import SMALL, read_up_to
 from colabkeep.stores.base import BytesSource, Receipt, Store, check_name
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
     CheckpointError,
     CheckpointUnsupported,
     NameTaken,
+    NotStorable,
     ObjectNotFound,
+    StoreError,
 )
 from colabkeep.vocabulary.manifest import FORMAT, BlobRef, Manifest
 from colabkeep.vocabulary.sealed import seal, unseal
@@ -28,7 +30,6 @@ from colabkeep.vocabulary.state import HostTensor, Tree
 __all__ = ["CHECKPOINT_ID", "Repository"]
 
 CHECKPOINT_ID = re.compile(r"(\d{12})-([0-9a-f]{8})(?:-(\d{1,6}))?")
-_SMALL = 64 * 2**20  # bytes; manifests, leases and marks are never larger
 
 
 class Repository:
@@ -37,23 +38,22 @@ class Repository:
     def __init__(self, store: Store, run: str) -> None:
         self.store = store
         self.run = check_name(run)
+        self.blobs = Blobs(store, run)
         self._manifests: dict[str, Manifest] = {}
-        self._trusted: set[str] = set()  # blob files whose bytes this session wrote or hashed
 
     # -- reading -----------------------------------------------------------------------------------
 
     def ids(self) -> set[str]:
         """The ids of all checkpoints, usable or not."""
-        names = (name.removesuffix(".json") for name in self._names("checkpoints") if name.endswith(".json"))
-        return {name for name in names if CHECKPOINT_ID.fullmatch(name)}
+        return self._ids_in("checkpoints")
 
     def aside(self) -> set[str]:
         """The ids of checkpoints that were found damaged and set aside."""
-        return {name.removesuffix(".json") for name in self._names("aside")}
+        return self._ids_in("aside")
 
-    def blobs(self) -> dict[str, int]:
-        """Blob file → size in bytes."""
-        prefix = f"{self.run}/blobs/"
+    def files(self, folder: str) -> dict[str, int]:
+        """Everything in a folder of the run: name inside the folder → size in bytes."""
+        prefix = f"{self.run}/{folder}/"
         return {entry.name[len(prefix) :]: entry.size for entry in self.store.list(prefix[:-1])}
 
     def manifest(self, id: str) -> Manifest:
@@ -67,7 +67,7 @@ class Repository:
         if id not in self._manifests:
             manifest = Manifest.from_bytes(self._read_small(f"checkpoints/{id}.json", id), id=id)
             if manifest.run != self.run:
-                raise _damaged(id, f"it belongs to the run {manifest.run!r}")
+                raise damaged(id, f"it belongs to the run {manifest.run!r}")
             self._manifests[id] = manifest
         return self._manifests[id]
 
@@ -87,68 +87,43 @@ class Repository:
         The tensors are views of freshly read memory, one buffer per blob.
 
         Raises:
-            CheckpointDamaged: a blob is missing, or its bytes are not those that were written.
-            StoreError: the store failed.
+            CheckpointDamaged, CheckpointUnsupported, StoreError: as `Blobs.read`.
         """
         wanted = dict(manifest.parts) if parts is None else {name: manifest.parts[name] for name in parts}
         needed = _blob_numbers(wanted)
-        self._check_sizes(manifest)
+        self.blobs.check_sizes(manifest.blobs, manifest.id)
         packs: list[Mapping[str, HostTensor]] = [
-            self.read_blob(blob, manifest.id) if number in needed else {} for number, blob in enumerate(manifest.blobs)
+            self.blobs.read(blob, manifest.id) if number in needed else {} for number, blob in enumerate(manifest.blobs)
         ]
         try:
             return {name: decode_part(node, packs) for name, node in wanted.items()}
         except ValueError as error:
-            raise _damaged(manifest.id, str(error)) from error
-
-    def read_blob(self, blob: BlobRef, id: str) -> dict[str, HostTensor]:
-        """The tensors of one blob, its size and digest checked."""
-        data = bytearray()
-        try:
-            with self.store.get(f"{self.run}/blobs/{blob.file}") as reader:
-                data = _read_exactly(reader, blob.size)
-        except ObjectNotFound as error:
-            raise _damaged(id, f"its file blobs/{blob.file} is missing") from error
-        except ValueError as error:
-            raise _damaged(id, f"its file blobs/{blob.file} {error}") from error
-        if _sha256(data) != blob.sha256:
-            raise _damaged(id, f"its file blobs/{blob.file} is not what was written (digest differs)")
-        self._trusted.add(blob.file)
-        try:
-            return unpack(data)
-        except ValueError as error:
-            raise _damaged(id, f"its file blobs/{blob.file} is not a file of tensors: {error}") from error
+            raise damaged(manifest.id, str(error)) from error
 
     # -- writing -----------------------------------------------------------------------------------
-
-    def store_pack(self, pack: Pack, session: str, present: Mapping[str, int]) -> tuple[BlobRef, int]:
-        """Make sure the pack's bytes are in the store; returns its reference and the bytes written.
-
-        A blob that is there already is referenced, once its bytes are known to be good. One that is
-        damaged is not touched: a good copy is written beside it under the session's name.
-        """
-        blob = BlobRef(sha256=pack.sha256, size=pack.size, file=f"{pack.sha256}.safetensors")
-        if blob.file in present and not self._good(blob):
-            blob = BlobRef(sha256=pack.sha256, size=pack.size, file=f"{pack.sha256}-{session}.safetensors")
-        if blob.file in present and self._good(blob):
-            return blob, 0
-        self.store.put(f"{self.run}/blobs/{blob.file}", pack)
-        self._trusted.add(blob.file)
-        return blob, pack.size
 
     def commit(self, manifest: Manifest) -> Receipt:
         """Write the manifest; the checkpoint exists from now on. Then see that nothing it names is missing.
 
         Raises:
-            CheckpointDamaged: a blob it names has vanished meanwhile.
+            CheckpointDamaged: a blob it names has vanished meanwhile. The manifest is taken back.
+            NotStorable: the manifest would be too large to be read again.
         """
-        receipt = self.store.put(f"{self.run}/checkpoints/{manifest.id}.json", BytesSource(manifest.to_bytes()))
+        text, name = manifest.to_bytes(), f"{self.run}/checkpoints/{manifest.id}.json"
+        if len(text) > SMALL:
+            raise NotStorable(
+                problem=f"The state has {len(text) >> 20} MiB of plain values beside its tensors, which is too much.",
+                remedy="Keep long lists, texts and bytes as arrays or tensors, or leave them out of the state.",
+            )
+        Manifest.from_bytes(text, id=manifest.id)  # what cannot be read back must not become the newest checkpoint
+        receipt = self.store.put(name, BytesSource(text))
+        lost = self._lost(manifest)
+        if lost:
+            self.store.delete(name)
+            for blob in lost:
+                self.blobs.distrust(blob)
+            raise damaged(manifest.id, f"its file blobs/{lost[0].file} vanished while it was being written")
         self._manifests[manifest.id] = manifest
-        present = self.blobs() if not self.store.properties.lists_lag else None
-        for blob in manifest.blobs:
-            if present is not None and present.get(blob.file) != blob.size:
-                self._trusted.discard(blob.file)
-                raise _damaged(manifest.id, f"its file blobs/{blob.file} vanished while it was being written")
         return receipt
 
     def free_id(self, step: int, session: str) -> str:
@@ -169,7 +144,7 @@ class Repository:
             StoreError: the mark could not be written.
         """
         claimed = {blob.file for manifest in self.manifests(self.ids() - {id}) for blob in manifest.blobs}
-        record = {"id": id, "reason": reason, "protects": sorted(set(self.blobs()) - claimed)}
+        record = {"id": id, "reason": reason, "protects": sorted(set(self.blobs.present()) - claimed)}
         try:
             self.store.put(f"{self.run}/aside/{id}.json", BytesSource(seal(record)))
         except NameTaken:
@@ -179,7 +154,8 @@ class Repository:
         """Delete checkpoints: their manifests first, then the blobs that nothing else may need.
 
         Raises:
-            CheckpointDamaged: a mark in `aside/` cannot be read, so that it is not known what it protects.
+            CheckpointDamaged: a mark in `aside/` cannot be read, so that it is not known what it protects;
+                nothing was deleted.
             StoreError: the store failed; what was not deleted stays for the next time.
         """
         protected = self._protected_by_marks()  # first: a damaged mark stops everything
@@ -191,10 +167,9 @@ class Repository:
         protected |= {blob.file for manifest in kept for blob in manifest.blobs}
         candidates: set[str] = {blob.file for manifest in doomed for blob in manifest.blobs}
         if len(kept) == len(ids):  # else a manifest that cannot be read may name any of the others
-            candidates |= set(self.blobs())
+            candidates |= set(self.blobs.present())
         for file in sorted(candidates - protected):
-            self.store.delete(f"{self.run}/blobs/{file}")
-            self._trusted.discard(file)
+            self.blobs.delete(file)
 
     def open_run(self, created: float, run_id: str) -> None:
         """Write `run.json` if this run is new; else see that this version may work on it.
@@ -223,61 +198,39 @@ class Repository:
         try:
             return unseal(self._read_small(name, name))
         except ValueError as error:
-            raise _damaged(name, str(error)) from error
-
-    def _check_sizes(self, manifest: Manifest) -> None:
-        # Before any memory is asked for: a file may be a thousand times what it should be.
-        present = self.blobs()
-        for blob in manifest.blobs:
-            size = present.get(blob.file)
-            if size is None and not self.store.properties.lists_lag:
-                raise _damaged(manifest.id, f"its file blobs/{blob.file} is missing")
-            if size is not None and size != blob.size:
-                raise _damaged(manifest.id, f"its file blobs/{blob.file} has {size} bytes, written were {blob.size}")
+            raise CheckpointDamaged(
+                problem=f"The file {name} of the run {self.run!r} is damaged: {error}.",
+                remedy="Nothing was deleted; `colabkeep verify` shows the whole run.",
+            ) from error
 
     def _protected_by_marks(self) -> set[str]:
-        return {file for id in self.aside() for file in self.sealed_record(f"aside/{id}.json")["protects"]}
+        found: set[str] = set()
+        for id in self.aside():
+            protects = self.sealed_record(f"aside/{id}.json").get("protects")
+            if not isinstance(protects, list):
+                raise damaged(id, f"the mark aside/{id}.json does not say what it protects")
+            found.update(map(str, protects))
+        return found
 
-    def _good(self, blob: BlobRef) -> bool:
-        if blob.file not in self._trusted:
-            try:
-                self.read_blob(blob, blob.file)
-            except CheckpointDamaged:
-                return False
-        return True
+    def _lost(self, manifest: Manifest) -> list[BlobRef]:
+        if self.store.properties.lists_lag:
+            return []
+        try:
+            present = self.blobs.present()
+        except StoreError:
+            return []  # all was written; only this second look failed
+        return [blob for blob in manifest.blobs if present.get(blob.file) != blob.size]
 
-    def _names(self, folder: str) -> list[str]:
-        prefix = f"{self.run}/{folder}/"
-        return [entry.name[len(prefix) :] for entry in self.store.list(prefix[:-1])]
+    def _ids_in(self, folder: str) -> set[str]:
+        names = (name.removesuffix(".json") for name in self.files(folder) if name.endswith(".json"))
+        return {name for name in names if CHECKPOINT_ID.fullmatch(name)}
 
     def _read_small(self, name: str, id: str) -> bytes:
         try:
             with self.store.get(f"{self.run}/{name}") as reader:
-                return reader.read(_SMALL)
+                return read_up_to(reader, SMALL + 1)
         except ObjectNotFound as error:
-            raise _damaged(id, f"{name} is missing") from error
-
-
-def _read_exactly(reader: Any, size: int) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    filled = 0
-    while filled < size:
-        n = reader.readinto(view[filled : filled + CHUNK])
-        if not n:
-            raise ValueError(f"is cut short ({filled} of {size} bytes)")
-        filled += n
-    if reader.read(1):
-        raise ValueError(f"is longer than it was written ({size} bytes)")
-    return data
-
-
-def _sha256(data: bytearray) -> str:
-    digest = hashlib.sha256()
-    view = memoryview(data)
-    for start in range(0, len(view), CHUNK):
-        digest.update(view[start : start + CHUNK])
-    return digest.hexdigest()
+            raise damaged(id, f"{name} is missing") from error
 
 
 def _blob_numbers(node: Any) -> set[int]:
@@ -293,10 +246,3 @@ def _blob_numbers(node: Any) -> set[int]:
         elif isinstance(node, list):
             todo.extend(node)
     return found
-
-
-def _damaged(id: str, why: str) -> CheckpointDamaged:
-    return CheckpointDamaged(
-        problem=f"Checkpoint {id} cannot be used: {why}.",
-        remedy="An older one is used if there is one. Nothing was deleted; `colabkeep verify` shows the whole run.",
-    )

@@ -46,10 +46,11 @@ def newest_first(repository: Repository) -> list[str]:
     return sorted(repository.ids(), key=age, reverse=True)
 
 
-def load_newest(repository: Repository, said: Callable[[str, str], None]) -> Loaded | None:
+def load_newest(repository: Repository, said: Callable[[str, str], None], *, marking: bool = True) -> Loaded | None:
     """The newest checkpoint that is whole, or None if the run has none at all.
 
-    `said` is called with (id, why) for each one walked past. Damaged ones are set aside for good;
+    `said` is called with (id, why) for each one walked past. Damaged ones are set aside for good, unless `marking`
+    is False (a reader that does not hold the run's lock: a training may be pruning under its hands);
     one that the store only failed to read is tried again next time.
 
     Raises:
@@ -62,7 +63,7 @@ def load_newest(repository: Repository, said: Callable[[str, str], None]) -> Loa
         except (CheckpointDamaged, CheckpointUnsupported, StoreError) as error:
             reasons.append(f"{id}: {error.problem}")
             said(id, error.problem)
-            if isinstance(error, CheckpointDamaged):
+            if marking and isinstance(error, CheckpointDamaged):
                 _set_aside(repository, id, error.problem, said)
     if not reasons:
         return None

@@ -8,11 +8,12 @@ that the text could choose.
 from __future__ import annotations
 
 import base64
+import re
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any
 
 from colabkeep.vocabulary.errors import NotStorable
@@ -23,6 +24,7 @@ __all__ = ["decode", "encode"]
 _FACTORIES: dict[str, Callable[[], Any] | None] = {
     "": None, "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str, "bool": bool,
 }  # fmt: skip
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # two neighbours would come back from JSON as one character
 _JSON_INTS = 2**63  # larger ones go as hexadecimal: other readers, and Python's own digit limit, stop at some point
 
 
@@ -33,8 +35,10 @@ def encode(value: Tree, path: str, put: Callable[[HostTensor, str], list[Any]]) 
         NotStorable: a value of a type that is not listed in `colabkeep.vocabulary.state.Tree`.
     """
     kind = type(value)
-    if value is None or kind is bool or kind is str:
+    if value is None or kind is bool:
         return value
+    if kind is str:
+        return value if _is_plain(value) else {"$text": value.encode("utf-8", "surrogatepass").hex()}
     if kind is int:
         return value if -_JSON_INTS <= value < _JSON_INTS else {"$int": hex(value)}
     if kind is float:
@@ -43,11 +47,9 @@ def encode(value: Tree, path: str, put: Callable[[HostTensor, str], list[Any]]) 
         return {"$tensor": put(value, path)}
     if kind is list:
         return [encode(member, f"{path}[{i}]", put) for i, member in enumerate(value)]
-    if kind is dict and all(type(key) is str and key[:1] != "$" for key in value):
+    if kind is dict and all(type(key) is str and key[:1] != "$" and _is_plain(key) for key in value):
         return {key: encode(member, f"{path}.{key}", put) for key, member in value.items()}
     writer = _WRITERS.get(kind)
-    if writer is None and isinstance(value, Path):
-        return {"$path": str(value)}
     if writer is None:
         raise NotStorable(
             problem=f"{path} is a {kind.__module__}.{kind.__qualname__}; it cannot be stored without pickle.",
@@ -83,6 +85,10 @@ def _pairs(value: Any, path: str, put: Callable[[HostTensor, str], list[Any]]) -
     ]
 
 
+def _is_plain(text: str) -> bool:
+    return text.isascii() or _SURROGATE.search(text) is None
+
+
 def _members(value: Any, path: str, put: Callable[[HostTensor, str], list[Any]]) -> list[Any]:
     return [encode(member, f"{path}[{i}]", put) for i, member in enumerate(value)]
 
@@ -96,6 +102,17 @@ def _write_defaultdict(value: Any, path: str, put: Callable[[HostTensor, str], l
         remedy="Use a plain dict, or int, float, str, bool, list, dict or set as the factory.",
         path=path,
     )
+
+
+def _write_datetime(value: datetime, path: str, _: object) -> Any:
+    text = value.isoformat()
+    if repr(datetime.fromisoformat(text)) != repr(value):
+        raise NotStorable(
+            problem=f"{path} is a datetime with a time zone by name ({value!r:.120}), which cannot be stored exactly.",
+            remedy="Store it in UTC: value.astimezone(datetime.timezone.utc).",
+            path=path,
+        )
+    return {"$datetime": text}
 
 
 _WRITERS: dict[type, Callable[[Any, str, Callable[[HostTensor, str], list[Any]]], Any]] = {
@@ -114,7 +131,11 @@ _WRITERS: dict[type, Callable[[Any, str, Callable[[HostTensor, str], list[Any]]]
     bytearray: lambda v, p, put: {"$bytearray": base64.b64encode(v).decode()},
     range: lambda v, p, put: {"$range": [v.start, v.stop, v.step]},
     slice: lambda v, p, put: {"$slice": _members((v.start, v.stop, v.step), p, put)},
-    datetime: lambda v, p, put: {"$datetime": v.isoformat()},
+    PosixPath: lambda v, p, put: {"$path": str(v)},
+    WindowsPath: lambda v, p, put: {"$path": str(v)},
+    PurePosixPath: lambda v, p, put: {"$posixpath": str(v)},
+    PureWindowsPath: lambda v, p, put: {"$windowspath": str(v)},
+    datetime: _write_datetime,
     date: lambda v, p, put: {"$date": v.isoformat()},
     timedelta: lambda v, p, put: {"$timedelta": [v.days, v.seconds, v.microseconds]},
 }
@@ -126,6 +147,7 @@ def _mapping(pairs: Any, get: Callable[[Any], HostTensor]) -> dict[Any, Tree]:
 
 _READERS: dict[str, Callable[[Any, Callable[[Any], HostTensor]], Any]] = {
     "$int": lambda n, get: int(n, 16),
+    "$text": lambda n, get: bytes.fromhex(n).decode("utf-8", "surrogatepass"),
     "$float": lambda n, get: struct.unpack(">d", bytes.fromhex(n))[0],
     "$tensor": lambda n, get: get(n),
     "$tag": lambda n, get: Tagged(_text(n[0]), decode(n[1], get)),
@@ -141,6 +163,8 @@ _READERS: dict[str, Callable[[Any, Callable[[Any], HostTensor]], Any]] = {
     "$bytes": lambda n, get: base64.b64decode(n, validate=True),
     "$bytearray": lambda n, get: bytearray(base64.b64decode(n, validate=True)),
     "$path": lambda n, get: Path(_text(n)),
+    "$posixpath": lambda n, get: PurePosixPath(_text(n)),
+    "$windowspath": lambda n, get: PureWindowsPath(_text(n)),
     "$range": lambda n, get: range(*n),
     "$slice": lambda n, get: slice(*decode(n, get)),
     "$datetime": lambda n, get: datetime.fromisoformat(n),

@@ -34,10 +34,11 @@ class Writer:
         with self._changed:
             if self._job is not None or self._closing:
                 raise RuntimeError("the writer is busy or closed")
-            self._job = job
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="colabkeep-writer", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="colabkeep-writer", daemon=True)
+                thread.start()  # raises where no more threads are to be had: then nothing was submitted
+                self._thread = thread
+            self._job = job
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:

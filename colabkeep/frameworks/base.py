@@ -11,8 +11,8 @@ any object with `state_dict` and `load_state_dict`; the adapter finds out which.
 part are the user's own: wrappers that only wrap (compiled, data-parallel) leave no trace in them,
 and optimizer state is kept by *parameter name*, never by index.
 
-The tree of a model has its parameters and persistent buffers under "weights", by name; that of an object with
-a state_dict has what it told under "state". Inside, a `HostTensor` or `Tagged` that an object told is passed on as it is.
+The tree of a model has its parameters and persistent buffers under "weights", by name; that of an object
+with a state_dict has what it told under "state". A `HostTensor` or `Tagged` in it is passed on as it is.
 
 **Exactness.** capture → restore into fresh, equally built objects MUST give every tensor the same
 dtype, shape and bits, every plain value the same type and value, ties where there were ties, and no
@@ -34,6 +34,7 @@ __all__ = [
     "Boundary",
     "Data",
     "Framework",
+    "Inexact",
     "LoaderState",
     "Training",
     "TrainingOptions",
@@ -147,6 +148,12 @@ class Batch:
     samples: int | None
 
 
+class Inexact(str):
+    """A sentence that says why the continuation is not bit for bit that of an uninterrupted run."""
+
+    __slots__ = ()
+
+
 class LoaderState(Protocol):
     """One epoch of one loader, positioned. Iterating gives batches from the position on.
 
@@ -161,7 +168,8 @@ class LoaderState(Protocol):
     """Does `state` depend on how many batches were read (a loader with a state of its own)?"""
 
     notes: Sequence[str]
-    """Sentences for the user: a replay and its expected time, a changed batch size."""
+    """Sentences for the user, more of them as they come up: a replay and its expected time, or, as `Inexact`, what
+    costs the exactness (a changed batch size)."""
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches that are left. Called once."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any
 
-from colabkeep.frameworks.base import Batch, LoaderState
+from colabkeep.frameworks.base import Batch, Inexact, LoaderState
 from colabkeep.frameworks.batches import NUMPY, Arrays, crc, leading, own_state, put_own_state
 from colabkeep.frameworks.streams import NEUTRAL, Aside, Kinds, Streams
 from colabkeep.vocabulary.errors import Incompatible, NotStorable, UsageError
@@ -52,7 +52,7 @@ class IterableData:
         set_epoch(epoch, loader)
         streams = Streams.of(self._kinds, loader)
         if isinstance(loader, Sequence):
-            return SequenceEpoch(loader, place, Streams() if type(loader) in (list, tuple) else streams)
+            return SequenceEpoch(loader, place, None if type(loader) in (list, tuple) else streams)
         owner = loader if isinstance(loader, Stateful) else None
         readable: Any = loader  # has __iter__ or __getitem__
         return self.replay(Source(readable, streams, owner=owner, length=length_of(loader)), place, state)
@@ -80,22 +80,21 @@ class IterableData:
 
 
 class SequenceEpoch:
-    """One pass over a sequence of batches. What drawing its members costs in randomness is seeded by position."""
+    """One pass over a sequence of batches. What drawing its members costs in randomness is seeded by position;
+    `streams` is None for one that draws nothing."""
 
     positional = False
     notes: Sequence[str] = ()
 
-    def __init__(self, batches: Sequence[Any], place: Place, streams: Streams) -> None:
+    def __init__(self, batches: Sequence[Any], place: Place, streams: Streams | None) -> None:
         self._sequence = batches
         self._place = place
         self._streams = streams
         self.length: int | None = len(batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        place = self._place
-        for position in range(place.batches, len(self._sequence)):
-            with Aside(self._streams, derive(place.seed, "batch", place.epoch, position)):
-                value = self._sequence[position]
+        for position in range(self._place.batches, len(self._sequence)):
+            value = self._at(position)
             yield Batch(value, leading(value))
 
     def state(self) -> Tree:
@@ -103,6 +102,12 @@ class SequenceEpoch:
 
     def close(self) -> None:
         pass
+
+    def _at(self, position: int) -> Any:
+        if self._streams is None:
+            return self._sequence[position]
+        with Aside(self._streams, derive(self._place.seed, "batch", self._place.epoch, position)):
+            return self._sequence[position]
 
 
 def _close_generator(iterator: Any) -> None:
@@ -162,8 +167,10 @@ class Replay:
             self.note(self._expectation())
         elif place.batches and source.workers:
             self.note(
-                "The loader continues from its own state, which does not cover the random streams of its workers: "
-                "the continuation is bit-exact only if they draw nothing."
+                Inexact(
+                    "the loader continues from its own state, which does not cover the random streams of its workers: "
+                    "the continuation is bit-exact only if they draw nothing"
+                )
             )
 
     @property
@@ -238,8 +245,10 @@ class Replay:
         self.note(f"Read {self._batches} batches again in {_duration(self._seconds)}.")
         if self._crc != self._stored.get("crc", self._crc):
             self.note(
-                "The batches that were read again are not those of the first time, so the continuation is not "
-                "bit-exact: the loader draws from a source of randomness, or of order, that colabkeep cannot see."
+                Inexact(
+                    "the batches that were read again are not those of the first time, so the continuation is not "
+                    "bit-exact: the loader draws from a source of randomness, or of order, that colabkeep cannot see"
+                )
             )
 
     def _next(self) -> Any:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from colabkeep.frameworks.base import Inexact
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.history import History
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Position
 from colabkeep.session.signals import StopRequests
-from colabkeep.vocabulary.events import EpochDone, Event, MetricsLogged, Noted, RunStarted, RunStopped, StepDone
+from colabkeep.vocabulary.events import (
+    EpochDone,
+    Event,
+    MetricsLogged,
+    Noted,
+    RestoredInexactly,
+    RunStarted,
+    RunStopped,
+    StepDone,
+)
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.progress import Progress
 
@@ -92,7 +102,7 @@ class Run:
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(RunStopped(reason=self.stopped, progress=self.progress, checkpoint=self.checkpoint))
             self._saver.close()
-            self._settle()
+            _settle(self, self._spec)
             self._announcer.drain()
         finally:
             self._session.lock.release()
@@ -142,11 +152,13 @@ class Run:
             Incompatible: the data set or its order is not the one of the run.
         """
         opened = self._position.open(loader)
-        for note in opened.notes:
-            self._announcer.tell(Noted(text=note))
+        told = _tell_notes(self, opened.notes, 0)
         for batch in self._position.batches(opened):
+            if len(opened.notes) > told:
+                told = _tell_notes(self, opened.notes, told)
             yield batch
             self.poll()
+        _tell_notes(self, opened.notes, told)
 
     def step(self, loss: Any = None) -> None:
         """One optimizer update is done: count it, save if due, stop if it is time.
@@ -214,15 +226,6 @@ class Run:
         """Hand an event to the observers and the journal."""
         self._announcer.tell(event)
 
-    def _settle(self) -> None:
-        """Let slower storage catch up, for a bounded time; say so if it did not."""
-        store = self._spec.store
-        if not store.flush(_CATCH_UP):
-            text = f"{store.url} has not caught up yet: the newest checkpoint is on this machine's disk only."
-            self._announcer.tell(Noted(text=f"{text} Run the cell again while the machine lives, and it is sent."))
-        if self._spec.closes_store:
-            store.close()
-
     def _end_epoch(self) -> None:
         epoch, now = self.progress.epoch, self._spec.clock.monotonic()
         progress = self._position.end_epoch(self._seconds(now))
@@ -244,3 +247,20 @@ class Run:
 
     def _seconds(self, now: float) -> float:
         return (self.resumed_from.progress.seconds if self.resumed_from else 0.0) + now - self._began
+
+
+def _tell_notes(run: Run, notes: Sequence[str], told: int) -> int:
+    """Tell what a loader noted since the first `told` notes."""
+    for note in notes[told:]:
+        inexact = RestoredInexactly(checkpoint=run.checkpoint or "", reason=note)
+        run.tell(inexact if isinstance(note, Inexact) else Noted(text=note))
+    return len(notes)
+
+
+def _settle(run: Run, spec: RunSpec) -> None:
+    """Let slower storage catch up, for a bounded time; say so if it did not."""
+    if not spec.store.flush(_CATCH_UP):
+        text = f"{spec.store.url} has not caught up yet: the newest checkpoint is on this machine's disk only."
+        run.tell(Noted(text=f"{text} Run the cell again while the machine lives, and it is sent."))
+    if spec.closes_store:
+        spec.store.close()

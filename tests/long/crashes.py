@@ -48,7 +48,16 @@ class Setting:
     """What changes from run to run."""
 
     accumulate: int
-    keep_last: int
+    keep_last: int = 2
+    every: int = 3  # steps between saves, beside the ends of epochs
+
+
+SETTINGS = [
+    Setting(accumulate=accumulate, keep_last=keep_last, every=every)
+    for every in (3, 10)
+    for keep_last in (1, 2)
+    for accumulate in (1, 3)
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +109,8 @@ def session(setting: Setting, folder: Path, workers: int, say: Say) -> None:
     )
     words["callbacks"] = (*words["callbacks"], tell)
     store = FaultyStore(DirectoryStore(folder), at=say)
-    colabkeep.resumable_fit(
-        **words, run_name=RUN, storage=store, keep_last=setting.keep_last, save_every=[1, "3 steps"]
-    )
+    save_every = [1, f"{setting.every} steps"]
+    colabkeep.resumable_fit(**words, run_name=RUN, storage=store, keep_last=setting.keep_last, save_every=save_every)
 
 
 def one_life(trial: Trial, workers: int, moment: Moment | None) -> bool:
@@ -153,10 +161,11 @@ def place(told: list[Message]) -> str:
     return "in a validation" if training[-1] == "measured" else "between saves"
 
 
-def some_moment(chance: random.Random) -> Moment:
+def some_moment(chance: random.Random, length: float) -> Moment:
+    """Anywhere in a session that would last `length` seconds, or aimed at what is short and delicate."""
     kind = chance.random()
     if kind < 0.4:
-        return Moment(sign="", nth=0, delay=chance.uniform(0, 0.8))
+        return Moment(sign="", nth=0, delay=chance.uniform(0, length))
     if kind < 0.7:
         return Moment(sign=f"before put {RUN}/blobs", nth=chance.randint(1, 6), delay=chance.uniform(0, 0.02))
     if kind < 0.85:
@@ -164,14 +173,12 @@ def some_moment(chance: random.Random) -> Moment:
     return Moment(sign="measured", nth=chance.randint(1, 4), delay=chance.uniform(0, 0.005))
 
 
-def one_trial(setting: Setting, folder: Path, kills: int, chance: random.Random) -> Trial:
+def one_trial(trial: Trial, kills: int, chance: random.Random, length: float) -> None:
     """A run that is killed `kills` times at most, and then finishes."""
-    trial = Trial(setting=setting, folder=folder)
-    while len(trial.kills) < kills and one_life(trial, chance.choice((0, 1, 2)), some_moment(chance)):
+    while len(trial.kills) < kills and one_life(trial, chance.choice((0, 1, 2)), some_moment(chance, length)):
         pass
     if len(trial.kills) == kills:
         one_life(trial, chance.choice((0, 1, 2)), None)
-    return trial
 
 
 def faults(trial: Trial, whole: Trial) -> list[str]:
@@ -196,18 +203,19 @@ def campaign(kills: int, seed: int, folder: Path) -> dict[str, object]:
     began, chance = time.monotonic(), random.Random(seed)
     torch.set_num_threads(1)  # see the top of `colabkeep.testing.lives`
     # What a first session imports on the way (a second of work) is there for all that are forked from here on.
-    session(Setting(accumulate=1, keep_last=1), folder / "warm-up", 0, lambda *_: None)
-    whole: dict[int, Trial] = {}
-    for accumulate in (1, 3):
-        setting = Setting(accumulate=accumulate, keep_last=2)
-        whole[accumulate] = Trial(setting=setting, folder=folder / f"whole-{accumulate}")
-        one_life(whole[accumulate], 0, None)
+    session(Setting(accumulate=1), folder / "warm-up", 0, lambda *_: None)
+    ready = time.monotonic()
+    whole = {n: Trial(setting=Setting(accumulate=n), folder=folder / f"whole-{n}") for n in (1, 3)}
+    for trial in whole.values():
+        one_life(trial, 0, None)
+    length = (time.monotonic() - ready) / len(whole)
     trials: list[Trial] = []
     differing: dict[str, list[str]] = {}
     while (left := kills - sum(len(trial.kills) for trial in trials)) > 0:
         number = len(trials)
-        setting = Setting(accumulate=(1, 3)[number % 2], keep_last=(1, 2)[number // 2 % 2])
-        trials.append(one_trial(setting, folder / f"run-{number}", min(left, KILLS_PER_RUN), chance))
+        setting = SETTINGS[number % len(SETTINGS)]
+        trials.append(Trial(setting=setting, folder=folder / f"run-{number}"))
+        one_trial(trials[-1], min(left, KILLS_PER_RUN), chance, length)
         wrong = faults(trials[-1], whole[setting.accumulate])
         if wrong:
             differing[f"run {number} ({setting}, workers {trials[-1].workers})"] = wrong

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from colabkeep.frameworks.base import Batch
+from colabkeep.frameworks.base import Batch, Inexact
 from colabkeep.frameworks.batches import leading
 from colabkeep.frameworks.iterables import Place, changed, length_of
 from colabkeep.frameworks.torch.data_adapt import Adapted
@@ -111,7 +111,7 @@ def _notes(loader: DataLoader[Any], stored: Mapping[str, Any], now: Mapping[str,
         yield "in_order=False would leave the order of the batches to chance, so they come in order."
     for name in ("batch size", "drop_last"):
         if stored[name] != now[name]:
-            yield (
+            yield Inexact(
                 f"{name} {stored[name]} → {now[name]} in the middle of an epoch: each sample is still seen once, but "
                 "the weights will not be those of an uninterrupted run."
             )

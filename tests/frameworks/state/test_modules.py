@@ -303,7 +303,8 @@ def test_state_that_only_the_module_knows_is_not_lost_silently(framework: TorchF
         lambda m: m[0].register_buffer("more", torch.ones(3)),
         lambda m: m.__setitem__(1, nn.Identity()),
         lambda m: m.__delitem__(1),
-        lambda m: setattr(m[0], "bias", None), lambda m: setattr(m.mask, "data", m.mask.data.view(torch.int32)),
+        lambda m: setattr(m[0], "bias", None),
+        lambda m: setattr(m.mask, "data", m.mask.data.view(torch.int32)),
         lambda m: setattr(m.mask, "data", m.mask.data[:1]),
     ],
     ids=[
@@ -322,6 +323,16 @@ def test_a_model_changed_between_saves_is_saved_as_it_is(framework: TorchFramewo
     for name, tensor in told.items():
         assert stored[name].dtype == tensor.dtype
         assert torch.equal(stored[name], tensor)
+
+
+def test_a_capture_holds_no_gradients(framework: TorchFramework) -> None:
+    """Copying parameters is not a step of anybody's computation: no graph grows in the staging memory."""
+    model = nn.Linear(2, 2)
+    for _ in range(2):
+        snapshot = framework.capture({"model": model}).finish()
+        memory = snapshot.parts["model"]["weights"]["weight"].data.obj.memory
+        assert not memory.requires_grad
+        snapshot.release()
 
 
 def test_memory_of_a_part_that_is_gone_is_let_go(framework: TorchFramework) -> None:

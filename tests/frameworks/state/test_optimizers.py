@@ -335,6 +335,19 @@ def test_state_that_appears_or_is_replaced_is_seen(framework: TorchFramework) ->
     assert [group["params"] for group in tree["groups"]][1] == ["group1.0"]
 
 
+def test_names_follow_the_parts_and_the_groups(framework: TorchFramework) -> None:
+    """A part under another name, or parameters in another order, are not saved under yesterday's names."""
+    parts = maker(lambda p: optim.SGD(p, lr=0.1))()
+
+    def names(now: Parts) -> list[str]:
+        return captured(framework, now)["optimizer"]["groups"][0]["params"]
+
+    assert names(parts)[0] == "model.first.weight"
+    assert names({"net": parts["model"], "optimizer": parts["optimizer"]})[0] == "net.first.weight"
+    parts["optimizer"].param_groups[0]["params"].reverse()
+    assert names({"net": parts["model"], "optimizer": parts["optimizer"]})[0] == "net.second.bias"
+
+
 def test_settings_that_choose_a_kernel_stay_behind_on_another_kind_of_device(framework: TorchFramework) -> None:
     """A fused optimizer of a GPU resumes on a machine where fused kernels may not exist."""
     trees = captured(framework, maker(lambda p: optim.AdamW(p, fused=True, weight_decay=0.25))())

@@ -1,0 +1,122 @@
+"""The packs of a run in its store: named by their content, written once, trusted once they were hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from colabkeep._engine.packs import Pack, unpack
+from colabkeep._engine.reading import read_exactly, sha256_of, sha256_of_stream
+from colabkeep.stores.base import Store
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NameTaken, ObjectNotFound
+from colabkeep.vocabulary.manifest import BlobRef
+from colabkeep.vocabulary.state import HostTensor
+
+__all__ = ["Blobs", "damaged"]
+
+
+class Blobs:
+    """The files below `<run>/blobs`. `id` is the checkpoint on whose behalf one is read, for the error's text."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self._folder = f"{run}/blobs"
+        self._trusted: set[str] = set()  # files whose bytes this session wrote or hashed
+
+    def present(self) -> dict[str, int]:
+        """File → size in bytes."""
+        return {entry.name[len(self._folder) + 1 :]: entry.size for entry in self._store.list(self._folder)}
+
+    def read(self, blob: BlobRef, id: str) -> dict[str, HostTensor]:
+        """The tensors of one blob, its size and digest checked; views of one fresh buffer.
+
+        Raises:
+            CheckpointDamaged: its bytes are not those that were written.
+            CheckpointUnsupported: it does not fit into this machine's memory.
+            StoreError: the store failed.
+        """
+        try:
+            with self._store.get(self._name(blob.file)) as reader:
+                data = read_exactly(reader, blob.size)
+            if sha256_of(data) != blob.sha256:
+                raise ValueError("is not what was written (its digest differs)")
+            self._trusted.add(blob.file)
+            return unpack(data)
+        except ObjectNotFound as error:
+            raise damaged(id, f"its file blobs/{blob.file} is missing") from error
+        except ValueError as error:
+            raise damaged(id, f"its file blobs/{blob.file} {error}") from error
+        except MemoryError as error:
+            raise CheckpointUnsupported(
+                problem=f"Checkpoint {id} cannot be used here: blobs/{blob.file} needs {blob.size} bytes of memory.",
+                remedy="Use a machine with more memory. Nothing was changed.",
+            ) from error
+
+    def check_sizes(self, blobs: Sequence[BlobRef], id: str) -> None:
+        """See, before any memory is asked for, that the files are as large as they should be.
+
+        Raises:
+            CheckpointDamaged: one is not, or is missing.
+        """
+        present = self.present()
+        for blob in blobs:
+            size = present.get(blob.file)
+            if size is None and not self._store.properties.lists_lag:
+                raise damaged(id, f"its file blobs/{blob.file} is missing")
+            if size is not None and size != blob.size:
+                raise damaged(id, f"its file blobs/{blob.file} has {size} bytes, written were {blob.size}")
+
+    def put(self, pack: Pack, session: str, present: Mapping[str, int]) -> tuple[BlobRef, int]:
+        """Make sure the pack's bytes are in the store; returns its reference and the bytes written.
+
+        A blob that is there already is referenced, once its bytes are known to be good. One that is
+        damaged is not touched: a good copy is written beside it under the session's name.
+
+        Raises:
+            CheckpointDamaged: the copy is damaged too.
+            StoreError: the store failed.
+        """
+        for name in (pack.sha256, f"{pack.sha256}-{session}"):
+            blob = BlobRef(sha256=pack.sha256, size=pack.size, file=f"{name}.safetensors")
+            if blob.file not in present:
+                with suppress(NameTaken):  # the listing is older, or lags
+                    self._store.put(self._name(blob.file), pack)
+                    self._trusted.add(blob.file)
+                    return blob, pack.size
+            if self._good(blob):
+                return blob, 0
+        raise CheckpointDamaged(
+            problem=f"blobs/{pack.sha256}.safetensors and the copy beside it are both not what was written.",
+            remedy="This storage changes what it is given: choose another with storage=….",
+        )
+
+    def distrust(self, blob: BlobRef) -> None:
+        """Its bytes are not what they were: hash them before they are referenced again."""
+        self._trusted.discard(blob.file)
+
+    def delete(self, file: str) -> None:
+        """Remove one file."""
+        self._store.delete(self._name(file))
+        self._trusted.discard(file)
+
+    def _good(self, blob: BlobRef) -> bool:
+        if blob.file not in self._trusted:
+            try:
+                with self._store.get(self._name(blob.file)) as reader:
+                    if sha256_of_stream(reader) != (blob.size, blob.sha256):
+                        return False
+            except ObjectNotFound:
+                return False
+            self._trusted.add(blob.file)
+        return True
+
+    def _name(self, file: str) -> str:
+        return f"{self._folder}/{file}"
+
+
+def damaged(id: str, why: str) -> CheckpointDamaged:
+    """The error for a checkpoint that cannot be used."""
+    return CheckpointDamaged(
+        problem=f"Checkpoint {id} cannot be used: {why}.",
+        remedy="An older one is used if there is one. Nothing was deleted; `colabkeep verify` shows the whole run.",
+    )

@@ -1,0 +1,70 @@
+"""Bytes from a store's reader, in bounded pieces: a reader may give less than it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["CHUNK", "SMALL", "read_exactly", "read_up_to", "sha256_of", "sha256_of_stream"]
+
+CHUNK = 2**20
+"""Bytes handled at a time: hashing and writing let other threads run for as long as a chunk takes."""
+
+SMALL = 64 * 2**20
+"""Bytes; manifests, leases, marks and journal segments are never larger."""
+
+
+def read_up_to(reader: Any, size: int) -> bytes:
+    """The next `size` bytes, fewer only where the object ends."""
+    found = bytearray()
+    while len(found) < size:
+        piece = reader.read(min(CHUNK, size - len(found)))
+        if not piece:
+            break
+        found += piece
+    return bytes(found)
+
+
+def read_exactly(reader: Any, size: int) -> bytearray:
+    """The `size` bytes of an object.
+
+    Raises:
+        ValueError: it has fewer or more.
+        MemoryError: this machine cannot hold them.
+    """
+    data = bytearray(size)
+    view = memoryview(data)
+    filled = 0
+    while filled < size:
+        n = reader.readinto(view[filled : filled + CHUNK])
+        if not n:
+            raise ValueError(f"is cut short ({filled} of {size} bytes)")
+        filled += n
+    if reader.read(1):
+        raise ValueError(f"is longer than it was written ({size} bytes)")
+    return data
+
+
+def sha256_of(data: bytearray) -> str:
+    """The hex digest of bytes in memory."""
+    digest = hashlib.sha256()
+    view = memoryview(data)
+    for start in range(0, len(view), CHUNK):
+        digest.update(view[start : start + CHUNK])
+    return digest.hexdigest()
+
+
+def sha256_of_stream(reader: Any) -> tuple[int, str]:
+    """Size and hex digest of what is left to read, holding one chunk at a time."""
+    digest, size = hashlib.sha256(), 0
+    for piece in _pieces(reader):
+        digest.update(piece)
+        size += len(piece)
+    return size, digest.hexdigest()
+
+
+def _pieces(reader: Any) -> Iterator[memoryview]:
+    buffer = memoryview(bytearray(CHUNK))
+    while count := reader.readinto(buffer):
+        yield buffer[:count]
