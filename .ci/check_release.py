@@ -28,7 +28,8 @@ def wheel_problems(wheel: zipfile.ZipFile, version: str) -> list[str]:
     problems += [f"the wheel lacks {name}" for name in sorted(wanted - set(names))]
     if problems:
         return problems
-    metadata = email.message_from_bytes(wheel.read(f"{info}/METADATA"))
+    head, _, description = wheel.read(f"{info}/METADATA").partition(b"\n\n")
+    metadata = email.message_from_bytes(head)
     expected = {
         "Name": "colabkeep",
         "Version": version,
@@ -40,7 +41,7 @@ def wheel_problems(wheel: zipfile.ZipFile, version: str) -> list[str]:
     problems += [
         f"{key} is {metadata[key]!r}, not {value!r}" for key, value in expected.items() if metadata[key] != value
     ]
-    if metadata.get_payload() != (ROOT / "README.md").read_text():
+    if description != (ROOT / "README.md").read_bytes():
         problems.append("the description is not README.md")
     if "colabkeep = colabkeep.faces.cli:main" not in wheel.read(f"{info}/entry_points.txt").decode():
         problems.append("the command `colabkeep` is not declared")
@@ -50,8 +51,6 @@ def wheel_problems(wheel: zipfile.ZipFile, version: str) -> list[str]:
 def installed_problems(wheel: zipfile.ZipFile) -> list[str]:
     """Where the installed package differs from the wheel."""
     home = Path(importlib.metadata.distribution("colabkeep").locate_file(""))
-    if ROOT in home.resolve().parents or home.resolve() == ROOT:
-        return [f"the package is not installed: {home} is the source folder"]
     problems = []
     for name in wheel.namelist():
         if name.startswith("colabkeep/"):
@@ -75,7 +74,8 @@ def main(folder: Path) -> int:
     with tarfile.open(sdist_path) as sdist:
         if f"colabkeep-{version}/LICENSE" not in sdist.getnames():
             problems.append("the sdist lacks LICENSE")
-    if f"## [{version}]" not in (text := (ROOT / "CHANGELOG.md").read_text()) and "## [Unreleased]" not in text:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    if f"## [{version}]" not in changelog and "## [Unreleased]" not in changelog:
         problems.append(f"CHANGELOG.md has neither a section [{version}] nor [Unreleased]")
     for problem in problems:
         print(f"check_release: {problem}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from colabkeep._engine.packs import Pack, unpack
+from colabkeep._engine.packs import Extent, Pack, read_layout, unpack
 from colabkeep._engine.reading import read_exactly, sha256_of, sha256_of_stream
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NameTaken, ObjectNotFound
@@ -51,6 +51,20 @@ class Blobs:
                 problem=f"Checkpoint {id} cannot be used here: blobs/{blob.file} needs {blob.size} bytes of memory.",
                 remedy="Use a machine with more memory. Nothing was changed.",
             ) from error
+
+    def layout(self, blob: BlobRef, id: str) -> dict[str, Extent]:
+        """Where the tensors of one blob lie, as its header says; its bytes are not read.
+
+        Raises:
+            CheckpointDamaged: it is missing, or no file of tensors.
+        """
+        try:
+            with self._store.get(self._name(blob.file)) as reader:
+                return read_layout(reader, blob.size)
+        except ObjectNotFound as error:
+            raise damaged(id, f"its file blobs/{blob.file} is missing") from error
+        except ValueError as error:
+            raise damaged(id, f"its file blobs/{blob.file} {error}") from error
 
     def check_sizes(self, blobs: Sequence[BlobRef], id: str) -> None:
         """See, before any memory is asked for, that the files are as large as they should be.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from colabkeep._engine.packs import Pack
 from colabkeep._engine.typed import decode, encode
 from colabkeep.vocabulary.state import HostTensor, Tree
 
-__all__ = ["Encoded", "decode_part", "encode_parts"]
+__all__ = ["Encoded", "decode_part", "encode_parts", "references"]
 
 PACK_BYTES = 256 * 2**20
 """A pack is closed when it has this many bytes: few files for Drive and Kaggle, none too large to send again."""
@@ -120,3 +120,17 @@ def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:
         return decode(node, get)
     except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"a value of the state is not one that colabkeep writes ({error!r:.200})") from error
+
+
+def references(node: Any) -> Iterator[tuple[int, str]]:
+    """The tensors that the JSON form of a part (or of all) names: number of the pack and key, as often as named."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, list):
+            todo.extend(node)
+        elif isinstance(node, dict):
+            match node.get("$tensor"):
+                case [int(number), str(key)]:
+                    yield number, key
+            todo.extend(node.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,9 @@ from colabkeep._engine.repository import Repository
 from colabkeep.stores.base import BytesSource
 from colabkeep.vocabulary.sealed import dumps
 
-__all__ = ["Journal", "read_segment"]
+__all__ = ["SEGMENT_FILE", "Journal", "read_segment"]
+
+SEGMENT_FILE = re.compile(r"([0-9a-f]{8})-(\d{5,9})\.jsonl")
 
 
 class Journal:
@@ -61,7 +64,10 @@ def read_segment(text: bytes) -> list[dict[str, Any]]:
     body += b"\n"
     if text != body + last + b"\n" or last != dumps({"sha256": hashlib.sha256(body).hexdigest()}):
         raise ValueError("it is not what was written (its digest differs)")
-    return [json.loads(line) for line in body.splitlines()]
+    records = [json.loads(line) for line in body.splitlines()]
+    if not all(isinstance(record, dict) for record in records):
+        raise ValueError("a line of it is not a record")
+    return records
 
 
 def _plain(value: Any) -> Any:

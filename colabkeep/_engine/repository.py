@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from colabkeep._engine.blobs import Blobs, damaged
-from colabkeep._engine.codec import decode_part
+from colabkeep._engine.codec import decode_part, references
 from colabkeep._engine.reading import SMALL, read_up_to
 from colabkeep.stores.base import BytesSource, Receipt, Store, check_name
 from colabkeep.vocabulary.errors import (
@@ -90,7 +90,7 @@ class Repository:
             CheckpointDamaged, CheckpointUnsupported, StoreError: as `Blobs.read`.
         """
         wanted = dict(manifest.parts) if parts is None else {name: manifest.parts[name] for name in parts}
-        needed = _blob_numbers(wanted)
+        needed = {number for number, _ in references(wanted)}
         self.blobs.check_sizes(manifest.blobs, manifest.id)
         packs: list[Mapping[str, HostTensor]] = [
             self.blobs.read(blob, manifest.id) if number in needed else {} for number, blob in enumerate(manifest.blobs)
@@ -162,7 +162,7 @@ class Repository:
         for manifest in doomed:
             self.store.delete(f"{self.run}/checkpoints/{manifest.id}.json")
             self._manifests.pop(manifest.id, None)
-        ids = self.ids()
+        ids = self.ids() | self._manifests.keys()  # a listing may lag behind what this session wrote
         kept = self.manifests(ids)
         protected |= {blob.file for manifest in kept for blob in manifest.blobs}
         candidates: set[str] = {blob.file for manifest in doomed for blob in manifest.blobs}
@@ -231,18 +231,3 @@ class Repository:
                 return read_up_to(reader, SMALL + 1)
         except ObjectNotFound as error:
             raise damaged(id, f"{name} is missing") from error
-
-
-def _blob_numbers(node: Any) -> set[int]:
-    found: set[int] = set()
-    todo = [node]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, dict):
-            reference = node.get("$tensor")
-            if isinstance(reference, list) and reference and isinstance(reference[0], int):
-                found.add(reference[0])
-            todo.extend(node.values())
-        elif isinstance(node, list):
-            todo.extend(node)
-    return found

@@ -60,6 +60,23 @@ def unpack_python(packed: Any) -> tuple[Any, ...]:
     return packed["version"], struct.unpack(f"<{len(words) // 4}I", words), packed["gauss"]
 
 
+def _pack_numpy(state: dict[str, Any]) -> dict[str, Any]:
+    """The same for NumPy's global generator; one of another kind, set by the user, is kept as it is told."""
+    if state["bit_generator"] != "MT19937":
+        return state
+    inner = state["state"]
+    return {**state, "state": inner["pos"], "words": inner["key"].astype("<u4").tobytes()}
+
+
+def _unpack_numpy(packed: Any) -> dict[str, Any]:
+    if "words" not in packed:
+        return dict(packed)
+    words = packed["words"]
+    key = struct.unpack(f"<{len(words) // 4}I", words)
+    state = {name: value for name, value in packed.items() if name != "words"}
+    return {**state, "state": {"key": key, "pos": packed["state"]}}
+
+
 class PythonStream:
     """The generator behind `random.random()`."""
 
@@ -100,12 +117,12 @@ class NumpyStream:
             self._look = _numpy_look(module.get_state.__self__)
         look = self._look()  # 0.5 µs, against 25 µs for the state itself
         if look != self._seen:
-            self._seen, self._state = look, module.get_state(legacy=False)
+            self._seen, self._state = look, _pack_numpy(module.get_state(legacy=False))
         return self._state
 
     def write(self, state: Any) -> None:
         # It was in use when the state was read. If it is imported later only, it has to begin from there.
-        importlib.import_module("numpy.random").set_state(state)
+        importlib.import_module("numpy.random").set_state(_unpack_numpy(state))
 
 
 _HEADER = object.__basicsize__

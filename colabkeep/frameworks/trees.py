@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta
 from enum import Enum
-from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from pathlib import PosixPath, WindowsPath
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
@@ -32,7 +32,7 @@ _CONTAINERS = frozenset({*_MAPPINGS, list, tuple, set, frozenset, deque})
 # Exact types: a subclass (an IntEnum, a namedtuple) would come back as something else.
 _PLAIN = frozenset(
     {type(None), bool, int, float, complex, str, bytes, datetime, date, timedelta, slice, range}
-    | {PosixPath, WindowsPath, PurePosixPath, PureWindowsPath}
+    | {PosixPath, WindowsPath}
 )
 
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
+from colabkeep._engine.codec import references
+from colabkeep._engine.lease import fences
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
 from colabkeep._engine.restore import newest_first
 from colabkeep.stores.base import Store
-from colabkeep.vocabulary.errors import CheckpointError, CheckpointNotFound
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound
 from colabkeep.vocabulary.manifest import Manifest
 
-__all__ = ["CheckpointInfo", "checkpoints", "find_run", "run_names"]
+__all__ = [
+    "CheckpointInfo",
+    "PartInfo",
+    "checkpoints",
+    "find_run",
+    "part_sizes",
+    "run_names",
+    "run_record",
+    "sessions",
+]
+
+_OF_A_RUN = re.compile(
+    rf"(.+)/(?:run\.json|checkpoints/{CHECKPOINT_ID.pattern}\.json|blobs/[0-9a-f]{{64}}(?:-[0-9a-f]{{8}})?\.safetensors)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +49,8 @@ class CheckpointInfo:
 
 def run_names(store: Store) -> list[str]:
     """The runs in a store, by name."""
-    parts = (entry.name.split("/") for entry in store.list(""))
-    return sorted({name[0] for name in parts if len(name) > 1 and name[1] in ("run.json", "checkpoints", "blobs")})
+    found = (_OF_A_RUN.fullmatch(entry.name) for entry in store.list(""))
+    return sorted({match[1] for match in found if match is not None})
 
 
 def find_run(store: Store, run: str) -> Repository:
@@ -55,6 +72,59 @@ def checkpoints(repository: Repository) -> list[CheckpointInfo]:
     """The checkpoints of a run, newest first."""
     aside = repository.aside()
     return [_info(repository, id, aside=id in aside) for id in newest_first(repository)]
+
+
+def run_record(repository: Repository) -> dict[str, Any]:
+    """What `run.json` says; empty where it is missing or damaged."""
+    try:
+        return repository.sealed_record("run.json")
+    except CheckpointDamaged:
+        return {}
+
+
+def sessions(repository: Repository) -> list[dict[str, Any]]:
+    """The lease of each session of a run, the latest first: at least its "session" and "fence"."""
+    ordered = sorted(fences(repository).items(), key=lambda item: item[1], reverse=True)
+    return [_lease(repository, session, fence) for session, fence in ordered]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartInfo:
+    """One part of a checkpoint; `bytes` are those of its tensors, each counted once."""
+
+    name: str
+    tensors: int
+    bytes: int
+
+
+def part_sizes(repository: Repository, manifest: Manifest) -> list[PartInfo]:
+    """The parts of a checkpoint. Reads the headers of its blobs only; what it says is not verified.
+
+    Raises:
+        CheckpointDamaged: a blob is missing, or its header is not that of one.
+    """
+    layouts = [repository.blobs.layout(blob, manifest.id) for blob in manifest.blobs]
+    sizes = [{key: extent.end - extent.start for key, extent in layout.items()} for layout in layouts]
+    try:
+        return [_part(name, node, sizes) for name, node in manifest.parts.items()]
+    except (LookupError, TypeError) as error:
+        raise CheckpointDamaged(
+            problem=f"Checkpoint {manifest.id} names a tensor that its blobs do not hold.",
+            remedy="`colabkeep verify` shows the whole run.",
+        ) from error
+
+
+def _part(name: str, node: Any, sizes: list[dict[str, int]]) -> PartInfo:
+    tensors = {(number, key) for number, key in references(node)}
+    return PartInfo(name=name, tensors=len(tensors), bytes=sum(sizes[number][key] for number, key in tensors))
+
+
+def _lease(repository: Repository, session: str, fence: int) -> dict[str, Any]:
+    try:
+        record = repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+    except CheckpointDamaged:
+        record = {}
+    return {**record, "session": session, "fence": fence}
 
 
 def _info(repository: Repository, id: str, *, aside: bool) -> CheckpointInfo:

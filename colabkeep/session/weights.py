@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from colabkeep._engine.repository import Repository
@@ -45,8 +45,12 @@ def load_weights(
     return native
 
 
-def choose(repository: Repository, which: str, best: KeepBest) -> Loaded:
-    """Load "latest", "best" or a checkpoint by its id.
+def choose(
+    repository: Repository, which: str, best: KeepBest, said: Callable[[str, str], None] = lambda *_: None
+) -> Loaded:
+    """Load "latest", "best" or a checkpoint by its id. Changes nothing.
+
+    `said` is called with (id, why) for each one that is newer than the latest and cannot be used.
 
     Raises:
         CheckpointNotFound: there is none.
@@ -56,7 +60,7 @@ def choose(repository: Repository, which: str, best: KeepBest) -> Loaded:
         return load_best(repository, best)
     if which != "latest":
         return load_id(repository, which)
-    loaded = load_newest(repository, lambda *_: None)
+    loaded = load_newest(repository, said, marking=False)
     if loaded is None:
         raise CheckpointNotFound(
             problem=f"The run {repository.run!r} has no checkpoint yet.", remedy="Wait for its first save."

@@ -138,6 +138,18 @@ class StoreContract:
         _has_remedy(caught.value)
         assert _read(store, "run/a") == b"first"
 
+    def test_a_name_taken_in_the_meantime_is_not_overwritten(self, store: Store) -> None:
+        """A put that finds its name free when it starts, and taken when it ends, is refused."""
+
+        def overtake(number: int) -> None:
+            if number == 1:
+                store.put("run/a", BytesSource(b"faster"))
+
+        with pytest.raises(NameTaken):
+            store.put("run/a", ChunkedSource(b"slow", b"er", before=overtake))
+        assert _read(store, "run/a") == b"faster"
+        assert store.sweep("") == 0, "a temporary file was left behind"
+
     def test_what_is_being_written_is_not_seen(self, store: Store) -> None:
         """A reader in the middle of a put finds no object, not a part of one."""
         seen: list[object] = []

@@ -2,7 +2,7 @@
 
     python -m tests.long.crashes --kills 200 [--seed 1] [--json]
 
-Run it from the repository (about three minutes on two cores). A small training with random augmentation, loader
+Run it from the repository (a minute and a half on two cores). A small training with random augmentation, loader
 workers, accumulation, BatchNorm, dropout, tied weights, a per-step schedule, clipping and an EMA is killed in one
 session after another, until it has had its share of kills and may finish. From session to session the number of
 workers changes; from run to run, accumulation and the number of checkpoints kept. The moments are random: anywhere

@@ -13,6 +13,7 @@ import pytest
 from colabkeep.stores._posix import OS_FILES
 from colabkeep.stores.base import BytesSource, Entry
 from colabkeep.stores.directory import DirectoryStore
+from colabkeep.testing.stores import ChunkedSource
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError
 
 
@@ -177,24 +178,39 @@ def test_a_relative_root_stays_where_it_was(tmp_path, monkeypatch):
     assert (tmp_path / "here" / "a").read_bytes() == b"x"
 
 
-def test_the_bytes_and_the_name_are_made_durable_in_this_order(tmp_path):
-    """The file is flushed before it gets its name, and the folder after: a crash shows no torn object."""
-    order = []
+def spied_files(order):
+    """System calls that write their names into `order`."""
 
-    def spy(name, real):
+    def spy(name):
         def call(*args, **options):
             order.append(name)
-            return real(*args, **options)
+            return getattr(OS_FILES, name)(*args, **options)
 
         return call
 
-    names = ("write", "fsync", "link", "unlink")
+    return replace(OS_FILES, **{name: spy(name) for name in ("write", "fsync", "link", "unlink")})
+
+
+def test_the_bytes_and_the_name_are_made_durable_in_this_order(tmp_path):
+    """The file is flushed before it gets its name, and the folder after: a crash shows no torn object."""
+    order = []
     (tmp_path / "run").mkdir()
-    store = DirectoryStore(
-        tmp_path, files=replace(OS_FILES, **{name: spy(name, getattr(OS_FILES, name)) for name in names})
-    )
-    store.put("run/a", BytesSource(b"x"))
+    DirectoryStore(tmp_path, files=spied_files(order)).put("run/a", BytesSource(b"x"))
     assert order == ["write", "fsync", "link", "unlink", "fsync"]
+
+
+def test_a_deletion_is_durable_when_delete_returns(store, root):
+    """A manifest that was deleted before its blobs does not come back after a crash of the machine without them."""
+    order = []
+    DirectoryStore(root, files=spied_files(order)).delete("run/a")
+    assert order == ["unlink", "fsync"]
+
+
+def test_new_folders_are_made_durable(tmp_path):
+    """Each folder made on the way is flushed into its parent, the root's own parents too."""
+    order = []
+    DirectoryStore(tmp_path / "a" / "b", files=spied_files(order)).put("c/d", BytesSource(b"x"))
+    assert order[: order.index("write")] == ["fsync"] * 3
 
 
 def test_short_writes_are_continued(tmp_path):
@@ -202,6 +218,20 @@ def test_short_writes_are_continued(tmp_path):
     files = replace(OS_FILES, write=lambda descriptor, data: os.write(descriptor, data[:7]))
     DirectoryStore(tmp_path, files=files).put("a", BytesSource(bytes(range(100))))
     assert (tmp_path / "a").read_bytes() == bytes(range(100))
+
+
+def test_files_that_cannot_be_told_apart_are_not_mixed_up(store, root):
+    """On a file system without inode numbers, undoing a refused put does not remove what has the name."""
+
+    def unnumbered(call):
+        return lambda *args, **options: os.stat_result((call(*args, **options).st_mode, *[0] * 9))
+
+    other = DirectoryStore(root)
+    files = replace(OS_FILES, stat=unnumbered(OS_FILES.stat), fstat=unnumbered(OS_FILES.fstat))
+    source = ChunkedSource(b"x", before=lambda number: number and other.put("run/b", BytesSource(b"the other's")))
+    with pytest.raises(NameTaken):
+        DirectoryStore(root, files=files).put("run/b", source)
+    assert (root / "run/b").read_bytes() == b"the other's"
 
 
 def test_folders_that_cannot_be_flushed_are_accepted(tmp_path):

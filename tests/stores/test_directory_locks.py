@@ -21,14 +21,31 @@ from colabkeep.vocabulary.errors import StoreBusy, StoreError, StoreUnavailable
 
 _HOLDER = """
 import os, sys, time
+from dataclasses import replace
+from colabkeep.stores._posix import OS_FILES
 from colabkeep.stores.directory import DirectoryStore
+from colabkeep.vocabulary.errors import StoreBusy
 
-lock = DirectoryStore(sys.argv[1]).lock("run/lock", "the first one")
+def cannot(*args, **options):
+    raise OSError(5, "away")
+
+def again():
+    try:
+        DirectoryStore(sys.argv[1]).lock("run/lock", "again").release()
+        os.write(1, b"free\\n")
+    except StoreBusy as error:
+        os.write(1, b"held by %s\\n" % error.holder.encode())
+
+lock = DirectoryStore(sys.argv[1], files={files}).lock("run/lock", "the first one")
+heard, told = os.pipe()
 child = os.fork()
 if child == 0:
     {in_child}
     os.write(1, b"child\\n")
+    os.write(told, b"x")
     time.sleep(600)
+os.close(told)
+os.read(heard, 1)  # the child comes first
 os.write(1, b"holder %d\\n" % child)
 {in_parent}
 time.sleep(600)
@@ -38,16 +55,19 @@ time.sleep(600)
 class Holder:
     """A process that holds the lock and has a forked child which lives on."""
 
-    def __init__(self, folder, *, in_child="pass", in_parent="pass"):
-        program = _HOLDER.format(in_child=in_child, in_parent=in_parent)
+    def __init__(self, folder, *, in_child="pass", in_parent="pass", files="OS_FILES"):
+        program = _HOLDER.format(in_child=in_child, in_parent=in_parent, files=files)
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        words = " ".join(sorted(self.process.stdout.readline() for _ in range(2))).split()
-        if words[:2] != ["child", "holder"]:
-            self.__exit__()
-            raise AssertionError(f"the holder did not start: {words}")
-        self.child = int(words[2])
+        self.lines = []
+        while not self.lines or not self.lines[-1].startswith("holder"):
+            line = self.process.stdout.readline()
+            if not line:
+                self.__exit__()
+                raise AssertionError(f"the holder did not start: {self.lines}")
+            self.lines.append(line.strip())
+        self.child = int(self.lines[-1].split()[1])
 
     def kill(self):
         self.process.kill()
@@ -90,33 +110,48 @@ def test_a_live_holder_is_named_to_the_one_it_refuses(tmp_path):
     ["lock.release()", "del lock", "DirectoryStore(sys.argv[1]).lock('run/other', 'a child').release()"],
 )
 def test_a_child_of_the_holder_cannot_let_go_of_its_lock(tmp_path, in_child):
-    """A forked child may release or forget its copy, or use the store itself: the parent still holds the lock."""
-    with Holder(tmp_path, in_child=in_child), pytest.raises(StoreBusy):
-        DirectoryStore(tmp_path).lock("run/lock", "the second")
+    """A forked child may release or forget its copy, or use the store itself: the parent holds the lock as before,
+    against other processes and against itself."""
+    finished = f"{in_child}; os.write(1, b'child\\n'); os._exit(0)"
+    with Holder(tmp_path, in_child=finished, in_parent="os.waitpid(child, 0); again()") as holder:
+        assert holder.process.stdout.readline() == "held by the first one\n"
+        with pytest.raises(StoreBusy) as caught:
+            DirectoryStore(tmp_path).lock("run/lock", "the second")
+        assert caught.value.holder == "the first one"
 
 
 def test_a_child_of_the_holder_is_refused_like_anyone(tmp_path):
     """The lock is the parent's alone: a forked child that asks for it is told who has it."""
-    child = "\n    ".join(
-        [
-            "from colabkeep.vocabulary.errors import StoreBusy",
-            "try:",
-            "    DirectoryStore(sys.argv[1]).lock('run/lock', 'a child')",
-            "    os._exit(1)",
-            "except StoreBusy as error:",
-            "    assert error.holder == 'the first one'",
-        ]
-    )
-    with Holder(tmp_path, in_child=child), pytest.raises(StoreBusy):
-        DirectoryStore(tmp_path).lock("run/lock", "the second")
+    with Holder(tmp_path, in_child="again()", in_parent="") as holder:
+        assert holder.lines == ["held by the first one", "child", f"holder {holder.child}"]
 
 
-def test_a_lock_released_while_a_child_lives_is_free(tmp_path):
-    """A finished session whose workers are still there does not block the next one, here or in another process."""
-    again = "lock.release(); DirectoryStore(sys.argv[1]).lock('run/lock', 'again').release(); os.write(1, b'again\\n')"
-    with Holder(tmp_path, in_parent=again) as holder:
-        assert holder.process.stdout.readline() == "again\n"
+@pytest.mark.parametrize("files", ["OS_FILES", "replace(OS_FILES, unlink=cannot)"], ids=["tidy", "untidy"])
+def test_a_lock_released_while_a_child_lives_is_free(tmp_path, files):
+    """A finished session whose workers are still there does not block the next one, here or in another process,
+    also when its holder file could not be removed."""
+    with Holder(tmp_path, in_parent="lock.release(); again()", files=files) as holder:
+        assert holder.process.stdout.readline() == "free\n"
         DirectoryStore(tmp_path).lock("run/lock", "the second").release()
+
+
+def test_the_holder_file_of_a_live_process_is_not_tidied_away(tmp_path):
+    """A process in the middle of asking for the lock keeps its holder file, whatever the lock's holder tidies up."""
+    program = (
+        "import os, sys, time\n"
+        "from dataclasses import replace\n"
+        "from colabkeep.stores._posix import OS_FILES\n"
+        "from colabkeep.stores.directory import DirectoryStore\n"
+        "def wait(*args):\n    os.write(1, b'asking\\n')\n    time.sleep(600)\n"
+        "DirectoryStore(sys.argv[1], files=replace(OS_FILES, lockf=wait)).lock('run/lock', 'slow')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE) as slow:
+        try:
+            assert slow.stdout.readline() == b"asking\n"
+            with DirectoryStore(tmp_path).lock("run/lock", "quick"):
+                assert (tmp_path / "run" / f".lock.{slow.pid}.holder").exists()
+        finally:
+            slow.kill()
 
 
 def test_a_refused_attempt_in_the_same_process_does_not_drop_the_lock(tmp_path):

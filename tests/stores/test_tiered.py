@@ -245,6 +245,36 @@ def test_other_bytes_behind_under_the_same_name_are_told_and_left_alone(tiered):
     assert (read(behind, "run/a"), read(behind, "run/b"), read(store, "run/a")) == (b"other", b"data", b"data")
 
 
+def test_an_earlier_session_s_object_of_another_size_behind_is_not_taken_for_it(tiered):
+    """A torn upload of an earlier life is not called safe: the object stays local, and it is told."""
+    front, behind = MemoryStore(), MemoryStore()
+    put(behind, "run/a", b"half")
+    receipt = put(front, "run/a", b"half and half")
+    store = tiered(front, behind)
+    store.sweep("run")
+    assert store.confirm(receipt).rung == "local"
+    assert not store.flush(PATIENCE)
+    assert store.confirm(receipt).rung == "local"
+    assert "run/a is there already" in store.degraded
+
+
+def test_old_bytes_that_wait_to_be_deleted_behind_are_not_taken_for_the_new_ones(tiered):
+    """A name that was deleted and put again is local until the new bytes are there, whatever a listing still shows."""
+    door, behind = Door("before delete"), MemoryStore()
+    store = tiered(behind=FaultyStore(behind, at=door))
+    put(store, "run/a", b"old")
+    assert store.flush(PATIENCE)
+    store.delete("run/a")
+    assert door.reached.wait(PATIENCE)
+    receipt = put(store, "run/a", b"new")
+    assert names(store) == names(behind) == ["run/a"]
+    assert store.confirm(receipt).rung == "local"
+    door.opened.set()
+    assert store.flush(PATIENCE)
+    assert store.confirm(receipt).rung == "sent"
+    assert read(behind, "run/a") == b"new"
+
+
 def test_damage_on_this_machine_is_not_passed_on(tiered, tmp_path):
     """An object whose bytes changed on the local disk before it was copied does not get behind, not even in part."""
     door = Door("before put run/a")

@@ -1,0 +1,46 @@
+"""`python benchmarks [NAME …]`: measure, print, and keep the results beside this file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+from measuring import Setting, facts, kept
+from table import fill, lines
+
+HERE = Path(__file__).parent
+NAMES = ("imports", "loop", "saving", "memory", "background", "durable", "resume", "seeding")
+
+
+def main() -> None:
+    """Measure what was asked for, all by default."""
+    parser = argparse.ArgumentParser(prog="python benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: see that it works, measure nothing")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="where to keep the results")
+    parser.add_argument("--folder", type=Path, help="on the disk to write to (default: the temporary folder)")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(NAMES):
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    for name in arguments.names or NAMES:
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            setting = Setting(quick=arguments.quick, folder=Path(folder))
+            about = facts(setting.folder)
+            figures = kept(import_module(name).run(setting))
+        result = {"name": name, "quick": arguments.quick, "about": about, "figures": figures}
+        (arguments.results / f"{name}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        print(f"{name} (load {about['load']})", *lines(result), sep="\n", flush=True)
+    if arguments.results == HERE / "results":
+        fill(HERE / "README.md", HERE / "results", NAMES)
+    sys.stdout.flush()
+    os._exit(0)  # a process group of a peer's would wait for nobody
+
+
+if __name__ == "__main__":
+    main()

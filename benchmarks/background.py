@@ -1,0 +1,106 @@
+"""How much training is slowed while a save is written behind it, against a bare write of the same bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from durable import views, written
+from measuring import Figure, Setting, figure
+from states import copied, size, stirred, tensors, trained
+from torch import nn
+
+import colabkeep
+
+Busy = Callable[[], bool]
+
+
+def run(setting: Setting) -> list[Figure]:
+    """Two kinds of steps: many tiny ones on one thread, and large products on all cores."""
+    found = _with("tiny steps", _tiny(), 1, setting)
+    found += _with("large steps on all cores", _large(setting.quick), os.cpu_count() or 1, setting)
+    torch.set_num_threads(1)
+    return found
+
+
+def _with(name: str, step: Callable[[], object], threads: int, setting: Setting) -> list[Figure]:
+    torch.set_num_threads(threads)
+    model, optimizer = trained(2 if setting.quick else 500)
+    state = tensors(model, optimizer)
+    pieces = views(copied(state))
+    slower: dict[str, list[float]] = {}
+    worst: dict[str, list[float]] = {}
+    storage = setting.folder / "run"
+    with colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, save_every=None, progress=False) as kept:
+        for epoch in kept.epochs(setting.rounds(8) + 1):
+            stirred(state)
+            idle = _steps(step, _for(0.02 if setting.quick else 0.7))
+            with _bare(pieces, setting.folder / "bare") as busy:
+                bare = _steps(step, busy)
+            os.sync()
+            kept.save()
+            ours = _steps(step, lambda: kept._saver.busy)
+            os.sync()
+            if epoch:
+                for who, times in (("bare write", bare), ("colabkeep", ours)):
+                    slower.setdefault(who, []).append(fmean(times) / fmean(idle))
+                    worst.setdefault(who, []).append((max(times) - max(idle)) * 1e3)
+                slower.setdefault("both", []).append(fmean(ours) / fmean(bare))
+    shutil.rmtree(storage)
+    title = f"{name}, {size(state) / 1e6:.0f} MB"
+    return [
+        figure(f"{title}: a step during a bare write", "times an undisturbed one", slower["bare write"]),
+        figure(f"{title}: a step during a save of colabkeep", "times an undisturbed one", slower["colabkeep"]),
+        figure(f"{title}: the second against the first", "times", slower["both"], goal=1.15),
+        figure(f"{title}: longest step during a bare write, over the longest before", "ms", worst["bare write"]),
+        figure(f"{title}: longest step during a save, over the longest before", "ms", worst["colabkeep"], goal=10),
+    ]
+
+
+def _steps(step: Callable[[], object], busy: Busy) -> list[float]:
+    times = []
+    while True:
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+        if not busy():
+            return times
+
+
+def _for(seconds: float) -> Busy:
+    end = time.perf_counter() + seconds
+    return lambda: time.perf_counter() < end
+
+
+@contextmanager
+def _bare(pieces: Sequence[memoryview], path: Path) -> Iterator[Busy]:
+    thread = threading.Thread(target=written, args=(pieces, path))
+    thread.start()
+    yield thread.is_alive
+    thread.join()
+    path.unlink()
+
+
+def _tiny() -> Callable[[], object]:
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(8, 16)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _large(quick: bool) -> Callable[[], object]:
+    a = torch.randn(64, 64) if quick else torch.randn(700, 700)
+    return lambda: a @ a

@@ -1,0 +1,126 @@
+"""How long a save holds training up, against a bare copy of the state into ready buffers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import Figure, Setting, figure
+from states import copied, size, stirred, tensors, trained
+
+import colabkeep
+
+Save = Callable[[Path], Callable[[], object]]
+"""Saves into a folder; returns what waits until all is written."""
+
+
+def run(setting: Setting) -> list[Figure]:
+    """At three sizes. Each contestant directly after a bare copy of its own."""
+    torch.set_num_threads(1)
+    found: list[Figure] = []
+    for megabytes, rounds in ((1, 2),) if setting.quick else ((100, 24), (500, 12), (1500, 6)):
+        found += _at(megabytes, rounds, setting.folder)
+    return found
+
+
+def _at(megabytes: float, rounds: int, folder: Path) -> list[Figure]:
+    model, optimizer = trained(megabytes)
+    state = tensors(model, optimizer)
+    buffers = copied(state)
+    ratios: dict[str, list[float]] = {}
+    bare: list[float] = []
+    storage = folder / "run"
+    with colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, save_every=None, progress=False) as kept:
+        contestants = {"colabkeep, Run.save": _ours(kept), **peers(model, optimizer)}
+        for epoch in kept.epochs(rounds + 1):
+            for name, save in contestants.items():
+                stirred(state)
+                copy = _copy(buffers, state)
+                with tempfile.TemporaryDirectory(dir=folder) as place:
+                    start = time.perf_counter()
+                    wait = save(Path(place))
+                    blocked = time.perf_counter() - start
+                    wait()
+                    os.sync()  # what one leaves to the kernel must not slow down the next
+                if epoch:  # the first save allocates
+                    bare.append(copy * 1e3)
+                    ratios.setdefault(name, []).append(blocked / copy)
+    shutil.rmtree(storage)
+    label = f"{size(state) / 1e6:.0f} MB"
+    return [
+        figure(f"{label}: bare copy into ready buffers, one thread", "ms", bare),
+        *(
+            figure(f"{label}: {name}", "times the copy", values, goal=1.15 if "colabkeep" in name else None)
+            for name, values in ratios.items()
+        ),
+    ]
+
+
+def _copy(buffers: Sequence[torch.Tensor], state: Sequence[torch.Tensor]) -> float:
+    start = time.perf_counter()
+    torch._foreach_copy_(list(buffers), list(state))
+    return time.perf_counter() - start
+
+
+def _ours(kept: Any) -> Save:
+    def save(_: Path) -> Callable[[], object]:
+        kept.save()
+        return kept._saver.wait  # users have no need to wait without saving
+
+    return save
+
+
+def peers(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Save]:
+    """The same state saved by others, as their own pages show it."""
+    from safetensors.torch import save_file
+    from torch.distributed import checkpoint as dcp
+
+    def state() -> dict[str, Any]:
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+    def flat() -> dict[str, torch.Tensor]:
+        moments = optimizer.state_dict()["state"]
+        named = {f"{i}.{name}": value for i, entry in moments.items() for name, value in entry.items()}
+        return {**model.state_dict(), **named}
+
+    def pickled(folder: Path) -> Callable[[], object]:
+        torch.save(state(), folder / "state.pt")
+        return lambda: None
+
+    def safe(folder: Path) -> Callable[[], object]:
+        save_file(flat(), folder / "state.safetensors")
+        return lambda: None
+
+    def distributed(folder: Path) -> Callable[[], object]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is one process only
+            dcp.save(state(), checkpoint_id=folder)
+        return lambda: None
+
+    def asynchronous(folder: Path) -> Callable[[], object]:
+        _process_group()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            future: Any = dcp.async_save(state(), checkpoint_id=folder)
+        wait: Callable[[], object] = future.result
+        return wait
+
+    return {
+        "torch.save": pickled,
+        "safetensors save_file": safe,
+        "torch.distributed.checkpoint save": distributed,
+        "torch.distributed.checkpoint async_save": asynchronous,
+    }
+
+
+def _process_group() -> None:
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

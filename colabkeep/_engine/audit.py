@@ -1,0 +1,205 @@
+"""Every file of a run read and compared with what was written, one finding each. Changes nothing.
+
+Small files carry their own digest, blobs have it in their name. What is gone is known from the others: manifests name
+blobs, checkpoints name their session, the diary says what was committed and what was about to be pruned.
+A training may go on meanwhile: what it prunes is not found missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from colabkeep._engine.committer import PRUNING
+from colabkeep._engine.journal import SEGMENT_FILE, read_segment
+from colabkeep._engine.lease import LEASE_FILE
+from colabkeep._engine.reading import SMALL, read_up_to, sha256_of_stream
+from colabkeep._engine.repository import CHECKPOINT_ID, Repository
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, ObjectNotFound, StoreError
+from colabkeep.vocabulary.events import Pruned, SaveCommitted
+from colabkeep.vocabulary.manifest import FORMAT, Manifest
+from colabkeep.vocabulary.sealed import unseal
+
+__all__ = ["Finding", "State", "audit"]
+
+State: TypeAlias = Literal["ok", "damaged", "missing", "unreadable", "unsupported", "orphan", "foreign"]
+"""ok: as it was written. damaged: not so. missing: other files say that it was there. unreadable: the store failed to
+read it. unsupported: in a newer format. orphan: a whole blob that no manifest names, left by a save that
+was killed or failed. foreign: nothing that colabkeep writes; nothing reads it."""
+
+_BLOB_FILE = re.compile(r"([0-9a-f]{64})(?:-[0-9a-f]{8})?\.safetensors")
+_ID_FILE = re.compile(rf"({CHECKPOINT_ID.pattern})\.json")
+_LOCK = "lease/lock"  # says who holds it, changes, and nothing depends on what it says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What was found about one file. `file` is its name inside the run, `size` in bytes as the store lists it, `text` a
+    sentence for people, empty when all is well."""
+
+    file: str
+    state: State
+    size: int = 0
+    text: str = ""
+
+
+def audit(repository: Repository) -> Iterator[Finding]:
+    """Read the whole run, one small file or one chunk of a large one at a time.
+
+    There is one finding for each file that is there, as soon as it was read, then one for each that should be.
+
+    Raises:
+        StoreError: the run cannot be listed.
+    """
+    work = _Audit(repository)
+    listed = {entry.name[len(repository.run) + 1 :]: entry.size for entry in repository.store.list(repository.run)}
+    # Blobs come after the manifests that name them. The diary is listed again when all else is read: by then it tells
+    # of everything that vanished meanwhile.
+    names = sorted(name for name in listed if not name.startswith("journal/"))
+    for name in sorted(names, key=lambda name: name.startswith("blobs/")):
+        yield from work.look(name, listed[name])
+    for name, size in sorted(repository.files("journal").items()):
+        yield from work.look(f"journal/{name}", size)
+    yield from work.missing(listed)
+
+
+class _Audit:
+    """One audit: it remembers what the files say of each other."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._needs: dict[str, tuple[str, ...]] = {}  # checkpoint → its blobs
+        self._unread = 0  # manifests that cannot be read, so that it is not known which blobs they name
+        self._fences: dict[str, str] = {}  # session → its number, as text
+        self._segments: dict[str, set[int]] = {}  # session → numbers of its segments
+        self._committed: set[str] = set()
+        self._pruned: set[str] = set()
+
+    def look(self, name: str, size: int) -> Iterator[Finding]:
+        """Read one file; nothing is said of one that vanished since it was listed."""
+        try:
+            state, text = self._check(name)
+        except ObjectNotFound:
+            return
+        except StoreError as error:
+            state, text = "unreadable", error.problem
+        except CheckpointUnsupported as error:
+            state, text = "unsupported", error.problem
+        except CheckpointDamaged as error:
+            state, text = "damaged", error.problem
+        except ValueError as error:
+            state, text = "damaged", f"It is damaged: {error}."
+        if name.startswith("checkpoints/") and state not in ("ok", "foreign"):
+            self._unread += 1
+        yield Finding(file=name, state=state, size=size, text=text)
+
+    def missing(self, listed: Mapping[str, int]) -> Iterator[Finding]:
+        """What the files say should be there and is not."""
+        blobs, ids = self._repository.blobs.present(), self._repository.ids()
+        if "run.json" not in listed:
+            yield _lost(
+                "run.json", "It says since when the run exists and in which format; the checkpoints can be used."
+            )
+        for session in sorted({id.split("-")[1] for id in ids} | set(self._segments)):
+            if not any(match and match[2] == session for match in map(LEASE_FILE.fullmatch, _below("lease", listed))):
+                fence = self._fences.get(session, "?")
+                yield _lost(f"lease/{fence}-{session}.json", f"It says where session {session} was trained.")
+        for file in sorted({file for id in ids for file in self._needs.get(id, ()) if file not in blobs}):
+            yield _lost(f"blobs/{file}", f"It is needed by {self._needing(file)}, which cannot be used.")
+        present = ids | {match[1] for match in map(_ID_FILE.fullmatch, _below("checkpoints", listed)) if match}
+        for id in sorted(self._committed - self._pruned - present):
+            yield _lost(f"checkpoints/{id}.json", f"Checkpoint {id} was committed and never pruned, and is gone.")
+        for session, numbers in sorted(self._segments.items()):
+            for n in sorted(set(range(max(numbers))) - numbers):
+                yield _lost(f"journal/{session}-{n:05d}.jsonl", "A part of the diary is gone; no checkpoint needs it.")
+
+    def _check(self, name: str) -> tuple[State, str]:
+        folder, _, rest = name.partition("/")
+        if name == _LOCK:
+            return "ok", ""
+        if name == "run.json":
+            return self._run_json()
+        for place, pattern, check in _PLACES:
+            match = pattern.fullmatch(rest) if folder == place else None
+            if match is not None:
+                return check(self, name, match)
+        return "foreign", "It is none of colabkeep's files; nothing reads it."
+
+    def _run_json(self) -> tuple[State, str]:
+        record = unseal(self._text("run.json"))
+        if type(record.get("format")) is int and record["format"] > FORMAT:
+            return "unsupported", f"The run is in format {record['format']}; this colabkeep knows {FORMAT}."
+        if record.get("run") != self._repository.run:
+            raise ValueError(f"it belongs to the run {record.get('run')!r:.200}")
+        return "ok", ""
+
+    def _lease(self, name: str, match: re.Match[str]) -> tuple[State, str]:
+        record = unseal(self._text(name))
+        if (record.get("session"), record.get("fence")) != (match[2], int(match[1])):
+            raise ValueError("it is of another session than its name says")
+        return "ok", ""
+
+    def _manifest(self, name: str, match: re.Match[str]) -> tuple[State, str]:
+        manifest = Manifest.from_bytes(self._text(name), id=match[1])
+        if manifest.run != self._repository.run:
+            raise ValueError(f"it belongs to the run {manifest.run!r:.200}")
+        self._needs[manifest.id] = tuple(blob.file for blob in manifest.blobs)
+        self._fences[manifest.session] = f"{manifest.fence:06d}"
+        return "ok", ""
+
+    def _mark(self, name: str, match: re.Match[str]) -> tuple[State, str]:
+        if unseal(self._text(name)).get("id") != match[1]:
+            raise ValueError("it is of another checkpoint than its name says")
+        return "ok", ""
+
+    def _segment(self, name: str, match: re.Match[str]) -> tuple[State, str]:
+        self._segments.setdefault(match[1], set()).add(int(match[2]))
+        for record in read_segment(self._text(name)):
+            if record.get("event") == SaveCommitted.__name__:
+                self._committed.update(_ids(record.get("checkpoint")))
+            elif record.get("event") in (PRUNING, Pruned.__name__):
+                self._pruned.update(_ids(*record.get("checkpoints", ())))
+        return "ok", ""
+
+    def _blob(self, name: str, match: re.Match[str]) -> tuple[State, str]:
+        file = match[0]
+        needing = self._needing(file)
+        with self._repository.store.get(f"{self._repository.run}/{name}") as reader:
+            size, digest = sha256_of_stream(reader)
+        if digest != match[1]:
+            use = f"{needing} cannot be used" if needing else "no checkpoint that can be read needs it"
+            return "damaged", f"Its {size} bytes are not those that were written; {use}."
+        if needing:
+            return "ok", ""
+        reason = "but a manifest cannot be read" if self._unread else "and the next training session removes it"
+        return "orphan", f"No checkpoint that can be read needs it, {reason}."
+
+    def _needing(self, file: str) -> str:
+        return ", ".join(sorted(id for id, files in self._needs.items() if file in files))
+
+    def _text(self, name: str) -> bytes:
+        with self._repository.store.get(f"{self._repository.run}/{name}") as reader:
+            return read_up_to(reader, SMALL + 1)
+
+
+_PLACES: tuple[tuple[str, re.Pattern[str], Callable[[_Audit, str, re.Match[str]], tuple[State, str]]], ...] = (
+    ("aside", _ID_FILE, _Audit._mark),
+    ("blobs", _BLOB_FILE, _Audit._blob),
+    ("checkpoints", _ID_FILE, _Audit._manifest),
+    ("journal", SEGMENT_FILE, _Audit._segment),
+    ("lease", LEASE_FILE, _Audit._lease),
+)
+
+
+def _ids(*values: Any) -> set[str]:
+    return {value for value in values if isinstance(value, str) and CHECKPOINT_ID.fullmatch(value)}
+
+
+def _below(folder: str, listed: Mapping[str, int]) -> list[str]:
+    return [name.removeprefix(f"{folder}/") for name in listed if name.startswith(f"{folder}/")]
+
+
+def _lost(file: str, text: str) -> Finding:
+    return Finding(file=file, state="missing", text=text)

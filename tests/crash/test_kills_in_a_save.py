@@ -1,0 +1,42 @@
+"""A kill at every point between two actions of a save, with only one checkpoint kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Records = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def records() -> Records:
+    """One per named point: see the program."""
+    points = Path(__file__).with_name("points.py")
+    done = subprocess.run([sys.executable, points], stdout=subprocess.PIPE, text=True, check=True)
+    found: Records = json.loads(done.stdout)
+    return found
+
+
+def test_every_point_of_a_save_was_killed_at(records: Records) -> None:
+    """The kills came where they were aimed, and none of the actions of a save was left out."""
+    assert all(record["killed"] for record in records)
+    actions = {"lock lease", "put run", "put lease", "put blobs", "put checkpoints", "put journal"}
+    actions |= {"delete checkpoints", "delete blobs", "list blobs", "list checkpoints"}
+    assert {f"{when} {action}" for action in actions for when in ("before", "after")} <= {r["name"] for r in records}
+
+
+def test_after_a_kill_a_verified_checkpoint_loads(records: Records) -> None:
+    """There is no moment without one, once the first was committed; and never an older one than that."""
+    for record in records:
+        assert (record["loaded"] or 0) >= (record["committed"] or 0), record
+        assert record["loaded"] in (None, 4, 8, 11), record
+
+
+def test_the_run_ends_with_the_same_bits_after_a_kill_at_any_point(records: Records) -> None:
+    """A new session goes on from it, is not held up by what lies about, and loses nothing."""
+    assert [record for record in records if not record["equal"]] == []
