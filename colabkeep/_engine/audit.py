@@ -31,7 +31,6 @@ was killed or failed. foreign: nothing that colabkeep writes; nothing reads it."
 
 _BLOB_FILE = re.compile(r"([0-9a-f]{64})(?:-[0-9a-f]{8})?\.safetensors")
 _ID_FILE = re.compile(rf"({CHECKPOINT_ID.pattern})\.json")
-_LOCK = "lease/lock"  # says who holds it, changes, and nothing depends on what it says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,7 @@ class _Audit:
             state, text = "unsupported", error.problem
         except CheckpointDamaged as error:
             state, text = "damaged", error.problem
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             state, text = "damaged", f"It is damaged: {error}."
         if name.startswith("checkpoints/") and state not in ("ok", "foreign"):
             self._unread += 1
@@ -99,9 +98,7 @@ class _Audit:
         """What the files say should be there and is not."""
         blobs, ids = self._repository.blobs.present(), self._repository.ids()
         if "run.json" not in listed:
-            yield _lost(
-                "run.json", "It says since when the run exists and in which format; the checkpoints can be used."
-            )
+            yield _lost("run.json", "It says since when the run exists; the checkpoints can be used without it.")
         for session in sorted({id.split("-")[1] for id in ids} | set(self._segments)):
             if not any(match and match[2] == session for match in map(LEASE_FILE.fullmatch, _below("lease", listed))):
                 fence = self._fences.get(session, "?")
@@ -112,13 +109,15 @@ class _Audit:
         for id in sorted(self._committed - self._pruned - present):
             yield _lost(f"checkpoints/{id}.json", f"Checkpoint {id} was committed and never pruned, and is gone.")
         for session, numbers in sorted(self._segments.items()):
-            for n in sorted(set(range(max(numbers))) - numbers):
-                yield _lost(f"journal/{session}-{n:05d}.jsonl", "A part of the diary is gone; no checkpoint needs it.")
+            expected = 0
+            for n in sorted(numbers):
+                if n > expected:
+                    text = f"{n - expected} part(s) of the diary are gone; no checkpoint needs them."
+                    yield _lost(f"journal/{session}-{expected:05d}.jsonl", text)
+                expected = n + 1
 
     def _check(self, name: str) -> tuple[State, str]:
         folder, _, rest = name.partition("/")
-        if name == _LOCK:
-            return "ok", ""
         if name == "run.json":
             return self._run_json()
         for place, pattern, check in _PLACES:
@@ -158,9 +157,9 @@ class _Audit:
         self._segments.setdefault(match[1], set()).add(int(match[2]))
         for record in read_segment(self._text(name)):
             if record.get("event") == SaveCommitted.__name__:
-                self._committed.update(_ids(record.get("checkpoint")))
+                self._committed |= _ids([record.get("checkpoint")])
             elif record.get("event") in (PRUNING, Pruned.__name__):
-                self._pruned.update(_ids(*record.get("checkpoints", ())))
+                self._pruned |= _ids(record.get("checkpoints"))
         return "ok", ""
 
     def _blob(self, name: str, match: re.Match[str]) -> tuple[State, str]:
@@ -193,7 +192,9 @@ _PLACES: tuple[tuple[str, re.Pattern[str], Callable[[_Audit, str, re.Match[str]]
 )
 
 
-def _ids(*values: Any) -> set[str]:
+def _ids(values: Any) -> set[str]:
+    if not isinstance(values, list):
+        return set()
     return {value for value in values if isinstance(value, str) and CHECKPOINT_ID.fullmatch(value)}
 
 

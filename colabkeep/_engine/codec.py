@@ -118,7 +118,7 @@ def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:
 
     try:
         return decode(node, get)
-    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError, struct.error) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"a value of the state is not one that colabkeep writes ({error!r:.200})") from error
 
 

@@ -145,8 +145,14 @@ class DirectoryStore:
     def lock(self, name: str, holder: str) -> FileLock | NoLock:
         *folders, last = check_name(name).split("/")
         doing = f"lock {name!r}"
-        with self._folder(folders, doing, make=True) as folder, explained(self._root, doing):
-            lock = take(self._files, folder, last, holder)
+        lock = None
+        try:
+            with self._folder(folders, doing, make=True) as folder, explained(self._root, doing):
+                lock = take(self._files, folder, last, holder)
+        except BaseException:
+            if lock is not None:  # an interrupt came after it was taken: nobody else would let go of it
+                lock.release()
+            raise
         self._locks = lock is not None
         return NoLock() if lock is None else lock
 

@@ -84,8 +84,8 @@ class ChunkedSource:
         self._before(len(self._chunks))
 
 
-class StoreContract:
-    """One test per obligation. See the top of this page for how to use it."""
+class _Subject:
+    """The store under test."""
 
     same_folder_same_place: ClassVar[bool] = False
 
@@ -105,6 +105,63 @@ class StoreContract:
         store = self.make_store(folder)
         yield store
         store.close()
+
+
+class _Locks(_Subject):
+    """What a store promises about locks."""
+
+    def test_a_lock_has_one_holder(self, store: Store) -> None:
+        """The second one in the same process is refused too, and told who holds it; another name is free."""
+        if not store.properties.locks:
+            pytest.skip("this store cannot lock")
+        with store.lock("run/lock", "the first"):
+            with pytest.raises(StoreBusy) as caught:
+                store.lock("run/lock", "the second")
+            assert caught.value.holder == "the first"
+            assert isinstance(caught.value, BlockingIOError)
+            _has_remedy(caught.value)
+            store.lock("other/lock", "the second").release()
+
+    def test_a_released_lock_is_free(self, store: Store) -> None:
+        """After a release, or the end of a `with`, also by an exception, the next one gets it."""
+        with pytest.raises(ZeroDivisionError), store.lock("run/lock", "the first"):
+            raise ZeroDivisionError
+        store.lock("run/lock", "the second").release()
+        store.lock("run/lock", "the third").release()
+
+    def test_releasing_twice_lets_go_once(self, store: Store) -> None:
+        """A second release does not let go of the next one's lock."""
+        if not store.properties.locks:
+            pytest.skip("this store cannot lock")
+        first = store.lock("run/lock", "the first")
+        first.release()
+        with store.lock("run/lock", "the second"):
+            first.release()
+            with pytest.raises(StoreBusy):
+                store.lock("run/lock", "the third")
+
+    def test_a_lock_is_no_object(self, store: Store) -> None:
+        """Locks are not listed, so nobody takes one for data."""
+        with store.lock("run/lock", "me"):
+            assert _names(store, "") == []
+        assert _names(store, "") == []
+
+    def test_two_openings_of_a_place_share_its_locks(self, folder: Path) -> None:
+        """Two store objects of one place, in one process, refuse each other's locks."""
+        first, second = self.make_store(folder), self.make_store(folder)
+        if not (self.same_folder_same_place and first.properties.locks):
+            pytest.skip("two stores made with one folder are two places, or cannot lock")
+        with first.lock("run/lock", "the first"):
+            with pytest.raises(StoreBusy) as caught:
+                second.lock("run/lock", "the second")
+            assert caught.value.holder == "the first"
+        second.lock("run/lock", "the second").release()
+        first.close()
+        second.close()
+
+
+class StoreContract(_Locks):
+    """One test per obligation. See the top of this page for how to use it."""
 
     @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 5000], ids=["empty", "one byte", "a megabyte"])
     def test_what_was_put_is_read_back(self, store: Store, data: bytes) -> None:
@@ -258,42 +315,6 @@ class StoreContract:
                 reader.result()
         assert len(_names(store, "run")) == 30
 
-    def test_a_lock_has_one_holder(self, store: Store) -> None:
-        """The second one in the same process is refused too, and told who holds it; another name is free."""
-        if not store.properties.locks:
-            pytest.skip("this store cannot lock")
-        with store.lock("run/lock", "the first"):
-            with pytest.raises(StoreBusy) as caught:
-                store.lock("run/lock", "the second")
-            assert caught.value.holder == "the first"
-            assert isinstance(caught.value, BlockingIOError)
-            _has_remedy(caught.value)
-            store.lock("other/lock", "the second").release()
-
-    def test_a_released_lock_is_free(self, store: Store) -> None:
-        """After a release, or the end of a `with`, also by an exception, the next one gets it."""
-        with pytest.raises(ZeroDivisionError), store.lock("run/lock", "the first"):
-            raise ZeroDivisionError
-        store.lock("run/lock", "the second").release()
-        store.lock("run/lock", "the third").release()
-
-    def test_releasing_twice_lets_go_once(self, store: Store) -> None:
-        """A second release does not let go of the next one's lock."""
-        if not store.properties.locks:
-            pytest.skip("this store cannot lock")
-        first = store.lock("run/lock", "the first")
-        first.release()
-        with store.lock("run/lock", "the second"):
-            first.release()
-            with pytest.raises(StoreBusy):
-                store.lock("run/lock", "the third")
-
-    def test_a_lock_is_no_object(self, store: Store) -> None:
-        """Locks are not listed, so nobody takes one for data."""
-        with store.lock("run/lock", "me"):
-            assert _names(store, "") == []
-        assert _names(store, "") == []
-
     def test_sweeping_removes_no_object(self, store: Store) -> None:
         """Where no writer was killed there is nothing to sweep, and objects stay."""
         store.put("run/a", BytesSource(b"1"))
@@ -317,19 +338,6 @@ class StoreContract:
         assert (_read(second, "run/a"), _names(second, ""), second.url) == (b"1", ["run/a"], first.url)
         with pytest.raises(NameTaken):
             second.put("run/a", BytesSource(b"2"))
-        second.close()
-
-    def test_two_openings_of_a_place_share_its_locks(self, folder: Path) -> None:
-        """Two store objects of one place, in one process, refuse each other's locks."""
-        first, second = self.make_store(folder), self.make_store(folder)
-        if not (self.same_folder_same_place and first.properties.locks):
-            pytest.skip("two stores made with one folder are two places, or cannot lock")
-        with first.lock("run/lock", "the first"):
-            with pytest.raises(StoreBusy) as caught:
-                second.lock("run/lock", "the second")
-            assert caught.value.holder == "the first"
-        second.lock("run/lock", "the second").release()
-        first.close()
         second.close()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -17,13 +18,14 @@ from colabkeep.stores._posix import OS_FILES, Files
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.testing.faults import FaultyFiles, raising
 from colabkeep.testing.training import final_state, hard_training
-from colabkeep.vocabulary.events import Event, Noted, SaveCommitted, SaveFailing
+from colabkeep.vocabulary.events import Event, Noted, Pruned, SaveCommitted, SaveFailing
 
-FAULTS: dict[str, dict[str, Any]] = {
-    "full": {"fault": raising(OSError(errno.ENOSPC, "No space left on device")), "when": "before"},
-    "broken": {"fault": raising(OSError(errno.EIO, "Input/output error")), "when": "after"},
-    "interrupted": {"fault": raising(KeyboardInterrupt()), "when": "before"},
+FAULTS: dict[str, BaseException] = {
+    "full": OSError(errno.ENOSPC, "No space left on device"),
+    "broken": OSError(errno.EIO, "Input/output error"),
+    "interrupted": KeyboardInterrupt(),
 }
+CHANGES = {"write", "fsync", "mkdir", "link", "unlink", "ftruncate"}
 
 
 @pytest.fixture(autouse=True)
@@ -64,16 +66,24 @@ class Cell:
                         self.saves.append((began, count()))
         return run
 
+    def did_all(self) -> bool:
+        """Were all three saves committed, and the first two deleted in their turn?"""
+        saved = [event.progress.step for event in self.told(SaveCommitted)]
+        return (saved, len(self.told(Pruned))) == ([4, 8, 11], 2)
+
     def told(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if type(event) is kind]
 
 
+Whole: TypeAlias = tuple[dict[str, str], list[str], tuple[int, int]]
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[str], tuple[int, int]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """What a run without faults ends with; its system calls; those of its second save, which deletes the first."""
     torch.set_num_threads(1)
     files = FaultyFiles()
-    cell = Cell(tmp_path_factory.mktemp("whole"), files.files)
+    cell = Cell(tmp_path_factory.mktemp("whole") / "run", files.files)
     cell.run(lambda: len(files.calls))
     return final_state(cell.folder, "r"), files.calls, cell.saves[1]
 
@@ -82,6 +92,17 @@ def places(calls: list[str], first: int, end: int) -> list[int]:
     """The numbers from `first` up to `end`; of many writes in a row the first two and the last."""
     alike = [n for n in range(first, end) if calls[n - 2 : n + 2] == ["write"] * 4]
     return [n for n in range(first, end) if n not in alike]
+
+
+def from_call(n: int, error: BaseException) -> FaultyFiles:
+    """From the n-th call on, nothing can be changed any more; reading goes on."""
+
+    def fault() -> None:
+        if faulty.calls[-1] in CHANGES:
+            raise error
+
+    faulty = FaultyFiles(at=n, fault=fault, lasting=True)
+    return faulty
 
 
 def newest_step(folder: Path) -> int:
@@ -93,60 +114,55 @@ def newest_step(folder: Path) -> int:
     return loaded.manifest.progress.step
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_save_that_fails_at_any_call_costs_nothing(
-    tmp_path: Path, kind: str, whole: tuple[dict[str, str], list[str], tuple[int, int]]
-) -> None:
+@pytest.mark.parametrize("kind", [*FAULTS, "done, but not said"])
+def test_a_save_that_fails_at_any_call_costs_nothing(tmp_path: Path, kind: str, whole: Whole) -> None:
     """Training goes on, the user is told, the next save succeeds, and the end is that of a run without faults."""
     state, calls, (first, end) = whole
     numbers = places(calls, first, end)
-    assert {"open", "write", "fsync", "link", "unlink", "close", "scandir"} <= {calls[n] for n in numbers}
+    if kind == "done, but not said":
+        numbers = [n for n in numbers if calls[n] in CHANGES]
     for n in numbers:
-        faulty = FaultyFiles(at=n, **FAULTS[kind])
+        when: Any = "after" if kind not in FAULTS else "before"
+        faulty = FaultyFiles(at=n, fault=raising(FAULTS.get(kind, FAULTS["broken"])), when=when)
         cell = Cell(tmp_path / str(n), faulty.files)
-        assert cell.run().finished, f"call {n}, {calls[n]}"
-        told = [event.error for event in cell.told(SaveFailing)] + [event.text for event in cell.told(Noted)]
-        harmless = calls[n] in ("statvfs", "unlink", "close")  # a temporary name is swept later; nothing hangs on it
-        assert told or harmless, f"call {n}, {calls[n]}: {cell.events}"
-        assert final_state(cell.folder, "r") == state, f"call {n}, {calls[n]}"
+        where = f"call {n}, {calls[n]}"
+        assert cell.run().finished, where
+        assert faulty.calls[n] == calls[n], f"{where}: the calls came in another order"
+        told = cell.told(SaveFailing) + cell.told(Noted)
+        assert told or cell.did_all(), where
+        assert final_state(cell.folder, "r") == state, where
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_disk_that_never_comes_back_leaves_a_checkpoint_that_loads(
-    tmp_path: Path, kind: str, whole: tuple[dict[str, str], list[str], tuple[int, int]]
-) -> None:
-    """From any call of the second save on nothing works: a verified checkpoint is there, and a new session finishes."""
+def test_a_disk_that_never_comes_back_leaves_a_checkpoint_that_loads(tmp_path: Path, kind: str, whole: Whole) -> None:
+    """From any call of the second save on nothing can be changed: what was saved loads, and a new session finishes."""
     state, calls, (first, end) = whole
-    for n in places(calls, first, end)[::4]:
-        cell = Cell(tmp_path / str(n), FaultyFiles(at=n, lasting=True, **FAULTS[kind]).files)
-        try:
+    for n in [n for n in places(calls, first, end) if calls[n] in CHANGES]:
+        faulty = from_call(n, FAULTS[kind])
+        cell = Cell(tmp_path / str(n), faulty.files)
+        with suppress(KeyboardInterrupt):  # it comes again when the lock is released
             cell.run()
-        except KeyboardInterrupt:
-            assert kind == "interrupted"
-        committed = max(event.progress.step for event in cell.told(SaveCommitted))
-        assert newest_step(cell.folder) >= committed >= 4
-        again = Cell(cell.folder)
-        assert again.run().finished
+        assert newest_step(cell.folder) >= max(event.progress.step for event in cell.told(SaveCommitted)) >= 4
+        assert Cell(cell.folder).run().finished
         assert final_state(cell.folder, "r") == state, f"call {n}, {calls[n]}"
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_session_that_cannot_begin_hurts_nothing(
-    tmp_path: Path, kind: str, whole: tuple[dict[str, str], list[str], tuple[int, int]]
-) -> None:
-    """Before the first save any failure is an error of its own kind, and the next session starts as if nothing was."""
+def test_a_session_that_cannot_begin_hurts_nothing(tmp_path: Path, kind: str, whole: Whole) -> None:
+    """Before the first save a failure is an error of ours, and the next session starts as if nothing had been."""
     state, calls, _ = whole
-    opening = calls.index("link", calls.index("link") + 1)  # run.json and the lease are written by then
-    for n in places(calls, 0, opening)[:: 1 if kind == "full" else 5]:
-        cell = Cell(tmp_path / str(n), FaultyFiles(at=n, **FAULTS[kind]).files)
+    opening = calls.index("link", calls.index("link") + 1)  # by then run.json is written, and nearly the lease
+    expected = KeyboardInterrupt if kind == "interrupted" else colabkeep.ColabKeepError
+    failures = 0
+    for n in places(calls, 0, opening):
+        cell = Cell(tmp_path / str(n), FaultyFiles(at=n, fault=raising(FAULTS[kind])).files)
         try:
             cell.run()
-        except (OSError, KeyboardInterrupt) as error:
-            assert isinstance(error, KeyboardInterrupt) == (kind == "interrupted")
-            assert isinstance(error, KeyboardInterrupt | colabkeep.ColabKeepError), f"call {n}, {calls[n]}"
-        again = Cell(cell.folder)
-        assert again.run().finished
+        except expected:
+            failures += 1
+        assert Cell(cell.folder).run().finished
         assert final_state(cell.folder, "r") == state, f"call {n}, {calls[n]}"
+    assert failures > opening / 3
 
 
 def test_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_not(tmp_path: Path) -> None:
@@ -155,8 +171,8 @@ def test_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_not(tmp
     events: list[Event] = []
 
     def fault() -> None:
-        if full and disk.calls[-1] in ("write", "fsync", "mkdir", "link", "ftruncate"):
-            raise OSError(errno.ENOSPC, "No space left on device")
+        if full and disk.calls[-1] in CHANGES - {"unlink"}:
+            raise FAULTS["full"]
 
     def fill(event: Event) -> None:
         nonlocal full
@@ -177,7 +193,7 @@ def test_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_not(tmp
     failed = [event for event in events if isinstance(event, SaveFailing)]
     assert failed
     assert all("No space is left" in event.error for event in failed)
-    assert all(22 <= event.progress.step < 44 for event in failed)
+    assert any(22 <= event.progress.step <= 33 for event in failed)
     last = [event for event in events if isinstance(event, SaveCommitted)][-1]
     assert (result.stopped, result.steps, last.progress.step) == ("finished", 66, 66)
     colabkeep.resumable_fit(**hard_training(epochs=6), run_name="r", storage=tmp_path / "whole", save_every=1)
@@ -190,7 +206,7 @@ def test_training_stops_when_nothing_could_ever_be_saved(tmp_path: Path) -> None
 
     def fault() -> None:
         if full and disk.calls[-1] == "write":
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise FAULTS["full"]
 
     def fill(event: Event) -> None:
         nonlocal full

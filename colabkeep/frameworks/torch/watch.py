@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter, is_, methodcaller
+from operator import attrgetter, eq, is_, methodcaller
 from typing import Any, ClassVar
 
 import torch
@@ -53,7 +53,9 @@ class Bulk:
     def unchanged(self) -> bool:
         """Do the targets still fit?"""
         return all(
-            list(map(fact, self._tensors)) == known for fact, known in zip(self._FACTS, self._facts, strict=True)
+            # One value at a time: a list of all shapes would be many objects for the garbage collector.
+            all(map(eq, map(fact, self._tensors), known))
+            for fact, known in zip(self._FACTS, self._facts, strict=True)
         )
 
     def add_to(self, copies: Copies) -> None:

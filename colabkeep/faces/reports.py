@@ -1,0 +1,109 @@
+"""What the command line tells, as records for machines. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from colabkeep._engine.audit import Finding, audit
+from colabkeep._engine.repository import Repository
+from colabkeep.faces.tables import Record
+from colabkeep.session.catalogue import CheckpointInfo, checkpoints, part_sizes, run_names, run_record, sessions
+from colabkeep.stores.base import Store
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointNotFound
+from colabkeep.vocabulary.manifest import Manifest
+
+__all__ = ["BAD", "list_record", "show_record", "verify_record"]
+
+BAD = frozenset({"damaged", "missing", "unreadable"})
+"""States of a file that speak of damage."""
+
+
+def list_record(store: Store) -> Record:
+    """All runs with their checkpoints, newest first."""
+    names = run_names(store)
+    return {"runs": [{"name": n, "checkpoints": [_brief(c) for c in checkpoints(Repository(store, n))]} for n in names]}
+
+
+def show_record(repository: Repository, id: str | None) -> Record:
+    """One run, and the checkpoint `id` (the newest that can be read, if None) from inside.
+
+    Raises:
+        CheckpointNotFound: the run has no checkpoint of that id.
+        CheckpointDamaged, CheckpointUnsupported: its manifest cannot be read.
+    """
+    found = checkpoints(repository)
+    if id is None:
+        chosen = next((info.manifest for info in found if info.manifest is not None), None)
+    elif id in {info.id for info in found}:
+        chosen = repository.manifest(id)
+    else:
+        raise CheckpointNotFound(
+            problem=f"The run {repository.run!r} has no checkpoint {id!r}.",
+            remedy=f"`colabkeep show {repository.run}` lists those it has.",
+        )
+    return {
+        "name": repository.run,
+        "storage": repository.store.url,
+        "created": run_record(repository).get("created"),
+        "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(repository)],
+        "checkpoints": [_full(info) for info in found],
+        "checkpoint": None if chosen is None else _inside(repository, chosen),
+    }
+
+
+def verify_record(store: Store, names: list[str], watch: Callable[[str, int, int], None]) -> Record:
+    """Every file of the runs read again. `watch` is called with run, files and bytes done so far, as it goes on."""
+    return {"runs": [_verified(Repository(store, name), watch) for name in names]}
+
+
+_SESSION = ("session", "fence", "host", "pid", "started")
+
+
+def _verified(repository: Repository, watch: Callable[[str, int, int], None]) -> Record:
+    findings: list[Finding] = []
+    files = size = 0
+    watch(repository.run, files, size)
+    for finding in audit(repository):
+        files += finding.state != "missing"
+        size += finding.size
+        if finding.state != "ok":
+            findings.append(finding)
+        watch(repository.run, files, size)
+    return {
+        "name": repository.run,
+        "files": files,
+        "bytes": size,
+        "ok": not any(finding.state in BAD for finding in findings),
+        "findings": [{"file": f.file, "state": f.state, "text": f.text} for f in findings],
+    }
+
+
+def _brief(info: CheckpointInfo) -> dict[str, Any]:
+    return {name: getattr(info, name) for name in ("id", "step", "epoch", "bytes", "created", "state")}
+
+
+def _full(info: CheckpointInfo) -> dict[str, Any]:
+    manifest = info.manifest
+    if manifest is None:
+        return {**_brief(info), "reason": "", "metrics": {}}
+    metrics = {name: value if value - value == 0 else repr(value) for name, value in manifest.metrics.items()}
+    return {**_brief(info), "reason": manifest.reason, "metrics": metrics}
+
+
+def _inside(repository: Repository, manifest: Manifest) -> dict[str, Any]:
+    problem, parts = None, []
+    try:
+        parts = [{"name": p.name, "tensors": p.tensors, "bytes": p.bytes} for p in part_sizes(repository, manifest)]
+    except CheckpointDamaged as error:
+        problem = error.problem
+    return {
+        "id": manifest.id,
+        "session": manifest.session,
+        "parent": manifest.parent,
+        "framework": manifest.framework,
+        "version": manifest.version,
+        "fingerprint": dict(manifest.fingerprint),
+        "parts": parts,
+        "problem": problem,
+    }

@@ -1,0 +1,116 @@
+"""What the command line says, as text for people: the same records that `--json` gives to machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+__all__ = ["Record", "exported_lines", "list_lines", "local_time", "show_lines", "size_text", "verify_lines"]
+
+Record: TypeAlias = Mapping[str, Any]
+"""What a command found, JSON-able."""
+
+_HEAD = ("checkpoint", "step", "epoch", "size", "saved", "state")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def list_lines(record: Record, storage: str) -> Iterator[str]:
+    """The runs of a store with their checkpoints."""
+    if not record["runs"]:
+        yield f"There are no runs in {storage}. Is that the right place? Say another with --storage."
+    for run in record["runs"]:
+        yield run["name"]
+        rows = [_row(checkpoint) for checkpoint in run["checkpoints"]]
+        yield from _table([_HEAD, *rows], right=(1, 2, 3)) if rows else ["  no checkpoint yet"]
+
+
+def show_lines(record: Record) -> Iterator[str]:
+    """One run: its sessions, its checkpoints, and one of them from inside."""
+    yield f"{record['name']}, since {local_time(record['created'])}, in {record['storage']}"
+    yield from ("", "Sessions, the latest first")
+    head: Sequence[str] = ("session", "number", "machine", "process", "began")
+    yield from _table([head, *map(_session, record["sessions"])], right=(1, 3))
+    yield from ("", "Checkpoints, the newest first")
+    rows = [(*_row(c), _plain(c["reason"]), _pairs(c["metrics"])) for c in record["checkpoints"]]
+    yield from _table([(*_HEAD, "reason", "metrics"), *rows], right=(1, 2, 3))
+    if record["checkpoint"] is not None:
+        yield from _inside(record["checkpoint"])
+
+
+def verify_lines(record: Record) -> Iterator[str]:
+    """What was found that is not as it was written, and a summary for each run."""
+    for run in record["runs"]:
+        for finding in run["findings"]:
+            yield f"{run['name']}/{_plain(finding['file'])}: {finding['state']}. {_plain(finding['text'])}"
+        verdict = "all as written" if run["ok"] else "NOT all as written; nothing was changed"
+        yield f"{run['name']}: {run['files']} files, {size_text(run['bytes'])}, {verdict}"
+
+
+def exported_lines(record: Record) -> Iterator[str]:
+    """What was written where."""
+    what = f"{record['tensors']} tensors, {size_text(record['bytes'])}, checkpoint {record['checkpoint']}"
+    yield f"{record['file']}: {what}, SHA-256 {record['sha256']}"
+
+
+def size_text(size: int | None) -> str:
+    """Bytes in the largest unit that fits: "512 B", "1.5 MiB"; "?" for None."""
+    if size is None:
+        return "?"
+    unit, amount = 0, float(size)
+    while amount >= 1023.95 and unit < len(_UNITS) - 1:  # what would be shown as 1024.0
+        unit, amount = unit + 1, amount / 1024
+    return f"{size} B" if unit == 0 else f"{amount:.1f} {_UNITS[unit]}"
+
+
+def local_time(seconds: object) -> str:
+    """Seconds since 1970 as a local date and time (ISO 8601); "?" for what is none."""
+    if not isinstance(seconds, (int, float)):
+        return "?"
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # a year that the calendar does not have
+        return "?"
+
+
+def _row(checkpoint: Record) -> tuple[str, ...]:
+    epoch = "?" if checkpoint["epoch"] is None else str(checkpoint["epoch"])
+    size, saved = size_text(checkpoint["bytes"]), local_time(checkpoint["created"])
+    return checkpoint["id"], str(checkpoint["step"]), epoch, size, saved, checkpoint["state"]
+
+
+def _session(session: Record) -> tuple[str, ...]:
+    machine, process = (_plain("?" if session[name] is None else session[name]) for name in ("host", "pid"))
+    return session["session"], str(session["fence"]), machine, process, local_time(session["started"])
+
+
+def _inside(checkpoint: Record) -> Iterator[str]:
+    origin = f"{_plain(checkpoint['framework'])}, colabkeep {_plain(checkpoint['version'])}"
+    before = f", after {_plain(checkpoint['parent'])}" if checkpoint["parent"] else ""
+    yield from ("", f"Checkpoint {checkpoint['id']}, written by {origin}{before}")
+    if checkpoint["problem"] is not None:
+        yield f"  {_plain(checkpoint['problem'])}"
+    parts = [(_plain(part["name"]), str(part["tensors"]), size_text(part["bytes"])) for part in checkpoint["parts"]]
+    yield from _table([("part", "tensors", "size"), *parts], right=(1, 2))
+    yield from ("", "What its bits depend on")
+    yield from _table([(_plain(name), _plain(value)) for name, value in checkpoint["fingerprint"].items()])
+
+
+def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _pairs(metrics: Mapping[str, object]) -> str:
+    return ", ".join(f"{_plain(name)} {_number(value)}" for name, value in metrics.items())
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else _plain(value)
+
+
+def _plain(value: object) -> str:
+    """Text from a file, without what could steer a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in str(value)[:500])
