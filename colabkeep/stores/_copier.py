@@ -39,8 +39,7 @@ class Copier:
 
     `turn` is held while the store behind is being changed, for its promise is to one writer. `pauses` are the
     first and the longest wait between two attempts, in seconds; they carry no randomness, which would be
-    drawn from the generator that belongs to the training. `tell` is called on the thread after
-    each failure and the success that ends them.
+    drawn from the generator that belongs to the training.
     """
 
     def __init__(
@@ -50,13 +49,11 @@ class Copier:
         *,
         turn: threading.Lock,
         pauses: tuple[float, float],
-        tell: Callable[[], None],
     ) -> None:
         self._front = front
         self._behind = behind
         self._turn = turn
         self._pauses = pauses
-        self._tell = tell
         self._state = threading.Condition()
         self._thread: threading.Thread | None = None
         self._tasks: deque[_Task] = deque()  # the first one is being done
@@ -181,7 +178,6 @@ class Copier:
                 if source.unfit is None or task.cancelled:
                     raise
                 self._stuck[name] = source.unfit
-            self._tell()
         else:
             with self._state:
                 if not task.cancelled:
@@ -212,12 +208,9 @@ class Copier:
     def _failed(self, attempt: RetryCallState) -> None:
         error = attempt.outcome.exception() if attempt.outcome else None
         self._trouble = error.problem if isinstance(error, ColabKeepError) else f"{type(error).__name__}: {error}"
-        self._tell()
 
     def _worked(self) -> None:
-        if self._trouble is not None:
-            self._trouble = None
-            self._tell()
+        self._trouble = None
 
 
 class _FrontObject:

@@ -79,7 +79,7 @@ class Source(Protocol):
         ...
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes in pieces of at most a few MiB (nothing is copied)."""
+        """The bytes in pieces of at most a few MiB, not copied; each is valid until the next is asked for."""
         ...
 
 
@@ -170,6 +170,11 @@ class Store(Protocol):
         """Capabilities, asked for again when they may have changed (free space)."""
         ...
 
+    @property
+    def degraded(self) -> str | None:
+        """What is out of order here and what that means, in a sentence for the user; None when all is well."""
+        ...
+
     def put(self, name: str, source: Source) -> Receipt:
         """Store the bytes under a new name. When it returns, they are as durable as the receipt says.
 
@@ -188,6 +193,11 @@ class Store(Protocol):
         Raises:
             ObjectNotFound: there is no object of that name.
         """
+        ...
+
+    def doubt(self, name: str) -> bool:
+        """The bytes that `get` gave for this name are not what was put. Is there another copy? If so, `get`
+        and `list` answer with that one from now on, and this is True once; the doubted one is not touched."""
         ...
 
     def list(self, prefix: str) -> Iterable[Entry]:

@@ -74,6 +74,10 @@ class DirectoryStore:
     def properties(self) -> StoreProperties:
         return StoreProperties(top_rung="local", locks=self._locks, free_bytes=self._free_bytes())
 
+    @property
+    def degraded(self) -> str | None:
+        return None
+
     def put(self, name: str, source: Source) -> Receipt:
         *folders, last = check_name(name).split("/")
         doing = f"write {name!r}"
@@ -112,6 +116,9 @@ class DirectoryStore:
                 return io.BufferedReader(_Reader(descriptor, self._root, doing), buffer_size=2**18)
             self._files.close(descriptor)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), last)
+
+    def doubt(self, name: str) -> bool:
+        return False  # there is one copy only
 
     def list(self, prefix: str) -> Sequence[Entry]:
         folders = check_name(prefix).split("/") if prefix else []

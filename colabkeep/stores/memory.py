@@ -31,6 +31,10 @@ class MemoryStore:
     def properties(self) -> StoreProperties:
         return StoreProperties(top_rung="local", persists=False, locks=True)
 
+    @property
+    def degraded(self) -> str | None:
+        return None
+
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
         self._refuse_taken(name)
@@ -53,6 +57,9 @@ class MemoryStore:
                 remedy="Put it first; what a memory store had is gone when its process ends.",
             )
         return io.BytesIO(data)
+
+    def doubt(self, name: str) -> bool:
+        return False  # there is one copy only
 
     def list(self, prefix: str) -> Sequence[Entry]:
         start = f"{check_name(prefix)}/" if prefix else ""

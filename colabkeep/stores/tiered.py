@@ -27,8 +27,7 @@ __all__ = ["TieredStore"]
 class TieredStore:
     """`front` and `behind` as one store, which closes both.
 
-    `on_degraded` is called, on any thread, with the new value of `degraded` each time it changes; it may be set
-    later. `pauses` are the first and the longest wait before a copy is tried again, in seconds.
+    `pauses` are the first and the longest wait before a copy is tried again, in seconds.
 
     `sweep(prefix)`, which a writer calls once it holds the lock, also adopts what is below the prefix: what a killed
     session left in front only is queued for copying, blobs before manifests. Opening lists nothing. A deletion
@@ -41,19 +40,16 @@ class TieredStore:
         front: Store,
         behind: Store,
         *,
-        on_degraded: Callable[[str | None], None] | None = None,
         pauses: tuple[float, float] = (1.0, 60.0),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.front = front
         self.behind = behind
-        self.on_degraded = on_degraded
         self._monotonic = monotonic
         self._turn = threading.Lock()
-        self._copier = Copier(front, behind, turn=self._turn, pauses=pauses, tell=self._tell)
+        self._copier = Copier(front, behind, turn=self._turn, pauses=pauses)
         self._known = _Known(behind, self._copier)
-        self._telling = threading.Lock()
-        self._told: str | None = None
+        self._doubted: set[str] = set()  # names whose copy in front is not what was put
 
     @property
     def url(self) -> str:
@@ -100,16 +96,26 @@ class TieredStore:
 
     def get(self, name: str) -> BinaryIO:
         try:
-            return self.front.get(name)
+            if name not in self._doubted:
+                return self.front.get(name)
         except ObjectNotFound:
             if self._copier.pending().get(name) == "delete":
                 raise
         return self.behind.get(name)
 
     def list(self, prefix: str) -> Sequence[Entry]:
-        behind = self._known.list(prefix)
-        self._tell()
-        return list({entry.name: entry for entry in (*behind, *self.front.list(prefix))}.values())
+        front = [entry for entry in self.front.list(prefix) if entry.name not in self._doubted]
+        return list({entry.name: entry for entry in (*self._known.list(prefix), *front)}.values())
+
+    def doubt(self, name: str) -> bool:
+        if name in self._doubted:
+            return False
+        try:
+            self.behind.get(name).close()
+        except StoreError:
+            return False
+        self._doubted.add(name)
+        return True
 
     def delete(self, name: str) -> None:
         self.front.delete(name)
@@ -175,13 +181,6 @@ class TieredStore:
         self._copier.close()
         self.front.close()
         self.behind.close()
-
-    def _tell(self) -> None:
-        with self._telling:
-            degraded, told = self.degraded, self._told
-            self._told = degraded
-        if degraded != told and self.on_degraded is not None:
-            self.on_degraded(degraded)
 
 
 class _Known:

@@ -112,6 +112,13 @@ class FaultyStore:
     def properties(self) -> StoreProperties:
         return self._inner.properties
 
+    @property
+    def degraded(self) -> str | None:
+        return self._inner.degraded
+
+    def doubt(self, name: str) -> bool:
+        return self._inner.doubt(name)
+
     def put(self, name: str, source: Source) -> Receipt:
         return self._between("put", name, lambda: self._inner.put(name, source))
 

@@ -157,14 +157,6 @@ def test_a_file_that_is_none_of_ours_is_refused(data):
         read_layout(io.BytesIO(data), len(data))
 
 
-def test_the_reader_refuses_what_the_reference_refuses():
-    """None of the refused files is one that the reference library would have read."""
-    for name, data in HOSTILE.items():
-        if name != "a size that is True":  # the reference reads it as 1
-            with pytest.raises((safetensors.SafetensorError, OverflowError)):
-                safetensors.deserialize(bytes(data))
-
-
 def bulk(size, *, frozen=False):
     return HostTensor(
         dtype="U8",

@@ -167,22 +167,19 @@ def test_properties_tell_of_the_pair(tiered, tmp_path):
 @pytest.mark.parametrize("error", [AWAY, StoreError(problem="Not allowed.", remedy="Ask."), RuntimeError("a bug")])
 def test_a_store_behind_that_fails_is_tried_until_it_works(tiered, error):
     """Training is not held up; the state is seen and told, ends with the failure, and no object is left out."""
-    told, mood = [], Mood(error, start="before put")
-    store = tiered(behind=FaultyStore(MemoryStore(), at=mood), on_degraded=told.append)
+    mood = Mood(error, start="before put")
+    store = tiered(behind=FaultyStore(MemoryStore(), at=mood))
     receipt = put(store, "run/a")
     assert mood.happened.wait(PATIENCE)
     put(store, "run/b")
     assert not store.flush(0.05)
     assert store.confirm(receipt).rung == "local"
-    assert store.degraded == told[0]
-    assert "on this machine only" in told[0]
-    assert getattr(error, "problem", str(error)) in told[0]
+    assert "on this machine only" in store.degraded
+    assert getattr(error, "problem", str(error)) in store.degraded
     mood.error = None
     assert store.flush(PATIENCE)
     assert names(store.behind) == ["run/a", "run/b"]
     assert store.degraded is None
-    assert told[-1] is None
-    assert len(told) == 2
 
 
 def test_a_flush_does_not_wait_out_the_pause_between_attempts(tiered):
@@ -373,15 +370,14 @@ def test_a_store_behind_that_cannot_be_asked_is_not_taken_for_empty(tiered):
 
 def test_a_store_behind_that_goes_away_later_is_remembered(tiered):
     """In the middle of a training its listing is known, also below the prefix; saves go on, and it is told."""
-    mood, told, behind = Mood(), [], MemoryStore()
+    mood, behind = Mood(), MemoryStore()
     put(behind, "run/blobs/a")
     put(behind, "other/a")
-    store = tiered(behind=FaultyStore(behind, at=mood), on_degraded=told.append)
+    store = tiered(behind=FaultyStore(behind, at=mood))
     store.sweep("run")
     mood.error = AWAY
     assert [entry.name for entry in store.list("run/blobs")] == ["run/blobs/a"]
     assert AWAY.problem in store.degraded
-    assert told == [store.degraded]
     with pytest.raises(StoreUnavailable):
         store.list("other")
     mood.error = None
@@ -533,3 +529,20 @@ def test_a_full_local_disk_is_the_caller_s_failure(tiered):
         put(store, "run/a")
     assert store.flush(PATIENCE)
     assert names(store) == []
+
+
+def test_a_copy_that_is_doubted_is_replaced_by_the_one_behind(tiered):
+    """When the bytes in front turn out to be damaged, the lasting store's are given; nothing is changed."""
+    front, behind = MemoryStore(), MemoryStore()
+    front.put("run/a", BytesSource(b"damaged, and longer"))
+    behind.put("run/a", BytesSource(b"good"))
+    front.put("run/b", BytesSource(b"only here"))
+    store = tiered(front, behind)
+    assert store.doubt("run/a")
+    assert not store.doubt("run/a")
+    assert not store.doubt("run/b")
+    with store.get("run/a") as reader:
+        assert reader.read() == b"good"
+    assert {entry.name: entry.size for entry in store.list("run")} == {"run/a": 4, "run/b": 9}
+    with front.get("run/a") as reader:
+        assert reader.read() == b"damaged, and longer"

@@ -89,8 +89,9 @@ class _Buffers:
         self._places = [(owner, key, value) for owner in self._owners for key, value in owner.items()]
         found = {id(t): t for _, _, t in self._places if t is not None and not torch.nn.parameter.is_lazy(t)}
         self._live = list(found.values())
-        sources = [tensor.detach() for tensor in self._live]  # the same memory, and no gradients to think of
-        self._kept = [source.clone() for source in sources]
+        # The copies must not become part of a graph; a buffer that wants gradients is read around it.
+        sources = [tensor.detach() if tensor.requires_grad else tensor for tensor in self._live]
+        self._kept = [tensor.detach().clone() for tensor in self._live]
         groups: dict[object, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for kept, source in zip(self._kept, sources, strict=True):
             pair = groups.setdefault((source.dtype, source.device), ([], []))

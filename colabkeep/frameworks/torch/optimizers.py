@@ -113,6 +113,8 @@ class OptimizerRecorder:
         return state, other
 
     def _loose(self, names: ParameterNames) -> dict[str, Tree]:
+        if self._plan is not None and self._plan.all_held:
+            return {}
         named = parameter_names(self.target, names) if self._plan is None else self._plan.named
         found = {}
         for i, group in enumerate(self.target.param_groups):
@@ -156,6 +158,7 @@ class _Plan:
         self._optimizer, self._names = optimizer, names
         self.named = parameter_names(optimizer, names)
         self._parameters = list(_parameters(optimizer))
+        self.all_held = all(names.get(parameter) is not None for parameter in self._parameters)
         name_of = dict(zip(map(id, self._parameters), _flat(self.named), strict=True))
         self.state: dict[str, Tree] = {}
         self._entries = optimizer.state  # loading a state replaces the dict itself

@@ -20,29 +20,27 @@ class Watch:
     """The keys and values of some dicts, compared by identity: about 50 ns for each."""
 
     def __init__(self, dicts: Iterable[Mapping[Any, Any]]) -> None:
-        self._dicts = list(dicts)
-        self._keys = list(chain.from_iterable(self._dicts))
-        self._values = list(chain.from_iterable(map(_VALUES, self._dicts)))
+        self._all = list(dicts)
+        self._filled = [each for each in self._all if each]  # of the many that are empty, the length says all
+        self._keys = list(chain.from_iterable(self._filled))
+        self._values = list(chain.from_iterable(map(_VALUES, self._filled)))
 
     def unchanged(self) -> bool:
         """Are the same objects under the same keys?"""
         return (
-            sum(map(len, self._dicts)) == len(self._keys)
-            and all(map(is_, chain.from_iterable(self._dicts), self._keys))
-            and all(map(is_, chain.from_iterable(map(_VALUES, self._dicts)), self._values))
+            sum(map(len, self._all)) == len(self._keys)
+            and all(map(is_, chain.from_iterable(self._filled), self._keys))
+            and all(map(is_, chain.from_iterable(map(_VALUES, self._filled)), self._values))
         )
 
 
 class Bulk:
     """Tensors that are copied together, each to its own target."""
 
-    # An object may stay the same and its tensor change: x.data = …, module.to(…), unfreezing. One pass for
-    # each fact is cheaper than one tuple for each tensor. Other strides alone do no harm: the copy goes by index.
-    _FACTS: ClassVar[tuple[Callable[[Any], Any], ...]] = (
-        attrgetter("shape"),
-        attrgetter("dtype"),
-        attrgetter("requires_grad"),
-        torch.Tensor.data_ptr,
+    # An object may stay the same and its tensor change: x.data = …, module.to(…), unfreezing. One pass for each fact
+    # is cheaper than one tuple for each tensor. Other strides alone do no harm: the copy goes by index.
+    _FACTS: ClassVar[tuple[Callable[[Any], Any], ...]] = tuple(
+        map(attrgetter, ("shape", "dtype", "is_cuda", "requires_grad"))
     )
 
     def __init__(self, tensors: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
@@ -52,10 +50,9 @@ class Bulk:
 
     def unchanged(self) -> bool:
         """Do the targets still fit?"""
+        # Compared one by one: lists of new shapes would be work for the garbage collector.
         return all(
-            # One value at a time: a list of all shapes would be many objects for the garbage collector.
-            all(map(eq, map(fact, self._tensors), known))
-            for fact, known in zip(self._FACTS, self._facts, strict=True)
+            all(map(eq, map(fact, self._tensors), known)) for fact, known in zip(self._FACTS, self._facts, strict=True)
         )
 
     def add_to(self, copies: Copies) -> None:

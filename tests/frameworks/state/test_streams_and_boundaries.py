@@ -183,6 +183,24 @@ def test_each_mark_moves_the_boundary(framework: TorchFramework) -> None:
         assert same_bits(captured(framework, {"model": model}), before)
 
 
+@pytest.mark.parametrize("wants_gradient", [False, True])
+def test_a_buffer_that_moved_in_memory_is_followed(framework: TorchFramework, wants_gradient: bool) -> None:
+    """The same buffer over other memory of the same shape, as `x.data = …` leaves it; no graph grows in the copy."""
+    model = nn.Module()
+    model.register_buffer("moved", torch.zeros(2).requires_grad_(wants_gradient))
+    boundary = framework.boundary({"model": model})
+    boundary.mark()
+    if not wants_gradient:
+        model.moved.data = torch.ones(2)
+    boundary.mark()
+    expected = model.moved.detach().clone()
+    with torch.no_grad():
+        model.moved.fill_(9.0)
+    boundary.rewind()
+    assert torch.equal(model.moved, expected)
+    assert model.moved.is_leaf
+
+
 def test_parameters_are_left_alone(framework: TorchFramework) -> None:
     """Rewinding costs no copy of the model: parameters change in the optimizer's step only."""
     model = nn.Linear(2, 2)
