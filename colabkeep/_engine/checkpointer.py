@@ -101,10 +101,13 @@ class Checkpointer:
                 remedy=getattr(failure, "remedy", "Mend the storage, or choose another with storage=…, and run again."),
             ) from failure
 
-    def close(self) -> None:
-        """Finish the save in flight, write the rest of the journal, end the thread."""
+    def close(self, patience: float = 60.0) -> bool:
+        """Finish the save in flight, end the thread, let slower storage catch up for at most `patience`
+        seconds, write the rest of the journal. True when every checkpoint is where it should be."""
         self._writer.close()
+        there = self._committer.catch_up(patience)
         self._chore()  # on this thread, now that the writer's has ended: the committer is used by one at a time
+        return there
 
     def _work(self, shot: Shot) -> None:
         try:

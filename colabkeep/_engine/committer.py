@@ -14,7 +14,7 @@ from colabkeep._version import __version__
 from colabkeep.stores.base import Receipt
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import CheckpointDamaged, StoreError
-from colabkeep.vocabulary.events import Event, Noted, Pruned, RungReached, SaveCommitted
+from colabkeep.vocabulary.events import Event, Noted, Pruned, RungReached, SaveCommitted, StoreDegraded
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
 from colabkeep.vocabulary.progress import Progress
@@ -70,6 +70,7 @@ class Committer:
         self._say = say
         self.newest: str | None = identity.parent
         self._last: Manifest | None = None
+        self._degraded: str | None = None
         self._receipts: deque[tuple[str, Receipt]] = deque()  # manifests below the store's top rung
 
     def commit(self, shot: Shot) -> Manifest:
@@ -114,6 +115,7 @@ class Committer:
         Raises:
             RunTakenOver: a newer session writes this run; nothing was pruned.
         """
+        self._tell_degraded()
         try:
             self._confirm()
             doomed = self._doomed()
@@ -129,6 +131,20 @@ class Committer:
             self._say(Noted(text=f"Tidying up after a save waits for the next one: {error.problem}"))
             return False
         return bool(self._receipts)
+
+    def catch_up(self, seconds: float) -> bool:
+        """Let slower storage catch up, for a bounded time. True when all is where it should be."""
+        try:
+            return self._repository.store.flush(seconds)
+        except StoreError as error:
+            self._say(StoreDegraded(url=self._repository.store.url, detail=error.problem))
+            return False
+
+    def _tell_degraded(self) -> None:
+        degraded, self._degraded = self._degraded, self._repository.store.degraded
+        if self._degraded != degraded:
+            detail = self._degraded or "works again"
+            self._say(StoreDegraded(url=self._repository.store.url, detail=detail))
 
     def _store(self, shot: Shot, snapshot: Snapshot) -> tuple[Manifest, int]:
         encoded = encode_parts(snapshot.parts)

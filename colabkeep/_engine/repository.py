@@ -57,7 +57,7 @@ class Repository:
         return {entry.name[len(prefix) :]: entry.size for entry in self.store.list(prefix[:-1])}
 
     def manifest(self, id: str) -> Manifest:
-        """Read one manifest (kept in memory: manifests never change).
+        """Read one manifest (kept in memory: manifests never change); another copy if the first is damaged.
 
         Raises:
             CheckpointDamaged, CheckpointUnsupported: as `Manifest.from_bytes`.
@@ -65,11 +65,19 @@ class Repository:
             StoreError: the store failed.
         """
         if id not in self._manifests:
-            manifest = Manifest.from_bytes(self._read_small(f"checkpoints/{id}.json", id), id=id)
-            if manifest.run != self.run:
-                raise damaged(id, f"it belongs to the run {manifest.run!r}")
-            self._manifests[id] = manifest
+            try:
+                self._manifests[id] = self._read_manifest(id)
+            except CheckpointDamaged:
+                if not self.store.doubt(f"{self.run}/checkpoints/{id}.json"):
+                    raise
+                self._manifests[id] = self._read_manifest(id)
         return self._manifests[id]
+
+    def _read_manifest(self, id: str) -> Manifest:
+        manifest = Manifest.from_bytes(self._read_small(f"checkpoints/{id}.json", id), id=id)
+        if manifest.run != self.run:
+            raise damaged(id, f"it belongs to the run {manifest.run!r}")
+        return manifest
 
     def manifests(self, ids: Iterable[str]) -> list[Manifest]:
         """The readable ones among `ids`, oldest first."""
@@ -92,9 +100,11 @@ class Repository:
         wanted = dict(manifest.parts) if parts is None else {name: manifest.parts[name] for name in parts}
         needed = {number for number, _ in references(wanted)}
         self.blobs.check_sizes(manifest.blobs, manifest.id)
-        packs: list[Mapping[str, HostTensor]] = [
-            self.blobs.read(blob, manifest.id) if number in needed else {} for number, blob in enumerate(manifest.blobs)
-        ]
+        chosen = [number for number in range(len(manifest.blobs)) if number in needed]
+        packs: list[Mapping[str, HostTensor]] = [{} for _ in manifest.blobs]
+        read = self.blobs.read_all([manifest.blobs[number] for number in chosen], manifest.id)
+        for number, tensors in zip(chosen, read, strict=True):
+            packs[number] = tensors
         try:
             return {name: decode_part(node, packs) for name, node in wanted.items()}
         except ValueError as error:

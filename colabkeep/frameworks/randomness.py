@@ -100,7 +100,7 @@ class PythonStream:
 
 
 class NumpyStream:
-    """The generator behind `np.random.rand()`, once somebody has imported it."""
+    """The generator behind `np.random.rand()`, once somebody has imported NumPy."""
 
     name = "numpy"
 
@@ -110,9 +110,10 @@ class NumpyStream:
         self._state: Any = None
 
     def read(self) -> Any:
-        module = sys.modules.get("numpy.random")
-        if module is None:
+        if "numpy" not in sys.modules:
             return None
+        # NumPy 2 loads this module when it is first used, which may be between a mark and the rewind.
+        module = sys.modules.get("numpy.random") or importlib.import_module("numpy.random")
         if self._look is None:
             self._look = _numpy_look(module.get_state.__self__)
         look = self._look()  # 0.5 µs, against 25 µs for the state itself

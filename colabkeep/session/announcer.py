@@ -29,6 +29,11 @@ class Announcer:
         """Note all further events, except steps, in the journal."""
         self._journal = journal
 
+    def begin(self, event: Event) -> None:
+        """Deliver an event before all that wait, then those."""
+        self.queue.appendleft(event)
+        self.drain()
+
     def tell(self, event: Event) -> None:
         """Queue an event and deliver all that wait."""
         self.queue.append(event)

@@ -213,9 +213,10 @@ def _check(spec: RunSpec, loaded: Loaded) -> None:
         differences.append(f"seed was {seed} and is {spec.seed}: the rest of the epoch would be in another order")
     loader_state = own_state(loaded, "loader")
     if spec.loader is not None and loader_state is not None:
-        differences += spec.framework.data().check(spec.loader, seed=spec.seed, state=loader_state)
-    if not differences:
-        differences += spec.framework.check(spec.parts, stored)
+        differences += spec.framework.data().check(spec.loader, seed=seed, state=loader_state)
+    if loaded.manifest.framework == spec.framework.name:
+        common = {name: part for name, part in spec.parts.items() if name in stored}
+        differences += spec.framework.check(common, {name: stored[name] for name in common})
     if differences:
         raise Incompatible(
             problem=f"The run {spec.name!r} does not fit what was handed in (checkpoint {loaded.manifest.id}):",

@@ -28,7 +28,9 @@ from colabkeep.vocabulary.progress import Progress
 
 __all__ = ["Run"]
 
-_CATCH_UP = 60.0  # seconds at the end of a session for a slower store behind a fast one
+_BEHIND = (
+    "the newest checkpoint is on this machine's disk only. Run the cell again while the machine lives, and it is sent."
+)
 
 
 class Run:
@@ -75,9 +77,9 @@ class Run:
         self._signals.install()
         self._announcer.write_to(self._session.journal)
         promise = spec.framework.exactness(spec.parts)
-        started = RunStarted(run=self.name, session=self._session.id, storage=spec.store.url, promise=promise)
-        self._announcer.queue.appendleft(started)
-        self._announcer.drain()
+        self._announcer.begin(
+            RunStarted(run=self.name, session=self._session.id, storage=spec.store.url, promise=promise)
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -101,8 +103,7 @@ class Run:
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(RunStopped(reason=self.stopped, progress=self.progress, checkpoint=self.checkpoint))
-            self._saver.close()
-            _settle(self, self._spec)
+            self._settle()
             self._announcer.drain()
         finally:
             self._session.lock.release()
@@ -226,6 +227,12 @@ class Run:
         """Hand an event to the observers and the journal."""
         self._announcer.tell(event)
 
+    def _settle(self) -> None:
+        if not self._saver.close():
+            self.tell(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
+        if self._spec.closes_store:
+            self._spec.store.close()
+
     def _end_epoch(self) -> None:
         epoch, now = self.progress.epoch, self._spec.clock.monotonic()
         progress = self._position.end_epoch(self._seconds(now))
@@ -255,12 +262,3 @@ def _tell_notes(run: Run, notes: Sequence[str], told: int) -> int:
         inexact = RestoredInexactly(checkpoint=run.checkpoint or "", reason=note)
         run.tell(inexact if isinstance(note, Inexact) else Noted(text=note))
     return len(notes)
-
-
-def _settle(run: Run, spec: RunSpec) -> None:
-    """Let slower storage catch up, for a bounded time; say so if it did not."""
-    if not spec.store.flush(_CATCH_UP):
-        text = f"{spec.store.url} has not caught up yet: the newest checkpoint is on this machine's disk only."
-        run.tell(Noted(text=f"{text} Run the cell again while the machine lives, and it is sent."))
-    if spec.closes_store:
-        spec.store.close()
