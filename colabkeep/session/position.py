@@ -34,6 +34,7 @@ class Position:
         self._read = (progress.batches, progress.epoch_samples)
         self._rng = framework.rng()
         self._rng_at_epoch = Value()
+        self._facts = None if progress.batches else stored.get("loader")  # what the last whole epoch was read from
 
     @property
     def at_boundary(self) -> bool:
@@ -43,7 +44,7 @@ class Position:
     def parts(self) -> dict[str, object]:
         """The state of the position: loader and random streams, now and at the start of the epoch."""
         return {
-            "loader": Value(self.loader.state() if self.loader is not None else None),
+            "loader": Value(self.loader.state() if self.loader is not None else self._facts),
             "rng": self._rng,
             "rng_at_epoch": self._rng_at_epoch,
         }
@@ -122,6 +123,8 @@ class Position:
                 problem="An epoch went by without run.step(); nothing was counted and nothing can be saved.",
                 remedy="Call run.step() after each optimizer.step().",
             )
+        if self.loader is not None and not self.loader.positional:
+            self._facts = self.loader.state()
         self.close_loader()
         self.in_epoch = False
         self._read = 0, 0

@@ -121,8 +121,7 @@ class Run:
     @property
     def epoch_batches(self) -> int | None:
         """How many batches the epoch under way has in all; None if it cannot be told."""
-        loader = self._position.loader
-        return loader.length if loader is not None else None
+        return self._position.loader.length if self._position.loader is not None else None
 
     @property
     def resumed_from(self) -> Manifest | None:
