@@ -109,9 +109,7 @@ class EveryMinutes(_Composable):
     minutes: float
 
     def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
-        if progress == last.progress:
-            return None
-        return "minutes" if now - last.at >= self.minutes * 60 else None
+        return "minutes" if now - last.at >= self.minutes * 60 and progress != last.progress else None
 
 
 _COUNTED = re.compile(r"(\d+)\s*(step|epoch)s?")

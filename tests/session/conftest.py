@@ -40,11 +40,16 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def fit(folder: Path, **changes: Any) -> colabkeep.session.fit.FitResult:
-    """The cell of a user: everything built anew, run "r" in the folder."""
+def cell(folder: Path, **changes: Any) -> dict[str, Any]:
+    """The arguments in a user's cell: everything built anew, run "r" in the folder."""
     words = {"run_name": "r", "storage": folder, "keep_last": None, **hard_training(epochs=EPOCHS)}
     words["callbacks"] = (*words["callbacks"], *changes.pop("callbacks", ()))
-    return colabkeep.resumable_fit(**{**words, **changes})
+    return {**words, **changes}
+
+
+def fit(folder: Path, **changes: Any) -> colabkeep.session.fit.FitResult:
+    """The cell, run."""
+    return colabkeep.resumable_fit(**cell(folder, **changes))
 
 
 @pytest.fixture(scope="session")
@@ -127,5 +132,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def kit() -> SimpleNamespace:
     return SimpleNamespace(
-        EPOCHS=EPOCHS, fit=fit, breaking=breaking, Breakage=Breakage, Child=Child, contents=contents, state=final_state
+        EPOCHS=EPOCHS,
+        cell=cell,
+        fit=fit,
+        breaking=breaking,
+        Breakage=Breakage,
+        Child=Child,
+        contents=contents,
+        state=final_state,
     )

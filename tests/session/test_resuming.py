@@ -130,11 +130,11 @@ class TestWhereToGoOn:
     def test_an_id_goes_back_to_that_very_checkpoint(self, tmp_path: Path, kit: SimpleNamespace, whole: Whole) -> None:
         """Training from there gives the same bits again, and the history has no record of what was left behind."""
         first = kit.fit(tmp_path, save_every="5 steps")
-        chosen = next(info for info in first.checkpoints if info.step == 15)
+        chosen = next(info for info in reversed(first.checkpoints) if info.step > 11)
         events: list[Event] = []
         again = kit.fit(tmp_path, resume=chosen.id, callbacks=[events.append])
         assert [event.checkpoint for event in events if isinstance(event, Restored)] == [chosen.id]
-        assert (again.resumed_from, list(again.history)) == (15, list(first.history))
+        assert (again.resumed_from, list(again.history)) == (chosen.step, list(first.history))
         assert kit.state(tmp_path, "r") == whole()
 
     def test_an_unknown_id_is_refused_with_those_there_are(self, tmp_path: Path, kit: SimpleNamespace) -> None:

@@ -86,7 +86,7 @@ def test_a_generator_put_in_place_of_numpys_own_is_followed() -> None:
 
 def test_looks_at_memory_are_tried_before_they_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """On an interpreter with another layout, states are read each time instead: slower, never wrong."""
-    monkeypatch.setattr("colabkeep.frameworks.randomness._python_bytes", lambda generator: b"the same")
+    monkeypatch.setattr("colabkeep.frameworks.randomness._python_bytes", lambda generator: lambda: b"the same")
     monkeypatch.setattr("colabkeep.frameworks.randomness._numpy_bytes", lambda generator: lambda: b"the same")
     for stream, draw in ((PythonStream(), random.random), (NumpyStream(), np.random.rand)):
         state = stream.read()
