@@ -51,7 +51,7 @@ class Checkpointer:
 
     def due(self, now: float) -> str | None:
         """Is there a save to make up for: one that waited for the writer, or one that failed?"""
-        if self._writer.busy:
+        if (self.waiting is None and self._retry_at is None) or self._writer.busy:
             return None
         if self.waiting is not None:
             return self.waiting

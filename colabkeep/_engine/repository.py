@@ -170,8 +170,8 @@ class Repository:
         """
         protected = self._protected_by_marks()  # first: a damaged mark stops everything
         for manifest in doomed:
-            self.store.delete(f"{self.run}/checkpoints/{manifest.id}.json")
             self._manifests.pop(manifest.id, None)
+            self.store.delete(f"{self.run}/checkpoints/{manifest.id}.json")
         ids = self.ids() | self._manifests.keys()  # a listing may lag behind what this session wrote
         kept = self.manifests(ids)
         protected |= {blob.file for manifest in kept for blob in manifest.blobs}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
+from colabkeep.session.history import as_number
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.events import (
     CheckpointSetAside,
@@ -86,7 +87,7 @@ def _progress(event: StepDone) -> str:
 
 
 def _number(value: Any) -> str:
-    return f"{float(value):.4g}"
+    return f"{as_number(value):.4g}"
 
 
 def _started(event: RunStarted) -> str:

@@ -43,6 +43,10 @@ def arrays_in(value: Any, depth: int = 0) -> Iterator[Any]:
 
 def leading(value: Any) -> int | None:
     """Samples in a batch: the leading dimension of its first array, None if it holds none."""
+    # Nearly every batch is a tuple that begins with an array: no need to search.
+    shape = getattr(value[0], "shape", None) if type(value) in (tuple, list) and value else None
+    if isinstance(shape, tuple) and shape:
+        return int(shape[0])
     array = next(arrays_in(value), None)
     return None if array is None else int(array.shape[0])
 

@@ -9,7 +9,12 @@ from typing import Any
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["History"]
+__all__ = ["History", "as_number"]
+
+
+def as_number(value: Any) -> float:
+    """A number, or a tensor of one, as a float. Waits for the device that holds it."""
+    return float(value.item() if hasattr(value, "item") else value)
 
 
 class History:

@@ -87,7 +87,8 @@ class Position:
     def batches(self, loader: LoaderState) -> Iterator[Any]:
         """The batches that are left, counted as they are handed out."""
         for batch in loader:
-            self.restore_rng()  # not before: making an iterator must not shift the streams
+            if "rng" in self._stored:
+                self.restore_rng()  # not before: making an iterator must not shift the streams
             self._read = self._read[0] + 1, self._read[1] + (batch.samples or 0)
             self.batch_samples = batch.samples
             yield batch.value

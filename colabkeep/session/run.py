@@ -8,7 +8,7 @@ from typing import Any
 
 from colabkeep.frameworks.base import Inexact
 from colabkeep.session.announcer import Announcer
-from colabkeep.session.history import History
+from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Position
@@ -74,6 +74,7 @@ class Run:
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
         self._began = spec.clock.monotonic()
+        self._zero = self._began - self._session.progress.seconds  # when it would have begun, without a break
         self._signals.install()
         self._announcer.write_to(self._session.journal)
         promise = spec.framework.exactness(spec.parts)
@@ -171,7 +172,7 @@ class Run:
             SaveFailed, RunTakenOver, NotStorable: training must not go on.
         """
         now = self._spec.clock.monotonic()
-        progress = self._position.advance(self._seconds(now))
+        progress = self._position.advance(now - self._zero)
         self._keeper.metrics = {}
         self._boundary.mark()
         if self._announcer.observers:
@@ -181,7 +182,7 @@ class Run:
     def log(self, **metrics: Any) -> None:
         """Log numbers (or one-element tensors) at the current step. They go into the history, and into a
         checkpoint saved before the next step, where `keep_best` finds them."""
-        numbers = {name: float(value) for name, value in metrics.items()}
+        numbers = {name: as_number(value) for name, value in metrics.items()}
         self._keeper.metrics.update(numbers)
         self.history.add(self.progress, numbers)
         self._announcer.tell(MetricsLogged(progress=self.progress, metrics=numbers))
@@ -234,7 +235,7 @@ class Run:
 
     def _end_epoch(self) -> None:
         epoch, now = self.progress.epoch, self._spec.clock.monotonic()
-        progress = self._position.end_epoch(self._seconds(now))
+        progress = self._position.end_epoch(now - self._zero)
         self._boundary.mark()
         self._announcer.tell(EpochDone(epoch=epoch, progress=progress, metrics=dict(self._keeper.metrics)))
         self._keeper.wait_if_best()
@@ -250,9 +251,6 @@ class Run:
         self.poll()
         if self._spec.max_time is not None and now - self._began >= self._spec.max_time:
             raise StopTraining("max_time")
-
-    def _seconds(self, now: float) -> float:
-        return (self.resumed_from.progress.seconds if self.resumed_from else 0.0) + now - self._began
 
 
 def _tell_notes(run: Run, notes: Sequence[str], told: int) -> int:

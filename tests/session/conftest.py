@@ -62,7 +62,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, s
             folder = tmp_path_factory.mktemp("whole")
             fit(folder, **hard_training(epochs=EPOCHS, accumulate=accumulate))
             known[accumulate] = final_state(folder, "r")
-        return known[accumulate]
+        return dict(known[accumulate])
 
     return state
 

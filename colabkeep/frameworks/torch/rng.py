@@ -37,27 +37,20 @@ class DeviceStream:
 
     def __init__(self, kind: str) -> None:
         self.name = kind
+        self._module: Any = getattr(torch, kind, None)
         self._absent: list[Any] = []
 
     def read(self) -> Tree:
-        if not self._awake():
+        if self._module is None or not self._module.is_initialized():
             return self._absent or None
-        here = [generator.get_state() for generator in self._module().default_generators]
+        here = [generator.get_state() for generator in self._module.default_generators]
         return here + self._absent[len(here) :]
 
     def write(self, state: Any) -> None:
-        module: Any = self._module()
-        count = module.device_count() if module is not None else 0
+        count = self._module.device_count() if self._module is not None else 0
         self._absent = list(state)
         for i, one in enumerate(state[:count]):
-            module.set_rng_state(one, i)  # put off by torch itself until the device is first used
-
-    def _module(self) -> Any:
-        return getattr(torch, self.name, None)
-
-    def _awake(self) -> bool:
-        module = self._module()
-        return module is not None and bool(module.is_initialized())
+            self._module.set_rng_state(one, i)  # put off by torch itself until the device is first used
 
 
 class MpsStream:
