@@ -72,6 +72,7 @@ class Committer:
         self._last: Manifest | None = None
         self._degraded: str | None = None
         self._receipts: deque[tuple[str, Receipt]] = deque()  # manifests below the store's top rung
+        self._untidy = False  # has anything been committed or arrived since the last pruning that succeeded?
 
     def commit(self, shot: Shot) -> Manifest:
         """Make a checkpoint of the shot. When it raises, the run is as it was before.
@@ -92,6 +93,7 @@ class Committer:
         self.newest = manifest.id
         self._last = manifest
         self._receipts.append((manifest.id, receipt))
+        self._untidy = True
         self._say(
             SaveCommitted(
                 checkpoint=manifest.id,
@@ -118,7 +120,7 @@ class Committer:
         self._tell_degraded()
         try:
             self._confirm()
-            doomed = self._doomed()
+            doomed = self._doomed() if self._untidy else []  # it lists, which a remote store makes dear
             if doomed:
                 self._lease.check()
                 ids = [manifest.id for manifest in doomed]
@@ -127,6 +129,7 @@ class Committer:
                 self._journal.write()
             finally:  # a full store is no reason not to make room
                 self._prune(doomed)
+            self._untidy = False
         except (StoreError, CheckpointDamaged) as error:
             self._say(Noted(text=f"Tidying up after a save waits for the next one: {error.problem}"))
             return False
@@ -180,6 +183,7 @@ class Committer:
             receipt = self._repository.store.confirm(before)  # when it raises, this one is asked for again
             self._receipts.popleft()
             if receipt.rung != before.rung or receipt.rung == top:
+                self._untidy = True
                 self._say(RungReached(checkpoint=id, rung=receipt.rung))
             if receipt.rung != top:
                 self._receipts.append((id, receipt))
@@ -200,4 +204,6 @@ class Committer:
     def _prune(self, doomed: list[Manifest]) -> None:
         if doomed:
             self._repository.remove(doomed)
-            self._say(Pruned(checkpoints=tuple(manifest.id for manifest in doomed)))
+            ids = tuple(manifest.id for manifest in doomed)
+            self._receipts = deque(entry for entry in self._receipts if entry[0] not in ids)  # they arrive no more
+            self._say(Pruned(checkpoints=ids))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from colabkeep._engine.repository import Repository
-from colabkeep.frameworks import find_framework
+from colabkeep.frameworks import FRAMEWORKS, find_framework, open_framework
 from colabkeep.frameworks.base import Framework
 from colabkeep.session.census import census, differences, flat
 from colabkeep.session.fit import train
@@ -78,14 +79,14 @@ def verify_resume(make: Callable[[], Mapping[str, Any]], *, steps: int = 5) -> R
     """
     if steps < 1:
         raise UsageError(problem=f"steps={steps} leaves nothing to compare.", remedy="Pass steps=1 or more.")
-    sample = _made(make)
-    framework = find_framework([sample.model, sample.optimizer])
-    rng = framework.rng()
-    before = rng.state_dict()
+    streams = [open_framework(entry.name).rng() for entry in FRAMEWORKS if entry.module in sys.modules]
+    before = [rng.state_dict() for rng in streams]
     try:
-        return _compare(make, framework, steps)
+        sample = _made(make)
+        return _compare(make, find_framework([sample.model, sample.optimizer]), steps)
     finally:
-        rng.load_state_dict(before)  # asking must not change the user's random streams
+        for rng, state in zip(streams, before, strict=True):
+            rng.load_state_dict(state)  # asking must not change the user's random streams
 
 
 def _compare(make: Callable[[], Mapping[str, Any]], framework: Framework, steps: int) -> ResumeReport:

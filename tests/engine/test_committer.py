@@ -157,6 +157,20 @@ def test_a_question_that_fails_is_asked_again(kit):
     inner.close()
 
 
+def test_waiting_for_the_store_asks_it_for_no_listing(kit):
+    """While a checkpoint is on its way, the run is not listed every second: a drive counts its requests."""
+    remote = Remote()
+    inner = tiered(remote)
+    store = FaultyStore(inner)
+    session = kit.Session(store)
+    remote.away = True
+    session.save(1)
+    store.points.clear()
+    assert session.committer.tidy() is True
+    assert [point for point in store.points if point.startswith(("before list", "before get"))] == []
+    inner.close()
+
+
 def test_the_last_good_checkpoint_survives_a_broken_newer_one(kit, disk):
     """A save that lost its blob in the last moment does not count when the old ones are pruned."""
     store = FaultyStore(disk.store)

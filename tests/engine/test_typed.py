@@ -171,7 +171,7 @@ def test_frozen_tensors_lie_apart(kit):
         datetime(2024, 1, 1, fold=1),
         {"inside": [1, {2: object}]},
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_would_come_back_as_something_else_is_refused_with_its_path(value):
     """A value that has no exact plain form is named, with its place and the remedy, instead of bent into one."""

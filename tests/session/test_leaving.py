@@ -114,7 +114,7 @@ def test_an_error_after_the_epochs_scheduler_has_moved_steps_it_once(tmp_path: P
     broken["scheduler"].step = kit.breaking(broken["scheduler"].step, call=2)
     with pytest.raises(kit.Breakage):
         colabkeep.resumable_fit(**broken)
-    assert 4 <= colabkeep.resumable_fit(**words(tmp_path / "a")).resumed_from < 22
+    assert 4 <= colabkeep.resumable_fit(**words(tmp_path / "a")).resumed_from <= 22
     colabkeep.resumable_fit(**words(tmp_path / "b"))
     assert kit.state(tmp_path / "a", "r") == kit.state(tmp_path / "b", "r")
 

@@ -38,6 +38,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: Param
         parameter = parameters[i]
         if parameter in optimizer.state:
             optimizer.state[parameter] = _exact(optimizer.state[parameter], entry)
+    # It has stepped, in an earlier life: torch must not warn when an epoch's end, resumed, begins with the scheduler.
+    vars(optimizer)["_opt_called"] = True
 
 
 def _group(live: Mapping[str, Any], stored: Mapping[str, Any], indices: list[int]) -> dict[str, Any]:
