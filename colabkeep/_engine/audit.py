@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from colabkeep._engine.codec import decode_part
 from colabkeep._engine.committer import PRUNING
 from colabkeep._engine.journal import SEGMENT_FILE, read_segment
 from colabkeep._engine.lease import LEASE_FILE
+from colabkeep._engine.packs import read_layout
 from colabkeep._engine.reading import SMALL, read_up_to, sha256_of_stream
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, ObjectNotFound, StoreError
 from colabkeep.vocabulary.events import Pruned, SaveCommitted
 from colabkeep.vocabulary.manifest import FORMAT, Manifest
 from colabkeep.vocabulary.sealed import unseal
+from colabkeep.vocabulary.state import HostTensor
 
 __all__ = ["Finding", "State", "audit"]
 
@@ -30,6 +33,7 @@ read it. unsupported: in a newer format. orphan: a whole blob that no manifest n
 was killed or failed. foreign: nothing that colabkeep writes; nothing reads it."""
 
 _BLOB_FILE = re.compile(r"([0-9a-f]{64})(?:-[0-9a-f]{8})?\.safetensors")
+_NOTHING = memoryview(b"")
 _ID_FILE = re.compile(rf"({CHECKPOINT_ID.pattern})\.json")
 
 
@@ -69,7 +73,7 @@ class _Audit:
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
-        self._needs: dict[str, tuple[str, ...]] = {}  # checkpoint → its blobs
+        self._needs: dict[str, dict[str, int]] = {}  # checkpoint → its blobs with their sizes
         self._unread = 0  # manifests that cannot be read, so that it is not known which blobs they name
         self._fences: dict[str, str] = {}  # session → its number, as text
         self._segments: dict[str, set[int]] = {}  # session → numbers of its segments
@@ -89,7 +93,7 @@ class _Audit:
         except CheckpointDamaged as error:
             state, text = "damaged", error.problem
         except (ValueError, RecursionError) as error:
-            state, text = "damaged", f"It is damaged: {error}."
+            state, text = "damaged", f"It cannot be used: {error}."
         if name.startswith("checkpoints/") and state not in ("ok", "foreign"):
             self._unread += 1
         yield Finding(file=name, state=state, size=size, text=text)
@@ -144,9 +148,23 @@ class _Audit:
         manifest = Manifest.from_bytes(self._text(name), id=match[1])
         if manifest.run != self._repository.run:
             raise ValueError(f"it belongs to the run {manifest.run!r:.200}")
-        self._needs[manifest.id] = tuple(blob.file for blob in manifest.blobs)
+        self._needs[manifest.id] = {blob.file: blob.size for blob in manifest.blobs}
         self._fences[manifest.session] = f"{manifest.fence:06d}"
+        self._rehearse(manifest)
         return "ok", ""
+
+    def _rehearse(self, manifest: Manifest) -> None:
+        """Decode the state without the bytes of its tensors: what a digest vouches for may still be made up."""
+        try:
+            layouts = [self._repository.blobs.layout(blob, manifest.id) for blob in manifest.blobs]
+        except (CheckpointDamaged, StoreError):
+            return  # found where the blob is looked at
+        bare = [
+            {key: HostTensor(dtype=extent.dtype, shape=extent.shape, data=_NOTHING) for key, extent in layout.items()}
+            for layout in layouts
+        ]
+        for node in manifest.parts.values():
+            decode_part(node, bare)
 
     def _mark(self, name: str, match: re.Match[str]) -> tuple[State, str]:
         if unseal(self._text(name)).get("id") != match[1]:
@@ -170,6 +188,11 @@ class _Audit:
         if digest != match[1]:
             use = f"{needing} cannot be used" if needing else "no checkpoint that can be read needs it"
             return "damaged", f"Its {size} bytes are not those that were written; {use}."
+        for id, files in self._needs.items():
+            if files.get(file, size) != size:
+                return "damaged", f"It has {size} bytes, and checkpoint {id} says {files[file]}; it cannot be used."
+        with self._repository.store.get(f"{self._repository.run}/{name}") as reader:
+            read_layout(reader, size)
         if needing:
             return "ok", ""
         reason = "but a manifest cannot be read" if self._unread else "and the next training session removes it"

@@ -53,13 +53,13 @@ class Blobs:
             with self._store.get(self._name(blob.file)) as reader:
                 data = read_exactly(reader, blob.size)
             if sha256_of(data) != blob.sha256:
-                raise ValueError("is not what was written (its digest differs)")
+                raise ValueError("it is not what was written (its digest differs)")
             self._trusted.add(blob.file)
             return unpack(data)
         except ObjectNotFound as error:
             raise damaged(id, f"its file blobs/{blob.file} is missing") from error
         except ValueError as error:
-            raise damaged(id, f"its file blobs/{blob.file} {error}") from error
+            raise damaged(id, f"its file blobs/{blob.file}: {error}") from error
         except MemoryError as error:
             raise CheckpointUnsupported(
                 problem=f"Checkpoint {id} cannot be used here: blobs/{blob.file} needs {blob.size} bytes of memory.",
@@ -87,7 +87,7 @@ class Blobs:
         except ObjectNotFound as error:
             raise damaged(id, f"its file blobs/{blob.file} is missing") from error
         except ValueError as error:
-            raise damaged(id, f"its file blobs/{blob.file} {error}") from error
+            raise damaged(id, f"its file blobs/{blob.file}: {error}") from error
 
     def check_sizes(self, blobs: Sequence[BlobRef], id: str) -> None:
         """See, before any memory is asked for, that the files are as large as they should be.

@@ -113,6 +113,8 @@ def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:
 
     def get(reference: Any) -> HostTensor:
         number, key = reference
+        if number < 0:
+            raise IndexError(number)
         tensor: HostTensor = packs[number][key]
         return tensor
 

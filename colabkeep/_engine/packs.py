@@ -98,7 +98,7 @@ def read_layout(reader: Any, size: int) -> dict[str, Extent]:
 def _header_length(start: memoryview, size: int) -> int:
     length = int.from_bytes(start, "little")
     if len(start) < 8 or length > min(_HEADER_LIMIT, size - 8):
-        raise ValueError("is not a file of tensors: its header is longer than the file")
+        raise ValueError("it is not a file of tensors: its header is longer than the file")
     return length
 
 
@@ -111,7 +111,7 @@ def _layout(text: bytes, body: int) -> dict[str, Extent]:
         layout = {name: _extent(entry) for name, entry in header.items()}
         _check_gapless(layout, body)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not a file of tensors: {error}") from error
+        raise ValueError(f"it is not a file of tensors: {error}") from error
     return layout
 
 

@@ -39,10 +39,10 @@ def read_exactly(reader: Any, size: int) -> bytearray:
     while filled < size:
         n = reader.readinto(view[filled : filled + CHUNK])
         if not n:
-            raise ValueError(f"is cut short ({filled} of {size} bytes)")
+            raise ValueError(f"it is cut short ({filled} of {size} bytes)")
         filled += n
     if reader.read(1):
-        raise ValueError(f"is longer than it was written ({size} bytes)")
+        raise ValueError(f"it is longer than it was written ({size} bytes)")
     return data
 
 

@@ -64,7 +64,7 @@ def loaded_step(kit, folder):
     return step
 
 
-@pytest.mark.filterwarnings("ignore:unclosed scandir iterator:ResourceWarning")  # the fault took it away
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # files that the fault took away from who opened them
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 def test_a_fault_at_any_system_call_of_a_save_leaves_a_checkpoint(kit, begun, calls, tmp_path, fault, when):

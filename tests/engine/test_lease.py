@@ -6,7 +6,9 @@ import pytest
 
 from colabkeep._engine.lease import fences, take_lease
 from colabkeep._engine.repository import Repository
+from colabkeep.testing.faults import FaultyStore
 from colabkeep.vocabulary.errors import CheckpointDamaged, RunTakenOver
+from colabkeep.vocabulary.policies import KeepLast
 from colabkeep.vocabulary.sealed import seal
 
 
@@ -33,15 +35,17 @@ def test_a_zombie_cannot_commit_and_is_told_who_took_over(kit, disk):
 
 def test_a_zombie_prunes_nothing(kit, disk):
     """What the new session may have gone on from is not deleted by the old one."""
-    zombie = kit.Session(disk.store, "ffffffff")
+    store = FaultyStore(disk.store)
+    zombie = kit.Session(store, "ffffffff", keep=KeepLast(1))
     zombie.save(1)
-    zombie.save(2)
-    kit.Session(disk.store, "00000000")
-    from colabkeep.vocabulary.policies import KeepLast
 
-    zombie.committer._retention = KeepLast(1)
+    def take_over(point):  # in the moment between the commit and the pruning
+        if point.startswith(f"after put {kit.run}/checkpoints/"):
+            kit.Session(disk.store, "00000000")
+
+    store.at = take_over
     with pytest.raises(RunTakenOver):
-        zombie.committer.tidy()
+        zombie.save(2)
     assert len(zombie.repository.ids()) == 2
 
 

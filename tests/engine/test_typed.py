@@ -212,6 +212,7 @@ def test_what_would_come_back_as_something_else_is_refused_with_its_path(value):
         {"$timedelta": [10**12, 0, 0]},
         {"$tensor": [0, "gone"]},
         {"$tensor": [9, "weight"]},
+        {"$tensor": [-1, "weight"]},
         {"$tensor": []},
         {"$tensor": None},
         {"$tensor": [0, []]},

@@ -133,6 +133,7 @@ def from_a_function(optimizer: torch.optim.Optimizer) -> Any:
     return lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # torch 2.4's own SequentialLR uses what it deprecates
 @pytest.mark.parametrize(
     ("make", "interval"),
     [
