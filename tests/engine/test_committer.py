@@ -163,8 +163,9 @@ def test_waiting_for_the_store_asks_it_for_no_listing(kit):
     inner = tiered(remote)
     store = FaultyStore(inner)
     session = kit.Session(store)
-    remote.away = True
     session.save(1)
+    remote.away = True
+    session.save(2)
     store.points.clear()
     assert session.committer.tidy() is True
     assert [point for point in store.points if point.startswith(("before list", "before get"))] == []

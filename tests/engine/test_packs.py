@@ -99,12 +99,12 @@ def test_torch_reads_a_pack_with_odd_neighbours(tmp_path):
     assert found["weight"].tolist() == [[1.0, 2.0]]
 
 
-def test_a_pack_gives_its_bytes_in_small_pieces_and_copies_none():
+def test_a_pack_gives_its_bytes_in_bounded_pieces_and_copies_none():
     """Writing a large tensor holds no second copy of it, and lets other threads run between pieces."""
-    data = bytearray(3 * CHUNK + 5)
+    data = bytearray(3 * SLICE + 5)
     pack = Pack({"a": HostTensor(dtype="U8", shape=(len(data),), data=memoryview(data))})
     pieces = list(pack.chunks())
-    assert max(piece.nbytes for piece in pieces) <= CHUNK
+    assert max(piece.nbytes for piece in pieces) <= SLICE
     data[:3] = b"new"
     assert b"".join(pieces)[-len(data) :][:3] == b"new"
 

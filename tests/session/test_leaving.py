@@ -175,6 +175,27 @@ def test_an_own_loop_may_stop_itself(tmp_path: Path) -> None:
     assert int(run.checkpoint.split("-")[0]) == 5
 
 
+def test_what_an_own_loop_draws_before_its_first_batch_is_drawn_again(tmp_path: Path) -> None:
+    """A number drawn at the start of an epoch has its old value after a resume in the middle of that epoch."""
+
+    def session(folder: Path, end: int) -> list[float]:
+        torch.manual_seed(1)
+        model, drawn = torch.nn.Linear(8, 8), []
+        with colabkeep.Run("r", model=model, storage=folder, save_every="2 steps", progress=False) as run:
+            for _ in run.epochs(2):
+                strength = float(torch.rand(()))  # of this epoch's augmentation, say
+                for features in run.batches([torch.ones(4, 8)] * 5):
+                    drawn.append(strength + float(torch.rand(())) + float(model(features).detach().mean()))
+                    run.step()
+                    if run.progress.step == end:
+                        run.stop()
+        return drawn
+
+    parts = [number for end in (3, 4, 8, 99) for number in session(tmp_path / "parts", end)]
+    assert parts == session(tmp_path / "whole", 99)
+    assert len(set(parts)) == 10
+
+
 def test_leaving_an_own_loop_early_saves(tmp_path: Path) -> None:
     """A `break` out of the loop is as good: the last step is there."""
     words = hard_training(epochs=2)
