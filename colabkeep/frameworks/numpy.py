@@ -11,13 +11,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from colabkeep.frameworks.arrays import ArrayLeaves, array_leaf, describe_array
 from colabkeep.frameworks.base import Boundary, Data, Training, TrainingOptions
-from colabkeep.frameworks.captures import Captures
-from colabkeep.frameworks.marks import StreamMarks
-from colabkeep.frameworks.objects import encode_object, missing_parts, object_differences, restore_object, shortened
-from colabkeep.frameworks.randomness import NumpyStream, PythonStream, Streams
-from colabkeep.frameworks.trees import child, rebuild
+from colabkeep.frameworks.common.arrays import ArrayLeaves, array_leaf, describe_array
+from colabkeep.frameworks.common.captures import Captures
+from colabkeep.frameworks.common.marks import StreamMarks
+from colabkeep.frameworks.common.objects import (
+    encode_object,
+    missing_parts,
+    object_differences,
+    restore_object,
+    shortened,
+)
+from colabkeep.frameworks.common.randomness import NumpyStream, PythonStream, Streams
+from colabkeep.frameworks.common.trees import child, rebuild
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
@@ -67,7 +73,7 @@ class NumpyFramework:
         return StreamMarks(self._rng.streams)
 
     def data(self) -> Data:
-        from colabkeep.frameworks.iterables import IterableData
+        from colabkeep.frameworks.common.iterables import IterableData
 
         return IterableData()
 

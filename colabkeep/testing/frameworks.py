@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from colabkeep.frameworks.base import Framework
-from colabkeep.frameworks.trees import rebuild
+from colabkeep.frameworks.common.trees import rebuild
 from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from colabkeep._engine.codec import PACK_BYTES, SMALL_BYTES, encode_parts
 from colabkeep._engine.packs import DTYPE_BITS, Pack, read_layout, unpack
-from colabkeep._engine.reading import CHUNK
 from colabkeep.vocabulary.state import HostTensor
 
 NUMPY = {"BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4"}

@@ -54,7 +54,7 @@ MUTATORS = {
     "sort",
 }
 PICKLES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
-WORKER_BORDER = "frameworks/torch/data_workers.py"  # a data set on its way to the loader's workers, never to a disk
+WORKER_BORDER = "frameworks/torch/data/workers.py"  # a data set on its way to the loader's workers, never to a disk
 WRITERS = {
     "stores/directory.py",  # the directory store, in three files
     "stores/_posix.py",

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.base import Boundary, Data, Training, TrainingOptions
-from colabkeep.frameworks.captures import Captures
-from colabkeep.frameworks.objects import missing_parts, object_differences, shortened
-from colabkeep.frameworks.torch.boundary import TorchBoundary
-from colabkeep.frameworks.torch.compare import module_differences, optimizer_differences, scheduler_differences
+from colabkeep.frameworks.common.captures import Captures
+from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
-from colabkeep.frameworks.torch.leaves import native
-from colabkeep.frameworks.torch.loading import restore_module
-from colabkeep.frameworks.torch.optimizers import ParameterNames
-from colabkeep.frameworks.torch.places import Places
-from colabkeep.frameworks.torch.recorders import Recorders
-from colabkeep.frameworks.torch.rng import streams
-from colabkeep.frameworks.torch.schedulers import restore_helper
-from colabkeep.frameworks.torch.updating import restore_optimizer
+from colabkeep.frameworks.torch.state.boundary import TorchBoundary
+from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences, scheduler_differences
+from colabkeep.frameworks.torch.state.leaves import native
+from colabkeep.frameworks.torch.state.loading import restore_module
+from colabkeep.frameworks.torch.state.optimizers import ParameterNames
+from colabkeep.frameworks.torch.state.places import Places
+from colabkeep.frameworks.torch.state.recorders import Recorders
+from colabkeep.frameworks.torch.state.rng import streams
+from colabkeep.frameworks.torch.state.schedulers import restore_helper
+from colabkeep.frameworks.torch.state.updating import restore_optimizer
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
 
@@ -85,12 +85,12 @@ class TorchFramework:
         return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers)
 
     def data(self) -> Data:
-        from colabkeep.frameworks.torch.data import TorchData
+        from colabkeep.frameworks.torch.data.opening import TorchData
 
         return TorchData()
 
     def training(self, options: TrainingOptions) -> Training:
-        from colabkeep.frameworks.torch.training import TorchTraining
+        from colabkeep.frameworks.torch.training.arithmetic import TorchTraining
 
         return TorchTraining(options)
 

@@ -27,8 +27,8 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from colabkeep.frameworks.torch.data import TorchData
-from colabkeep.frameworks.torch.data_adapt import Adapted
+from colabkeep.frameworks.torch.data.adapt import Adapted
+from colabkeep.frameworks.torch.data.opening import TorchData
 from colabkeep.vocabulary.errors import Incompatible
 
 

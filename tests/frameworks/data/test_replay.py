@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from colabkeep.frameworks.iterables import IterableData
-from colabkeep.frameworks.torch.data import TorchData
-from colabkeep.frameworks.torch.data_arrays import TENSORS
-from colabkeep.frameworks.torch.data_streams import TORCH
+from colabkeep.frameworks.common.iterables import IterableData
+from colabkeep.frameworks.torch.data.arrays import TENSORS
+from colabkeep.frameworks.torch.data.opening import TorchData
+from colabkeep.frameworks.torch.data.streams import TORCH
 from colabkeep.vocabulary.errors import Incompatible, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colabkeep.frameworks.iterables import IterableData
-from colabkeep.frameworks.torch.data import TorchData
+from colabkeep.frameworks.common.iterables import IterableData
+from colabkeep.frameworks.torch.data.opening import TorchData
 from colabkeep.vocabulary.errors import Incompatible
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from colabkeep.frameworks.base import Framework
+from colabkeep.frameworks.common.randomness import NumpyStream, PythonStream
 from colabkeep.frameworks.numpy import NumpyFramework
-from colabkeep.frameworks.randomness import NumpyStream, PythonStream
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import captured, same_bits
 
@@ -86,8 +86,8 @@ def test_a_generator_put_in_place_of_numpys_own_is_followed() -> None:
 
 def test_looks_at_memory_are_tried_before_they_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """On an interpreter with another layout, states are read each time instead: slower, never wrong."""
-    monkeypatch.setattr("colabkeep.frameworks.randomness._python_bytes", lambda generator: lambda: b"the same")
-    monkeypatch.setattr("colabkeep.frameworks.randomness._numpy_bytes", lambda generator: lambda: b"the same")
+    monkeypatch.setattr("colabkeep.frameworks.common.randomness._python_bytes", lambda generator: lambda: b"the same")
+    monkeypatch.setattr("colabkeep.frameworks.common.randomness._numpy_bytes", lambda generator: lambda: b"the same")
     for stream, draw in ((PythonStream(), random.random), (NumpyStream(), np.random.rand)):
         state = stream.read()
         first = draw()
@@ -108,7 +108,7 @@ def test_the_layouts_hold_on_this_interpreter() -> None:
 def test_numpy_is_not_imported_for_its_stream() -> None:
     """A stream that nobody can have drawn from is not saved, and nothing is loaded to look at it."""
     code = (
-        "import sys; from colabkeep.frameworks.randomness import NumpyStream\n"
+        "import sys; from colabkeep.frameworks.common.randomness import NumpyStream\n"
         "assert NumpyStream().read() is None; assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from colabkeep.frameworks.base import TrainingOptions
-from colabkeep.frameworks.torch.precision import resolve_precision
-from colabkeep.frameworks.torch.training import RunningMean, TorchTraining
+from colabkeep.frameworks.torch.training.arithmetic import RunningMean, TorchTraining
+from colabkeep.frameworks.torch.training.precision import resolve_precision
 
 
 def make_net() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from colabkeep.frameworks.base import Batch, TrainingOptions
-from colabkeep.frameworks.torch.training import TorchTraining
+from colabkeep.frameworks.torch.training.arithmetic import TorchTraining
 from colabkeep.vocabulary.errors import UsageError
 
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from colabkeep.frameworks.base import TrainingOptions
-from colabkeep.frameworks.torch.precision import autocast
-from colabkeep.frameworks.torch.training import TorchTraining
+from colabkeep.frameworks.torch.training.arithmetic import TorchTraining
+from colabkeep.frameworks.torch.training.precision import autocast
 from colabkeep.vocabulary.errors import UsageError
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import torch
 
-from colabkeep.frameworks.objects import object_differences
-from colabkeep.frameworks.torch.dtypes import plain_name
-from colabkeep.frameworks.torch.loading import describe
-from colabkeep.frameworks.torch.optimizers import ParameterNames, parameter_names
-from colabkeep.frameworks.torch.places import Place, Places
+from colabkeep.frameworks.common.objects import object_differences
+from colabkeep.frameworks.torch.state.dtypes import plain_name
+from colabkeep.frameworks.torch.state.loading import describe
+from colabkeep.frameworks.torch.state.optimizers import ParameterNames, parameter_names
+from colabkeep.frameworks.torch.state.places import Place, Places
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["module_differences", "optimizer_differences", "scheduler_differences"]

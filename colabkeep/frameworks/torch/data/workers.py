@@ -22,8 +22,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch.utils.data import get_worker_info
 
-from colabkeep.frameworks.streams import Streams
-from colabkeep.frameworks.torch.data_streams import TORCH
+from colabkeep.frameworks.common.streams import Streams
+from colabkeep.frameworks.torch.data.streams import TORCH
 
 __all__ = ["Cargo", "Collate", "Seeded", "Tag", "WorkerInit"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.batches import NUMPY, Arrays
+from colabkeep.frameworks.common.batches import NUMPY, Arrays
 from colabkeep.vocabulary.state import HostTensor, Tagged
 
 __all__ = ["TENSORS"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.torch.leaves import native
-from colabkeep.frameworks.torch.loading import fill
-from colabkeep.frameworks.torch.optimizers import ParameterNames, parameter_names
-from colabkeep.frameworks.trees import like
+from colabkeep.frameworks.common.trees import like
+from colabkeep.frameworks.torch.state.leaves import native
+from colabkeep.frameworks.torch.state.loading import fill
+from colabkeep.frameworks.torch.state.optimizers import ParameterNames, parameter_names
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["restore_optimizer"]

@@ -9,11 +9,11 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from colabkeep.frameworks.base import Batch, Inexact
-from colabkeep.frameworks.batches import leading
-from colabkeep.frameworks.iterables import Place, changed, length_of
-from colabkeep.frameworks.torch.data_adapt import Adapted
-from colabkeep.frameworks.torch.data_order import Order, plain
-from colabkeep.frameworks.torch.data_workers import Tag
+from colabkeep.frameworks.common.batches import leading
+from colabkeep.frameworks.common.iterables import Place, changed, length_of
+from colabkeep.frameworks.torch.data.adapt import Adapted
+from colabkeep.frameworks.torch.data.order import Order, plain
+from colabkeep.frameworks.torch.data.workers import Tag
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Tree
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.objects import restore_object
-from colabkeep.frameworks.torch.leaves import native
-from colabkeep.frameworks.trees import FUNCTIONS
+from colabkeep.frameworks.common.objects import restore_object
+from colabkeep.frameworks.common.trees import FUNCTIONS
+from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["restore_helper", "without_functions"]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from colabkeep.frameworks.shelf import Shelf
-from colabkeep.frameworks.torch.leaves import TensorLeaves, refuse_dataless, slot_leaf
-from colabkeep.frameworks.torch.places import Place, Places
-from colabkeep.frameworks.torch.staging import Copies, Slot
-from colabkeep.frameworks.torch.watch import Bulk
-from colabkeep.frameworks.trees import encode
+from colabkeep.frameworks.common.shelf import Shelf
+from colabkeep.frameworks.common.trees import encode
+from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless, slot_leaf
+from colabkeep.frameworks.torch.state.places import Place, Places
+from colabkeep.frameworks.torch.state.staging import Copies, Slot
+from colabkeep.frameworks.torch.state.watch import Bulk
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["ModuleRecorder"]

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import torch
 
-from colabkeep.frameworks.objects import encode_object
-from colabkeep.frameworks.torch.leaves import TensorLeaves
-from colabkeep.frameworks.torch.modules import ModuleRecorder
-from colabkeep.frameworks.torch.optimizers import OptimizerRecorder, ParameterNames
-from colabkeep.frameworks.torch.schedulers import without_functions
-from colabkeep.frameworks.torch.staging import Copies
+from colabkeep.frameworks.common.objects import encode_object
+from colabkeep.frameworks.torch.state.leaves import TensorLeaves
+from colabkeep.frameworks.torch.state.modules import ModuleRecorder
+from colabkeep.frameworks.torch.state.optimizers import OptimizerRecorder, ParameterNames
+from colabkeep.frameworks.torch.state.schedulers import without_functions
+from colabkeep.frameworks.torch.state.staging import Copies
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["ObjectRecorder", "Recorders"]

@@ -23,11 +23,11 @@ from torch.utils.data import (
     default_convert,
 )
 
-from colabkeep.frameworks.iterables import Place, Source, length_of
-from colabkeep.frameworks.streams import Streams
-from colabkeep.frameworks.torch.data_streams import TORCH
-from colabkeep.frameworks.torch.data_workers import Cargo, Collate, Seeded, WorkerInit
-from colabkeep.frameworks.walk import reachable
+from colabkeep.frameworks.common.iterables import Place, Source, length_of
+from colabkeep.frameworks.common.streams import Streams
+from colabkeep.frameworks.common.walk import reachable
+from colabkeep.frameworks.torch.data.streams import TORCH
+from colabkeep.frameworks.torch.data.workers import Cargo, Collate, Seeded, WorkerInit
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Stateful

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.base import Batch, TrainingOptions
-from colabkeep.frameworks.torch.precision import autocast, gradient_scaler, resolve_precision
-from colabkeep.frameworks.torch.training_checks import check_options, one_number, unfit_batch, unfit_loss
-from colabkeep.frameworks.torch.transfer import to_device
+from colabkeep.frameworks.torch.training.checks import check_options, one_number, unfit_batch, unfit_loss
+from colabkeep.frameworks.torch.training.precision import autocast, gradient_scaler, resolve_precision
+from colabkeep.frameworks.torch.training.transfer import to_device
 
 __all__ = ["RunningMean", "TorchTraining"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.randomness import NumpyStream, PythonStream, Streams
+from colabkeep.frameworks.common.randomness import NumpyStream, PythonStream, Streams
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["streams"]

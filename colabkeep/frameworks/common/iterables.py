@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from colabkeep.frameworks.base import Batch, Inexact, LoaderState
-from colabkeep.frameworks.batches import NUMPY, Arrays, crc, leading, own_state, put_own_state
-from colabkeep.frameworks.streams import NEUTRAL, Aside, Kinds, Streams
+from colabkeep.frameworks.common.batches import NUMPY, Arrays, crc, leading, own_state, put_own_state
+from colabkeep.frameworks.common.streams import NEUTRAL, Aside, Kinds, Streams
 from colabkeep.vocabulary.errors import Incompatible, NotStorable, UsageError
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Stateful, Tree

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.streams import NEUTRAL, Kinds, Stream
+from colabkeep.frameworks.common.streams import NEUTRAL, Kinds, Stream
 
 __all__ = ["TORCH"]
 

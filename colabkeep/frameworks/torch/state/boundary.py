@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.marks import StreamMarks
-from colabkeep.frameworks.randomness import Stream
-from colabkeep.frameworks.torch.places import Places
-from colabkeep.frameworks.torch.watch import Bulk, Watch
+from colabkeep.frameworks.common.marks import StreamMarks
+from colabkeep.frameworks.common.randomness import Stream
+from colabkeep.frameworks.torch.state.places import Places
+from colabkeep.frameworks.torch.state.watch import Bulk, Watch
 
 __all__ = ["TorchBoundary"]
 

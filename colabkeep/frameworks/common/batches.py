@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from colabkeep.frameworks.trees import encode, not_storable, rebuild
+from colabkeep.frameworks.common.trees import encode, not_storable, rebuild
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
 __all__ = ["NUMPY", "Arrays", "crc", "leading", "own_state", "put_own_state"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from colabkeep.frameworks.walk import reachable
+from colabkeep.frameworks.common.walk import reachable
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from colabkeep.frameworks.torch.staging import Copies
+from colabkeep.frameworks.torch.state.staging import Copies
 
 __all__ = ["Bulk", "Watch"]
 

@@ -14,11 +14,11 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from colabkeep.frameworks.base import LoaderState
-from colabkeep.frameworks.iterables import IterableData, Place, changed, differences, set_epoch
-from colabkeep.frameworks.torch.data_adapt import Adapted, map_style, replayed
-from colabkeep.frameworks.torch.data_arrays import TENSORS
-from colabkeep.frameworks.torch.data_epoch import MapEpoch, fixed_facts
-from colabkeep.frameworks.torch.data_streams import TORCH
+from colabkeep.frameworks.common.iterables import IterableData, Place, changed, differences, set_epoch
+from colabkeep.frameworks.torch.data.adapt import Adapted, map_style, replayed
+from colabkeep.frameworks.torch.data.arrays import TENSORS
+from colabkeep.frameworks.torch.data.epoch import MapEpoch, fixed_facts
+from colabkeep.frameworks.torch.data.streams import TORCH
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["TorchData"]

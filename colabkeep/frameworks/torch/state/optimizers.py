@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.shelf import Shelf
-from colabkeep.frameworks.torch.leaves import TensorLeaves, refuse_dataless, slot_leaf
-from colabkeep.frameworks.torch.staging import Copies, Slot
-from colabkeep.frameworks.torch.watch import Bulk, Watch
-from colabkeep.frameworks.trees import child, encode
+from colabkeep.frameworks.common.shelf import Shelf
+from colabkeep.frameworks.common.trees import child, encode
+from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless, slot_leaf
+from colabkeep.frameworks.torch.state.staging import Copies, Slot
+from colabkeep.frameworks.torch.state.watch import Bulk, Watch
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["OptimizerRecorder", "ParameterNames", "parameter_names"]

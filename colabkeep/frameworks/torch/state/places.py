@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.torch.watch import Watch
-from colabkeep.frameworks.trees import not_storable
+from colabkeep.frameworks.common.trees import not_storable
+from colabkeep.frameworks.torch.state.watch import Watch
 
 __all__ = ["Place", "Places"]
 

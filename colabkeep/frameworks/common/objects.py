@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from colabkeep.frameworks.trees import Leaf, encode, not_storable, stateful_remedy
+from colabkeep.frameworks.common.trees import Leaf, encode, not_storable, stateful_remedy
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["encode_object", "missing_parts", "object_differences", "restore_object", "shortened"]

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.arrays import ArrayLeaves, native_leaf
-from colabkeep.frameworks.shelf import Shelf
-from colabkeep.frameworks.torch.dtypes import dtype_name, dtype_of, plain_name
-from colabkeep.frameworks.torch.staging import Copies, Slot, memory_order
-from colabkeep.frameworks.trees import Rebuild, not_storable, rebuild
+from colabkeep.frameworks.common.arrays import ArrayLeaves, native_leaf
+from colabkeep.frameworks.common.shelf import Shelf
+from colabkeep.frameworks.common.trees import Rebuild, not_storable, rebuild
+from colabkeep.frameworks.torch.state.dtypes import dtype_name, dtype_of, plain_name
+from colabkeep.frameworks.torch.state.staging import Copies, Slot, memory_order
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader
 
-from colabkeep.frameworks.iterables import Place, length_of
-from colabkeep.frameworks.streams import Aside, Streams
-from colabkeep.frameworks.torch.data_streams import TORCH
+from colabkeep.frameworks.common.iterables import Place, length_of
+from colabkeep.frameworks.common.streams import Aside, Streams
+from colabkeep.frameworks.torch.data.streams import TORCH
 from colabkeep.vocabulary.seeds import derive
 
 __all__ = ["Order", "plain"]

@@ -6,9 +6,9 @@ from math import prod
 
 import torch
 
-from colabkeep.frameworks.torch.dtypes import dtype_of, plain_name
-from colabkeep.frameworks.torch.leaves import native, view_host, view_leaf
-from colabkeep.frameworks.torch.places import Place, Places
+from colabkeep.frameworks.torch.state.dtypes import dtype_of, plain_name
+from colabkeep.frameworks.torch.state.leaves import native, view_host, view_leaf
+from colabkeep.frameworks.torch.state.places import Place, Places
 from colabkeep.vocabulary.errors import Incompatible
 from colabkeep.vocabulary.state import HostTensor, Tree
 

@@ -9,9 +9,9 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
-from colabkeep.frameworks.randomness import pack_python, unpack_python
-from colabkeep.frameworks.shelf import Shelf
-from colabkeep.frameworks.trees import Rebuild, encode, not_storable, rebuild
+from colabkeep.frameworks.common.randomness import pack_python, unpack_python
+from colabkeep.frameworks.common.shelf import Shelf
+from colabkeep.frameworks.common.trees import Rebuild, encode, not_storable, rebuild
 from colabkeep.vocabulary.errors import CheckpointUnsupported, UsageError
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 

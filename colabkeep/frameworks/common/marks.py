@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from colabkeep.frameworks.randomness import Stream
+from colabkeep.frameworks.common.randomness import Stream
 
 __all__ = ["StreamMarks"]
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 
 import torch
 
-from colabkeep.frameworks.torch.dtypes import dtype_name
+from colabkeep.frameworks.torch.state.dtypes import dtype_name
 from colabkeep.vocabulary.state import HostTensor
 
 __all__ = ["Copies", "Slot", "memory_order", "row_major"]

@@ -1,0 +1,1 @@
+"""The order of data in torch: loaders adapted, seeded and positioned."""

@@ -1,0 +1,1 @@
+"""State of torch objects, out and in, without pickle."""
