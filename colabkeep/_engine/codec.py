@@ -49,7 +49,6 @@ class _Planner:
         if known is not None:
             return known
         group = self._groups.setdefault((self._part, tensor.frozen), {})
-        path = path.encode(errors="backslashreplace").decode()  # other readers refuse half characters
         key, n = path, 2
         while key in self._taken:  # {"a.b": …} and {"a": {"b": …}} have one path
             key, n = f"{path}#{n}", n + 1

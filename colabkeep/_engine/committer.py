@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from colabkeep._engine.codec import encode_parts
 from colabkeep._engine.journal import Journal
@@ -42,6 +42,7 @@ class Identity:
 
     framework: str
     fingerprint: Mapping[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
     lineage: tuple[tuple[str, int], ...] = ()
 
@@ -169,6 +170,7 @@ class Committer:
             metrics=dict(shot.metrics),
             reason=shot.reason,
             fingerprint=dict(self._identity.fingerprint),
+            settings=dict(self._identity.settings),
             created=self._clock.time(),
             parent=self.newest,
             lineage=self._identity.lineage,

@@ -48,6 +48,7 @@ class RunSpec:
     seconds of this session, None for no limit. `loader`, if known at the start, is checked
     against the checkpoint before anything is touched. `best` is None when nothing is monitored. `closes_store`: the
     store was opened for this run, and is closed with it.
+    `settings`: what the user may change from session to session without changing a bit; a change is told.
     """
 
     name: str
@@ -64,6 +65,7 @@ class RunSpec:
     loader: object | None = None
     observers: tuple[Callable[[Event], None], ...] = ()
     closes_store: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -133,6 +135,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     identity = Identity(
         framework=spec.framework.name,
         fingerprint=spec.framework.fingerprint(spec.parts),
+        settings=spec.settings,
         parent=manifest.id if manifest else None,
         lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
     )
@@ -240,6 +243,10 @@ def _rehearse(spec: RunSpec) -> None:
 def _tell(spec: RunSpec, manifest: Manifest, events: deque[Event]) -> None:
     age = max(0.0, spec.clock.time() - manifest.created)
     events.append(Restored(checkpoint=manifest.id, progress=manifest.progress, age=age))
+    for name, setting in spec.settings.items():
+        before = manifest.settings.get(name, setting)
+        if before != setting:
+            events.append(Noted(text=f"{name} was {before} and is {setting}: harmless, training goes on"))
     now = spec.framework.fingerprint(spec.parts)
     for name in sorted({*now, *manifest.fingerprint}):
         before, after = manifest.fingerprint.get(name, "absent"), now.get(name, "absent")

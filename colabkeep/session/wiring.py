@@ -181,7 +181,16 @@ def wire_fit(arguments: FitArguments) -> tuple[RunSpec, FitPlan]:
         state=state,
         val_data=data,
     )
-    return replace(spec, loader=loader), plan
+    return replace(spec, loader=loader, settings=_settings(arguments, loader)), plan
+
+
+def _settings(arguments: FitArguments, loader: object) -> dict[str, str]:
+    told = {
+        "max_epochs": arguments.max_epochs,
+        "max_steps": arguments.max_steps,
+        "num_workers": getattr(loader, "num_workers", None),
+    }
+    return {name: str(value) for name, value in told.items()}
 
 
 def find_store(storage: Any) -> Store:

@@ -42,8 +42,9 @@ class Manifest:
     `fence` and `session` say which life of the machine wrote it; checkpoints are ordered by
     (fence, step, ordinal). `parts` maps each part of the state to its typed tree, in which a tensor is
     a blob's number in `blobs` and a key in it. `metrics` were measured at this very step. `reason` is
-    why it was saved, `parent` the checkpoint before it in its line, `lineage` the earlier sessions of that line, each
-    with the step at which the next one took over, `created` in seconds since 1970 (UTC).
+    why it was saved, `fingerprint` what later bits depend on, `settings` what the session was told that they do not
+    depend on; `parent` the checkpoint before it in its line, `lineage` the earlier sessions of that line, each with the
+    step at which the next one took over; `created` in seconds since 1970 (UTC).
     """
 
     id: str
@@ -57,6 +58,7 @@ class Manifest:
     metrics: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     fingerprint: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     created: float = 0.0
     parent: str | None = None
     lineage: tuple[tuple[str, int], ...] = ()
@@ -158,6 +160,7 @@ _FITS: Mapping[str, Callable[[object], bool]] = {
     "metrics": lambda value: type(value) is dict,
     "reason": _is_text,
     "fingerprint": _is_texts,
+    "settings": _is_texts,
     "created": _is_time,
     "parent": lambda value: value is None or _is_text(value),
     "lineage": lambda value: type(value) is list,

@@ -9,7 +9,7 @@ from colabkeep._engine.journal import read_segment
 from colabkeep._engine.repository import Repository
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.faults import FaultyStore
+from colabkeep.testing.faults import FaultyStore, on, raising
 from colabkeep.vocabulary.errors import CheckpointDamaged, StoreFull, StoreUnavailable
 from colabkeep.vocabulary.events import Noted, Pruned, RungReached, SaveCommitted
 from colabkeep.vocabulary.policies import KeepBest, KeepLast
@@ -176,6 +176,7 @@ def test_the_last_good_checkpoint_survives_a_broken_newer_one(kit, disk):
     """A save that lost its blob in the last moment does not count when the old ones are pruned."""
     store = FaultyStore(disk.store)
     session = kit.Session(store, keep=KeepLast(1))
+    store.at = on("before list run/aside", raising(AWAY))  # so that there is something to tidy up still
     good = session.save(1)
 
     def steal(point):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colabkeep._engine.codec import PACK_BYTES, SMALL_BYTES, encode_parts
-from colabkeep._engine.packs import DTYPE_BITS, Pack, read_layout, unpack
+from colabkeep._engine.packs import DTYPE_BITS, SLICE, Pack, read_layout, unpack
 from colabkeep.vocabulary.state import HostTensor
 
 NUMPY = {"BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4"}
@@ -106,6 +106,21 @@ def test_a_pack_gives_its_bytes_in_bounded_pieces_and_copies_none():
     assert max(piece.nbytes for piece in pieces) <= SLICE
     data[:3] = b"new"
     assert b"".join(pieces)[-len(data) :][:3] == b"new"
+
+
+def test_small_tensors_are_written_together():
+    """A model of thousands of small tensors takes few writes: training waits a moment for each."""
+    tensors = {
+        f"t{n}": HostTensor(dtype="U8", shape=(5000,), data=memoryview(bytes([n % 251]) * 5000)) for n in range(3000)
+    }
+    tensors["large"] = HostTensor(dtype="U8", shape=(2**21,), data=memoryview(bytes(2**21)))
+    pack = Pack(tensors)
+    chunks = list(pack.chunks())
+    assert len(chunks) <= 8
+    read = unpack(bytearray(b"".join(chunks)))
+    assert {name: bytes(tensor.data) for name, tensor in read.items()} == {
+        name: bytes(tensor.data) for name, tensor in tensors.items()
+    }
 
 
 def entry(**other):

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from zoneinfo import ZoneInfo
 
 import pytest
+import safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,6 +148,15 @@ def test_no_two_tensors_share_a_name_in_a_file(kit):
         "half": {"\ud83d\ude00": kit.floats(7), "\U0001f600": kit.floats(8)},
         "__metadata__": kit.floats(9),
     }
+    assert kit.same(there_and_back(parts), parts)
+
+
+def test_a_key_that_is_no_text_does_not_keep_others_from_reading(kit):
+    """Half a character in a key of the state leaves a file that the reference library opens."""
+    parts = {"odd": {"\ud83d": kit.floats(1), "whole \U0001f600": kit.floats(2)}}
+    (pack,) = encode_parts(parts).packs
+    names = {name for name, _ in safetensors.deserialize(b"".join(pack.chunks()))}
+    assert names == {r"odd['\ud83d']", "odd['whole \U0001f600']"}
     assert kit.same(there_and_back(parts), parts)
 
 

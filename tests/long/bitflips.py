@@ -3,7 +3,7 @@
     python -m tests.long.bitflips --flips 1000
 
 trains a run of several sessions (NumPy), then flips one random bit of one random file at a time. The audit has to name
-that file. A resume, and the loading of each single checkpoint, has to give the state that was saved, equal in every bit,
+that file. A resume, and the loading of each single checkpoint, has to give a state that was saved, equal in all bits,
 or to raise; no file may be deleted or changed. The bit is flipped back, and what the resume wrote (a mark) is
 removed, before the next one.
 """

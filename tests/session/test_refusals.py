@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import colabkeep
 from colabkeep.testing.training import Noisy, Tied, hard_training
 from colabkeep.vocabulary.errors import Incompatible, NotStorable, UnknownArgument, UsageError
-from colabkeep.vocabulary.events import Event
+from colabkeep.vocabulary.events import Event, Noted
 
 Words = dict[str, Any]
 
@@ -65,6 +65,7 @@ CHANGES: dict[str, tuple[Callable[[], Words], list[str]]] = {
     "optimizer class": (other_optimizer, ["AdamW", "SGD"]),
     "parameter groups": (more_groups, ["1 parameter groups, and has 2 now"]),
     "data set length": (lambda: {**PLAIN, "train_loader": DataLoader(Noisy(50), 4, shuffle=True)}, ["42 → 50"]),
+    "sampler": (lambda: {**PLAIN, "train_loader": DataLoader(Noisy(), 4)}, ["RandomSampler → SequentialSampler"]),
     "seed": (lambda: {**PLAIN, "seed": 5}, ["seed was 0 and is 5"]),
     "a part more": (lambda: {**hard_parts("ema"), "scheduler": None}, ["ema is handed in now"]),
 }
@@ -121,9 +122,10 @@ def flat(state: Any) -> Any:
 
 @pytest.mark.parametrize("change", ["workers", "batches of the same order", "more epochs"])
 def test_a_harmless_change_goes_on(tmp_path: Path, kit: SimpleNamespace, change: str) -> None:
-    """More workers, another pinning, a longer training: no question asked, and no bit different."""
+    """More workers, another pinning, a longer training: one line says so, and no bit is different."""
+    told: list[Event] = []
     kit.fit(tmp_path / "a", **PLAIN, max_steps=7)
-    words: Words = {**PLAIN, "max_epochs": 2}
+    words: Words = {**PLAIN, "max_epochs": 2, "callbacks": [told.append]}
     if change == "workers":
         words["train_loader"] = DataLoader(Noisy(), 4, shuffle=True, num_workers=2, persistent_workers=True)
     elif change == "batches of the same order":
@@ -131,6 +133,16 @@ def test_a_harmless_change_goes_on(tmp_path: Path, kit: SimpleNamespace, change:
     else:
         kit.fit(tmp_path / "a", **PLAIN, max_epochs=1)
     assert kit.fit(tmp_path / "a", **words).resumed_from in (7, 11)
+    said = [event.text for event in told if isinstance(event, Noted)]
+    assert (
+        said[0]
+        == {
+            "workers": "max_epochs was 3 and is 2: harmless, training goes on",
+            "batches of the same order": "max_epochs was 3 and is 2: harmless, training goes on",
+            "more epochs": "max_epochs was 1 and is 2: harmless, training goes on",
+        }[change]
+    )
+    assert any("num_workers" in text for text in said) is (change != "more epochs")
     kit.fit(tmp_path / "b", **PLAIN, max_epochs=2)
     assert kit.state(tmp_path / "a", "r") == kit.state(tmp_path / "b", "r")
 

@@ -88,22 +88,15 @@ class MapEpoch:
 def fixed_facts(loader: DataLoader[Any], seed: int) -> dict[str, Any]:
     """What must not differ between the sessions of one run, and is known without drawing."""
     facts = {"kind": "a map-style DataLoader", "seed": seed, "data set length": length_of(loader.dataset)}
-    batch_sampler: Any = loader.batch_sampler
-    if plain(batch_sampler):
-        facts["samples in an epoch"] = length_of(batch_sampler.sampler)
-    return facts
-
-
-def _facts(loader: DataLoader[Any], seed: int) -> dict[str, Any]:
     sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     if plain(sampler):
         sampler = sampler.sampler
-    return {
-        **fixed_facts(loader, seed),
-        "batch size": loader.batch_size,
-        "drop_last": loader.drop_last,
-        "sampler": type(sampler).__qualname__,
-    }
+        facts["samples in an epoch"] = length_of(sampler)
+    return {**facts, "sampler": type(sampler).__qualname__}
+
+
+def _facts(loader: DataLoader[Any], seed: int) -> dict[str, Any]:
+    return {**fixed_facts(loader, seed), "batch size": loader.batch_size, "drop_last": loader.drop_last}
 
 
 def _notes(loader: DataLoader[Any], stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,70 @@
+"""The benchmarks run, on tiny sizes. What they measure is not judged here: a busy machine would fail good code."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import colabkeep
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+NAMES = ("imports", "loop", "saving", "memory", "background", "durable", "resume", "seeding")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_gives_figures_that_can_be_compared(name: str, tmp_path: Path) -> None:
+    """Each benchmark runs by its name and keeps figures with unit, spread, machine and versions."""
+    environ = {**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).resolve().parents[1])}
+    ran = subprocess.run(
+        [sys.executable, BENCHMARKS, name, "--quick", "--results", tmp_path, "--folder", tmp_path],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads((tmp_path / f"{name}.json").read_text())
+    assert result["quick"] is True
+    assert {"cpu", "cores", "load", "colabkeep", "torch", "python"} <= result["about"].keys()
+    assert result["figures"]
+    for figure in result["figures"]:
+        assert figure["what"]
+        assert figure["unit"]
+        assert all(math.isfinite(figure[key]) for key in ("low", "median", "high"))
+        assert figure["low"] <= figure["median"] <= figure["high"]
+        assert figure["n"] >= 1
+
+
+def test_all_benchmarks_are_run_by_default() -> None:
+    """What is named in this test is what `python benchmarks` runs, and each has its page."""
+    listed = subprocess.run(
+        [sys.executable, BENCHMARKS, "--help"],
+        env={**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).resolve().parents[1]), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ", ".join(NAMES) in listed.stdout
+    assert all((BENCHMARKS / f"{name}.py").exists() for name in NAMES)
+
+
+def test_a_missed_goal_is_shown_as_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table says for each goal whether it was met, by the median."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from table import lines
+
+    figure = {"what": "a save", "unit": "ms", "low": 1.0, "high": 9.0, "n": 5}
+    met, missed, free = lines(
+        {"figures": [{**figure, "median": 2.0, "goal": 3.0}, {**figure, "median": 4.0, "goal": 3.0},
+                     {**figure, "median": 4.0, "goal": None}]}
+    )  # fmt: skip
+    assert "met" in met
+    assert "missed" in missed
+    assert "met" not in free
+    assert "missed" not in free
