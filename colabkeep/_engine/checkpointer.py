@@ -61,13 +61,12 @@ class Checkpointer:
         """Capture the parts and let the writer do the rest. False when one is in flight still.
 
         Raises:
-            SaveFailed: the save before failed, and nothing durable exists.
+            SaveFailed: the last two saves failed, and nothing durable exists.
             NotStorable, RunTakenOver: the save before failed for good.
         """
-        self.raise_past_failure()
+        self.raise_past_failure(patient=True)  # once may be a moment's trouble: this save is the second attempt
         if self._writer.busy:
-            if self.waiting is None:
-                self.events.append(SaveSkipped(progress=progress, reason=reason))
+            self.events.append(SaveSkipped(progress=progress, reason=reason))
             self.waiting = reason
             return False
         self.waiting = self._retry_at = None
@@ -82,8 +81,9 @@ class Checkpointer:
         """Wait until no save is in flight. True when so."""
         return self._writer.wait(timeout)
 
-    def raise_past_failure(self) -> None:
-        """Raise what the background met, if training must know: it cannot pass, or nothing is safe.
+    def raise_past_failure(self, *, patient: bool = False) -> None:
+        """Raise what the background met, if training must know: it cannot pass, or nothing is safe (`patient`: and
+        that after two attempts).
 
         Raises:
             SaveFailed, NotStorable, RunTakenOver: as said.
@@ -94,7 +94,7 @@ class Checkpointer:
         if isinstance(failure, (NotStorable, RunTakenOver)):
             self._failure = None
             raise failure
-        if self._committer.newest is None:
+        if self._committer.newest is None and not (patient and self._failures < 2):
             self._failure = None
             raise SaveFailed(
                 problem=f"No checkpoint could be written, so nothing of this training is safe: {_sentence(failure)}",

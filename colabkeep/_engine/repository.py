@@ -160,6 +160,11 @@ class Repository:
         except NameTaken:
             return  # set aside by an earlier session
 
+    def clear_mark(self, id: str) -> None:
+        """The checkpoint was found whole: if it was set aside, it is one of the others again."""
+        if id in self.aside():
+            self.store.delete(f"{self.run}/aside/{id}.json")
+
     def remove(self, doomed: Sequence[Manifest]) -> None:
         """Delete checkpoints: their manifests first, then the blobs that nothing else may need.
 

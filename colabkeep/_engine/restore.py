@@ -49,9 +49,9 @@ def newest_first(repository: Repository) -> list[str]:
 def load_newest(repository: Repository, said: Callable[[str, str], None], *, marking: bool = True) -> Loaded | None:
     """The newest checkpoint that is whole, or None if the run has none at all.
 
-    `said` is called with (id, why) for each one walked past. Damaged ones are set aside for good, unless `marking`
-    is False (a reader that does not hold the run's lock: a training may be pruning under its hands);
-    one that the store only failed to read is tried again next time.
+    `said` is called with (id, why) for each one walked past. Damaged ones are set aside until they are found
+    whole again (a mount may have been half there), unless `marking` is False (a reader that does not hold the run's
+    lock: a training may be pruning under its hands). One that the store only failed to read is tried again next time.
 
     Raises:
         NoUsableCheckpoint: there are some, and none can be used.
@@ -59,7 +59,10 @@ def load_newest(repository: Repository, said: Callable[[str, str], None], *, mar
     reasons = []
     for id in newest_first(repository):
         try:
-            return _load(repository, id)
+            loaded = _load(repository, id)
+            if marking:
+                repository.clear_mark(id)
+            return loaded
         except (CheckpointDamaged, CheckpointUnsupported, StoreError) as error:
             reasons.append(f"{id}: {error.problem}")
             said(id, error.problem)

@@ -12,7 +12,9 @@ from colabkeep.session.position import Position
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed
 from colabkeep.vocabulary.policies import SaveMark
 
-__all__ = ["Keeper", "StopTraining"]
+__all__ = ["Keeper", "StopTraining", "leaving_reason"]
+
+_LAST_TRIES = (0.0, 0.2, 0.8)  # seconds before each attempt at the last save of a session: nobody comes after it
 
 
 class StopTraining(BaseException):
@@ -68,9 +70,13 @@ class Keeper:
         if best.among_best(self.metrics[best.monitor], self._history.values(best.monitor)):
             self._saver.wait()
 
-    def leave(self, error: BaseException | None, boundary: Boundary) -> str | None:
-        """Save the last boundary on the way out, if it is not saved. Returns what kept it from being
-        saved exactly, if anything did."""
+    def leave(self, error: BaseException | None, boundary: Boundary, *, finished: bool) -> str | None:
+        """Save the last boundary on the way out, if it is not saved; try again if the storage fails for a
+        moment. Returns what kept it from being saved, if anything did.
+
+        Raises:
+            SaveFailed, RunTakenOver, NotStorable: as `save`.
+        """
         self._saver.wait()
         if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable)):
             return None
@@ -79,8 +85,13 @@ class Keeper:
             if obstacle is not None:
                 return obstacle
             boundary.rewind()
-        self.save(leaving_reason(error, finished=False))
-        return None
+        for pause in _LAST_TRIES:
+            self._spec.clock.sleep(pause)
+            self.save(leaving_reason(error, finished=finished))
+            self._saver.wait()
+            if self._is_saved():
+                return None
+        return "The last step could not be saved, and there is no later one to save it with"
 
     def _parts(self) -> Mapping[str, object]:
         own = {"run": Value({"seed": self._spec.seed}), "history": self._history}

@@ -52,9 +52,12 @@ class Position:
     def begin_epoch(self) -> None:
         """The body of an epoch begins, or begins again after a resume in its middle."""
         self.in_epoch = True
+        self.close_loader()  # a loop may have been left in the middle of the epoch, and begun again
+        self._read = self.progress.batches, self.progress.epoch_samples
         if self.progress.batches:
             # What the body draws before its first batch is what it drew when the epoch began.
-            self._rng_at_epoch.value = self._native("rng_at_epoch")
+            if "rng_at_epoch" in self._stored:
+                self._rng_at_epoch.value = self._native("rng_at_epoch")
             self._rng.load_state_dict(self._rng_at_epoch.value)
             return
         self.restore_rng()

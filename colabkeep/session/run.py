@@ -87,7 +87,7 @@ class Run:
     ) -> bool:
         """Save what is not saved yet, wait until it is safe, let go. Ends a `StopTraining`."""
         try:
-            obstacle = self._keeper.leave(error, self._boundary)
+            obstacle = self._keeper.leave(error, self._boundary, finished=self.finished)
             if obstacle is not None:
                 self._announcer.tell(Noted(text=f"{obstacle}; the newest checkpoint is {self.checkpoint or 'none'}."))
             self._saver.wait()

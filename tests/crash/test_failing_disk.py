@@ -218,3 +218,26 @@ def test_training_stops_when_nothing_could_ever_be_saved(tmp_path: Path) -> None
     with pytest.raises(colabkeep.ColabKeepError, match="nothing of this training is safe") as caught:
         colabkeep.resumable_fit(**words, run_name="r", storage=DirectoryStore(tmp_path, files=disk.files))
     assert type(caught.value).__name__ == "SaveFailed"
+
+
+def test_the_last_save_of_a_session_is_tried_again(tmp_path: Path) -> None:
+    """No later step comes to save the end with: a disk that fails for a moment there costs nothing."""
+    ended = False
+
+    def fault() -> None:
+        nonlocal ended
+        if ended and disk.calls[-1] == "write":
+            ended = False  # once
+            raise FAULTS["broken"]
+
+    def note(event: Event) -> None:
+        nonlocal ended
+        ended = ended or (type(event).__name__ == "StepDone" and event.progress.step == 22)
+
+    disk = FaultyFiles(at=0, fault=fault, lasting=True)
+    words = hard_training(epochs=2)
+    words["callbacks"] = (*words["callbacks"], note)
+    store = DirectoryStore(tmp_path, files=disk.files)
+    colabkeep.resumable_fit(**words, run_name="r", storage=store, save_every="21 steps")
+    assert newest_step(tmp_path) == 22
+    assert not ended

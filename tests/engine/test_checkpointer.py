@@ -143,12 +143,14 @@ def test_a_failure_in_the_background_stops_nothing_while_something_is_safe(kit, 
 
 
 def test_training_stops_when_nothing_of_it_is_safe(desk):
-    """Without a single checkpoint, the next save raises: an hour of work would be for nothing."""
+    """Without a single checkpoint after two attempts, the next save raises: an hour of work would be for nothing."""
     desk.error = FULL
     desk.save(1)
     desk.finish()
+    desk.save(2)
+    desk.finish()
     with pytest.raises(SaveFailed, match="No space is left") as caught:
-        desk.save(2)
+        desk.save(3)
     assert caught.value.remedy == "Make room in the folder."
     assert caught.value.__cause__ is FULL
 

@@ -121,15 +121,17 @@ def test_when_none_is_usable_that_is_an_error_and_not_a_fresh_start(kit, disk, d
 
 
 def test_a_checkpoint_that_was_mended_is_used_again(kit, disk):
-    """A mark is no sentence: when the file is whole again, it is loaded."""
+    """A mark is no sentence: when the file is whole again, it is loaded, and is one of the others again."""
     session = kit.Session(disk.store)
     session.save(1)
     newest = session.save(2)
     whole = disk.files[disk.only_blob(newest)]
     disk.damage(disk.only_blob(newest), kit.flip)
     assert kit.newest(disk.store)[0].manifest.progress.step == 1
+    assert Repository(disk.store, kit.run).aside() == {newest.id}
     disk.files[disk.only_blob(newest)] = whole
     assert kit.newest(disk.store)[0].manifest == newest
+    assert Repository(disk.store, kit.run).aside() == set()
 
 
 def test_a_store_that_fails_to_read_leaves_no_mark(kit, disk):

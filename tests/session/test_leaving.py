@@ -209,3 +209,23 @@ def test_leaving_an_own_loop_early_saves(tmp_path: Path) -> None:
     with colabkeep.Run("r", model=words["model"], storage=tmp_path, progress=False) as again:
         assert again.progress.step == 4
         assert (again.progress.epoch, again.progress.batches) == (0, 4)
+
+
+def test_a_loop_left_in_mid_epoch_may_be_begun_again(tmp_path: Path) -> None:
+    """Breaking out of both loops and looping on is allowed: the epoch goes on where it was left."""
+    model = torch.nn.Linear(1, 1)
+    batches = [torch.full((1, 1), float(i)) for i in range(6)]
+    seen: list[float] = []
+    with colabkeep.Run("r", model=model, storage=tmp_path, progress=False) as run:
+        for _ in range(3):
+            for _ in run.epochs(1):
+                for batch in run.batches(batches):
+                    seen.append(batch.item())
+                    run.step()
+                    if len(seen) in (2, 4):
+                        break
+                else:
+                    continue
+                break
+        assert run.finished
+    assert seen == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

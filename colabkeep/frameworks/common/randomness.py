@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["NumpyStream", "PythonStream", "Stream", "Streams", "pack_python", "unpack_python"]
+__all__ = ["NumpyStream", "PythonStream", "Stream", "Streams", "bytes_at", "pack_python", "unpack_python"]
 
 
 class Stream(Protocol):
@@ -131,14 +131,15 @@ _GLANCE = 40  # bytes: the position in the 624 words and nine of them. A draw mo
 _TWISTER = 2500  # bytes of the words and the position
 
 
-def _bytes_at(address: int, size: int) -> Callable[[], bytes]:
+def bytes_at(address: int, size: int) -> Callable[[], bytes]:
+    """Reads memory that somebody else owns and keeps."""
     view: memoryview = memoryview((ctypes.c_ubyte * size).from_address(address))
     return view.tobytes
 
 
 def _python_bytes(generator: random.Random) -> Callable[[], object]:
     # Position and words of the Mersenne twister follow the object's header. They are compared, never used.
-    words = _bytes_at(id(generator) + _HEADER, _GLANCE)
+    words = bytes_at(id(generator) + _HEADER, _GLANCE)
     return lambda: (words(), generator.gauss_next)  # type: ignore[attr-defined]
 
 
@@ -179,8 +180,8 @@ def _numpy_look(generator: Any) -> Callable[[], object]:
 def _numpy_bytes(generator: Any) -> Callable[[], object]:
     bits = generator._bit_generator  # held, so that the address stays valid whatever is put in its place
     # The position stands behind the words; the pending Gaussian sits in the RandomState itself.
-    words = _bytes_at(bits.ctypes.state_address + _TWISTER - _GLANCE, _GLANCE)
-    own = _bytes_at(id(generator) + _HEADER, type(generator).__basicsize__ - _HEADER)
+    words = bytes_at(bits.ctypes.state_address + _TWISTER - _GLANCE, _GLANCE)
+    own = bytes_at(id(generator) + _HEADER, type(generator).__basicsize__ - _HEADER)
 
     def look() -> object:
         if generator._bit_generator is not bits:  # np.random.set_bit_generator: no longer the layout tried
