@@ -96,7 +96,7 @@ def _ours(task: Task, epochs: int, save_every: str | None, folder: Path) -> list
     marks: list[tuple[float, float]] = []
 
     def mark(event: Event) -> None:
-        if isinstance(event, (RunStarted, EpochDone)):
+        if type(event) in (RunStarted, EpochDone):
             marks.append(_now())
 
     with _terminal():

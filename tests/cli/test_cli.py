@@ -386,7 +386,7 @@ def test_a_weight_that_only_says_more_is_exported_as_it_is():
         None,
         3,
     ],
-    ids=str,
+    ids=["complex128", "sparse", "odd", "none", "a number"],
 )
 def test_a_weight_without_a_safetensors_form_is_named(leaf):
     """What such a file cannot hold is refused with its name and another way."""

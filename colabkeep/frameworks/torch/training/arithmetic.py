@@ -40,6 +40,7 @@ class TorchTraining:
         self._device = next(options.model.parameters()).device
         self.precision = resolve_precision(options.precision, self._device)
         self._autocast = autocast(self.precision, self._device)
+        self._plain = self._device.type == "cpu" and self.precision == "32-true"  # nothing to move, nothing to cast
         self._scaler = gradient_scaler(self.precision, self._device, options.optimizer)
         self.scaler: object | None = self._scaler
 
@@ -54,8 +55,11 @@ class TorchTraining:
         Raises:
             UsageError: the batch or the loss is not of the form that training needs.
         """
-        with self._autocast:
-            loss = self._loss(to_device(batch, self._device))
+        if self._plain:
+            loss = self._loss(batch)
+        else:
+            with self._autocast:
+                loss = self._loss(to_device(batch, self._device))
         if not isinstance(loss, torch.Tensor) or loss.dim() or not loss.requires_grad:
             raise unfit_loss(loss, self._step_fn is not None)
         scaled = loss if share == 1.0 else loss * share
