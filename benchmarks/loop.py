@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -99,6 +100,7 @@ def _ours(task: Task, epochs: int, save_every: str | None, folder: Path) -> list
         if type(event) in (RunStarted, EpochDone):
             marks.append(_now())
 
+    mark.steps_from = math.inf  # type: ignore[attr-defined]  # it does not want to hear of steps
     with _terminal():
         colabkeep.resumable_fit(
             model,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import repeat
 
 from colabkeep._engine.packs import Extent, Pack, read_layout, unpack
-from colabkeep._engine.reading import read_exactly, sha256_of, sha256_of_stream
+from colabkeep._engine.reading import read_exactly, sha256_of_stream
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NameTaken, ObjectNotFound
 from colabkeep.vocabulary.manifest import BlobRef
@@ -51,8 +51,8 @@ class Blobs:
     def _read(self, blob: BlobRef, id: str) -> dict[str, HostTensor]:
         try:
             with self._store.get(self._name(blob.file)) as reader:
-                data = read_exactly(reader, blob.size)
-            if sha256_of(data) != blob.sha256:
+                data, sha256 = read_exactly(reader, blob.size)
+            if sha256 != blob.sha256:
                 raise ValueError("it is not what was written (its digest differs)")
             self._trusted.add(blob.file)
             return unpack(data)

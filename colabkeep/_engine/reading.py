@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["CHUNK", "SMALL", "read_exactly", "read_up_to", "sha256_of", "sha256_of_stream"]
+__all__ = ["CHUNK", "SMALL", "read_exactly", "read_up_to", "sha256_of_stream"]
 
 CHUNK = 2**20
 """Bytes handled at a time: hashing and writing let other threads run for as long as a chunk takes."""
@@ -26,33 +26,25 @@ def read_up_to(reader: Any, size: int) -> bytes:
     return bytes(found)
 
 
-def read_exactly(reader: Any, size: int) -> bytearray:
-    """The `size` bytes of an object.
+def read_exactly(reader: Any, size: int) -> tuple[bytearray, str]:
+    """The `size` bytes of an object, and their SHA-256 in hex: each chunk is hashed while the cache holds it.
 
     Raises:
         ValueError: it has fewer or more.
         MemoryError: this machine cannot hold them.
     """
     data = bytearray(size)
-    view = memoryview(data)
+    view, digest = memoryview(data), hashlib.sha256()
     filled = 0
     while filled < size:
         n = reader.readinto(view[filled : filled + CHUNK])
         if not n:
             raise ValueError(f"it is cut short ({filled} of {size} bytes)")
+        digest.update(view[filled : filled + n])
         filled += n
     if reader.read(1):
         raise ValueError(f"it is longer than it was written ({size} bytes)")
-    return data
-
-
-def sha256_of(data: bytearray) -> str:
-    """The hex digest of bytes in memory."""
-    digest = hashlib.sha256()
-    view = memoryview(data)
-    for start in range(0, len(view), CHUNK):
-        digest.update(view[start : start + CHUNK])
-    return digest.hexdigest()
+    return data, digest.hexdigest()
 
 
 def sha256_of_stream(reader: Any) -> tuple[int, str]:

@@ -31,14 +31,17 @@ _PRINTED = 30.0  # seconds between two progress lines where lines stay (files, l
 
 
 class Lines:
-    """Writes to `stream` (stdout by default). An observer of a run's events."""
+    """Writes to `stream` (stdout by default). An observer of a run's events, with the run's own `clock`.
+
+    `steps_from`: the time from which it wants to hear of a step again.
+    """
 
     def __init__(self, clock: Clock, stream: TextIO | None = None) -> None:
         self._clock = clock
         self._stream = stream if stream is not None else sys.stdout
         self._moving = self._stream.isatty()
         self._pause = _MOVING if self._moving else _PRINTED
-        self._next = clock.monotonic() + self._pause
+        self.steps_from = clock.monotonic() + self._pause
         self._width = 0
         self._skipped = 0
 
@@ -46,8 +49,8 @@ class Lines:
         """Show an event."""
         if type(event) is StepDone:
             now = self._clock.monotonic()
-            if now >= self._next:
-                self._next = now + self._pause
+            if now >= self.steps_from:
+                self.steps_from = now + self._pause
                 self._show(_progress(event))
             return
         self._skipped += type(event) is SaveSkipped

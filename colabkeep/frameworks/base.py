@@ -64,6 +64,15 @@ class Framework(Protocol):
         """
         ...
 
+    def rehearse(self, parts: Mapping[str, object]) -> Capture:
+        """What `capture` would give, but for the bytes of tensors, which may be anything: names, shapes and plain
+        values are the real ones. For finding out at the start what cannot be stored, at the price of a look.
+
+        Raises:
+            NotStorable: as `capture`.
+        """
+        ...
+
     def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:
         """Compare what was stored with the live objects: names, shapes, dtypes, ties, optimizer
         class, parameter groups. Touches nothing. One sentence per difference; empty when
@@ -72,7 +81,8 @@ class Framework(Protocol):
 
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
         """Load the trees into the live objects, in the mapping's order. Called after `check`
-        found nothing. In place where the framework has places (parameters, buffers)."""
+        found nothing. In place where the framework has places (parameters, buffers). `trees` may hold some of the
+        parts only: the others are loaded by other calls."""
         ...
 
     def native(self, tree: Tree) -> Any:

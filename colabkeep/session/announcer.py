@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,11 +18,15 @@ __all__ = ["Announcer"]
 
 class Announcer:
     """Delivers events in order. An observer that fails is told of once and not called again:
-    a broken display must never end a training."""
+    a broken display must never end a training.
+
+    `steps_from` is the earliest time at which one of them wants to hear of a step.
+    """
 
     def __init__(self, observers: tuple[Callable[[Event], None], ...], clock: Clock) -> None:
         self.queue: deque[Event] = deque()  # filled by the writer thread too
         self.observers = list(observers)
+        self.steps_from = self._earliest()
         self._clock = clock
         self._journal: Journal | None = None
 
@@ -49,6 +54,13 @@ class Announcer:
 
     def deliver(self, event: Event) -> None:
         """Hand one event to the observers now."""
+        self._hand_out(event)
+        self.steps_from = self._earliest()
+
+    def _earliest(self) -> float:
+        return min((getattr(each, "steps_from", -math.inf) for each in self.observers), default=math.inf)
+
+    def _hand_out(self, event: Event) -> None:
         for observer in tuple(self.observers):
             try:
                 observer(event)

@@ -81,13 +81,13 @@ def _epoch(run: Run, plan: FitPlan) -> None:
     arguments = plan.arguments
     if arguments.max_steps is not None and run.progress.step >= arguments.max_steps:
         run.stop("max_steps")
-    accumulate = arguments.accumulate_grad_batches
-    done = run.progress.batches  # a session begins at the boundary of a window
+    accumulate, backward = arguments.accumulate_grad_batches, plan.training.backward
+    size, done = 1, run.progress.batches  # a session begins at the boundary of a window
     window: list[tuple[Any, float]] = []
     for batch in run.batches(plan.train_loader):
-        size = _window(accumulate, run.epoch_batches, done) if accumulate > 1 else 1
-        loss = plan.training.backward(batch, share=1.0 / size)
-        window.append((loss, run.batch_samples or 1))
+        if accumulate > 1:
+            size = _window(accumulate, run.epoch_batches, done)
+        window.append((backward(batch, share=1.0 / size), run.batch_samples or 1))
         if len(window) == size:
             done += size
             _step(run, plan, window)

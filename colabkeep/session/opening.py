@@ -124,14 +124,18 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
             _check(spec, loaded)
         _rehearse(spec)
         lease = take_lease(repository, session, about)
+        manifest, own = None, dict[str, Tree]()
         if loaded is not None:
-            spec.framework.restore(spec.parts, {name: loaded.parts[name] for name in spec.parts})
-            _tell(spec, loaded.manifest, events)
+            manifest, own = loaded.manifest, {name: own_state(loaded, name) for name in OWN_PARTS}
+            trees = {name: loaded.parts[name] for name in spec.parts}
+            loaded = None
+            for name in spec.parts:  # one by one: memory of what is loaded is free for what is not yet
+                spec.framework.restore(spec.parts, {name: trees.pop(name)})
+            _tell(spec, manifest, events)
     except BaseException:
         lock.release()
         raise
     journal = Journal(repository, session)
-    manifest = loaded.manifest if loaded else None
     identity = Identity(
         framework=spec.framework.name,
         fingerprint=spec.framework.fingerprint(spec.parts),
@@ -146,7 +150,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         journal=journal,
         checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
         resumed_from=manifest,
-        trees={name: own_state(loaded, name) for name in OWN_PARTS} if loaded else {},
+        trees=own,
     )
 
 
@@ -232,8 +236,8 @@ def _check(spec: RunSpec, loaded: Loaded) -> None:
 
 
 def _rehearse(spec: RunSpec) -> None:
-    # What cannot be stored is told now, not after an hour; and the host memory for saves is allocated here.
-    snapshot = spec.framework.capture(spec.parts).finish()
+    # What cannot be stored is told now, not after an hour.
+    snapshot = spec.framework.rehearse(spec.parts).finish()
     try:
         encode_parts(snapshot.parts)
     finally:

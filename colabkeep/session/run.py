@@ -175,7 +175,7 @@ class Run:
         progress = self._position.advance(now - self._zero)
         self._keeper.metrics = {}
         self._boundary.mark()
-        if self._announcer.observers:
+        if now >= self._announcer.steps_from:
             self._announcer.deliver(StepDone(progress=progress, epoch_batches=self.epoch_batches, loss=loss))
         self._pause(now)
 

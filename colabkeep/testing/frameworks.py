@@ -203,6 +203,13 @@ class ValuesContract:
             framework.capture({"mine": object()})
         assert caught.value.path == "mine"
 
+    def test_a_rehearsal_refuses_what_a_capture_refuses(self, framework: Framework) -> None:
+        """What cannot be stored is said at the start of a training, not at its first save."""
+        with pytest.raises(NotStorable) as caught:
+            framework.rehearse({"mine": Keeper({"a": [1, (print,)]})})
+        assert caught.value.path == "mine.value.a[1][0]"
+        framework.capture({"mine": Keeper(1)}).finish().release()  # nothing is left lent out
+
 
 class FrameworkContract(ValuesContract):
     """See the top of this page."""

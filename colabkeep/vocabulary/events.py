@@ -1,6 +1,8 @@
 """What happened, as frozen records. Observers read them, return nothing and cannot steer.
 
-Events are delivered on the training thread, in order, between two steps.
+Events are delivered on the training thread, in order, between two steps. Steps are many: an observer that does not
+want to hear of each has an attribute `steps_from`, the time in seconds of the run's clock from which it wants the next
+`StepDone` (`math.inf`: none).
 """
 
 from __future__ import annotations

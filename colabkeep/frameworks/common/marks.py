@@ -16,7 +16,7 @@ class StreamMarks:
     torn = False  # plain objects do not say when their update begins
 
     def __init__(self, streams: Sequence[Stream]) -> None:
-        self._streams = list(streams)
+        self._streams = [stream for stream in streams if stream.here]
         self._states: list[Any] = [None] * len(self._streams)
 
     def mark(self) -> None:

@@ -19,6 +19,8 @@ class Stream(Protocol):
     """One global random stream."""
 
     name: str
+    here: bool
+    """False where this installation can never draw from it (no such device in this build)."""
 
     def read(self) -> Any:
         """The state, as plain values and arrays that are not changed any more; None when the stream does
@@ -81,6 +83,7 @@ class PythonStream:
     """The generator behind `random.random()`."""
 
     name = "python"
+    here = True
 
     def __init__(self) -> None:
         self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
@@ -103,6 +106,7 @@ class NumpyStream:
     """The generator behind `np.random.rand()`, once somebody has imported NumPy."""
 
     name = "numpy"
+    here = True
 
     def __init__(self) -> None:
         self._look: Callable[[], object] | None = None

@@ -21,6 +21,7 @@ from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.recorders import Recorders
 from colabkeep.frameworks.torch.state.rng import streams
 from colabkeep.frameworks.torch.state.schedulers import restore_helper
+from colabkeep.frameworks.torch.state.staging import Copies
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
@@ -51,7 +52,14 @@ class TorchFramework:
 
     def capture(self, parts: Mapping[str, object]) -> Capture:
         with self._captures.begin() as begun:
-            begun.trees.update(self._recorders.record(parts))
+            copies = Copies()
+            begun.trees.update(self._recorders.record(parts, copies))
+            copies.run()
+        return begun
+
+    def rehearse(self, parts: Mapping[str, object]) -> Capture:
+        with self._captures.begin() as begun:
+            begun.trees.update(self._recorders.record(parts, Copies()))
         return begun
 
     def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:

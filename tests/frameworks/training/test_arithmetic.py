@@ -221,19 +221,20 @@ def test_a_step_on_a_gpu_never_synchronises() -> None:
     assert value > 0
 
 
-def test_a_running_mean_goes_on_with_the_same_bits() -> None:
-    """Saved in the middle and loaded into a new one, the mean ends on the very same number."""
-    losses = [(loss, float(n)) for n, loss in enumerate(torch.rand(50, generator=torch.Generator().manual_seed(2)), 1)]
+@pytest.mark.parametrize("cut", [0, 1, 20, 255, 256, 257, 599, 600])
+def test_a_running_mean_goes_on_with_the_same_bits(cut: int) -> None:
+    """Saved in the middle, wherever that is, and loaded into a new one, the mean ends on the very same number."""
+    losses = [(loss, float(n)) for n, loss in enumerate(torch.rand(600, generator=torch.Generator().manual_seed(2)), 1)]
     device = torch.device("cpu")
     whole, first, second = RunningMean(device), RunningMean(device), RunningMean(device)
     for loss, weight in losses:
         whole.add(loss, weight)
-    for loss, weight in losses[:20]:
+    for loss, weight in losses[:cut]:
         first.add(loss, weight)
     kept = first.state_dict()
     first.add(torch.tensor(1000.0), 1.0)  # a copy was kept, so this does not reach it
     second.load_state_dict(kept)
-    for loss, weight in losses[20:]:
+    for loss, weight in losses[cut:]:
         second.add(loss, weight)
     assert second.value() == whole.value()
     exact = sum(loss.item() * weight for loss, weight in losses) / sum(weight for _, weight in losses)

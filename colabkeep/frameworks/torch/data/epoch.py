@@ -13,7 +13,7 @@ from colabkeep.frameworks.common.batches import leading
 from colabkeep.frameworks.common.iterables import Place, changed, length_of
 from colabkeep.frameworks.torch.data.adapt import Adapted
 from colabkeep.frameworks.torch.data.order import Order, plain
-from colabkeep.frameworks.torch.data.workers import Tag
+from colabkeep.frameworks.torch.data.workers import tag
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Tree
 
@@ -82,7 +82,7 @@ class MapEpoch:
         place, quiet = self._place, self._adapted.quiet
         for position, index in enumerate(self._order.remaining(), place.batches):
             self._ahead.append(index)
-            yield index if quiet else Tag(derive(place.seed, "batch", place.epoch, position), place.epoch, index)
+            yield index if quiet else tag(derive(place.seed, "batch", place.epoch, position), place.epoch, index)
 
 
 def fixed_facts(loader: DataLoader[Any], seed: int) -> dict[str, Any]:

@@ -18,22 +18,29 @@ from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from torch.utils.data import get_worker_info
 
 from colabkeep.frameworks.common.streams import Streams
 from colabkeep.frameworks.torch.data.streams import TORCH
 
-__all__ = ["Cargo", "Collate", "Seeded", "Tag", "WorkerInit"]
+__all__ = ["Cargo", "Collate", "Seeded", "WorkerInit", "tag"]
 
 
-class Tag(NamedTuple):
-    """An index, or list of indices, with the seed of its batch and its epoch."""
+_TAG = "colabkeep tag"
 
-    seed: int
-    epoch: int
-    index: Any
+
+def tag(seed: int, epoch: int, index: Any) -> tuple[Any, ...]:
+    """An index, or list of indices, with the seed of its batch and its epoch.
+
+    A plain tuple: a class would be looked up by its name for each batch that a worker unpickles (1 µs).
+    """
+    return _TAG, seed, epoch, index
+
+
+def _tagged(index: Any) -> bool:
+    return type(index) is tuple and len(index) == 4 and type(index[0]) is str and index[0] == _TAG
 
 
 class Cargo:
@@ -96,13 +103,13 @@ class Seeded:
 
     def __getitems__(self, batch: Any) -> Any:
         dataset = self._cargo.dataset
-        if type(batch) is Tag:
+        if _tagged(batch):
             batch = self._begin(batch)
         many = getattr(dataset, "__getitems__", None)
         return many(batch) if many else [dataset[index] for index in batch]
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is Tag:
+        if _tagged(index):
             index = self._begin(index)
         return self._cargo.dataset[index]
 
@@ -118,11 +125,13 @@ class Seeded:
             raise AttributeError(name)
         return getattr(self._cargo.dataset, name)
 
-    def _begin(self, tag: Tag) -> Any:
+    def _begin(self, tagged: tuple[Any, ...]) -> Any:
+        _, seed, epoch, index = tagged
         cargo = self._cargo
-        cargo.begin(tag.epoch)
-        (cargo._streams or cargo.streams()).seed(tag.seed)
-        return tag.index
+        if epoch != cargo.epoch:
+            cargo.begin(epoch)
+        (cargo._streams or cargo.streams()).seed(seed)
+        return index
 
 
 class Collate:

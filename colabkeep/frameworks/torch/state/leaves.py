@@ -9,6 +9,7 @@ import torch
 from colabkeep.frameworks.common.arrays import ArrayLeaves, native_leaf
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import Rebuild, not_storable, rebuild
+from colabkeep.frameworks.torch.state.bulk import copy_all, large_ones
 from colabkeep.frameworks.torch.state.dtypes import dtype_name, dtype_of, plain_name
 from colabkeep.frameworks.torch.state.staging import Copies, Slot, memory_order
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported
@@ -188,10 +189,16 @@ def view_leaf(value: Tree) -> torch.Tensor:
 
 def native(tree: Tree, *, devices: bool = False) -> Any:
     """The tree in torch's own objects, in fresh memory; with `devices`, where tensors were."""
+    large = list(large_ones(tree))
+    sources = [view_host(node) for node in large]
+    made = [torch.empty_like(source) for source in sources]
+    copy_all(made, sources)
+    copies = {id(node): copy for node, copy in zip(large, made, strict=True)}
 
     def leaf(node: HostTensor | Tagged, inner: Rebuild) -> Any:
         if isinstance(node, HostTensor):
-            return view_host(node).clone()
+            copy = copies.get(id(node))
+            return view_host(node).clone() if copy is None else copy
         return _native_tagged(node, inner, devices)
 
     return rebuild(tree, leaf)

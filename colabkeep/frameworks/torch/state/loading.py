@@ -6,6 +6,7 @@ from math import prod
 
 import torch
 
+from colabkeep.frameworks.torch.state.bulk import copy_all
 from colabkeep.frameworks.torch.state.dtypes import dtype_of, plain_name
 from colabkeep.frameworks.torch.state.leaves import native, view_host, view_leaf
 from colabkeep.frameworks.torch.state.places import Place, Places
@@ -24,6 +25,7 @@ def restore_module(part: str, module: torch.nn.Module, tree: Tree) -> None:
     places = Places(module)
     live = {place.name: place for place in places.places}
     device = next((p.tensor.device for p in places.places if p.tensor is not None), torch.device("cpu"))
+    fills: list[tuple[torch.Tensor, torch.Tensor]] = []
     done: dict[int, torch.Tensor] = {}  # what became of each live tensor: a tied one is filled once
     for name, leaf in {**tree["weights"], **tree["transient"]}.items():
         place = live.get(name) or _registered(name, dict(places.modules))
@@ -32,7 +34,7 @@ def restore_module(part: str, module: torch.nn.Module, tree: Tree) -> None:
             place.owner[place.key] = None
         elif before is not None and id(before) in done:
             place.owner[place.key] = done[id(before)]
-        elif before is None or not fill(before, leaf):
+        elif before is None or (source := source_of(before, leaf)) is None:
             if place.parameter:
                 raise Incompatible(
                     problem=f"{part}: the parameter {name} has another shape or dtype than the checkpoint's.",
@@ -43,7 +45,9 @@ def restore_module(part: str, module: torch.nn.Module, tree: Tree) -> None:
             if before is not None:
                 done[id(before)] = made
         else:
+            fills.append((before, source))
             done[id(before)] = before
+    copy_all([target for target, _ in fills], [source for _, source in fills])
     for name, each in places.extras():
         if name in tree["extra"]:
             each.set_extra_state(native(tree["extra"][name], devices=True))
@@ -51,13 +55,20 @@ def restore_module(part: str, module: torch.nn.Module, tree: Tree) -> None:
 
 def fill(tensor: torch.Tensor, leaf: Tree) -> bool:
     """Copy a stored tensor into a live one. False, and nothing done, if that cannot be in place."""
-    if tensor.layout is not torch.strided or describe(leaf) != (tuple(tensor.shape), plain_name(tensor.dtype)):
+    source = source_of(tensor, leaf)
+    if source is None:
         return False
-    if any(step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
-        return False  # expanded: one number in memory stands for many
-    with torch.no_grad():
-        tensor.copy_(view_host(leaf) if isinstance(leaf, HostTensor) else view_leaf(leaf.value))
+    copy_all([tensor], [source])
     return True
+
+
+def source_of(tensor: torch.Tensor, leaf: Tree) -> torch.Tensor | None:
+    """The stored tensor, in its file's buffer, if it can be copied into this live one as it is; else None."""
+    if tensor.layout is not torch.strided or describe(leaf) != (tuple(tensor.shape), plain_name(tensor.dtype)):
+        return None
+    if any(step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        return None  # expanded: one number in memory stands for many
+    return view_host(leaf) if isinstance(leaf, HostTensor) else view_leaf(leaf.value)
 
 
 def describe(leaf: Tree) -> tuple[tuple[int, ...], str]:

@@ -42,14 +42,13 @@ class Recorders:
         self._others: dict[str, OptimizerRecorder | ObjectRecorder] = {}
         self._names = ParameterNames(())
 
-    def record(self, parts: Mapping[str, object]) -> dict[str, Tree]:
-        """The trees of all parts, their tensors copied.
+    def record(self, parts: Mapping[str, object], copies: Copies) -> dict[str, Tree]:
+        """The trees of all parts; their tensors are filled when `copies` runs.
 
         Raises:
             NotStorable: a part cannot be kept.
         """
         self._refresh(parts)
-        copies = Copies()
         trees = {}
         for name in parts:
             other = self._others.get(name)
@@ -57,7 +56,6 @@ class Recorders:
                 trees[name] = other.record(copies, self._names)
             else:
                 trees[name] = (other or self._modules[name]).record(copies)
-        copies.run()
         return trees
 
     def _refresh(self, parts: Mapping[str, object]) -> None:

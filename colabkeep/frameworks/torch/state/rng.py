@@ -24,6 +24,7 @@ class CpuStream:
     """The generator behind `torch.rand()`."""
 
     name = "torch"
+    here = True
 
     def __init__(self) -> None:
         self._look = _cpu_look(torch.default_generator)
@@ -87,6 +88,7 @@ class DeviceStream:
     def __init__(self, kind: str) -> None:
         self.name = kind
         self._module: Any = getattr(torch, kind, None)
+        self.here: bool = self._module is not None and self._module._is_compiled()
         self._absent: list[Any] = []
 
     def read(self) -> Tree:
@@ -109,11 +111,11 @@ class MpsStream:
     name = "mps"
 
     def __init__(self) -> None:
-        self._here = torch.backends.mps.is_available()
+        self.here = torch.backends.mps.is_available()
 
     def read(self) -> Tree:
-        return torch.mps.get_rng_state() if self._here else None
+        return torch.mps.get_rng_state() if self.here else None
 
     def write(self, state: Any) -> None:
-        if self._here:
+        if self.here:
             torch.mps.set_rng_state(state)
