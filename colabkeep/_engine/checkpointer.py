@@ -37,6 +37,7 @@ class Checkpointer:
         self._failures = 0
         self._retry_at: float | None = None
         self.saved: Progress | None = None  # what the newest committed checkpoint of this session holds
+        self.longest = 0.0  # seconds that the longest save of this session took, from the copy to the commit
         self.waiting: str | None = None  # the reason of a save that waits for the writer
 
     @property
@@ -74,7 +75,7 @@ class Checkpointer:
         capture = self._framework.capture(parts)
         self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
         shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))
-        self._writer.submit(lambda: self._work(shot))
+        self._writer.submit(lambda: self._work(shot, started))
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -109,13 +110,14 @@ class Checkpointer:
         self._chore()  # on this thread, now that the writer's has ended: the committer is used by one at a time
         return there
 
-    def _work(self, shot: Shot) -> None:
+    def _work(self, shot: Shot, started: float) -> None:
         try:
             self._committer.commit(shot)
         except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
             self._failed(shot.progress, error)
         else:
             self.saved = shot.progress
+            self.longest = max(self.longest, self._clock.monotonic() - started)
             self._failure = None
             self._failures = 0
 

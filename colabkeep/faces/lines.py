@@ -10,6 +10,7 @@ from colabkeep.session.history import as_number
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.events import (
     CheckpointSetAside,
+    DeadlineNear,
     EpochDone,
     Event,
     Noted,
@@ -119,6 +120,15 @@ def _failing(event: SaveFailing) -> str:
     return f"NOT SAVED at step {event.progress.step}: {event.error}{_MORE}{retry}"
 
 
+def _deadline(event: DeadlineNear) -> str:
+    then = (
+        "training ends here, so that what it made is kept. Run the notebook again to go on."
+        if event.ends
+        else "it is saved now, and training goes on while the machine lives"
+    )
+    return f"this session is over in {duration(event.seconds)} at most: {then}"
+
+
 def _stopped(event: RunStopped) -> str:
     where = f"step {event.progress.step}; newest checkpoint: {event.checkpoint or 'none'}"
     if event.reason in ("finished", "max_steps"):
@@ -134,6 +144,7 @@ _SENTENCES: Mapping[type, Callable[[Any], str]] = {
     EpochDone: _epoch_done,
     SaveSkipped: _skipped,
     SaveFailing: _failing,
+    DeadlineNear: _deadline,
     StoreDegraded: lambda event: f"{event.url}: {event.detail}",
     Noted: lambda event: str(event.text),
     RunStopped: _stopped,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from colabkeep._engine.checkpointer import Checkpointer
@@ -14,6 +15,7 @@ from colabkeep.vocabulary.policies import SaveMark
 
 __all__ = ["Keeper", "StopTraining", "leaving_reason"]
 
+_LONGEST = 1800.0  # seconds; a save that takes longer than this is not foreseen when the end of a session nears
 _LAST_TRIES = (0.0, 0.2, 0.8)  # seconds before each attempt at the last save of a session: nobody comes after it
 
 
@@ -40,12 +42,25 @@ class Keeper:
         self._start = position.progress
         self._mark = SaveMark(progress=position.progress, at=spec.clock.monotonic())
         self._asked: str | None = None
+        self._deadline = spec.deadline
+        self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(_LONGEST)
 
     def due(self, now: float) -> str | None:
         """The reason to save at this boundary, or None. `now` in seconds of the run's clock."""
         return (
-            self._asked or self._saver.due(now) or self._spec.save_every.due(self._position.progress, self._mark, now)
+            (now >= self._watch_from and self._near(now))
+            or self._asked
+            or self._saver.due(now)
+            or self._spec.save_every.due(self._position.progress, self._mark, now)
+            or None
         )
+
+    def _near(self, now: float) -> str | None:
+        """ "deadline", once, when the last save before the end of the session must begin."""
+        if self._deadline is None or now < self._deadline.last_call(self._saver.longest):
+            return None
+        self._watch_from = math.inf
+        return "deadline"
 
     def save(self, reason: str) -> None:
         """Save the boundary we are at.

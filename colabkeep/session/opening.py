@@ -18,6 +18,7 @@ from colabkeep._engine.lease import take_lease
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import Loaded, load_best, load_id, load_newest
 from colabkeep.frameworks.base import Framework
+from colabkeep.session.deadline import Deadline
 from colabkeep.stores.base import Lock, Store
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import (
@@ -45,9 +46,9 @@ class RunSpec:
     """Everything a run is made of, found and wired by `colabkeep.api`.
 
     `parts` are the user's objects by part name, in the order in which they are restored. `max_time`:
-    seconds of this session, None for no limit. `loader`, if known at the start, is checked
-    against the checkpoint before anything is touched. `best` is None when nothing is monitored. `closes_store`: the
-    store was opened for this run, and is closed with it.
+    seconds of this session, None for no limit; `deadline`: when the machine goes, if that is known. `loader`, if known
+    at the start, is checked against the checkpoint before anything is touched. `best` is None when nothing is
+    monitored. `closes_store`: the store was opened for this run, and is closed with it.
     `settings`: what the user may change from session to session without changing a bit; a change is told.
     """
 
@@ -62,6 +63,7 @@ class RunSpec:
     resume: str = "auto"
     seed: int = 0
     max_time: float | None = None
+    deadline: Deadline | None = None
     loader: object | None = None
     observers: tuple[Callable[[Event], None], ...] = ()
     closes_store: bool = False

@@ -8,12 +8,14 @@ from typing import Any
 
 from colabkeep.frameworks.base import Inexact
 from colabkeep.session.announcer import Announcer
+from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Position
 from colabkeep.session.signals import StopRequests
 from colabkeep.vocabulary.events import (
+    DeadlineNear,
     EpochDone,
     Event,
     MetricsLogged,
@@ -78,6 +80,8 @@ class Run:
         self._signals.install()
         self._announcer.write_to(self._session.journal)
         promise = spec.framework.exactness(spec.parts)
+        if spec.deadline is not None:
+            self._announcer.queue.append(Noted(text=spec.deadline.text))
         self._announcer.begin(
             RunStarted(run=self.name, session=self._session.id, storage=spec.store.url, promise=promise)
         )
@@ -245,12 +249,21 @@ class Run:
         """What happens at a boundary: save, talk, stop. Most of the time, nothing."""
         reason = self._keeper.due(now)
         if reason is not None:
+            if reason == "deadline" and self._spec.deadline is not None:
+                _tell_end(self, self._spec.deadline, now)
             self._keeper.save(reason)
         if self._announcer.queue:
             self._announcer.drain()
         self.poll()
         if self._spec.max_time is not None and now - self._began >= self._spec.max_time:
             raise StopTraining("max_time")
+
+
+def _tell_end(run: Run, deadline: Deadline, now: float) -> None:
+    """Tell that the end of the session is near; leave if training ends by itself before it."""
+    run.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends))
+    if deadline.ends:
+        run.stop("session_end")
 
 
 def _tell_notes(run: Run, notes: Sequence[str], told: int) -> int:

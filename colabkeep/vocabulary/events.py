@@ -160,9 +160,11 @@ class StoreDegraded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineNear:
-    """The session's time is nearly used up; `seconds` are left."""
+    """The session's time is nearly used up: `seconds` are left at most. `ends`: training ends here by itself; else it
+    is saved once more and goes on while the machine lives."""
 
     seconds: float
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStopped:
-    """The session ended. `reason`: "finished", "max_time", "max_steps", "sigterm", "interrupt", "error", "left"."""
+    """The session ended. `reason`: "finished", "max_time", "session_end", "max_steps", "sigterm", "interrupt", "error", "left"."""
 
     reason: str
     progress: Progress
