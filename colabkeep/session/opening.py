@@ -137,6 +137,8 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     except BaseException:
         lock.release()
         raise
+    if spec.deadline is not None:
+        events.append(Noted(text=spec.deadline.text))
     journal = Journal(repository, session)
     identity = Identity(
         framework=spec.framework.name,

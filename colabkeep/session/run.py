@@ -80,8 +80,6 @@ class Run:
         self._signals.install()
         self._announcer.write_to(self._session.journal)
         promise = spec.framework.exactness(spec.parts)
-        if spec.deadline is not None:
-            self._announcer.queue.append(Noted(text=spec.deadline.text))
         self._announcer.begin(
             RunStarted(run=self.name, session=self._session.id, storage=spec.store.url, promise=promise)
         )

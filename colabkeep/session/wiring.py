@@ -9,17 +9,19 @@ from typing import Any, Literal
 from colabkeep.frameworks import find_framework
 from colabkeep.frameworks.base import Data, MeanLike, Training, TrainingOptions
 from colabkeep.platforms import find_platform
+from colabkeep.platforms.base import Home
 from colabkeep.session.clock import SystemClock
+from colabkeep.session.deadline import find_deadline
 from colabkeep.session.opening import RunSpec
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.durations import parse_duration
 from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.vocabulary.errors import NotPersistent, UsageError
 from colabkeep.vocabulary.events import Event
 from colabkeep.vocabulary.policies import KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every
 
-__all__ = ["FitArguments", "FitPlan", "FitState", "RunArguments", "find_store", "wire_fit", "wire_run"]
+__all__ = ["FitArguments", "FitPlan", "FitState", "RunArguments", "find_store", "open_home", "wire_fit", "wire_run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class RunArguments:
     monitor: str | None = None
     mode: Mode = "min"
     max_time: Any = None
+    session_limit: Any = None
     seed: int = 0
     observers: tuple[Callable[[Event], None], ...] = ()
 
@@ -113,6 +116,10 @@ def wire_run(arguments: RunArguments) -> RunSpec:
     if not parts:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
     best = _best(arguments)
+    clock = SystemClock()
+    max_time = _seconds("max_time", arguments.max_time)
+    limit = _seconds("session_limit", arguments.session_limit)
+    deadline = find_deadline(Environment.here(), clock, limit=limit, may_end=max_time is None)
     store = find_store(arguments.storage)
     return RunSpec(
         name=arguments.run_name,
@@ -125,8 +132,9 @@ def wire_run(arguments: RunArguments) -> RunSpec:
         best=best,
         resume=arguments.resume,
         seed=arguments.seed,
-        max_time=_seconds(arguments.max_time),
-        clock=SystemClock(),
+        max_time=max_time,
+        deadline=deadline,
+        clock=clock,
         observers=arguments.observers,
     )
 
@@ -194,15 +202,30 @@ def _settings(arguments: FitArguments, loader: object) -> dict[str, str]:
 
 
 def find_store(storage: Any) -> Store:
-    """Open what the user wrote; "auto" is the platform's own place.
+    """Open what the user wrote; "auto" is the platform's own place, with what earlier sessions left there.
 
     Raises:
         UsageError: it names no store.
+        NotPersistent: the platform's own place vanishes with this machine. Whoever names a folder is not asked.
     """
     if isinstance(storage, str) and storage == "auto":
         here = Environment.here()
-        storage = find_platform(here).default_storage(here)
+        return open_home(find_platform(here).home(here))
     return open_store(storage)
+
+
+def open_home(home: Home) -> Store:
+    """Open a platform's own place, with what earlier sessions left there.
+
+    Raises:
+        NotPersistent: it vanishes with this machine.
+    """
+    if home.persists is False:
+        raise NotPersistent(
+            problem=f"Checkpoints would go to {home.folder}, which is gone with this machine. {home.reason}",
+            remedy=home.remedy or 'Name a folder that outlives it: storage="<folder>".',
+        )
+    return open_store(home.storage, home.earlier)
 
 
 def _check(arguments: FitArguments) -> None:
@@ -244,11 +267,11 @@ def _retention(arguments: RunArguments, best: KeepBest | None) -> RetentionPolic
     return last if best is None else last + best
 
 
-def _seconds(max_time: Any) -> float | None:
-    seconds = None if max_time is None else parse_duration(max_time)
-    if max_time is not None and seconds is None:
+def _seconds(name: str, value: Any) -> float | None:
+    seconds = None if value is None else parse_duration(value)
+    if value is not None and seconds is None:
         raise UsageError(
-            problem=f"max_time={max_time!r} is no length of time.",
+            problem=f"{name}={value!r} is no length of time.",
             remedy='Pass seconds, "11 h", "1 h 30 min" or a timedelta.',
         )
     return seconds

@@ -1,0 +1,142 @@
+"""What else is worth knowing before a training starts: facts in, lines with stable codes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from colabkeep.hardware.precision import advised_precision
+from colabkeep.session.check.facts import Device, Facts, best_gpu
+
+__all__ = ["Advice", "advise"]
+
+_NOTEWORTHY = 512 * 2**20  # bytes in use by others; a driver alone takes less
+_LITTLE = 2 * 2**30  # bytes free; two checkpoints of a small model with Adam are about one GiB
+_SOON = 30 * 60  # seconds
+_PRECISIONS = {"32-true": "precision-fp32", "16-mixed": "precision-fp16", "bf16-mixed": "precision-bf16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One line. `code` does not change from version to version. `warns`: shown even where lines are few."""
+
+    code: str
+    text: str
+    warns: bool = False
+
+
+def advise(facts: Facts) -> tuple[Advice, ...]:
+    """All advice on these facts, what matters for the card first."""
+    gpu = best_gpu(facts)
+    lines = [*(_on_gpu(facts, gpu) if gpu is not None else ()), *_on_framework(facts), *_on_loader(facts)]
+    return (*lines, *_on_storage(facts), *_on_session(facts), *_on_check(facts))
+
+
+def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
+    accelerator = gpu.accelerator
+    if gpu.supported is not False:
+        precision = advised_precision(accelerator)
+        yield Advice(code=_PRECISIONS[precision.word], text=precision.text)
+        if accelerator.capability is not None and accelerator.capability < (8, 0):
+            yield Advice(  # emulation counts as support by default: pytorch/pytorch #148322
+                code="bf16-emulated",
+                text="Do not believe torch.cuda.is_bf16_supported(): bf16 is emulated on this card, and slow.",
+            )
+    if gpu.supported is None and facts.build is not None:
+        yield Advice(
+            code="kernels-unknown",
+            text=(
+                f"Whether {facts.build.framework} {facts.build.version} has kernels for this card is not known"
+                f"{_tried(facts)}; colabkeep.check(probe=True) tries it in another process."
+            ),
+            warns=True,
+        )
+    gpus = [one for one in facts.devices or () if one.accelerator.kind == accelerator.kind]
+    if len({one.accelerator.name for one in gpus}) > 1:
+        yield Advice(
+            code="gpus-differ",
+            text=(
+                f"Two kinds of GPU: train on the {accelerator.name}. torch.cuda.get_device_name(0) says which one "
+                '"cuda" means; "cuda:1" is the next.'
+            ),
+            warns=True,
+        )
+    if len(gpus) > 1 and gpu.supported is not False:
+        yield Advice(
+            code="second-gpu-idle",
+            text=(
+                f"{len(gpus)} GPUs, and a training here uses one of them. Put a second experiment on the next: "
+                'model.to("cuda:1"), another run_name, another process.'
+            ),
+            warns=True,
+        )
+    used = accelerator.used_bytes
+    if used is not None and used > _NOTEWORTHY:
+        whose = "by this kernel or another one" if facts.in_use else "outside this kernel"
+        total = "" if accelerator.memory_bytes is None else f" of {_gib(accelerator.memory_bytes)}"
+        yield Advice(
+            code="memory-in-use",
+            text=(
+                f"{_gib(used)}{total} of the GPU's memory are in use {whose}. Shut down other notebooks on this "
+                "machine if training runs out of memory."
+            ),
+            warns=True,
+        )
+
+
+def _tried(facts: Facts) -> str:
+    return "" if facts.probe is None else f" (a trial said nothing: {facts.probe.detail})"
+
+
+def _on_framework(facts: Facts) -> Iterator[Advice]:
+    if not facts.builds and not any(what.startswith("the installed") for what in facts.untold):
+        yield Advice(
+            code="no-framework",
+            text="Neither torch nor paddle is installed here: pip install torch, then restart the kernel.",
+            warns=True,
+        )
+
+
+def _on_loader(facts: Facts) -> Iterator[Advice]:
+    if facts.workers is not None and facts.cpus is not None:
+        cpus = "1 CPU" if facts.cpus == 1 else f"{facts.cpus} CPUs"
+        yield Advice(
+            code="loader-workers",
+            text=f"For {cpus} use num_workers={facts.workers} where samples are decoded; 0 for tensors in memory.",
+        )
+
+
+def _on_storage(facts: Facts) -> Iterator[Advice]:
+    home = facts.home
+    if home is not None and home.persists is not True:
+        code = "storage-not-persistent" if home.persists is False else "storage-unproven"
+        yield Advice(code=code, text=f"{home.reason} {home.remedy}".strip(), warns=True)
+    if facts.free_bytes is not None and facts.free_bytes < _LITTLE:
+        yield Advice(
+            code="storage-nearly-full",
+            text=f"Only {_gib(facts.free_bytes)} are free for checkpoints: delete what is not needed, or save less.",
+            warns=True,
+        )
+
+
+def _on_session(facts: Facts) -> Iterator[Advice]:
+    left = None if facts.session is None else facts.session.left_seconds
+    if left is not None and left < _SOON:
+        minutes = max(0, int(left // 60))
+        yield Advice(
+            code="session-nearly-over",
+            text=(
+                f"This session has about {minutes} min left at most. Start a new one first, or train on: what is "
+                "saved goes on in the next."
+            ),
+            warns=True,
+        )
+
+
+def _on_check(facts: Facts) -> Iterator[Advice]:
+    if facts.untold:
+        yield Advice(code="check-incomplete", text=f"Could not be told: {'; '.join(facts.untold)}.", warns=True)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

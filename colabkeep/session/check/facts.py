@@ -1,0 +1,202 @@
+"""What is known about this session, gathered in bounded time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from colabkeep.hardware import find_accelerators
+from colabkeep.hardware.base import Accelerator, Build
+from colabkeep.hardware.builds import installed_build
+from colabkeep.hardware.catalogue import Card, find_card
+from colabkeep.hardware.cpus import advised_workers, usable_cpus
+from colabkeep.hardware.probe import ProbeResult, probe
+from colabkeep.hardware.scores import Workload, score, tier
+from colabkeep.hardware.support import supports
+from colabkeep.platforms import find_platform
+from colabkeep.platforms.base import Home, Menus, Platform
+from colabkeep.platforms.lifetime import SessionTime, session_time
+from colabkeep.session.check.errands import Errand, Errands
+from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.environment import Environment
+
+__all__ = ["MAIN", "PATIENCE", "WORKLOADS", "Device", "Facts", "Place", "best_gpu", "device", "gather", "prove"]
+
+PATIENCE = 4.0
+"""Seconds for all questions together; with what surrounds them a check stays within five."""
+
+_PROBE_PATIENCE = 90.0  # seconds; importing a framework from a cold notebook disk takes up to half a minute
+
+WORKLOADS: tuple[Workload, ...] = ("cnn", "transformer", "rnn")
+MAIN: Workload = "transformer"
+"""The one that stands for all where one number is asked for: tiers are drawn by it."""
+
+_TOOL_PATIENCE = 2.0  # seconds for the tool that lists accelerators
+_FRAMEWORKS = ("torch", "paddle")
+_GPUS = ("cuda", "rocm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The platform, as far as the check needs it; by default one that could not be told."""
+
+    name: str = "unknown"
+    title: str = "This machine"
+    kind: str = ""
+    menus: Menus = field(default_factory=Menus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """An accelerator, and what it is worth here. `card`: its row of the catalogue. `tier`: "S" to "D", "unknown".
+    `speeds`: relative to a T4 with mixed precision, by workload. `supported`: has the framework kernels for it
+    (None: not known)?"""
+
+    accelerator: Accelerator
+    card: Card | None = None
+    tier: str = "unknown"
+    speeds: Mapping[Workload, float] = field(default_factory=dict)
+    supported: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is known; None is what could not be told. `build`: the framework that will train, of all `builds`
+    installed. `free_bytes`: at the home of checkpoints. `probe`: what a trial on the device said, where one was made.
+    `hidden`: CUDA_VISIBLE_DEVICES takes every GPU away. `in_use`: the framework is loaded in this process, so memory
+    in use may be its own. `previous`: cards of earlier sessions, the latest last. `untold`: what gave no answer, and
+    why."""
+
+    place: Place = field(default_factory=Place)
+    devices: tuple[Device, ...] | None = None
+    builds: tuple[Build, ...] = ()
+    build: Build | None = None
+    home: Home | None = None
+    free_bytes: int | None = None
+    session: SessionTime | None = None
+    cpus: int | None = None
+    workers: int | None = None
+    probe: ProbeResult | None = None
+    hidden: bool = False
+    in_use: bool = False
+    previous: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
+
+
+def gather(
+    environment: Environment, clock: Clock, *, previous: Sequence[str] = (), patience: float = PATIENCE
+) -> Facts:
+    """Ask the machine, in `patience` seconds at most. Raises nothing for what the machine is like: what fails or
+    hangs is None, and named in `untold`. No framework is imported, CUDA is not initialised, nothing is contacted."""
+    errands = Errands(clock, patience)
+    place = Errand("the platform", lambda: _place(find_platform(environment), environment))
+    found = Errand("the accelerators", lambda: find_accelerators(environment, timeout=_TOOL_PATIENCE))
+    installed = [Errand(f"the installed {name}", partial(installed_build, name)) for name in _FRAMEWORKS]
+    cpus = Errand("the CPUs", lambda: usable_cpus(environment))
+    workers = Errand("the loader workers", lambda: advised_workers(environment))
+
+    known, platform = errands.collect(place) or (Place(), None)
+    home, free, session = _on(platform, environment, clock, errands)
+    accelerators = errands.collect(found)
+    builds = tuple(build for errand in installed if (build := errands.collect(errand)) is not None)
+    build = _build_in_use(builds, environment, known.name)
+    devices = None
+    if accelerators is not None:
+        worth = Errand("the worth of the accelerators", lambda: tuple(device(one, build) for one in accelerators))
+        devices = errands.collect(worth)
+    return Facts(
+        place=known,
+        devices=devices,
+        builds=builds,
+        build=build,
+        home=home,
+        free_bytes=free,
+        session=session,
+        cpus=errands.collect(cpus),
+        workers=errands.collect(workers),
+        hidden=_hides_all(environment.environ.get("CUDA_VISIBLE_DEVICES")),
+        in_use=build is not None and build.framework in environment.modules,
+        previous=tuple(previous),
+        untold=tuple(errands.untold),
+    )
+
+
+def device(accelerator: Accelerator, build: Build | None) -> Device:
+    """What an accelerator is worth with this build of a framework."""
+    card = find_card(accelerator)
+    gpu = accelerator.kind in _GPUS
+    supported = supports(build, accelerator) if build is not None and gpu else None
+    speeds = {} if card is None else {workload: score(card, workload) for workload in WORKLOADS}
+    return Device(
+        accelerator=accelerator,
+        card=card,
+        tier=tier(card, usable=supported),
+        speeds={workload: speed for workload, speed in speeds.items() if speed is not None},
+        supported=supported,
+    )
+
+
+def best_gpu(facts: Facts) -> Device | None:
+    """The GPU to train on: one that has kernels before one that has none, then the fastest, then the first."""
+    gpus = [one for one in facts.devices or () if one.accelerator.kind in _GPUS]
+    return max(gpus, key=lambda one: (one.supported is not False, one.speeds.get(MAIN, 0.0)), default=None)
+
+
+def prove(facts: Facts, *, timeout: float = _PROBE_PATIENCE) -> Facts:
+    """The same, with a trial on the GPU in another process where it is in doubt whether the framework can use it.
+    Takes `timeout` seconds at most."""
+    best = best_gpu(facts)
+    if best is None or best.supported is True or facts.build is None or facts.devices is None:
+        return facts
+    if best.supported is False and facts.build.cuda is None:
+        return facts  # a build without CUDA needs no trial
+    result = probe(facts.build.framework, timeout=timeout)
+    if result.works is None:
+        return replace(facts, probe=result)
+    twin = replace(best, supported=result.works, tier=tier(best.card, usable=result.works))
+    devices = tuple(twin if one is best else one for one in facts.devices)
+    return replace(facts, devices=devices, probe=result)
+
+
+def _place(platform: Platform, environment: Environment) -> tuple[Place, Platform]:
+    kind, menus = platform.kind(environment), platform.menus(environment)
+    return Place(name=platform.name, title=platform.title, kind=kind, menus=menus), platform
+
+
+def _on(
+    platform: Platform | None, environment: Environment, clock: Clock, errands: Errands
+) -> tuple[Home | None, int | None, SessionTime | None]:
+    if platform is None:
+        return None, None, None
+    at = Errand("the storage", lambda: platform.home(environment))
+    time = Errand("the session's time", lambda: session_time(platform, environment, clock.time()))
+    home = errands.collect(at)
+    free = None if home is None else errands.collect(Errand("the free space", partial(_free_bytes, home.folder)))
+    return home, free, errands.collect(time)
+
+
+def _free_bytes(folder: str) -> int:
+    """Of the disk that will hold `folder`, which need not exist yet."""
+    place = Path(folder)
+    while not place.exists():
+        place = place.parent
+    told = os.statvfs(place)
+    return told.f_bavail * told.f_frsize
+
+
+def _build_in_use(builds: Sequence[Build], environment: Environment, platform: str) -> Build | None:
+    """The framework that is loaded; else one made for GPUs; else the platform's own: AI Studio's is Paddle."""
+    own = "paddle" if platform == "aistudio" else "torch"
+
+    def rank(build: Build) -> tuple[bool, bool, bool]:
+        return build.framework in environment.modules, build.cuda is not None, build.framework == own
+
+    return max(builds, key=rank, default=None)
+
+
+def _hides_all(visible: str | None) -> bool:
+    # CUDA stops reading the list at the first entry that names no device.
+    return visible is not None and visible.split(",")[0].strip() in ("", "-1", "NoDevFiles")

@@ -1,0 +1,197 @@
+"""Is what came worth starting on? Facts in, a verdict out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from colabkeep.hardware.base import Accelerator, Build
+from colabkeep.hardware.builds import wheels_for
+from colabkeep.hardware.catalogue import find_card
+from colabkeep.hardware.scores import UNCERTAINTY, Workload, tier
+from colabkeep.session.check.facts import MAIN, WORKLOADS, Device, Facts, best_gpu
+
+__all__ = ["Verdict", "Word", "judge", "speed_text"]
+
+Word: TypeAlias = Literal["keep", "reconnect", "switch", "enable", "unusable"]
+
+_NAMES: Mapping[Workload, str] = {"cnn": "CNN", "transformer": "Transformer", "rnn": "RNN"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`word`: what to do. `code`: the rule that said so. `reason`: why, with the number behind it. `action`: the
+    next click or line; "" where there is nothing to do. `speeds`: of the card judged, relative to a T4."""
+
+    word: Word
+    code: str
+    reason: str
+    action: str = ""
+    speeds: Mapping[Workload, float] = field(default_factory=dict)
+
+
+def judge(facts: Facts) -> Verdict:
+    """The verdict on these facts. Asks for a click only where the platform has that menu."""
+    gpu = best_gpu(facts)
+    if gpu is not None:
+        return _gpu(facts, gpu)
+    if facts.devices is None:
+        return Verdict(
+            word="keep",
+            code="accelerator-not-told",
+            reason="Which accelerator is here could not be told in time, so nothing speaks against starting.",
+            action="Run !nvidia-smi in a cell: if it hangs too, restart the session.",
+        )
+    return _other(facts, facts.devices[0]) if facts.devices else _none(facts)
+
+
+def speed_text(speeds: Mapping[Workload, float]) -> str:
+    """Speeds relative to a T4 in words; one figure where the workloads do not differ."""
+    if not speeds:
+        return "not compared with a T4 yet"
+    texts = {workload: _times(speeds[workload]) for workload in WORKLOADS if workload in speeds}
+    sure = f"give or take {UNCERTAINTY:.0%}"
+    if len(set(texts.values())) == 1:
+        return f"{next(iter(texts.values()))} times as fast as a T4, {sure}"
+    listed = ", ".join(f"{_NAMES[workload]} {text}" for workload, text in texts.items())
+    return f"speed relative to a T4: {listed}, {sure}"
+
+
+def _gpu(facts: Facts, gpu: Device) -> Verdict:
+    name, menus, slow, again = gpu.accelerator.name, facts.place.menus, tier(gpu.card) == "D", ""
+    # By the card itself, whatever is installed: a good card without kernels does not come right by drawing again.
+    if slow and menus.draws and menus.reconnect:
+        if not _same_as_before(facts, gpu):
+            return _reconnect(gpu, menus.reconnect)
+        again = f"A {name} again, as in the session before: stop trying, another connection costs time. "
+    if gpu.supported is False:
+        return _no_kernels(facts, gpu, again)
+    if slow and menus.switch:
+        reason = f"{again}{_worth(gpu)}. Better ones can be chosen: {menus.offered or 'see the menu'}."
+        return Verdict(word="switch", code="slow-card", reason=reason, action=menus.switch, speeds=gpu.speeds)
+    code = "unknown-card" if gpu.card is None else "slow-card" if slow else "good-card"
+    reason = f"{again}Tier {gpu.tier}, {speed_text(gpu.speeds)}."
+    return Verdict(word="keep", code=code, reason=reason, speeds=gpu.speeds)
+
+
+def _reconnect(gpu: Device, click: str) -> Verdict:
+    gain = 1 / gpu.speeds[MAIN] if gpu.speeds.get(MAIN) else None
+    hope = "" if gain is None else f" On a T4 the same training would be about {_times(gain)} times as fast."
+    return Verdict(
+        word="reconnect",
+        code="poor-draw",
+        reason=(
+            f"{_worth(gpu)}. The card is drawn by chance here, and another connection may bring a better one; "
+            f"nobody outside knows how often.{hope}"
+        ),
+        action=(
+            f"Save first, since the machine's disk is deleted with it; then {_sentence(click)} "
+            f'If a {gpu.accelerator.name} comes again, stop trying: check(previous=["{gpu.accelerator.name}"]) says '
+            "what is left to do."
+        ),
+        speeds=gpu.speeds,
+    )
+
+
+def _no_kernels(facts: Facts, gpu: Device, again: str) -> Verdict:
+    name, build = gpu.accelerator.name, facts.build
+    if build is not None and build.cuda is None and gpu.accelerator.kind == "cuda":
+        return Verdict(
+            word="unusable",
+            code="cpu-build",
+            reason=(
+                f"{again}The {build.framework} installed here, {build.version}, is a build without CUDA: it trains on "
+                f"the CPU while the {name} stays idle."
+            ),
+            action=f"Install a build with CUDA, then restart the kernel. {_wheels(gpu, build)}",
+            speeds=gpu.speeds,
+        )
+    what = "The framework installed here" if build is None else f"{build.framework} {build.version}"
+    proof = " A trial on the card failed." if facts.probe is not None and facts.probe.works is False else ""
+    reason = (
+        f"{again}{what} has no kernels for a {name}{_capability(gpu)}: CUDA looks available, and the first "
+        f"computation fails.{proof}"
+    )
+    menus = facts.place.menus
+    if menus.switch and not _newer_than(gpu, build):
+        same = "" if menus.draws else " Restarting the session gives the same card."
+        reason = f"{reason}{same} {_wheels(gpu, build)}"
+        return Verdict(word="switch", code="no-kernels", reason=reason, action=menus.switch, speeds=gpu.speeds)
+    return Verdict(word="unusable", code="no-kernels", reason=reason, action=_wheels(gpu, build), speeds=gpu.speeds)
+
+
+def _other(facts: Facts, device: Device) -> Verdict:
+    name, menus = device.accelerator.name, facts.place.menus
+    click = menus.switch or menus.enable
+    if device.accelerator.kind == "tpu" and facts.build is not None:
+        reason = (
+            f"A TPU came ({name}). {facts.build.framework} as installed trains on the CPU beside it, and colabkeep "
+            "keeps trainings on CPUs and GPUs: code for JAX or torch_xla can use it, this one cannot."
+        )
+        if click:
+            return Verdict(word="switch", code="tpu", reason=reason, action=click)
+        return Verdict(word="unusable", code="tpu", reason=reason, action="Train on a machine with a GPU.")
+    reason = f"{name}: an accelerator that has not been compared with GPUs; nothing speaks against starting."
+    return Verdict(word="keep", code="unknown-card", reason=reason)
+
+
+def _none(facts: Facts) -> Verdict:
+    menus = facts.place.menus
+    if facts.hidden:
+        return Verdict(
+            word="keep",
+            code="gpus-hidden",
+            reason="CUDA_VISIBLE_DEVICES hides every GPU from this process: training runs on the CPU.",
+            action="If that is not meant: unset CUDA_VISIBLE_DEVICES and restart the kernel.",
+        )
+    if menus.enable:
+        offered = f" It offers {menus.offered}." if menus.offered else ""
+        reason = f"No GPU is attached to this session: training would run on the CPU.{offered}"
+        return Verdict(word="enable", code="gpu-not-enabled", reason=reason, action=menus.enable)
+    return Verdict(
+        word="keep",
+        code="no-gpu-here",
+        reason="No GPU was found: training runs on the CPU, well enough for small models.",
+    )
+
+
+def _same_as_before(facts: Facts, gpu: Device) -> bool:
+    if not facts.previous:
+        return False
+    return find_card(Accelerator(kind="cuda", name=facts.previous[-1])) == gpu.card
+
+
+def _newer_than(gpu: Device, build: Build | None) -> bool:
+    """Is the card newer than all the build has kernels for? Then another build helps, and is the better way."""
+    capability = gpu.accelerator.capability or (gpu.card.capability if gpu.card else None)
+    if capability is None or build is None or not build.architectures:
+        return False
+    known = [re.match(r"sm_(\d+)(\d)", name) for name in build.architectures]
+    return all(capability > (int(match[1]), int(match[2])) for match in known if match)
+
+
+def _worth(gpu: Device) -> str:
+    return f"{gpu.accelerator.name}: tier {gpu.tier}, {speed_text(gpu.speeds)}"
+
+
+def _capability(gpu: Device) -> str:
+    capability = gpu.accelerator.capability
+    return "" if capability is None else f" (compute capability {capability[0]}.{capability[1]})"
+
+
+def _wheels(gpu: Device, build: Build | None) -> str:
+    """Which build would work."""
+    capability = gpu.accelerator.capability or (gpu.card.capability if gpu.card else None)
+    if build is not None and build.framework == "paddle":
+        return "https://www.paddlepaddle.org.cn/en/install/quick lists Paddle's builds by CUDA version."
+    return "https://pytorch.org/get-started lists the builds." if capability is None else wheels_for(capability)
+
+
+def _times(speed: float) -> str:
+    return f"{speed:.1f}" if speed < 9.95 else f"{speed:.0f}"
+
+
+def _sentence(text: str) -> str:
+    return text if text.rstrip().endswith(".") else f"{text.rstrip()}."
