@@ -14,7 +14,19 @@ from measuring import Setting, facts, kept
 from table import fill, lines
 
 HERE = Path(__file__).parent
-NAMES = ("imports", "loop", "saving", "memory", "background", "durable", "resume", "seeding")
+NAMES = (
+    "imports",
+    "detection",
+    "accelerators",
+    "doctor",
+    "loop",
+    "saving",
+    "memory",
+    "background",
+    "durable",
+    "resume",
+    "seeding",
+)
 
 
 def main() -> None:

@@ -12,15 +12,31 @@ from colabkeep._version import __version__
 from colabkeep.vocabulary.errors import ColabKeepError
 
 if TYPE_CHECKING:
-    from colabkeep.api import Run, resumable_fit
+    from colabkeep.api import Run, check, mount, resumable_fit, secret
+    from colabkeep.faces.gpus import compare_gpus
     from colabkeep.session.verify import verify_resume
     from colabkeep.session.weights import load_weights
 
-__all__ = ["ColabKeepError", "Run", "__version__", "load_weights", "resumable_fit", "verify_resume"]
+__all__ = [
+    "ColabKeepError",
+    "Run",
+    "__version__",
+    "check",
+    "compare_gpus",
+    "load_weights",
+    "mount",
+    "resumable_fit",
+    "secret",
+    "verify_resume",
+]
 
 _PLACES = {
     "Run": "colabkeep.api",
+    "check": "colabkeep.api",
+    "mount": "colabkeep.api",
     "resumable_fit": "colabkeep.api",
+    "secret": "colabkeep.api",
+    "compare_gpus": "colabkeep.faces.gpus",
     "load_weights": "colabkeep.session.weights",
     "verify_resume": "colabkeep.session.verify",
 }
@@ -34,3 +50,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by `%load_ext colabkeep`: shows the check and registers `%colabkeep`."""
+    import_module("colabkeep.faces.magics").load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Called by `%unload_ext colabkeep`."""
+    import_module("colabkeep.faces.magics").unload(shell)

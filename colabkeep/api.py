@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from colabkeep.faces.check import Report, examine
 from colabkeep.faces.lines import Lines
+from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
+from colabkeep.session.check.checkup import refuse_bad
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.fit import FitResult, fit
-from colabkeep.session.wiring import FitArguments, RunArguments, wire_run
-from colabkeep.vocabulary.errors import UnknownArgument
-from colabkeep.vocabulary.events import Event
+from colabkeep.session.wiring import FitArguments, RunArguments, open_home, wire_run
+from colabkeep.stores.base import Store
+from colabkeep.vocabulary.durations import parse_duration
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import UnknownArgument, UsageError
+from colabkeep.vocabulary.events import Event, Noted
 from colabkeep.vocabulary.policies import Mode
 
-__all__ = ["Run", "resumable_fit"]
+__all__ = ["Run", "check", "mount", "resumable_fit", "secret"]
 
 _FOREIGN = {
     "ckpt_path": "resume",
@@ -84,6 +90,8 @@ class Run(session.Run):
         keep_best: how many of the best by `monitor` to keep besides.
         monitor: the metric, as given to `run.log`, that says what is best; `mode` "min" or "max".
         max_time: stop cleanly after this time of the session: "11 h", seconds, or a timedelta.
+        session_limit: how long this machine lives at most, from its start, where you know better than colabkeep (a paid
+            plan, a limit of your own). The last save comes before that; so does, in a Kaggle batch run, the end.
         seed: of the order of the data and the randomness in data sets.
         callbacks: functions called with each event (`colabkeep.vocabulary.events`).
         progress: False prints nothing.
@@ -111,6 +119,7 @@ class Run(session.Run):
         monitor: str | None = None,
         mode: Mode = "min",
         max_time: Any = None,
+        session_limit: Any = None,
         seed: int = 0,
         callbacks: Iterable[Callable[[Event], None]] = (),
         progress: bool = True,
@@ -129,6 +138,7 @@ class Run(session.Run):
             monitor=monitor,
             mode=mode,
             max_time=max_time,
+            session_limit=session_limit,
             seed=seed,
             observers=observers(callbacks, progress=progress),
         )
@@ -152,6 +162,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     max_epochs: int | None = None,
     max_steps: int | None = None,
     max_time: Any = None,
+    session_limit: Any = None,
     run_name: str = "default",
     storage: Any = "auto",
     resume: str = "auto",
@@ -166,6 +177,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     seed: int = 0,
     callbacks: Iterable[Callable[[Event], None]] = (),
     progress: bool = True,
+    on_bad_gpu: Literal["advise", "stop", "ignore"] = "advise",
     **foreign: Any,
 ) -> FitResult:
     """Train, and go on after any disconnect when the same cell is run again.
@@ -187,23 +199,28 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         state: more objects with state_dict and load_state_dict, by name.
         max_epochs, max_steps: the length of the whole run; one of the two at least.
         max_time: stop cleanly after this time of the session: "11 h", seconds, or a timedelta.
+        session_limit: as for `Run`.
         precision: "32-true", "16-mixed", "bf16-mixed", or "auto" (what the device does best).
         accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
         gradient_clip_val: the largest norm of the gradients.
         run_name, storage, resume, save_every, keep_last, keep_best, mode, seed, callbacks, progress: as for `Run`.
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
+        on_bad_gpu: what the check at the start may do: "advise" says what is wrong and how to get better, "stop"
+            raises where the accelerator is not worth starting on, "ignore" does not look.
 
     Returns:
         FitResult: over all sessions of the run.
 
     Raises:
         UsageError, UnknownArgument: an argument cannot be meant so.
+        BadAccelerator: ``on_bad_gpu="stop"``, and another accelerator should be had first; nothing was touched.
         Incompatible: model, optimizer or data are not those of the run; nothing was touched.
         NoUsableCheckpoint: there are checkpoints, and none can be used; nothing was trained.
         RunBusy: another live process trains this run.
         SaveFailed: nothing of the training could be saved.
     """
     refuse_foreign("resumable_fit", foreign)
+    _check_first(on_bad_gpu, progress=progress)
     arguments = FitArguments(
         model=model,
         train_loader=train_loader,
@@ -232,11 +249,95 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             monitor=monitor,
             mode=mode,
             max_time=max_time,
+            session_limit=session_limit,
             seed=seed,
             observers=observers(callbacks, progress=progress),
         ),
     )
     return fit(arguments)
+
+
+def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
+    """Tell where this is, which accelerator came, whether to start on it, and where checkpoints will live.
+
+    Takes five seconds at most, and raises nothing for what the machine is like. Imports no framework, leaves CUDA
+    alone, contacts nothing.
+
+    Args:
+        probe: where it is in doubt whether the framework can use the GPU, try it in another process. That imports
+            the framework there, and may take a minute more.
+        previous: the cards that earlier sessions got, the latest last, such as ``["Tesla K80"]``: where cards are drawn
+            by chance, it is said when to stop trying.
+
+    Returns:
+        Report: shown as the last line of a cell; ``print`` it elsewhere; ``to_dict()`` for programs.
+
+    Raises:
+        UsageError: an argument cannot be meant so.
+    """
+    if not isinstance(probe, bool):
+        raise UsageError(
+            problem=f"probe={probe!r} is neither True nor False.", remedy="Pass probe=True or leave it out."
+        )
+    if not isinstance(previous, list | tuple) or not all(isinstance(name, str) for name in previous):
+        raise UsageError(
+            problem=f"previous={previous!r} is no list of names.", remedy='Pass names of cards: previous=["Tesla K80"].'
+        )
+    return examine(probe=probe, previous=previous)
+
+
+def mount(*, timeout: Any = 120.0) -> Store:
+    """Make this platform's persistent storage ready, and give it as a store that `storage=` takes.
+
+    On Colab this is Google Drive, mounted if it is not yet: call it in a cell of the notebook, once. Elsewhere nothing
+    needs to be mounted. `storage="auto"` finds the same place afterwards.
+
+    Args:
+        timeout: seconds, or "2 min": how long the user may take to agree.
+
+    Raises:
+        MountError: it could not be reached; the remedy is the next click.
+        NotPersistent: this platform has no such storage, and says what to do instead.
+        UsageError: `timeout` is no length of time.
+    """
+    here = Environment.here()
+    return open_home(find_platform(here).mount(here, timeout=_seconds(timeout)))
+
+
+def secret(name: str, *, timeout: Any = 20.0) -> str:
+    """The value of the secret `name`, as the platform keeps it: Colab's key icon, Kaggle's Add-ons, or a variable.
+
+    Args:
+        name: what it is called there.
+        timeout: seconds, or "1 min": how long the platform may take to answer.
+
+    Raises:
+        SecretError: there is none, this notebook may not read it, or the platform does not answer.
+        UsageError: `timeout` is no length of time.
+    """
+    here = Environment.here()
+    return find_platform(here).secret(here, name, timeout=_seconds(timeout))
+
+
+def _seconds(timeout: Any) -> float:
+    seconds = parse_duration(timeout)
+    if seconds is None:
+        raise UsageError(problem=f"timeout={timeout!r} is no length of time.", remedy='Pass seconds or "2 min".')
+    return seconds
+
+
+def _check_first(on_bad_gpu: str, *, progress: bool) -> None:
+    if on_bad_gpu not in ("advise", "stop", "ignore"):
+        raise UsageError(problem=f"on_bad_gpu={on_bad_gpu!r} is unknown.", remedy='Use "advise", "stop" or "ignore".')
+    if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not progress):
+        return  # nobody would hear it
+    report = examine(probe=True)
+    if progress:
+        display = Lines(SystemClock())
+        for line in report.opening_lines():
+            display(Noted(text=line))
+    if on_bad_gpu == "stop":
+        refuse_bad(report.checkup.verdict)
 
 
 def observers(callbacks: Iterable[Callable[[Event], None]], *, progress: bool) -> tuple[Callable[[Event], None], ...]:

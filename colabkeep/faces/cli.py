@@ -105,6 +105,16 @@ def _parser() -> argparse.ArgumentParser:
     verify = _command(commands, "verify", _verify)
     verify.add_argument("run", nargs="?", help="the run's name (default: all runs)")
     _add_export(_command(commands, "export", _export))
+    doctor = commands.add_parser("doctor", help=_doctor.__doc__, description=_doctor.__doc__)
+    doctor.add_argument("--json", action="store_true", help="print one JSON object, errors too")
+    doctor.add_argument("--probe", action="store_true", help="where it is in doubt, try the GPU (may take a minute)")
+    doctor.add_argument(
+        "--previous", action="append", default=[], metavar="CARD", help="what an earlier session got; the latest last"
+    )
+    doctor.set_defaults(command=_doctor)
+    gpus = commands.add_parser("gpus", help=_gpus.__doc__, description=_gpus.__doc__)
+    gpus.add_argument("--json", action="store_true", help="print one JSON object, errors too")
+    gpus.set_defaults(command=_gpus)
     demo = commands.add_parser("demo", help=_demo.__doc__, add_help=False)
     demo.set_defaults(command=_demo, json=False)
     return parser
@@ -174,6 +184,20 @@ def _export(words: argparse.Namespace) -> int:
     loaded = choose(repository, words.which, best, lambda id, why: _warn(words, f"walked past {id}: {why}"))
     record = export.export_weights(loaded, words.part, target)
     _print(words, record, tables.exported_lines(record))
+    return 0
+
+
+def _doctor(words: argparse.Namespace) -> int:
+    """say where this is, which accelerator came and whether to start on it, where checkpoints will live"""
+    report = import_module("colabkeep.faces.check").examine(probe=words.probe, previous=words.previous)
+    _print(words, report.to_dict(), report.lines())
+    return 0
+
+
+def _gpus(words: argparse.Namespace) -> int:
+    """compare the GPUs of the notebook services: speed, memory, where they are free, which torch runs on them"""
+    comparison = import_module("colabkeep.faces.gpus").compare_gpus()
+    _print(words, comparison.to_dict(), comparison.lines())
     return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
-__all__ = ["Record", "exported_lines", "list_lines", "local_time", "show_lines", "size_text", "verify_lines"]
+__all__ = ["Record", "exported_lines", "list_lines", "local_time", "plain", "show_lines", "size_text", "verify_lines"]
 
 Record: TypeAlias = Mapping[str, Any]
 """What a command found, JSON-able."""
@@ -32,7 +32,7 @@ def show_lines(record: Record) -> Iterator[str]:
     head: Sequence[str] = ("session", "number", "machine", "process", "began")
     yield from _table([head, *map(_session, record["sessions"])], right=(1, 3))
     yield from ("", "Checkpoints, the newest first")
-    rows = [(*_row(c), _plain(c["reason"]), _pairs(c["metrics"])) for c in record["checkpoints"]]
+    rows = [(*_row(c), plain(c["reason"]), _pairs(c["metrics"])) for c in record["checkpoints"]]
     yield from _table([(*_HEAD, "reason", "metrics"), *rows], right=(1, 2, 3))
     if record["checkpoint"] is not None:
         yield from _inside(record["checkpoint"])
@@ -42,7 +42,7 @@ def verify_lines(record: Record) -> Iterator[str]:
     """What was found that is not as it was written, and a summary for each run."""
     for run in record["runs"]:
         for finding in run["findings"]:
-            yield f"{run['name']}/{_plain(finding['file'])}: {finding['state']}. {_plain(finding['text'])}"
+            yield f"{run['name']}/{plain(finding['file'])}: {finding['state']}. {plain(finding['text'])}"
         verdict = "all as written" if run["ok"] else "NOT all as written; nothing was changed"
         yield f"{run['name']}: {run['files']} files, {size_text(run['bytes'])}, {verdict}"
 
@@ -73,6 +73,11 @@ def local_time(seconds: object) -> str:
         return "?"
 
 
+def plain(value: object, limit: int = 500) -> str:
+    """The first `limit` characters of text from a file or a machine, without what could steer a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in str(value)[:limit])
+
+
 def _row(checkpoint: Record) -> tuple[str, ...]:
     epoch = "?" if checkpoint["epoch"] is None else str(checkpoint["epoch"])
     size, saved = size_text(checkpoint["bytes"]), local_time(checkpoint["created"])
@@ -80,20 +85,20 @@ def _row(checkpoint: Record) -> tuple[str, ...]:
 
 
 def _session(session: Record) -> tuple[str, ...]:
-    machine, process = (_plain("?" if session[name] is None else session[name]) for name in ("host", "pid"))
+    machine, process = (plain("?" if session[name] is None else session[name]) for name in ("host", "pid"))
     return session["session"], str(session["fence"]), machine, process, local_time(session["started"])
 
 
 def _inside(checkpoint: Record) -> Iterator[str]:
-    origin = f"{_plain(checkpoint['framework'])}, colabkeep {_plain(checkpoint['version'])}"
-    before = f", after {_plain(checkpoint['parent'])}" if checkpoint["parent"] else ""
+    origin = f"{plain(checkpoint['framework'])}, colabkeep {plain(checkpoint['version'])}"
+    before = f", after {plain(checkpoint['parent'])}" if checkpoint["parent"] else ""
     yield from ("", f"Checkpoint {checkpoint['id']}, written by {origin}{before}")
     if checkpoint["problem"] is not None:
-        yield f"  {_plain(checkpoint['problem'])}"
-    parts = [(_plain(part["name"]), str(part["tensors"]), size_text(part["bytes"])) for part in checkpoint["parts"]]
+        yield f"  {plain(checkpoint['problem'])}"
+    parts = [(plain(part["name"]), str(part["tensors"]), size_text(part["bytes"])) for part in checkpoint["parts"]]
     yield from _table([("part", "tensors", "size"), *parts], right=(1, 2))
     yield from ("", "What its bits depend on")
-    yield from _table([(_plain(name), _plain(value)) for name, value in checkpoint["fingerprint"].items()])
+    yield from _table([(plain(name), plain(value)) for name, value in checkpoint["fingerprint"].items()])
 
 
 def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
@@ -104,13 +109,8 @@ def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator
 
 
 def _pairs(metrics: Mapping[str, object]) -> str:
-    return ", ".join(f"{_plain(name)} {_number(value)}" for name, value in metrics.items())
+    return ", ".join(f"{plain(name)} {_number(value)}" for name, value in metrics.items())
 
 
 def _number(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else _plain(value)
-
-
-def _plain(value: object) -> str:
-    """Text from a file, without what could steer a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in str(value)[:500])
+    return f"{value:.6g}" if isinstance(value, float) else plain(value)

@@ -1,28 +1,116 @@
-"""What a platform must tell. A new platform is one file and one line in `colabkeep.platforms`.
+"""What a platform must tell. A new platform is one file, one line in `colabkeep.platforms`, and one subclass of
+`colabkeep.testing.platforms.PlatformContract`; one without a file of its own is a row of the table in `others.py`.
 
-A platform is a notebook service, or a plain machine. It is recognised from an `Environment` alone: never
-from the real machine, the network, or by importing a package of the service.
+A platform is a notebook service, or a plain machine. It is recognised and described from an `Environment` alone.
+Every method but `mount` and `secret`:
+
+* MUST be quick (a few file look-ups), and MUST NOT raise for anything found in the environment, import a package
+  of the service, start a process, ask the user, touch a network, or write a file.
+* MUST look up every path below `Environment.root`.
+
+`mount` and `secret` may ask the user and talk to the service's front end; they MUST return or raise in bounded time.
+A secret's value MUST NOT appear in an error, a log or a `repr`. A user's own token in a variable is never a marker.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
 
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["Platform"]
+__all__ = ["Confidence", "Home", "Menus", "Platform", "SessionLimits"]
+
+Confidence: TypeAlias = Literal["high", "medium", "low"]
+"""How sure a fact is: read in the service's own source or documentation; several users; one user, old, or inferred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """How long a session may last at most: `max_seconds` from its start, `idle_seconds` without a user; None where
+    unknown or unlimited. `ends_cleanly`: training must end by itself before the limit, or its output is not kept.
+    `source`: where the figure comes from, in a few words."""
+
+    max_seconds: float | None
+    idle_seconds: float | None = None
+    ends_cleanly: bool = False
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where checkpoints go. `storage`: what `colabkeep.stores.open_store` takes. `folder`: the folder shown to the
+    user. `persists`: does it outlive the machine (None: could not be proven)? `reason`: one sentence saying so and why.
+    `remedy`: what to do now where it does not persist or that is not sure, else "". `earlier`: folders, read-only,
+    that hold runs of earlier sessions (each contains folders of runs)."""
+
+    storage: str
+    folder: str
+    persists: bool | None
+    reason: str
+    remedy: str = ""
+    earlier: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Menus:
+    """The clicks of this service, each a menu path in one sentence; None where it has no such thing.
+
+    `enable`: get a GPU where none is attached. `reconnect`: give this machine back and get another one.
+    `switch`: choose another kind of accelerator. `offered`: the accelerators that can be had now, in words.
+    `draws`: is the card drawn by chance on each connection, so that reconnecting may help?
+    """
+
+    enable: str | None = None
+    reconnect: str | None = None
+    switch: str | None = None
+    offered: str = ""
+    draws: bool = False
 
 
 class Platform(Protocol):
-    """One kind of machine. Everything here is quick, and does not raise for the user's environment."""
+    """One kind of machine. The obligations are on top of this page."""
 
     name: str
-    """The registry's name: "local", …"""
+    """The registry's name: "colab", "kaggle", "aistudio", …, "jupyter", "script"."""
+
+    title: str
+    """What people call it: "Google Colab"."""
 
     def matches(self, environment: Environment) -> bool:
         """Is this the platform of that environment? Platforms are asked in the registry's order."""
         ...
 
-    def default_storage(self, environment: Environment) -> str:
-        """Where checkpoints go with `storage="auto"`: what `colabkeep.stores.open_store` takes."""
+    def kind(self, environment: Environment) -> str:
+        """Which variety of it: "hosted", "enterprise", "batch", …; the words are in the platform's file."""
+        ...
+
+    def home(self, environment: Environment) -> Home:
+        """Where checkpoints go as things stand now; nothing is mounted for it."""
+        ...
+
+    def mount(self, environment: Environment, *, timeout: float) -> Home:
+        """Make the persistent place ready, asking the user if need be, in `timeout` seconds at most (it may
+        take a few more where a service's own call rounds up). Healthy already: returns at once.
+
+        Raises:
+            MountError: it could not be reached, and why; the remedy is the right next click.
+        """
+        ...
+
+    def limits(self, environment: Environment) -> SessionLimits:
+        """How long a session of this kind lasts at most."""
+        ...
+
+    def menus(self, environment: Environment) -> Menus:
+        """What to click."""
+        ...
+
+    def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
+        """The value of the user's secret `name`.
+
+        Raises:
+            SecretError: there is none, access is not granted, or the service does not answer; they are told apart.
+        """
         ...

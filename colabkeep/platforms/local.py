@@ -1,19 +1,98 @@
-"""A machine of one's own, and any that is not recognised: checkpoints go to a folder beside the notebook."""
+"""A machine of one's own, and any that is not recognised: checkpoints go to a folder beside the notebook or script."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from colabkeep.platforms._front import front_end
+from colabkeep.platforms._variables import secret_from_variable
+from colabkeep.platforms.base import Home, Menus, SessionLimits
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["LocalPlatform"]
+__all__ = ["FOLDER", "JupyterPlatform", "ScriptPlatform"]
+
+FOLDER = "colabkeep-runs"
+"""The folder that runs are kept in, on every platform."""
+
+_AISTUDIO = "/home/aistudio"
 
 
-class LocalPlatform:
-    """Matches always; asked last."""
+class _OwnMachine:
+    """What the two have in common. Nothing is mounted, no session ends, and no menu offers a GPU."""
 
-    name = "local"
+    name: str
+    title: str
+
+    def home(self, environment: Environment) -> Home:
+        if _is_below(environment.folder, environment.path(_AISTUDIO)) and environment.is_dir(f"{_AISTUDIO}/work"):
+            return _work_after_all(environment)
+        folder = str(environment.folder / FOLDER)
+        return Home(
+            storage=folder,
+            folder=folder,
+            persists=True,
+            reason="Checkpoints lie on this machine's own disk, in the folder that Python was started in.",
+        )
+
+    def mount(self, environment: Environment, *, timeout: float) -> Home:
+        return self.home(environment)
+
+    def limits(self, environment: Environment) -> SessionLimits:
+        return SessionLimits(max_seconds=None, source="a machine of one's own has no limit", confidence="medium")
+
+    def menus(self, environment: Environment) -> Menus:
+        return Menus()
+
+    def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
+        return secret_from_variable(environment, name)
+
+
+class JupyterPlatform(_OwnMachine):
+    """Plain Jupyter. Its kinds are "vscode" and "notebook", and "process" for what a notebook started."""
+
+    name = "jupyter"
+    title = "Jupyter"
+
+    def matches(self, environment: Environment) -> bool:
+        # JPY_PARENT_PID is what ipykernel finds its server by; children of a kernel inherit it.
+        return front_end(environment) == "notebook" or bool(environment.environ.get("JPY_PARENT_PID"))
+
+    def kind(self, environment: Environment) -> str:
+        front = front_end(environment)
+        return "vscode" if front == "notebook" and environment.environ.get("VSCODE_PID") else front
+
+
+class ScriptPlatform(_OwnMachine):
+    """Everything else; asked last. Its kinds are "terminal" (IPython) and "process"."""
+
+    name = "script"
+    title = "This machine"
 
     def matches(self, environment: Environment) -> bool:
         return True
 
-    def default_storage(self, environment: Environment) -> str:
-        return str(environment.folder / "colabkeep-runs")
+    def kind(self, environment: Environment) -> str:
+        return front_end(environment)
+
+
+def _work_after_all(environment: Environment) -> Home:
+    # AI Studio has no official marker. Where it was not recognised, this folder is the better choice there, and
+    # no worse one on a machine whose user happens to have that name.
+    folder = str(environment.path(f"{_AISTUDIO}/work/{FOLDER}"))
+    return Home(
+        storage=folder,
+        folder=folder,
+        persists=None,
+        reason=(
+            f"This looks a little like Baidu AI Studio, where {_AISTUDIO}/work is what survives a restart: "
+            "checkpoints go there."
+        ),
+        remedy=(
+            "If it is AI Studio, say so with COLABKEEP_PLATFORM=aistudio; if it is not, name the folder that you want: "
+            'storage="<folder>".'
+        ),
+    )
+
+
+def _is_below(folder: Path, other: Path) -> bool:
+    return folder == other or other in folder.parents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -36,13 +37,19 @@ _PLUS = re.compile(r" \+ (?=/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)  # how a pa
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
-def open_store(storage: Storage) -> Store:
+def open_store(storage: Storage, earlier: Sequence[str] = ()) -> Store:
     """The store that `storage` names: see `Storage`. Nothing is written, and nothing is contacted yet.
+
+    `earlier`: folders with runs of earlier sessions, which are read as if they lay in the store, and never written.
 
     Raises:
         UsageError: it is none of these, or a URL of an unknown kind.
         MissingDependency: a package that this kind of store needs is not installed.
     """
+    if earlier:
+        from colabkeep.stores.overlay import OverlayStore
+
+        return OverlayStore(open_store(storage), [open_store(folder) for folder in earlier])
     if all(callable(getattr(storage, method, None)) for method in ("put", "get", "list")):
         return cast("Store", storage)
     if isinstance(storage, tuple | list):

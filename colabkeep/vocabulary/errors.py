@@ -19,6 +19,11 @@
     │   ├── StoreFull                           retryable: space may come back
     │   ├── StoreUnavailable                    retryable: the place does not answer
     │   └── StoreBusy (BlockingIOError)         a live process holds the lock
+    ├── PlatformError
+    │   ├── MountError (OSError)                the platform's storage could not be reached; names the next click
+    │   ├── SecretError (LookupError)           a secret could not be read; never holds its value
+    │   ├── NotPersistent                       checkpoints would vanish with this machine
+    │   └── BadAccelerator                      the card that came is not worth starting on (on_bad_gpu="stop")
     ├── RunBusy (BlockingIOError)               a live process trains this run
     ├── RunTakenOver                            a newer session took this run over
     └── SaveFailed                              nothing of this training is safe
@@ -34,6 +39,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 __all__ = [
+    "BadAccelerator",
     "CheckpointDamaged",
     "CheckpointError",
     "CheckpointNotFound",
@@ -41,13 +47,17 @@ __all__ = [
     "ColabKeepError",
     "Incompatible",
     "MissingDependency",
+    "MountError",
     "NameTaken",
     "NoUsableCheckpoint",
+    "NotPersistent",
     "NotStorable",
     "ObjectNotFound",
+    "PlatformError",
     "RunBusy",
     "RunTakenOver",
     "SaveFailed",
+    "SecretError",
     "StoreBusy",
     "StoreError",
     "StoreFull",
@@ -170,6 +180,26 @@ class StoreBusy(StoreError, BlockingIOError):
 
     def _fields(self) -> dict[str, Any]:
         return {**super()._fields(), "holder": self.holder}
+
+
+class PlatformError(ColabKeepError):
+    """The notebook service, or the machine it gave, does not do what is needed."""
+
+
+class MountError(PlatformError, OSError):
+    """The platform's persistent storage could not be reached. The remedy is the next click."""
+
+
+class SecretError(PlatformError, LookupError):
+    """A secret could not be read. Its value is never part of the message."""
+
+
+class NotPersistent(PlatformError):
+    """Checkpoints would go to a place that vanishes with this machine, and the user did not ask for that."""
+
+
+class BadAccelerator(PlatformError):
+    """The accelerator that came is not worth starting on, and the user asked to stop then."""
 
 
 class RunBusy(ColabKeepError, BlockingIOError):

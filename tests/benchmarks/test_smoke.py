@@ -14,7 +14,19 @@ import pytest
 import colabkeep
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-NAMES = ("imports", "loop", "saving", "memory", "background", "durable", "resume", "seeding")
+NAMES = (
+    "imports",
+    "detection",
+    "accelerators",
+    "doctor",
+    "loop",
+    "saving",
+    "memory",
+    "background",
+    "durable",
+    "resume",
+    "seeding",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,165 @@
+"""The check as people see it: text, HTML, and a record for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from colabkeep.faces.lines import duration
+from colabkeep.faces.tables import Record, plain, size_text
+from colabkeep.hardware.precision import advised_precision
+from colabkeep.session.check.checkup import Checkup, check_up
+from colabkeep.session.check.facts import MAIN, Device, best_gpu
+from colabkeep.session.clock import SystemClock
+from colabkeep.vocabulary.environment import Environment
+
+__all__ = ["Report", "examine"]
+
+
+def examine(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
+    """The report on this very session; `check_up` says what the words mean."""
+    return Report(check_up(Environment.here(), SystemClock(), probe=probe, previous=previous))
+
+
+class Report:
+    """What `colabkeep.check()` found. Printed it is text; as the last line of a cell, HTML; `to_dict` for programs.
+
+    `checkup` holds the facts, the verdict and the advice themselves.
+    """
+
+    def __init__(self, checkup: Checkup) -> None:
+        self.checkup = checkup
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The report as lines of text: three for a good machine, one more for each thing out of order."""
+        yield self._headline()
+        yield from self._next_click()
+        yield _line(f"{self._storage()} {self._session()}".strip())
+        yield from self._settings()
+        yield from self._warnings()
+
+    def opening_lines(self) -> Iterator[str]:
+        """The lines for the beginning of a training, which tells itself where its checkpoints are."""
+        yield self._headline()
+        yield from self._next_click()
+        yield from self._warnings(but="storage-")
+
+    def to_dict(self) -> Record:
+        """The report for programs; its words do not change from version to version.
+
+        ``{"platform": {"name", "title", "kind"}, "accelerators": [{"kind", "name", "memory_bytes", "capability",
+        "tier", "score"}], "verdict", "advice": [{"code", "text"}], "storage": {"url", "persistent", "free_bytes"},
+        "session": {"used_s", "limit_s", "left_s", "confidence"}}``. "verdict" is "keep", "reconnect", "switch",
+        "enable" or "unusable"; the first advice says why, and what to click. "score" is the speed for
+        Transformers relative to a T4 with mixed precision. None is what is not known.
+        """
+        facts, verdict = self.checkup.facts, self.checkup.verdict
+        place, home, time = facts.place, facts.home, facts.session
+        why = {"code": verdict.code, "text": f"{verdict.reason} {verdict.action}".strip()}
+        return {
+            "platform": {"name": place.name, "title": place.title, "kind": place.kind},
+            "accelerators": [_accelerator(device) for device in facts.devices or ()],
+            "verdict": verdict.word,
+            "advice": [why, *({"code": line.code, "text": line.text} for line in self.checkup.advice)],
+            "storage": {
+                "url": None if home is None else home.storage,
+                "persistent": None if home is None else home.persists,
+                "free_bytes": facts.free_bytes,
+            },
+            "session": {
+                "used_s": None if time is None else time.used_seconds,
+                "limit_s": None if time is None else time.limit_seconds,
+                "left_s": None if time is None else time.left_seconds,
+                "confidence": "low" if time is None else time.confidence,
+            },
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as one line of strict JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def _repr_html_(self) -> str:
+        # Inline styles and <details> only: a notebook opened on another machine keeps these and strips the rest.
+        first, *rest = [escape(line) for line in self.lines()]
+        more = "".join(f"<li>{escape(_line(f'{line.code}: {line.text}'))}</li>" for line in self.checkup.advice)
+        return (
+            f'<div style="border-left:4px solid {_COLOURS[self.checkup.verdict.word]};padding:2px 10px">'
+            f"<b>{first}</b>{''.join(f'<br>{line}' for line in rest)}"
+            f"<details><summary>All advice</summary><ul>{more}</ul></details></div>"
+        )
+
+    def _headline(self) -> str:
+        facts, verdict = self.checkup.facts, self.checkup.verdict
+        where = f"{facts.place.title} ({facts.place.kind})" if facts.place.kind else facts.place.title
+        what = _cards(facts.devices or ())
+        return _line(f"{where}{what}: {verdict.word}. {verdict.reason}")
+
+    def _next_click(self) -> Iterator[str]:
+        if self.checkup.verdict.action:
+            yield _line(f"→ {self.checkup.verdict.action}")
+
+    def _storage(self) -> str:
+        home, free = self.checkup.facts.home, self.checkup.facts.free_bytes
+        if home is None:
+            return "Checkpoints: not known where."
+        fate = {True: "stays", False: "is lost", None: "may be lost"}[home.persists]
+        room = "" if free is None else f", {size_text(free)} free"
+        return f"Checkpoints go to {home.folder}, which {fate} when this session ends{room}."
+
+    def _session(self) -> str:
+        time = self.checkup.facts.session
+        if time is None or (time.left_seconds is None and time.limit_seconds is None):
+            return ""
+        used = "" if time.used_seconds is None else f"{duration(time.used_seconds)} used, "
+        left = time.limit_seconds if time.left_seconds is None else time.left_seconds
+        word = "in all" if time.left_seconds is None else "left"
+        return f"Session: {used}at most {duration(left or 0.0)} {word} ({time.confidence} confidence)."
+
+    def _settings(self) -> Iterator[str]:
+        facts, words = self.checkup.facts, []
+        gpu = best_gpu(facts)
+        if gpu is not None and gpu.supported is not False:
+            precision = advised_precision(gpu.accelerator)
+            emulated = any(line.code == "bf16-emulated" for line in self.checkup.advice)
+            words.append(f'precision="{precision.word}"' + (" (never bf16 on this card)" if emulated else ""))
+        if facts.workers is not None:
+            words.append(f"num_workers={facts.workers}")
+        if words:
+            yield f"Use {', '.join(words)}."
+
+    def _warnings(self, but: str = "\0") -> Iterator[str]:
+        for line in self.checkup.advice:
+            if line.warns and not line.code.startswith(but):
+                yield _line(f"! {line.text}")
+
+
+_COLOURS = {"keep": "#2e7d32", "reconnect": "#ef6c00", "switch": "#ef6c00", "enable": "#ef6c00", "unusable": "#c62828"}
+
+
+def _line(text: str) -> str:
+    return plain(text, limit=4000)
+
+
+def _cards(devices: tuple[Device, ...]) -> str:
+    counted: dict[str, int] = {}
+    for device in devices:
+        memory = device.accelerator.memory_bytes
+        name = device.accelerator.name + ("" if memory is None else f" {size_text(memory)}")
+        counted[name] = counted.get(name, 0) + 1
+    return "".join(f", {name}" + (f" x{number}" if number > 1 else "") for name, number in counted.items())
+
+
+def _accelerator(device: Device) -> Record:
+    told, speed = device.accelerator, device.speeds.get(MAIN)
+    return {
+        "kind": told.kind,
+        "name": told.name,
+        "memory_bytes": told.memory_bytes,
+        "capability": None if told.capability is None else list(told.capability),
+        "tier": device.tier,
+        "score": None if speed is None else round(speed, 2),
+    }

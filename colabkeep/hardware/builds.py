@@ -1,0 +1,100 @@
+"""Which build of a framework is installed here, without importing it: torch takes seconds to load, and may never be
+wanted. One that is loaded already is asked, without touching CUDA."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from colabkeep.hardware.base import Build
+from colabkeep.hardware.wheels import architectures, wheels_for
+
+__all__ = ["installed_build", "wheels_for"]
+
+
+def installed_build(framework: str) -> Build | None:
+    """The build of `framework` ("torch" or "paddle") that `import` gives here; None if there is none.
+
+    Imports nothing, and never initialises CUDA. Of a build without CUDA it is known that it has kernels for no card.
+    """
+    folder = _folder(framework)
+    if folder is None:
+        return None
+    version, cuda = _version(framework, folder)
+    if not version:
+        return Build(framework=framework, version="unknown", cuda=None, architectures=None, known_from="unknown")
+    if cuda is None:
+        return Build(framework=framework, version=version, cuda=None, architectures=(), known_from="table")
+    if framework == "torch":
+        if (told := _told()) is not None:
+            return Build(framework=framework, version=version, cuda=cuda, architectures=told, known_from="loaded")
+        if (made := architectures(version, _machine())) is not None:
+            return Build(framework=framework, version=version, cuda=cuda, architectures=made, known_from="table")
+    return Build(framework=framework, version=version, cuda=cuda, architectures=None, known_from="unknown")
+
+
+_FILES: Mapping[str, tuple[str, ...]] = {
+    "torch": ("version.py",),
+    "paddle": ("version/__init__.py", "version.py"),  # a folder since Paddle 2.3
+}
+_FLAGS = re.compile(r"NVCC architecture flags:(.*)")
+_CODE = re.compile(r"(?:sm|compute)_\w+(?=[,;\]\s]|$)")
+
+
+def _folder(framework: str) -> Path | None:
+    """Where the package lies that is loaded, or would be."""
+    file = getattr(sys.modules.get(framework), "__file__", None)
+    if file is None and framework not in sys.modules:
+        spec = importlib.util.find_spec(framework)
+        file = spec.origin if spec is not None and spec.submodule_search_locations is not None else None
+    return None if file is None else Path(file).parent
+
+
+def _version(framework: str, folder: Path) -> tuple[str, str | None]:
+    """Version and CUDA version, read in the text of the package's version file; "" if there is none to read."""
+    for name in _FILES[framework]:
+        try:
+            facts = _constants((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError):
+            continue
+        version = facts.get("__version__", facts.get("full_version"))
+        cuda = facts.get("cuda", facts.get("cuda_version"))
+        return str(version or ""), str(cuda) if cuda not in (None, "", "False") else None  # "False" is Paddle's None
+    return "", None
+
+
+def _constants(source: str) -> dict[str, object]:
+    """The constants that a module of plain assignments gives names to."""
+    found: dict[str, object] = {}
+    for node in ast.parse(source).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+            found[target.id] = value.value
+    return found
+
+
+def _told() -> tuple[str, ...] | None:
+    """What the loaded torch says it was compiled for; None if none is loaded or it does not say.
+
+    Its description of itself is asked. `torch.cuda.get_arch_list` starts the driver up to torch 2.12, and what lies
+    behind it (`_cuda_getArchFlags`) marks every process forked later as unfit for CUDA (torch/csrc/cuda/Module.cpp,
+    `poison_fork`), which would break training on two GPUs from a notebook.
+    """
+    show = getattr(getattr(sys.modules.get("torch"), "__config__", None), "show", None)
+    line = _FLAGS.search(show()) if callable(show) else None
+    if line is None:
+        return None
+    # "-gencode;arch=compute_75,code=sm_75;…": what is behind code= lies in the build, what is behind arch= does not.
+    codes = [code for part in re.findall(r"code=(\[[^\]]*\]|[^;\s]*)", line[1]) for code in _CODE.findall(part)]
+    return tuple(dict.fromkeys(codes)) or None
+
+
+def _machine() -> str:
+    """The processor the wheels for Linux were made for; "" on another system."""
+    return os.uname().machine if sys.platform == "linux" else ""

@@ -1,0 +1,98 @@
+"""The processors that training may use, and how many loader workers they feed."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import UsageError
+
+__all__ = ["advised_workers", "shared_memory_bytes", "usable_cpus"]
+
+_MOST_WORKERS = 4  # more seldom helps on the two to four processors of a free machine
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def usable_cpus(environment: Environment) -> int:
+    """How many processors this process may keep busy: those it may run on (its affinity), or fewer where its
+    container is given less time than that (a cgroup quota, rounded up). At least 1.
+
+    torch's own warning about too many workers looks at the affinity only.
+    """
+    return max(1, min([_affinity(environment), *map(math.ceil, _quotas(environment))]))
+
+
+def advised_workers(environment: Environment, ranks: int = 1) -> int:
+    """How many loader workers each of `ranks` training processes on this machine should have, for samples that are
+    read or decoded. (Tensors that are in memory already are best served by none.)
+
+    Raises:
+        UsageError: `ranks` is below 1.
+    """
+    if ranks < 1:
+        raise UsageError(
+            problem=f"ranks={ranks}: there is at least one training process.",
+            remedy="Give the number of processes that train on this machine, one per GPU.",
+        )
+    return max(1, min(usable_cpus(environment), _MOST_WORKERS) // ranks)
+
+
+def shared_memory_bytes(environment: Environment) -> int | None:
+    """How large /dev/shm may grow; None if it is not there. Loader workers hand their batches over in it, and die of
+    a "bus error" when it is full: a Docker container has 64 MiB unless told otherwise."""
+    found = None
+    for line in environment.text("/proc/mounts").splitlines():
+        fields = line.split()
+        if len(fields) > 3 and fields[1] == "/dev/shm":  # noqa: S108  nothing is written
+            found = fields[3]  # a later mount hides an earlier one
+    if found is None:
+        return None
+    size = re.search(r"(?:^|,)size=([0-9]+)([kmg]?)(?:,|$)", found)
+    if size:
+        return int(size[1]) * _UNITS[size[2]]
+    total = re.search(r"^MemTotal: +([0-9]+) kB$", environment.text("/proc/meminfo"), re.MULTILINE)
+    return int(total[1]) * 1024 // 2 if total else None  # tmpfs takes half of the memory if nothing is said
+
+
+def _affinity(environment: Environment) -> int:
+    listed = re.search(r"^Cpus_allowed_list:\s*([0-9,-]+)$", environment.text("/proc/self/status"), re.MULTILINE)
+    if listed:
+        return sum(_length(part) for part in listed[1].split(","))
+    # A sandbox whose /proc does not say it, or another system.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _length(part: str) -> int:
+    first, _, last = part.partition("-")
+    return int(last) - int(first) + 1 if last else 1
+
+
+def _quotas(environment: Environment) -> Iterator[float]:
+    """Processors' worth of time granted by each group this process is in, in both versions of cgroups."""
+    for folder in _groups(environment):
+        quota, _, period = environment.text(f"{folder}/cpu.max", 64).partition(" ")
+        yield from _share(quota, period)
+        yield from _share(*(environment.text(f"{folder}/cpu.cfs_{name}_us", 64) for name in ("quota", "period")))
+
+
+def _groups(environment: Environment) -> Iterator[str]:
+    """The folders of the groups, each with those above it. The tops come always: a container may be told the path of
+    the host, or none, while its own group is mounted there."""
+    yield from ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu")
+    for line in environment.text("/proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if controllers == "" or "cpu" in controllers.split(","):
+            mount = PurePosixPath("/sys/fs/cgroup", controllers)
+            path = mount / group.lstrip("/")
+            yield from (str(folder) for folder in (path, *path.parents) if folder.is_relative_to(mount))
+
+
+def _share(quota: str, period: str) -> Iterator[float]:
+    """Quota over period, both in microseconds; nothing where there is no limit ("max", -1) or no sense."""
+    if quota.strip().isdecimal() and period.strip().isdecimal() and int(quota) > 0 and int(period) > 0:
+        yield int(quota) / int(period)

@@ -1,0 +1,65 @@
+"""Cards as a framework tells them that the user imported already, and that talks to them already."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from colabkeep.hardware.base import Accelerator, Kind
+from colabkeep.vocabulary.environment import Environment
+
+__all__ = ["LoadedFinder"]
+
+
+class LoadedFinder:
+    """The last way, where the driver's own tools are missing or do not answer. Imports and initialises nothing.
+
+    torch is asked once it has initialised CUDA itself. Paddle initialises its devices when it is imported
+    (`python/paddle/base/__init__.py`, `core.init_devices()`, Paddle 3), so asking it changes nothing any more.
+    The list is as the framework counts, CUDA_VISIBLE_DEVICES honoured. How much memory is used is not asked: that
+    would open a context on every card.
+    """
+
+    name = "loaded"
+
+    def find(self, environment: Environment, *, timeout: float) -> Sequence[Accelerator] | None:
+        for module, ask in (("torch", _ask_torch), ("paddle", _ask_paddle)):
+            framework = sys.modules.get(module) if module in environment.modules else None
+            if framework is not None:
+                try:
+                    found = ask(framework)
+                except Exception:  # noqa: BLE001  a framework half imported, or a card that just died: it tells nothing
+                    found = None
+                if found is not None:
+                    return found
+        return None
+
+
+def _ask_torch(torch: Any) -> list[Accelerator] | None:
+    if not torch.cuda.is_initialized():
+        return None
+    rocm = bool(torch.version.hip)
+    cards = (torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count()))
+    return [_card("rocm" if rocm else "cuda", card) for card in cards]
+
+
+def _ask_paddle(paddle: Any) -> list[Accelerator] | None:
+    # Asked first: a build for another accelerator answers with a placeholder, "GPU" of capability 8.6.
+    if not paddle.device.is_compiled_with_cuda():
+        return None
+    rocm = bool(paddle.device.is_compiled_with_rocm())
+    cuda = paddle.device.cuda
+    return [
+        _card("rocm" if rocm else "cuda", cuda.get_device_properties(index)) for index in range(cuda.device_count())
+    ]
+
+
+def _card(kind: Kind, properties: Any) -> Accelerator:
+    return Accelerator(
+        kind=kind,
+        name=str(properties.name),
+        memory_bytes=int(properties.total_memory),
+        capability=(int(properties.major), int(properties.minor)) if kind == "cuda" else None,
+        found_by=LoadedFinder.name,
+    )

@@ -1,0 +1,138 @@
+"""The official torch wheels for Linux, and what each has kernels for.
+
+Read from the build scripts of the releases (pytorch/builder up to 2.5, pytorch/pytorch `.ci/manywheel` after that) and
+their release matrices (pytorch pull requests 164471, 175253, 182849, 187075, 194367, 197555), autumn 2026. Where
+release notes and wheel differ, the wheel is right: 2.8 still has 7.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from colabkeep.hardware.support import has_kernels
+
+__all__ = ["architectures", "wheels_for", "wheels_in_short"]
+
+Capability = tuple[int, int]
+
+_TO_AMPERE = "37 50 60 70 75 80 86"
+_TO_HOPPER = "50 60 70 75 80 86 90"
+_WITH_KEPLER = "37 50 60 70 75 80 86 90"
+_FROM_VOLTA = "70 75 80 86 90 100 120"
+_FROM_TURING = "75 80 86 90 100 120"
+
+
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """`default` is the wheel that a bare `pip install torch` gives; `wheels` has the codes of each by its tag."""
+
+    series: str
+    default: str
+    wheels: Mapping[str, str]
+
+
+_RELEASES = (
+    _Release("1.13", "cu117", {"cu116": _TO_AMPERE, "cu117": _TO_AMPERE}),
+    _Release("2.0", "cu117", {"cu117": _TO_AMPERE, "cu118": _WITH_KEPLER}),
+    _Release("2.1", "cu121", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER}),
+    _Release("2.2", "cu121", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER}),
+    _Release("2.3", "cu121", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER}),
+    _Release("2.4", "cu121", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER, "cu124": _TO_HOPPER}),
+    _Release("2.5", "cu124", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER, "cu124": _TO_HOPPER}),
+    _Release("2.6", "cu124", {"cu118": _WITH_KEPLER, "cu124": _TO_HOPPER, "cu126": _TO_HOPPER}),
+    _Release("2.7", "cu126", {"cu118": _WITH_KEPLER, "cu126": _TO_HOPPER, "cu128": _FROM_TURING}),
+    _Release("2.8", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu129": f"{_FROM_VOLTA} compute_120"}),
+    _Release("2.9", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu130": f"{_FROM_TURING} compute_120"}),
+    _Release("2.10", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu130": f"{_FROM_TURING} compute_120"}),
+    _Release("2.11", "cu130", {"cu126": _TO_HOPPER, "cu128": _FROM_TURING, "cu130": _FROM_TURING}),
+    _Release("2.12", "cu130", {"cu126": _TO_HOPPER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+    _Release("2.13", "cu130", {"cu126": _TO_HOPPER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+    _Release("2.14", "cu130", {"cu126": _TO_HOPPER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+    _Release("2.15", "cu132", {"cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+)
+_ARM: Mapping[str, str] = {"cu126": "80 90", "cu130": "80 90 100 110 120", "cu132": "80 90 100 110 120"}
+
+
+def architectures(version: str, machine: str) -> tuple[str, ...] | None:
+    """What the official wheel of this `version` ("2.11.0+cu128") has kernels for on a `machine` ("x86_64").
+
+    None for any other: a version without the wheels' tag was compiled by somebody else, for what they chose.
+    """
+    release, _, tag = version.partition("+")
+    series = ".".join(release.split(".")[:2])
+    if not release.replace(".", "").isdigit():  # nightly and source builds: "2.9.0.dev2025", "2.5.0a0"
+        return None
+    wheels = next((known.wheels for known in _RELEASES if known.series == series), {})
+    codes = wheels.get(tag)
+    if codes is not None and machine == "aarch64":
+        codes = _ARM.get(tag)
+    elif machine != "x86_64":
+        codes = None
+    return None if codes is None else _names(codes)
+
+
+def wheels_for(capability: Capability) -> str:
+    """One sentence: which official torch wheels have kernels for cards of this capability, and how to get one."""
+    default, other = _with(capability)
+    card = f"cards of compute capability {capability[0]}.{capability[1]}"
+    first, last = _RELEASES[0].series, _RELEASES[-1].series
+    if not default and not other:
+        return f"No official torch wheel from {first} to {last} has kernels for {card}."
+    if last in default:
+        since = (
+            "Every default torch wheel has" if default[0] == first else f"Default torch wheels since {default[0]} have"
+        )
+        lacking = _lacking(capability, default[0])
+        but = f", but their {' and '.join(lacking)} wheels have none" if lacking else ""
+        return f"{since} kernels for {card}{but}: pip install --upgrade torch."
+    series, tag = other[-1] if other else (default[-1], _release(default[-1]).default)
+    until = f"up to torch {default[-1]}" if default else "in no release"
+    return (
+        f"The default torch wheels had kernels for {card} {until}; the last official ones are those of {series} for "
+        f'{tag}: pip install "torch=={series}.*" --index-url https://download.pytorch.org/whl/{tag} (packages made '
+        f"for the notebook's own torch may no longer fit)."
+    )
+
+
+def wheels_in_short(capability: Capability) -> str:
+    """The same in a few characters, for a table: "all", "to 2.7; cu126 to 2.14", "since 2.8"."""
+    default, other = _with(capability)
+    if not default:
+        return "none" if not other else f"{other[-1][1]} to {other[-1][0]}"
+    if _RELEASES[-1].series in default:
+        return "all" if default[0] == _RELEASES[0].series else f"since {default[0]}"
+    more = f"; {other[-1][1]} to {other[-1][0]}" if other and other[-1][0] != default[-1] else ""
+    return f"to {default[-1]}{more}"
+
+
+def _with(capability: Capability) -> tuple[list[str], list[tuple[str, str]]]:
+    """The series whose default wheel has kernels for it, and (series, tag) of the other wheels that have, in order."""
+    default = [known.series for known in _RELEASES if _has(known, known.default, capability)]
+    other = [
+        (known.series, tag)
+        for known in _RELEASES
+        for tag in sorted(known.wheels)
+        if tag != known.default and _has(known, tag, capability)
+    ]
+    return default, other
+
+
+def _lacking(capability: Capability, since: str) -> list[str]:
+    """The tags of wheels without kernels for it among the releases from `since` on."""
+    later = _RELEASES[_RELEASES.index(_release(since)) :]
+    return sorted({tag for known in later for tag in known.wheels if not _has(known, tag, capability)})
+
+
+def _release(series: str) -> _Release:
+    return next(known for known in _RELEASES if known.series == series)
+
+
+def _has(release: _Release, tag: str, capability: Capability) -> bool:
+    # Portable code is not counted on: few wheels carry it, and it is to leave them for its size.
+    codes = [code for code in _names(release.wheels[tag]) if code.startswith("sm_")]
+    return has_kernels(codes, capability) is True
+
+
+def _names(codes: str) -> tuple[str, ...]:
+    return tuple(code if code.startswith("compute_") else f"sm_{code}" for code in codes.split())

@@ -1,0 +1,90 @@
+"""Baidu AI Studio. No official marker is known; several that users have shown are taken together.
+
+Sources: PaddlePaddle/Paddle issues 26263 and 28254 (2020) and 55564 (2023), PaddlePaddle/ERNIE issue 1382 (November
+2025), PaddlePaddle/PaddleMIX issue 809 (November 2024), and the text of the service's notebook template (2020-21).
+"""
+
+from __future__ import annotations
+
+import re
+
+from colabkeep.platforms._variables import secret_from_variable
+from colabkeep.platforms.base import Home, Menus, SessionLimits
+from colabkeep.platforms.local import FOLDER
+from colabkeep.vocabulary.environment import Environment
+
+__all__ = ["AIStudioPlatform"]
+
+_USER = "/home/aistudio"
+_WORK = f"{_USER}/work"
+_HOSTNAME = re.compile(r"jupyter-\d+-\d+")  # jupyter-<user>-<project>
+_PREFIX = re.compile(r"/opt/conda/envs/python35-paddle\d+-env")  # still called so with Python 3.10
+_SERVICE = ("STUDIO_", "WEBIDE_")
+_SETTINGS = frozenset({"STUDIO_GIT_HOST", "STUDIO_CDN_HOST"})  # of aistudio-sdk, which is used on laptops too
+
+
+class AIStudioPlatform:
+    """Its only kind is "notebook"."""
+
+    name = "aistudio"
+    title = "Baidu AI Studio"
+
+    def matches(self, environment: Environment) -> bool:
+        # A user called aistudio has that folder on any machine, so one more sign is asked for.
+        return environment.is_dir(_USER) and (
+            _HOSTNAME.match(environment.hostname) is not None
+            or _PREFIX.match(environment.prefix) is not None
+            or any(name.startswith(_SERVICE) and name not in _SETTINGS for name in environment.environ)
+            or environment.is_dir(f"{_USER}/.webide")
+            or (environment.is_dir(_WORK) and environment.is_dir(f"{_USER}/data"))
+        )
+
+    def kind(self, environment: Environment) -> str:
+        return "notebook"
+
+    def home(self, environment: Environment) -> Home:
+        folder = str(environment.path(f"{_WORK}/{FOLDER}"))
+        if not environment.is_dir(_USER):
+            return Home(
+                storage=folder,
+                folder=folder,
+                persists=False,
+                reason=f"There is no {_USER} here, so this is not an AI Studio environment.",
+                remedy='Unset COLABKEEP_PLATFORM; or name a folder: storage="checkpoints".',
+            )
+        return Home(
+            storage=folder,
+            folder=folder,
+            persists=None,
+            reason=f"{_WORK} survives a restart by what AI Studio says and users report; here it cannot be proven.",
+            remedy=(
+                "Keep it small: all of it is copied at each start, and a large one makes the start slow or fail "
+                "(keep_last=1, keep_best=1). Close the environment by its stop button rather than letting the compute "
+                "card run out: a user lost half of a 35 GB folder so in 2023."
+            ),
+        )
+
+    def mount(self, environment: Environment, *, timeout: float) -> Home:
+        return self.home(environment)
+
+    def limits(self, environment: Environment) -> SessionLimits:
+        return SessionLimits(
+            max_seconds=None,
+            idle_seconds=3600.0,
+            source=(
+                "an hour after the page was closed or the computer fell asleep (product manager in PaddlePaddle/Paddle "
+                "issue 28254, October 2020); GPU hours depend on the compute card"
+            ),
+            confidence="low",
+        )
+
+    def menus(self, environment: Environment) -> Menus:
+        start = "The card is chosen at the start: save, stop the environment (停止), start it (启动环境) and choose"
+        return Menus(
+            enable=f"{start} one with a GPU; it costs hours of the compute card.",
+            switch=f"{start} another one; it costs hours of the compute card.",
+            offered="V100 with 16 or 32 GB and A100 with 40 or 80 GB, as the compute card allows",
+        )
+
+    def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
+        return secret_from_variable(environment, name)

@@ -1,0 +1,154 @@
+"""How long this session has lasted, and how long it can last at most.
+
+No service tells a program how much time is left (googlecolab/colabtools issue 676, asked in 2019, never answered). What
+can be seen is how old the machine is, and that from inside a container is not always its own age: /proc/uptime may be
+the host's. So several witnesses are asked, what cannot be true is left out, and the rest is "at least".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from colabkeep.platforms.base import Confidence, Platform
+from colabkeep.vocabulary.durations import parse_duration
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import UsageError
+
+__all__ = ["SessionTime", "session_time"]
+
+_VARIABLE = "COLABKEEP_SESSION_LIMIT"
+_OLDEST = 26 * 3600.0  # seconds; the longest session of any service is 24 h, so what is older is another machine's
+_TICK = 1 / 100  # seconds; USER_HZ of Linux on x86-64 and arm64, in which /proc/<pid>/stat counts (proc(5))
+_SURENESS: tuple[Confidence, ...] = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTime:
+    """Seconds, None where unknown. `used_seconds`: at least so many. `limit_seconds`: of the whole session.
+    `left_seconds`: at most so many. `source`: where the figures come from, in a sentence for the user."""
+
+    used_seconds: float | None
+    limit_seconds: float | None
+    left_seconds: float | None
+    confidence: Confidence
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """How long a session lasts at most, in seconds; `by_user`: the user said so."""
+
+    seconds: float | None
+    source: str
+    confidence: Confidence
+    by_user: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Age:
+    """How long something has existed, in seconds."""
+
+    seconds: float
+    what: str
+    confidence: Confidence
+
+
+def session_time(
+    platform: Platform, environment: Environment, now: float, *, limit: float | None = None
+) -> SessionTime:
+    """The time of this session as things stand. `now`: seconds since 1970, UTC.
+
+    `limit`: the user's own figure, in seconds; without it the variable COLABKEEP_SESSION_LIMIT ("24 h"), and
+    without that what is known of the platform.
+
+    Raises:
+        UsageError: `limit` is no length of time. (A variable that is none is only told of in `source`.)
+    """
+    most, age = _limit(platform, environment, limit), _age(environment, now)
+    used = None if age is None else age.seconds
+    confidence = _least("low" if age is None else age.confidence, most.confidence)
+    source = [
+        f"Limit: {most.source}." if most.seconds is not None else f"No limit is known: {most.source}.",
+        "Time used: not known." if age is None else f"Time used: {age.what}, so at least that.",
+    ]
+    left = None if most.seconds is None else max(0.0, most.seconds - (used or 0.0))
+    if left == 0.0 and not most.by_user:
+        # A session that lives has not reached its limit. Nobody's training is stopped by a figure that is wrong.
+        left, confidence = None, "low"
+        source.append(f'One of the two cannot be right here; say how long a session lasts with {_VARIABLE}="24 h".')
+    return SessionTime(
+        used_seconds=used,
+        limit_seconds=most.seconds,
+        left_seconds=left,
+        confidence=confidence,
+        source=" ".join(source),
+    )
+
+
+def _limit(platform: Platform, environment: Environment, limit: float | None) -> _Limit:
+    if limit is not None:
+        seconds = parse_duration(limit)
+        if seconds is None:
+            raise UsageError(
+                problem=f"limit={limit!r} is no length of time.", remedy="Pass seconds: limit=24 * 3600 for a day."
+            )
+        return _Limit(seconds, "as you said", "high", by_user=True)
+    told = environment.environ.get(_VARIABLE, "").strip()
+    seconds = parse_duration(told)
+    if seconds is not None:
+        return _Limit(seconds, f"as {_VARIABLE} says", "high", by_user=True)
+    limits = platform.limits(environment)
+    ignored = f' ({_VARIABLE}={told[:40]!a} is no length of time and is ignored: write "24 h")' if told else ""
+    return _Limit(limits.max_seconds, f"{limits.source}{ignored}", limits.confidence)
+
+
+def _age(environment: Environment, now: float) -> _Age | None:
+    """How long the machine has been ours at least; None where nothing believable tells it."""
+    own, *machine = _ages(environment, now)
+    believable = [age for age in machine if 0.0 <= age.seconds <= _OLDEST]
+    if believable and believable[0].seconds >= own.seconds:
+        return believable[0]
+    return own if 0.0 <= own.seconds <= _OLDEST else next(iter(believable), None)
+
+
+def _ages(environment: Environment, now: float) -> tuple[_Age, _Age, _Age]:
+    """The witnesses: this process first, then the machine, the best one first. NaN for what cannot be told."""
+    booted = _seconds_since_boot(environment, now)
+    first, own = (booted - _start(environment, process) for process in ("1", "self"))
+    return (
+        _Age(own, "the age of this process", "low"),
+        # In a container this is the container's age whether or not the uptime is the host's: both count from there.
+        _Age(first, "the age of the machine's first process", "medium"),
+        _Age(booted, "the uptime, which may be another machine's", "low"),
+    )
+
+
+def _seconds_since_boot(environment: Environment, now: float) -> float:
+    uptime = _number(environment.text("/proc/uptime", 200).split(), 0)
+    if not math.isnan(uptime):
+        return uptime
+    for line in environment.text("/proc/stat").splitlines():
+        if line.startswith("btime "):
+            return now - _number(line.split(), 1)
+    return math.nan
+
+
+def _start(environment: Environment, process: str) -> float:
+    """When a process started, in seconds after the boot."""
+    # The name of the program, in brackets, may hold anything; the 22nd field is the 20th after it (proc(5)).
+    fields = environment.text(f"/proc/{process}/stat", 4096).rpartition(")")[2].split()
+    return _number(fields, 19) * _TICK
+
+
+def _number(fields: list[str], position: int) -> float:
+    """The finite number at a position; NaN if there is none, and NaN is in no range that is asked for."""
+    try:
+        value = float(fields[position])
+    except (IndexError, ValueError):
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _least(*confidences: Confidence) -> Confidence:
+    return min(confidences, key=_SURENESS.index)

@@ -1,0 +1,281 @@
+"""The obligations of `colabkeep.platforms.base`, one test each, for any platform.
+
+Subclass it in a test file, and every obligation is checked on your platform::
+
+    class TestMyService(PlatformContract):
+        def make_platform(self):
+            return MyService()
+
+        @contextmanager
+        def machine(self, folder):
+            with fake_my_service(folder) as machine:
+                yield machine.environment
+
+`machine` makes a new machine of that service below an empty folder. Set `matches_everything = True` for the platform
+that is asked last.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import ClassVar, get_args
+
+import pytest
+
+from colabkeep.platforms import find_platform, platform_names
+from colabkeep.platforms.base import Confidence, Home, Menus, Platform, SessionLimits
+from colabkeep.stores import open_store
+from colabkeep.testing.platforms.watch import watched
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import MountError, SecretError
+
+__all__ = ["LAPTOP_VARIABLES", "PlatformContract", "laptop"]
+
+LAPTOP_VARIABLES: Mapping[str, str] = dict.fromkeys(
+    (
+        "KAGGLE_USERNAME",
+        "KAGGLE_KEY",
+        "KAGGLE_API_TOKEN",
+        "KAGGLE_CONFIG_DIR",
+        "AISTUDIO_ACCESS_TOKEN",
+        "AISTUDIO_CACHE_HOME",
+        "STUDIO_GIT_HOST",
+        "STUDIO_CDN_HOST",
+        "HF_TOKEN",
+        "HF_HOME",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "CLOUDSDK_CONFIG",
+        "COLAB_TOKEN",
+        "LIGHTNING_API_KEY",
+        "LIGHTNING_USER_ID",
+        "LIGHTNING_TEAMSPACE",
+        "DATABRICKS_HOST",
+        "DATABRICKS_TOKEN",
+        "MODAL_TOKEN_ID",
+        "MODAL_TOKEN_SECRET",
+        "MODELSCOPE_API_TOKEN",
+        "MODELSCOPE_CACHE",
+        "RUNPOD_API_KEY",
+        "PAPERSPACE_API_KEY",
+        "DEEPNOTE_API_KEY",
+        "GITHUB_TOKEN",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "SYSTEM",
+    ),
+    "the user's own",
+)
+"""Variables that people set on machines of their own; none says where a program runs."""
+
+_SENTENCE_ENDS = (".", ")")
+
+
+def laptop(root: Path) -> Environment:
+    """A machine of one's own on which every token is set: below `root`, with nothing of any service."""
+    home = root / "home" / "student"
+    home.mkdir(parents=True, exist_ok=True)
+    environ = {**LAPTOP_VARIABLES, "HOME": "/home/student", "USER": "student", "PATH": "/usr/bin"}
+    return Environment(environ=environ, root=root, folder=home, hostname="laptop", prefix="/usr")
+
+
+def _as_folder(place: Path) -> None:
+    place.mkdir()
+
+
+def _as_empty_file(place: Path) -> None:
+    place.touch()
+
+
+def _as_garbage(place: Path) -> None:
+    place.write_bytes(os.urandom(4096) + b"\x00\xff\n")
+
+
+def _as_huge_file(place: Path) -> None:
+    with place.open("wb") as file:
+        file.truncate(2**32)
+
+
+def _as_dangling_link(place: Path) -> None:
+    place.symlink_to(place.parent / "nowhere")
+
+
+def _as_link_to_itself(place: Path) -> None:
+    place.symlink_to(place)
+
+
+def _as_unreadable(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0)
+
+
+_HOSTILE: tuple[Callable[[Path], None], ...] = (
+    _as_folder,
+    _as_empty_file,
+    _as_garbage,
+    _as_huge_file,
+    _as_dangling_link,
+    _as_link_to_itself,
+    _as_unreadable,
+)
+
+
+class PlatformContract:
+    """One test per obligation. See the top of this page for how to use it."""
+
+    matches_everything: ClassVar[bool] = False
+
+    def make_platform(self) -> Platform:
+        raise NotImplementedError("return the platform under test")
+
+    def machine(self, folder: Path) -> AbstractContextManager[Environment]:
+        raise NotImplementedError("return a context manager that yields the environment of a new machine of it")
+
+    @pytest.fixture
+    def platform(self) -> Platform:
+        """The platform."""
+        return self.make_platform()
+
+    @pytest.fixture
+    def environment(self, tmp_path: Path) -> Iterator[Environment]:
+        """A machine of it."""
+        with self.machine(tmp_path / "world") as environment:
+            yield environment
+
+    def test_its_own_machine_is_recognised(self, platform: Platform, environment: Environment) -> None:
+        """It matches, and no platform that is asked before it does."""
+        assert platform.matches(environment) is True
+        assert find_platform(environment).name == platform.name
+
+    def test_it_can_be_asked_for_by_name(self, platform: Platform, tmp_path: Path) -> None:
+        """On any machine, by argument and by variable; and its name is short, lower case, and only its own."""
+        here = laptop(tmp_path)
+        assert platform_names().count(platform.name) == 1
+        assert find_platform(here, platform.name).name == platform.name
+        variable = {**here.environ, "COLABKEEP_PLATFORM": platform.name.upper()}
+        asked = Environment(environ=variable, root=here.root, folder=here.folder)
+        assert find_platform(asked).name == platform.name
+        assert platform.name.isidentifier()
+        assert platform.name == platform.name.lower()
+        assert platform.title.strip()
+
+    def test_a_laptop_with_every_token_is_no_machine_of_it(self, platform: Platform, tmp_path: Path) -> None:
+        """What a user sets at home says nothing about where a program runs."""
+        assert platform.matches(laptop(tmp_path)) is self.matches_everything
+
+    def test_it_tells_all_that_is_promised(self, platform: Platform, environment: Environment) -> None:
+        """Kind, home, limits and menus, in whole sentences; where a home may vanish, with what to do now."""
+        _told(platform, environment)
+        home = platform.home(environment)
+        store = open_store(home.storage, home.earlier)
+        assert list(store.list("")) == []
+        store.close()
+
+    def test_a_machine_with_nothing_of_it_breaks_nothing(self, platform: Platform, tmp_path: Path) -> None:
+        """When a user names the wrong platform, it still answers everything; a bare machine has no files at all."""
+        _told(platform, laptop(tmp_path))
+        _told(platform, Environment(environ={}, root=tmp_path / "nothing", folder=tmp_path / "nothing"))
+
+    def test_telling_changes_and_starts_nothing(
+        self, platform: Platform, environment: Environment, tmp_path: Path
+    ) -> None:
+        """No file is written, no process or connection started, and no package of the service imported."""
+        modules, files = set(sys.modules), _files(tmp_path)
+        _told(platform, environment)
+        foreign = {name.partition(".")[0] for name in set(sys.modules) - modules} - set(sys.stdlib_module_names)
+        assert foreign <= {"colabkeep"}
+        with watched() as deeds:
+            _told(platform, environment)
+        assert (deeds.changed, deeds.started) == ([], [])
+        assert {name.partition(".")[0] for name in deeds.imported} <= {*sys.stdlib_module_names, "colabkeep"}
+        assert _files(tmp_path) == files
+
+    def test_it_looks_only_below_the_root(self, platform: Platform, environment: Environment) -> None:
+        """The real machine is never asked in place of the one that was handed in."""
+        _told(platform, environment)  # from now on all modules are loaded
+        with watched() as deeds:
+            _told(platform, environment)
+        root = str(environment.root)
+        assert [path for path in deeds.looked if not f"{path}/".startswith(f"{root}/")] == []
+
+    @pytest.mark.parametrize("make", _HOSTILE, ids=lambda make: make.__name__[4:])
+    def test_a_hostile_machine_breaks_nothing(
+        self, platform: Platform, make: Callable[[Path], None], tmp_path: Path
+    ) -> None:
+        """Whatever lies in place of a file or folder that is looked at, everything is answered."""
+        with self.machine(tmp_path / "first") as environment, watched() as deeds:
+            _told(platform, environment)
+            below = {Path(path).relative_to(environment.root) for path in deeds.looked} - {Path()}
+        for number, place in enumerate(sorted(below)):
+            with self.machine(tmp_path / str(number)) as environment:
+                target = environment.root / place
+                _remove(target)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                make(target)
+                _told(platform, environment)
+                _remove(target)
+
+    def test_mounting_gives_a_home_or_says_what_to_do(self, platform: Platform, environment: Environment) -> None:
+        """It comes back, with a home as `home` gives it, or with an error that names the next click."""
+        try:
+            _check_home(platform.mount(environment, timeout=5.0))
+        except MountError as error:
+            refusal = error
+        else:
+            return
+        assert refusal.problem.strip()
+        assert refusal.remedy.strip()
+
+    def test_a_secret_that_nobody_has_is_told(self, platform: Platform, environment: Environment) -> None:
+        """The error names it, is a LookupError, and says where to put it."""
+        with pytest.raises(SecretError) as caught:
+            platform.secret(environment, "COLABKEEP_NO_SUCH_SECRET", timeout=5.0)
+        assert isinstance(caught.value, LookupError)
+        assert "COLABKEEP_NO_SUCH_SECRET" in caught.value.problem
+        assert caught.value.remedy.strip()
+
+
+def _told(platform: Platform, environment: Environment) -> None:
+    """Ask for everything that never raises, and see that it is what is promised."""
+    assert platform.matches(environment) in (True, False)
+    assert platform.kind(environment).strip()
+    _check_home(platform.home(environment))
+    limits = platform.limits(environment)
+    assert isinstance(limits, SessionLimits)
+    assert limits.source.strip()
+    assert limits.confidence in get_args(Confidence)
+    assert all(seconds is None or seconds > 0 for seconds in (limits.max_seconds, limits.idle_seconds))
+    menus = platform.menus(environment)
+    assert isinstance(menus, Menus)
+    for click in (menus.enable, menus.reconnect, menus.switch):
+        assert click is None or click.strip().endswith(_SENTENCE_ENDS)
+
+
+def _check_home(home: Home) -> None:
+    assert isinstance(home, Home)
+    assert home.storage
+    assert home.folder
+    assert home.persists in (True, False, None)
+    assert home.reason.endswith(_SENTENCE_ENDS)
+    assert home.persists is True or home.remedy.strip()
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Path → facts that change when a file is written, made or removed."""
+    found = {}
+    for path in folder.rglob("*"):
+        facts = path.lstat()
+        found[str(path)] = (facts.st_mode, facts.st_size, facts.st_mtime_ns)
+    return found
+
+
+def _remove(place: Path) -> None:
+    if place.is_symlink() or place.is_file():
+        place.unlink()
+    elif place.is_dir():
+        place.chmod(0o700)
+        shutil.rmtree(place)

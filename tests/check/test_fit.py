@@ -1,0 +1,98 @@
+"""The check at the start of a training: `on_bad_gpu`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import colabkeep
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import BadAccelerator, UsageError
+
+
+@pytest.fixture
+def fit(tmp_path, monkeypatch):
+    """Trains two steps on a machine; `fit.folder` is the storage."""
+
+    def run(environment, **words):
+        monkeypatch.setattr(Environment, "here", classmethod(lambda _: environment))
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        loss = torch.nn.functional.mse_loss
+        return colabkeep.resumable_fit(
+            model,
+            [(torch.ones(1, 2), torch.ones(1, 1))] * 2,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            loss_fn=loss,
+            **{"max_epochs": 1, "storage": run.folder, **words},
+        )
+
+    run.folder = tmp_path / "runs"
+    return run
+
+
+@pytest.mark.parametrize(
+    ("platform", "cards", "click"),
+    [
+        ("colab", ["Tesla K80"], "Disconnect and delete runtime"),
+        ("colab", [], "Change runtime type"),
+        ("kaggle", [], "GPU T4 x2"),
+    ],
+)
+def test_stop_stops_before_anything_is_touched(world, fit, platform, cards, click):
+    """The error says what came and what to click; no folder was made, no minute spent."""
+    with pytest.raises(BadAccelerator) as caught:
+        fit(world.start(platform, cards), on_bad_gpu="stop")
+    assert click in caught.value.remedy
+    assert "Nothing was trained" in caught.value.problem
+    assert not fit.folder.exists()
+
+
+def test_advice_is_given_and_the_training_goes_on(world, fit, capsys):
+    """By default the way to a GPU is printed once, and the training runs on what there is."""
+    result = fit(world.start("colab"))
+    out = capsys.readouterr().out
+    assert result.steps == 2
+    assert out.count("Change runtime type") == 1
+    assert out.startswith("[colabkeep] Google Colab (hosted): enable. ")
+
+
+def test_the_storage_that_was_named_is_not_second_guessed(world, fit, capsys):
+    """Drive is not mounted, but the user said where checkpoints go: no warning of the platform's own place."""
+    fit(world.start("colab"))
+    assert "mount()" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [{}, {"progress": False}, {"on_bad_gpu": "ignore"}], ids=str)
+def test_the_check_says_nothing_where_nobody_listens(world, fit, capsys, words):
+    """`progress=False` prints nothing at all, and "ignore" nothing of the check."""
+    fit(world.start("colab"), **{"progress": False, **words})
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("words", [{"on_bad_gpu": "ignore"}, {"progress": False}], ids=str)
+def test_what_nobody_wants_to_know_is_not_looked_up(world, fit, monkeypatch, words):
+    """Nothing is asked of the machine then."""
+    monkeypatch.setattr("colabkeep.api.examine", lambda **_: pytest.fail("somebody looks"))
+    assert fit(world.start("script"), **words).steps == 2
+
+
+def test_stop_lets_a_good_session_start(world, fit, capsys):
+    """A machine of one's own without GPU is no reason to stop, and without progress it is a quiet one."""
+    assert fit(world.start("script"), on_bad_gpu="stop", progress=False).steps == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_word_that_is_none_is_refused_at_once(fit):
+    """Before anything is looked at or made."""
+    with pytest.raises(UsageError) as caught:
+        fit(None, on_bad_gpu="raise")
+    assert '"stop"' in caught.value.remedy
+    assert not fit.folder.exists()
+
+
+def test_a_check_that_fails_does_not_end_the_training(world, fit, capsys, monkeypatch):
+    """A part with a bug costs a line, never the training."""
+    monkeypatch.setattr("colabkeep.session.check.facts.find_accelerators", lambda *_, **__: 1 // 0)
+    assert fit(world.start("colab")).steps == 2
+    assert "the accelerators (ZeroDivisionError" in capsys.readouterr().out

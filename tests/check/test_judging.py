@@ -1,0 +1,262 @@
+"""Which verdict on which facts: the rules by themselves. The whole way from the machine is in test_verdicts.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colabkeep.hardware.base import Accelerator, Build
+from colabkeep.hardware.catalogue import cards
+from colabkeep.hardware.probe import ProbeResult
+from colabkeep.platforms.base import Home, Menus
+from colabkeep.platforms.lifetime import SessionTime
+from colabkeep.session.check.advice import advise
+from colabkeep.session.check.facts import Facts, Place, device
+from colabkeep.session.check.verdict import judge, speed_text
+
+from .conftest import K80, MENUS, P100, T4, build, gpu
+
+OLD = build("2.0.1+cu118", ("sm_37", "sm_60", "sm_75"))
+
+
+# -- drawing again -------------------------------------------------------------------------------------
+
+
+def test_a_poor_card_drawn_by_chance_is_given_back(session):
+    """A K80 on Colab: what to click, what a better card would bring, that the disk goes with it, and when to stop."""
+    verdict = judge(session("colab", K80, torch=OLD))
+    assert (verdict.word, verdict.code) == ("reconnect", "poor-draw")
+    assert "Click delete." in verdict.action
+    assert "Save first" in verdict.action
+    assert "stop trying" in verdict.action
+    times = re.search(r"about (\d\.\d) times as fast", verdict.reason)
+    assert times is not None
+    assert float(times[1]) == pytest.approx(1 / verdict.speeds["transformer"], abs=0.06)
+
+
+@pytest.mark.parametrize("name", ["Tesla K80", "K80", "NVIDIA Tesla K80"])
+def test_the_same_card_twice_in_a_row_ends_the_trying(session, name):
+    """Who drew a K80 before and draws one again is told to stop, and to train on it if it can be used."""
+    verdict = judge(session("colab", K80, torch=OLD, previous=("Tesla T4", name), menus=MENUS["script"]))
+    assert verdict.word == "keep"
+    verdict = judge(session("colab", K80, torch=OLD, previous=("Tesla T4", name)))
+    assert (verdict.word, verdict.action) == ("switch", "Click switch.")
+    assert "stop trying" in verdict.reason
+
+
+@pytest.mark.parametrize("previous", [(), ("Tesla P4",), ("Tesla K80", "Tesla T4")])
+def test_another_card_before_does_not_end_the_trying(session, previous):
+    """Only the latest card counts: a K80 after a P4 may be given back once more."""
+    assert judge(session("colab", K80, torch=OLD, previous=previous)).word == "reconnect"
+
+
+def test_a_k80_that_torch_cannot_use_is_given_back_too(session):
+    """The card is slow by itself, whatever is installed, so the way out is the same."""
+    assert judge(session("colab", K80)).word == "reconnect"
+
+
+def test_a_good_card_without_kernels_is_not_drawn_again(session):
+    """A V100 that the build dropped is no bad luck: another connection would not help, another choice does."""
+    verdict = judge(session("colab", gpu("Tesla V100-SXM2-16GB", (7, 0)), torch=build("2.11.0+cu128", ("sm_75",))))
+    assert (verdict.word, verdict.code) == ("switch", "no-kernels")
+
+
+def test_a_platform_that_draws_may_draw_again_whatever_its_name(session):
+    """Where the platform says that cards come by chance, any card of tier D is given back."""
+    menus = Menus(reconnect="Click again.", draws=True)
+    assert judge(session("script", gpu("GeForce GTX 1050 Ti", (6, 1)), torch=OLD, menus=menus)).word == "reconnect"
+    assert judge(session("script", T4, torch=OLD, menus=menus)).word == "keep"
+
+
+def test_nobody_is_sent_to_a_menu_that_is_not_there(session):
+    """A K80 in a machine of one's own is what there is: it is kept if torch can use it."""
+    verdict = judge(session("script", K80, torch=OLD))
+    assert (verdict.word, verdict.code) == ("keep", "slow-card")
+
+
+# -- cards that the build cannot use -------------------------------------------------------------------
+
+
+def test_a_card_dropped_by_the_build_is_changed_in_the_settings(session):
+    """Kaggle's P100: the T4 x2 is chosen in the settings, since restarting gives the same card."""
+    verdict = judge(session("kaggle", P100))
+    assert (verdict.word, verdict.action) == ("switch", "Choose T4 x2.")
+    assert "Restarting the session gives the same card" in verdict.reason
+    assert "6.0" in verdict.reason
+    assert "cu126" in verdict.reason
+
+
+def test_the_same_card_at_home_needs_another_build(session):
+    """Where nothing can be switched, the verdict names the build that works."""
+    verdict = judge(session("script", P100))
+    assert verdict.word == "unusable"
+    assert "cu126" in verdict.action
+
+
+def test_a_card_newer_than_the_build_asks_for_a_newer_build(session):
+    """A Blackwell card with an old build is worth keeping: upgrading torch is the way, also where there are menus."""
+    new = gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0))
+    verdict = judge(session("kaggle", new, torch=build("2.9.1+cu126", ("sm_50", "sm_90"))))
+    assert verdict.word == "unusable"
+    assert "upgrade" in verdict.action
+
+
+def test_a_build_without_cuda_is_named_as_the_cause(session):
+    """A CPU build beside a good card: neither another card nor a restart helps, and nobody is sent to get one."""
+    verdict = judge(session("kaggle", T4, torch=build("2.10.0+cpu")))
+    assert (verdict.word, verdict.code) == ("unusable", "cpu-build")
+    assert "2.10.0+cpu" in verdict.reason
+
+
+def test_a_trial_that_failed_is_told(session):
+    """What was proven is said to be proven."""
+    verdict = judge(session("script", P100, probe=ProbeResult(works=False, detail="no kernel image")))
+    assert "A trial on the card failed" in verdict.reason
+
+
+def test_one_usable_card_of_two_is_enough(session):
+    """A machine with a K80 and a T4 is judged by the card that torch can use."""
+    assert judge(session("script", K80, T4)).code == "good-card"
+
+
+# -- no GPU, and other accelerators --------------------------------------------------------------------
+
+
+def test_a_gpu_that_the_service_offers_is_enabled(session):
+    """The commonest mistake of all: the menu path is said."""
+    verdict = judge(session("colab"))
+    assert (verdict.word, verdict.action) == ("enable", "Click enable.")
+
+
+def test_a_laptop_without_a_gpu_is_kept_honestly(session):
+    """Nothing to click, and it is said where the training runs."""
+    verdict = judge(session("script"))
+    assert (verdict.word, verdict.action) == ("keep", "")
+    assert "CPU" in verdict.reason
+
+
+def test_gpus_hidden_by_the_user_are_not_enabled_in_a_menu(session):
+    """CUDA_VISIBLE_DEVICES="" is the cause then, and is named."""
+    verdict = judge(session("colab", hidden=True))
+    assert verdict.word == "keep"
+    assert "CUDA_VISIBLE_DEVICES" in verdict.action
+
+
+def test_a_tpu_under_torch_is_no_gpu(session):
+    """A torch training would run on the CPU beside a TPU: choose a GPU; for JAX the TPU is fine."""
+    tpu = Accelerator(kind="tpu", name="TPU v5e")
+    assert (judge(session("kaggle", tpu)).word, judge(session("kaggle", tpu)).action) == ("switch", "Choose T4 x2.")
+    assert judge(session("script", tpu)).word == "unusable"
+    assert judge(session("kaggle", tpu, torch=None)).word == "keep"
+
+
+def test_what_could_not_be_told_speaks_against_nothing(session):
+    """A driver that hangs is no reason to stop a training; the next step is said."""
+    verdict = judge(dataclasses.replace(session("colab"), devices=None))
+    assert (verdict.word, verdict.code) == ("keep", "accelerator-not-told")
+    assert "nvidia-smi" in verdict.action
+
+
+def test_a_card_that_nobody_knows_is_kept_without_a_number(session):
+    """No figure is made up."""
+    verdict = judge(session("colab", gpu("NVIDIA X9999")))
+    assert (verdict.word, verdict.code, dict(verdict.speeds)) == ("keep", "unknown-card", {})
+
+
+def test_the_number_is_said_with_its_uncertainty():
+    """One digit, and how sure it is; workloads are told apart only where they differ."""
+    assert speed_text({"cnn": 1.0, "transformer": 1.0, "rnn": 1.0}) == "1.0 times as fast as a T4, give or take 30%"
+    assert speed_text({"cnn": 0.66, "transformer": 0.66, "rnn": 0.96}) == (
+        "speed relative to a T4: CNN 0.7, Transformer 0.7, RNN 1.0, give or take 30%"
+    )
+
+
+# -- for all facts -------------------------------------------------------------------------------------
+
+texts = st.text(max_size=30)
+maybe_texts = st.none() | st.text(st.characters(min_codepoint=33), min_size=1, max_size=30)
+capabilities = st.none() | st.tuples(st.integers(0, 20), st.integers(0, 9))
+names = st.sampled_from([name for card in cards() for name in card.names]) | texts
+accelerators = st.builds(
+    Accelerator,
+    kind=st.sampled_from(["cuda", "rocm", "tpu", "xpu", "npu"]),
+    name=names,
+    memory_bytes=st.none() | st.integers(0, 2**40),
+    used_bytes=st.none() | st.integers(0, 2**40),
+    capability=capabilities,
+)
+codes = st.sampled_from(["sm_37", "sm_60", "sm_75", "sm_90a", "sm_100f", "compute_120", "sm_120", "gfx90a", ""])
+builds = st.builds(
+    Build,
+    framework=st.sampled_from(["torch", "paddle"]),
+    version=st.sampled_from(["2.11.0+cu128", "2.13.0+cpu", "3.3.1", "unknown", ""]),
+    cuda=st.sampled_from([None, "11.8", "12.8", "13.0", "x"]),
+    architectures=st.none() | st.lists(codes, max_size=4).map(tuple),
+    known_from=st.sampled_from(["loaded", "table", "unknown"]),
+)
+menus = st.builds(
+    Menus, enable=maybe_texts, reconnect=maybe_texts, switch=maybe_texts, offered=texts, draws=st.booleans()
+)
+homes = st.builds(
+    Home, storage=texts, folder=texts, persists=st.sampled_from([True, False, None]), reason=texts, remedy=texts
+)
+seconds = st.none() | st.floats(-1e9, 1e9)
+times = st.builds(
+    SessionTime,
+    used_seconds=seconds,
+    limit_seconds=seconds,
+    left_seconds=seconds,
+    confidence=st.sampled_from(["high", "medium", "low"]),
+    source=texts,
+)
+
+
+@st.composite
+def any_facts(draw: st.DrawFn) -> Facts:
+    found = draw(st.none() | st.lists(accelerators, max_size=3))
+    torch = draw(st.none() | builds)
+    place = st.builds(Place, name=st.sampled_from(["colab", "kaggle", "script"]), title=texts, kind=texts, menus=menus)
+    return Facts(
+        place=draw(place),
+        devices=None if found is None else tuple(device(one, torch) for one in found),
+        builds=() if torch is None else (torch,),
+        build=torch,
+        home=draw(st.none() | homes),
+        free_bytes=draw(st.none() | st.integers(0, 2**50)),
+        session=draw(st.none() | times),
+        cpus=draw(st.none() | st.integers(1, 500)),
+        workers=draw(st.none() | st.integers(0, 8)),
+        probe=draw(st.none() | st.builds(ProbeResult, works=st.none() | st.booleans(), detail=texts)),
+        hidden=draw(st.booleans()),
+        in_use=draw(st.booleans()),
+        previous=tuple(draw(st.lists(names, max_size=3))),
+        untold=tuple(draw(st.lists(texts, max_size=2))),
+    )
+
+
+@given(facts=any_facts())
+def test_a_click_that_is_asked_for_is_in_the_platform_s_menus(facts):
+    """Judging never fails, and a verdict that asks for a click gives the path that this platform has."""
+    verdict, offered = judge(facts), facts.place.menus
+    paths = {"reconnect": [offered.reconnect], "switch": [offered.switch, offered.enable], "enable": [offered.enable]}
+    for path in paths.get(verdict.word, []):
+        if path is not None and path.strip().rstrip(".") in verdict.action:
+            break
+    else:
+        assert verdict.word in ("keep", "unusable")
+    assert verdict.reason.strip()
+    assert verdict.word == "keep" or verdict.action.strip()
+
+
+@given(facts=any_facts())
+def test_advice_has_words_and_a_code_that_programs_can_use(facts):
+    """Advising never fails; each code is there at most once, and reads like precision-fp16."""
+    advice = advise(facts)
+    listed = [line.code for line in advice]
+    assert len(set(listed)) == len(listed)
+    assert all(re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", code) for code in listed)
+    assert all(line.text.strip() for line in advice if not line.code.startswith("storage-"))

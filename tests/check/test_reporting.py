@@ -1,0 +1,186 @@
+"""What the check shows: text that is short, HTML that is safe, JSON that keeps its words."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from colabkeep.testing.nvidia import FakeCard
+
+TORCH = "torch 2.10.0+cu128"
+
+
+@pytest.fixture
+def report(world):
+    """The report on a machine: platform, cards, and what else is special about it."""
+
+    def make(platform, cards=(), *, torch=TORCH, words=(), **more):
+        world.install(*([torch] if torch else []))
+        return world.check(world.start(platform, cards, **more), **dict(words))
+
+    return make
+
+
+def test_a_good_machine_takes_three_lines(report):
+    """Where, which card, how fast, where checkpoints live, how long, which settings: and nothing else."""
+    lines = str(report("colab", ["Tesla T4"], drive="mounted")).splitlines()
+    assert len(lines) == 3
+    assert lines[0] == (
+        "Google Colab (hosted), Tesla T4 15.0 GiB: keep. Tier B, 1.0 times as fast as a T4, give or take 30%."
+    )
+    assert "/content/drive/MyDrive/colabkeep, which stays when this session ends" in lines[1]
+    assert "10 min used, at most 11 h 50 min left" in lines[1]
+    assert lines[2].startswith('Use precision="16-mixed" (never bf16 on this card), num_workers=')
+
+
+def test_a_machine_out_of_order_says_what_and_what_to_do(report):
+    """The click has a line of its own below the verdict, and every warning one of its own."""
+    lines = str(report("colab", [])).splitlines()
+    assert lines[0].startswith("Google Colab (hosted): enable. ")
+    assert lines[1].startswith("→ Runtime > Change runtime type")
+    assert [line for line in lines if line.startswith("! ")]
+
+
+def test_equal_cards_are_counted(report):
+    """T4 x2 is what Kaggle calls it too."""
+    assert "Tesla T4 15.0 GiB x2: keep" in str(report("kaggle", ["Tesla T4", "Tesla T4"]))
+
+
+def test_json_has_the_words_that_are_documented(report):
+    """The same keys on every machine, numbers in bytes and seconds, strict JSON."""
+    told = json.loads(report("kaggle batch", ["Tesla T4", "Tesla T4"]).to_json(), parse_constant=pytest.fail)
+    assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session"}
+    assert told["platform"] == {"name": "kaggle", "title": "Kaggle", "kind": "batch"}
+    assert (
+        told["accelerators"]
+        == [
+            {
+                "kind": "cuda",
+                "name": "Tesla T4",
+                "memory_bytes": 15360 * 2**20,
+                "capability": [7, 5],
+                "tier": "B",
+                "score": 1.0,
+            }
+        ]
+        * 2
+    )
+    assert told["verdict"] == "keep"
+    assert all(set(line) == {"code", "text"} for line in told["advice"])
+    assert set(told["storage"]) == {"url", "persistent", "free_bytes"}
+    assert told["storage"]["persistent"] is True
+    assert told["session"] == {"used_s": 600.0, "limit_s": 43200.0, "left_s": 42600.0, "confidence": "low"}
+
+
+@pytest.mark.parametrize("platform", ["script", "colab", "kaggle tpu", "aistudio"])
+def test_json_has_the_same_words_where_nothing_is_known(report, platform):
+    """A program need not ask which keys there are."""
+    told = report(platform, torch=None).to_dict()
+    assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session"}
+    assert set(told["storage"]) == {"url", "persistent", "free_bytes"}
+    assert set(told["session"]) == {"used_s", "limit_s", "left_s", "confidence"}
+
+
+class Tags(HTMLParser):
+    """The tags and the text of a piece of HTML."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes, self.text = set(), set(), ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_html_says_what_the_text_says(report):
+    """All lines, and the advice in full; nothing that an untrusted notebook would strip."""
+    made = report("kaggle", ["Tesla P100-PCIE-16GB"])
+    page = Tags(made._repr_html_())
+    assert all(line in page.text for line in str(made).splitlines())
+    assert all(line["text"][:60] in page.text for line in made.to_dict()["advice"])
+    assert page.tags == {"div", "b", "br", "details", "summary", "ul", "li"}
+    assert page.attributes == {"style"}
+
+
+EVIL = "<img src=x onerror=alert(1)> & \"'"
+
+
+def test_html_takes_nothing_from_the_machine_for_markup(report, world):
+    """A card or a variable that is named like a tag is shown, not obeyed."""
+    card = FakeCard(name=EVIL)
+    made = report("script", [card], environ={"COLABKEEP_PLATFORM": EVIL})
+    page = Tags(made._repr_html_())
+    assert page.tags == {"div", "b", "br", "details", "summary", "ul", "li"}
+    assert [one["name"] for one in made.to_dict()["accelerators"]] == [EVIL]
+    assert EVIL in page.text
+    assert "onerror=alert(1)" in page.text
+
+
+def test_text_cannot_steer_the_terminal(report):
+    """What a variable says is printed without its escape codes, and cannot begin a line of its own."""
+    made = report("script", [], environ={"COLABKEEP_PLATFORM": "\x1b[2Jx\r\nkeep"})
+    assert "\x1b" not in str(made)
+    assert not any(line.startswith("keep") for line in str(made).splitlines())
+
+
+def test_the_same_card_again_is_handed_in_by_name(report):
+    """`check(previous=…)` ends the trying on a service that draws cards."""
+    cards = ["Tesla K80"]
+    assert report("colab", cards, torch="torch 2.0.1+cu118").to_dict()["verdict"] == "reconnect"
+    again = report("colab", cards, torch="torch 2.0.1+cu118", words={"previous": ["K80"]})
+    assert again.to_dict()["verdict"] == "switch"
+    assert "stop trying" in str(again)
+
+
+@pytest.mark.parametrize(
+    ("torch", "behaves", "word", "advised"),
+    [
+        ("torch 2.10.0+cu128", "raise RuntimeError('CUDA error: no kernel image is available')", "switch", False),
+        ("torch 2.10.0+cu128", "return 16.0", "keep", False),
+        ("torch 2.12.0a0+cu130", "return 16.0", "keep", False),
+        ("torch 2.12.0a0+cu130", "raise SystemExit", "switch", False),
+    ],
+)
+def test_doubt_is_settled_by_a_trial_if_asked(report, world, monkeypatch, torch, behaves, word, advised):
+    """What the table or a strange version says of the build is believed less than a computation on the card."""
+    version = torch.split()[1]
+    package = world.folder / "probed" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        f"""
+class _Number:
+    def __mul__(self, _): return self
+    def sum(self): return self
+    def item(self):
+        {behaves}
+class version: cuda, hip = "12.8", None
+class cuda:
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 1)
+__version__ = {version!r}
+def ones(*_, **__): return _Number()
+"""
+    )
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    card = ["Tesla P100-PCIE-16GB"]
+    told = report("kaggle", card, torch=torch, words={"probe": True})
+    assert told.to_dict()["verdict"] == word
+    assert told.checkup.facts.probe is not None
+    assert any(line["code"] == "kernels-unknown" for line in told.to_dict()["advice"]) is advised
+
+
+def test_what_is_certain_is_not_tried(report, monkeypatch):
+    """A card that the build has kernels for, one without CUDA, and no card at all: no second process is started."""
+    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: pytest.fail("a trial"))
+    words = {"probe": True}
+    assert report("kaggle", ["Tesla T4"], words=words).to_dict()["verdict"] == "keep"
+    assert report("kaggle", ["Tesla T4"], torch="torch 2.10.0+cpu", words=words).to_dict()["verdict"] == "unusable"
+    assert report("kaggle", [], words=words).to_dict()["verdict"] == "enable"
+    assert report("kaggle", ["Tesla T4"], torch=None, words=words).to_dict()["verdict"] == "keep"

@@ -1,0 +1,287 @@
+"""What the check withstands: tools that hang or talk nonsense, dead disks, odd clocks. It answers in bounded time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import colabkeep
+from colabkeep.session.check.checkup import check_up
+from colabkeep.session.check.facts import PATIENCE, gather
+from colabkeep.session.clock import SystemClock
+from colabkeep.testing.clock import FakeClock
+from colabkeep.vocabulary.environment import Environment
+
+DEADLINE = 20.0  # seconds; four times the five that are promised, for a busy machine
+TORCH = "torch 2.10.0+cu128"
+
+
+@pytest.fixture
+def in_time(world):
+    """Runs a check in a thread, so that one that hangs fails its test instead of hanging it."""
+
+    def run(environment: Environment):
+        reports: list[object] = []
+        thread = threading.Thread(target=lambda: reports.append(world.check(environment)), daemon=True)
+        thread.start()
+        thread.join(DEADLINE)
+        assert not thread.is_alive(), "the check hangs"
+        (report,) = reports
+        return report
+
+    return run
+
+
+@pytest.fixture
+def silent():
+    """Makes a file that never answers: a pipe that nobody writes to. Readers are let go at the end."""
+    made: list[Path] = []
+
+    def make(path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        made.append(path)
+
+    yield make
+    for path in made:
+        os.close(os.open(path, os.O_RDWR))
+
+
+@pytest.mark.parametrize(
+    "does",
+    ["garbage", "empty", "truncated", "always localised", "no driver", "mismatch", "fails", "lost", "endless"],
+)
+def test_nonsense_of_the_driver_s_tool_is_no_card_and_no_error(world, in_time, does):
+    """No card is made up, and on a service that offers GPUs the way to get one is said."""
+    world.install(TORCH)
+    report = in_time(world.start("colab", ["Tesla T4"], does=does))
+    assert (report.to_dict()["accelerators"], report.to_dict()["verdict"]) == ([], "enable")
+
+
+@pytest.mark.parametrize("does", ["hangs", "ignores SIGTERM", "hangs with a child", "closes and hangs"])
+def test_a_driver_s_tool_that_hangs_is_given_up(world, in_time, does):
+    """The rest of the report is there all the same."""
+    world.install(TORCH)
+    report = in_time(world.start("kaggle", ["Tesla T4"], does=does))
+    assert report.to_dict()["accelerators"] == []
+    assert report.to_dict()["storage"]["free_bytes"] > 0
+
+
+def test_a_clock_that_never_answers_costs_only_the_session_s_time(world, in_time, silent):
+    """A /proc file that blocks its reader: the card is judged, and it is said what could not be told."""
+    world.install(TORCH)
+    environment = world.start("colab", ["Tesla T4"])
+    silent(environment.root / "proc/uptime")
+    report = in_time(environment)
+    assert report.to_dict()["verdict"] == "keep"
+    assert report.to_dict()["session"] == {"used_s": None, "limit_s": None, "left_s": None, "confidence": "low"}
+    assert "Could not be told: the session's time (no answer in time)" in str(report)
+
+
+def test_a_drive_that_never_answers_is_no_place_for_checkpoints(world, in_time):
+    """A mount whose every look blocks: the card is judged, and checkpoints are said to be lost as things stand."""
+    world.install(TORCH)
+    report = in_time(world.start("colab", ["Tesla T4"], drive="silent"))
+    assert (report.to_dict()["verdict"], report.to_dict()["storage"]["persistent"]) == ("keep", False)
+    assert "colabkeep.mount()" in str(report)
+
+
+def test_a_disk_that_never_says_how_full_it_is(world, in_time, monkeypatch):
+    """The place of checkpoints is told, its free space is unknown."""
+    world.install(TORCH)
+    environment = world.start("kaggle", ["Tesla T4"])
+    released = threading.Event()
+    monkeypatch.setattr(os, "statvfs", lambda _: released.wait())
+    report = in_time(environment)
+    released.set()
+    assert report.to_dict()["storage"]["url"].endswith("/kaggle/working/colabkeep-runs")
+    assert report.to_dict()["storage"]["free_bytes"] is None
+
+
+def test_everything_hanging_at_once_is_still_one_deadline(world, in_time, silent):
+    """Tool, clock and mounts block together: the deadlines do not add up."""
+    world.install(TORCH)
+    environment = world.start("colab", ["Tesla T4"], does="hangs", drive="silent")
+    for name in ("uptime", "mounts", "stat", "self/stat", "self/status"):
+        silent(environment.root / "proc" / name)
+    begun = time.monotonic()
+    report = in_time(environment)
+    assert time.monotonic() - begun < 3 * PATIENCE
+    assert report.to_dict()["advice"][-1]["code"] == "check-incomplete"
+
+
+def test_a_dead_drive_is_reported_with_the_way_out(world):
+    """Errno 107: checkpoints would not reach Drive, and the next line to type is said."""
+    world.install(TORCH)
+    report = world.check(world.start("colab", ["Tesla T4"], drive="dead"))
+    assert report.to_dict()["storage"]["persistent"] is False
+    assert "colabkeep.mount()" in str(report)
+
+
+def test_a_platform_that_is_not_known_is_told_and_nothing_raised(world):
+    """A misspelt COLABKEEP_PLATFORM is named with the names there are; the card is judged all the same."""
+    world.install(TORCH)
+    report = world.check(world.start("script", ["Tesla T4"], environ={"COLABKEEP_PLATFORM": "collab"}))
+    assert report.to_dict()["platform"]["name"] == "unknown"
+    assert report.to_dict()["verdict"] == "keep"
+    assert "COLABKEEP_PLATFORM='collab'" in str(report)
+    assert "kaggle" in str(report)
+
+
+def test_a_machine_without_anything_has_a_report(world, tmp_path):
+    """No root, no folder, no variables: everything unknown, nothing raised."""
+    world.install()
+    nowhere = Environment(environ={}, root=tmp_path / "no", folder=tmp_path / "no" / "where")
+    report = world.check(nowhere)
+    assert report.to_dict()["verdict"] == "keep"
+    assert report.to_dict()["storage"]["free_bytes"] > 0, "of the disk that would hold it"
+
+
+@pytest.mark.parametrize("now", [-1e9, 0.0, 1e12])
+def test_a_clock_that_is_wrong_is_not_believed(world, now):
+    """Before the boot or in a thousand years: the time used is unknown or plausible, never negative."""
+    environment = world.start("colab", ["Tesla T4"])
+    (environment.root / "proc/uptime").unlink()
+    (environment.root / "proc/stat").write_text("btime 1700000000\n")
+    told = gather(environment, FakeClock(time=now)).session
+    assert told is not None
+    assert told.used_seconds is None or 0 <= told.used_seconds <= 26 * 3600
+
+
+def test_an_uptime_of_the_host_is_not_the_session_s(world):
+    """A container that shows its host's forty days has not used up its twelve hours."""
+    environment = world.start("colab", ["Tesla T4"])
+    (environment.root / "proc/uptime").write_text("3456000.00 1.00\n")
+    told = world.check(environment).to_dict()["session"]
+    assert told["left_s"] is None or told["left_s"] > 0
+    assert told["used_s"] is None
+
+
+def test_a_google_colab_that_cannot_be_imported_is_not_imported(world, in_time):
+    """The check asks nothing of Colab's package, so whatever an import of it would do does not happen."""
+    imported = []
+    world.install(TORCH)
+    report = in_time(world.start("colab", ["Tesla T4"], on_import=lambda: imported.append(True)))
+    assert report.to_dict()["platform"]["name"] == "colab"
+    assert imported == []
+
+
+@pytest.mark.parametrize(
+    ("cards", "names"),
+    [
+        ([("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4864, (8, 0))], ["NVIDIA A100-SXM4-40GB MIG 1g.5gb"]),
+        ([("GRID T4-16Q", 16384, (7, 5))], ["GRID T4-16Q"]),
+        (["Tesla K80", "NVIDIA A100-SXM4-40GB"], ["Tesla K80", "NVIDIA A100-SXM4-40GB"]),
+    ],
+)
+def test_slices_virtual_and_mixed_cards_are_told_as_they_are(world, cards, names):
+    """The names are the machine's own, the JSON is strict, and the best of them is judged."""
+    world.install(TORCH)
+    report = world.check(world.start("script", cards))
+    assert [card["name"] for card in report.to_dict()["accelerators"]] == names
+    assert "NaN" not in report.to_json()
+    assert report.to_dict()["verdict"] == "keep"
+
+
+def test_no_network_is_touched(world, monkeypatch):
+    """Not a socket is opened, not a name looked up."""
+    asked: list[object] = []
+    world.install(TORCH)
+    environment = world.start("colab", ["Tesla T4"], drive="mounted")
+    for name in ("socket", "create_connection", "getaddrinfo", "gethostbyname"):
+        monkeypatch.setattr(socket, name, lambda *words, name=name, **_: asked.append(name))
+    assert world.check(environment).to_dict()["verdict"] == "keep"
+    assert asked == []
+
+
+POISONED = """
+import sys
+import torch
+def poisoned(*_, **__):
+    raise AssertionError("CUDA is initialised")
+for name in ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getArchFlags"):
+    setattr(torch._C, name, poisoned)
+torch.cuda._lazy_init = poisoned
+import colabkeep
+report = colabkeep.check()
+print(report.to_dict()["verdict"], torch.cuda.is_initialized(), report.checkup.facts.untold)
+"""
+BARE = """
+import sys
+import colabkeep
+print(colabkeep.check().to_dict()["verdict"], *({"torch", "paddle", "numpy", "google", "requests"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(("program", "said"), [(POISONED, "keep False ()"), (BARE, "keep")])
+def test_no_framework_is_imported_and_cuda_is_left_alone(program, said, tmp_path):
+    """Beside a loaded torch nothing of CUDA is called; where none is loaded, none is after the check."""
+    environ = {**os.environ, "COLABKEEP_PLATFORM": "script", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
+
+
+def test_a_part_that_fails_is_named_in_the_report(world, monkeypatch):
+    """A bug in one part is a line for the user, not the end of the notebook."""
+    world.install(TORCH)
+    environment = world.start("kaggle", ["Tesla T4"])
+    monkeypatch.setattr("colabkeep.session.check.facts.usable_cpus", lambda _: 1 // 0)
+    report = world.check(environment)
+    assert "the CPUs (ZeroDivisionError" in str(report)
+    assert report.to_dict()["verdict"] == "keep"
+
+
+def test_nothing_is_written(world):
+    """Looking leaves the machine as it was."""
+    world.install(TORCH)
+    environment = world.start("kaggle", ["Tesla T4"])
+    before = sorted(environment.root.rglob("*"))
+    world.check(environment)
+    assert sorted(environment.root.rglob("*")) == before
+
+
+def test_two_checks_at_once_do_not_disturb_each_other(world):
+    """Each has its own questions and its own deadline."""
+    world.install(TORCH)
+    environment = world.start("kaggle", ["Tesla T4"])
+    told: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: told.append(check_up(environment, SystemClock()).verdict.word))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert told == ["keep", "keep"]
+
+
+def test_the_folder_of_the_notebook_may_be_gone(tmp_path):
+    """A deleted current folder, as after `rm -rf` of a clone, is no reason to raise."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    program = f"import os, colabkeep; os.chdir({str(folder)!r}); os.rmdir({str(folder)!r}); print(colabkeep.check())"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "keep" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [{"probe": "yes"}, {"previous": "Tesla K80"}, {"previous": [1]}, {"previous": None}], ids=str
+)
+def test_arguments_that_cannot_be_meant_are_refused(words):
+    """A name where a list belongs, and the like."""
+    with pytest.raises(colabkeep.ColabKeepError) as caught:
+        colabkeep.check(**words)
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.remedy

@@ -1,0 +1,64 @@
+"""`colabkeep doctor`: the check on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from colabkeep.testing.nvidia import fake_nvidia_smi
+from colabkeep.testing.platforms import fake_colab
+from colabkeep.vocabulary.environment import Environment
+
+
+@pytest.fixture
+def k80(tmp_path, monkeypatch):
+    """This process is on a Colab with a K80."""
+    with fake_colab(tmp_path) as colab:
+        fake_nvidia_smi(colab.root / "usr/bin", ["Tesla K80"])
+        colab.environ["PATH"] = "/usr/bin"
+        monkeypatch.setattr(Environment, "here", classmethod(lambda _: colab.environment))
+        yield
+
+
+def test_doctor_says_what_to_do(colabkeep_cli, k80):
+    """The report as text; an unlucky card is no failure of the command."""
+    said = colabkeep_cli("doctor")
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith("Google Colab (hosted), Tesla K80 11.2 GiB: reconnect.")
+    assert "→ Save first" in said.out
+
+
+def test_doctor_speaks_json(colabkeep_cli, k80):
+    """Machines get exactly the words that are documented."""
+    told = colabkeep_cli("doctor", "--json").json
+    assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session"}
+    assert (told["platform"]["name"], told["verdict"]) == ("colab", "reconnect")
+    (card,) = told["accelerators"]
+    assert set(card) == {"kind", "name", "memory_bytes", "capability", "tier", "score"}
+    assert (card["name"], card["capability"], card["tier"]) == ("Tesla K80", [3, 7], "D")
+
+
+def test_doctor_takes_what_earlier_sessions_got(colabkeep_cli, k80):
+    """The same card twice in a row ends the trying."""
+    assert colabkeep_cli("doctor", "--json", "--previous", "Tesla P4").json["verdict"] == "reconnect"
+    told = colabkeep_cli("doctor", "--json", "--previous", "Tesla P4", "--previous", "Tesla K80").json
+    assert told["verdict"] in ("switch", "unusable")
+    assert "stop trying" in told["advice"][0]["text"]
+
+
+def test_doctor_is_told_of_by_the_help(capsys, colabkeep_cli):
+    """With its options."""
+    with pytest.raises(SystemExit):
+        colabkeep_cli("doctor", "--help")
+    told = capsys.readouterr().out
+    assert all(option in told for option in ("--json", "--probe", "--previous"))
+
+
+def test_doctor_is_light_and_whole_in_a_process_of_its_own(process):
+    """The real machine under the tests has a report too, on one line of strict JSON, and nothing on stderr."""
+    said = process("doctor", "--json")
+    assert (said.status, said.err) == (0, "")
+    told = json.loads(said.out, parse_constant=pytest.fail)
+    assert told["verdict"] in ("keep", "reconnect", "switch", "enable", "unusable")
+    assert told["storage"]["free_bytes"] > 0

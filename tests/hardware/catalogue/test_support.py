@@ -1,0 +1,190 @@
+"""Has a build kernels for a card? The rule, and the official wheels."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colabkeep.hardware.base import Accelerator, Build
+from colabkeep.hardware.builds import wheels_for
+from colabkeep.hardware.support import has_kernels, supports
+from colabkeep.hardware.wheels import architectures, wheels_in_short
+
+TABLE = Path(__file__).resolve().parents[3] / "scripts" / "gpus.csv"
+P100, T4, V100, L4, B200, PRO = (6, 0), (7, 5), (7, 0), (8, 9), (10, 0), (12, 0)
+
+
+def build(codes, cuda="12.8", known_from="table"):
+    known = None if codes is None else tuple(codes.split())
+    return Build(framework="torch", version="2.x", cuda=cuda, architectures=known, known_from=known_from)
+
+
+def card(capability, name="NVIDIA Something"):
+    return Accelerator(kind="cuda", name=name, capability=capability)
+
+
+@pytest.mark.parametrize(
+    ("codes", "capability", "runs"),
+    [
+        ("sm_75", (7, 5), True),
+        ("sm_60", (6, 1), True),
+        ("sm_61", (6, 0), False),  # torch's own check lets this pass
+        ("sm_86", (8, 9), True),
+        ("sm_86", (8, 0), False),
+        ("sm_80", (9, 0), False),
+        ("sm_90", (8, 9), False),
+        ("sm_90a", (9, 0), True),
+        ("sm_90a", (9, 1), False),
+        ("sm_100f", (10, 3), True),
+        ("sm_100f", (12, 0), False),
+        ("sm_103f", (10, 0), False),
+        ("sm_120", (12, 1), True),
+        ("sm_87", (8, 9), False),  # a Jetson's code
+        ("sm_86", (8, 7), False),  # and the other way round
+        ("sm_87", (8, 7), True),
+        ("sm_72", (7, 5), False),
+        ("sm_110", (11, 0), True),
+        ("compute_70", (7, 5), True),
+        ("compute_70", (12, 0), True),
+        ("compute_120", (10, 0), False),
+        ("compute_60", (8, 7), True),
+        ("compute_90a", (10, 0), False),
+        ("compute_90a", (9, 0), True),
+        ("compute_100f", (12, 0), False),
+        ("sm_50 sm_60 sm_70 sm_75", (6, 1), True),
+        ("sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120", (6, 0), False),
+        ("", (7, 5), None),  # what torch says when it sees no device
+        ("gfx90a", (7, 5), None),
+        ("sm_80 sm_something", (7, 5), None),
+        ("sm_75 sm_something", (7, 5), True),
+    ],
+)
+def test_the_rule_of_who_runs_whose_code(codes, capability, runs):
+    """Same major number and not older, or portable code that is not newer; special chips only their own."""
+    assert has_kernels(codes.split(), capability) is runs
+
+
+@given(st.lists(st.sampled_from(["sm_50", "sm_60", "sm_61", "sm_75", "sm_86", "sm_87", "sm_90a", "compute_70"])))
+def test_more_code_never_takes_a_card_away(codes):
+    """A build with more architectures runs on at least what the smaller one did."""
+    for capability in (P100, T4, V100, L4, (8, 7), (9, 0)):
+        if has_kernels(codes, capability):
+            assert has_kernels([*codes, "sm_37"], capability)
+
+
+def test_a_build_for_the_cpu_supports_no_card():
+    """That much is sure without a probe; a version that could not be read is not."""
+    assert supports(build("", cuda=None), card(T4)) is False
+    assert supports(build(None, cuda=None, known_from="unknown"), card(T4)) is None
+
+
+def test_an_unknown_build_is_not_an_unusable_one():
+    """Not knowing is said, so that a probe decides."""
+    assert supports(build(None, known_from="unknown"), card(T4)) is None
+    assert supports(build(""), card(T4)) is None
+
+
+def test_whatever_is_in_it_a_toolkit_cannot_have_made_code_for_what_it_dropped():
+    """A Paddle or home-made build for CUDA 13 cannot run on a V100, though its architectures are not known."""
+    assert supports(build(None, cuda="13.0", known_from="unknown"), card(V100)) is False
+    assert supports(build(None, cuda="12.6", known_from="unknown"), card(V100)) is None
+    assert supports(build(None, cuda="12.6", known_from="unknown"), card((3, 7))) is False
+    assert supports(build(None, cuda="13.0", known_from="unknown"), card(T4)) is None
+    assert supports(build(None, cuda="odd", known_from="unknown"), card(V100)) is None
+
+
+def test_a_card_known_by_name_needs_not_tell_its_capability():
+    """Old drivers tell none; the catalogue has it."""
+    assert supports(build("sm_75"), card(None, "Tesla T4")) is True
+    assert supports(build("sm_75"), card(None, "Tesla K80")) is False
+    assert supports(build("sm_75"), card(None, "NVIDIA Something")) is None
+
+
+@pytest.mark.parametrize("kind", ["rocm", "tpu", "xpu", "npu"])
+def test_nothing_is_claimed_of_other_kinds(kind):
+    """A Kunlun's placeholder capability makes no Ampere card of it."""
+    assert supports(build("sm_86"), Accelerator(kind=kind, name="GPU", capability=(8, 6))) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "capability", "runs"),
+    [
+        ("2.7.1+cu126", P100, True),
+        ("2.8.0+cu128", P100, False),
+        ("2.8.0+cu128", V100, True),  # its release notes say otherwise, the wheel has it
+        ("2.8.0+cu126", P100, True),
+        ("2.11.0+cu128", V100, False),  # Colab in mid-2026
+        ("2.11.0+cu128", T4, True),
+        ("2.10.0+cu128", P100, False),  # Kaggle since March 2026
+        ("2.10.0+cu126", PRO, False),
+        ("2.10.0+cu130", B200, True),
+        ("2.6.0+cu118", (3, 7), True),
+        ("2.6.0+cu124", (3, 7), False),
+        ("2.6.0+cu124", PRO, False),
+        ("2.14.1+cu126", V100, True),
+        ("2.15.0+cu132", V100, False),
+    ],
+)
+def test_the_wheels_that_notebooks_came_with(version, capability, runs):
+    """The combinations that people met, without loading torch."""
+    assert has_kernels(architectures(version, "x86_64"), capability) is runs
+
+
+@pytest.mark.parametrize(
+    "version", ["2.7.1", "2.9.0.dev20250801+cu128", "2.5.0a0+b465a58", "2.8.0+cu999", "9.9.0+cu128", "", "+", "2"]
+)
+def test_a_wheel_that_is_no_official_one_is_not_guessed(version):
+    """Other people compile for what they choose."""
+    assert architectures(version, "x86_64") is None
+
+
+def test_wheels_for_arm_have_less_in_them():
+    """The table of one processor is not applied to another."""
+    assert architectures("2.9.1+cu126", "aarch64") == ("sm_80", "sm_90")
+    assert architectures("2.4.0+cu121", "aarch64") is None
+    assert architectures("2.9.1+cu126", "ppc64le") is None
+    assert architectures("2.9.1+cu126", "") is None
+
+
+def cuda_rows():
+    rows = csv.DictReader(io.StringIO(TABLE.read_text(encoding="utf-8")))
+    return [row for row in rows if re.fullmatch(r"\d+\.\d", row["compute_capability"])]
+
+
+@pytest.mark.parametrize("row", cuda_rows(), ids=lambda row: row["name"])
+def test_the_wheels_agree_with_what_is_written_of_each_card(row):
+    """Last default wheel and last wheel of all, two tables that were made apart."""
+    major, minor = map(int, row["compute_capability"].split("."))
+    short = wheels_in_short((major, minor))
+    if row["last_torch_default_linux_wheel"].startswith("current"):
+        assert short == "all" or short.startswith("since")
+        return
+    default = re.match(r"\d+\.\d+", row["last_torch_default_linux_wheel"])[0]
+    last, tag = re.match(r"(\d+\.\d+)\.\S+ \((cu\d+)", row["last_torch_any_official_linux_wheel"]).groups()
+    assert short == f"to {default}; {tag} to {last}"
+
+
+def test_a_student_is_told_which_wheel_to_install():
+    """For an old card the last one that has it, for a new one the way up."""
+    p100 = wheels_for(P100)
+    assert "up to torch 2.7" in p100
+    assert 'pip install "torch==2.14.*" --index-url https://download.pytorch.org/whl/cu126' in p100
+    assert 'pip install "torch==2.7.*" --index-url https://download.pytorch.org/whl/cu118' in wheels_for((3, 7))
+    assert wheels_for(T4).startswith("Every default torch wheel has kernels")
+    blackwell = wheels_for(PRO)
+    assert "since 2.8" in blackwell
+    assert "cu126 wheels have none" in blackwell
+    assert "pip install --upgrade torch" in blackwell
+
+
+def test_portable_code_is_not_promised_to_cards_of_the_future():
+    """A card newer than all machine code gets no wheel recommended."""
+    assert wheels_for((13, 0)).startswith("No official torch wheel")
+    assert wheels_in_short((13, 0)) == "none"
+    assert wheels_in_short((3, 5)) == "none"

@@ -1,0 +1,108 @@
+"""Processors are counted as the container grants them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from colabkeep.hardware.cpus import advised_workers, shared_memory_bytes, usable_cpus
+from colabkeep.testing.hardware import machine
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import UsageError
+
+
+def write(root, files):
+    for name, text in files.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return machine(root)
+
+
+def cpus(root, allowed, **files):
+    files = {"/proc/self/status": f"Name:\tpython\nCpus_allowed_list:\t{allowed}\nMems_allowed:\t1\n", **files}
+    return usable_cpus(write(root, files))
+
+
+@pytest.mark.parametrize(("allowed", "number"), [("0-1", 2), ("0", 1), ("0-3,8,10-11", 7)])
+def test_only_processors_it_may_run_on_count(tmp_path, allowed, number):
+    """The affinity of the process, not what the machine has."""
+    assert cpus(tmp_path, allowed) == number
+
+
+@pytest.mark.parametrize(
+    ("files", "number"),
+    [
+        ({"/sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
+        ({"/sys/fs/cgroup/cpu.max": "150000 100000\n"}, 2),  # one and a half keep two workers busy
+        ({"/sys/fs/cgroup/cpu.max": "10000 100000\n"}, 1),
+        ({"/sys/fs/cgroup/cpu.max": "1000000 100000\n"}, 8),
+        ({"/sys/fs/cgroup/cpu.max": "max 100000\n"}, 8),
+        ({"/sys/fs/cgroup/cpu.max": "nonsense"}, 8),
+        ({"/sys/fs/cgroup/cpu.max": "200000 0\n"}, 8),
+        ({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/b/cpu.max": "300000 100000\n"}, 3),
+        ({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/cpu.max": "100000 100000\n"}, 1),  # the group around it
+        ({"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "250000\n", "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        (
+            {
+                "/proc/self/cgroup": "12:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/system\n",
+                "/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "400000\n",
+                "/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_period_us": "100000\n",
+                "/sys/fs/cgroup/memory/docker/x/cpu.cfs_quota_us": "100000\n",
+                "/sys/fs/cgroup/memory/docker/x/cpu.cfs_period_us": "100000\n",
+            },
+            4,
+        ),
+        ({"/proc/self/cgroup": "\x00::\n:::::\n0::/../../..\n"}, 8),
+    ],
+)
+def test_a_containers_quota_counts(tmp_path, files, number):
+    """Both versions of cgroups, rounded up, the tightest group around the process; no limit and nonsense are none."""
+    assert cpus(tmp_path, "0-7", **files) == number
+
+
+def test_a_sandbox_that_tells_nothing_is_asked_otherwise(tmp_path):
+    """Without /proc the system call tells."""
+    assert usable_cpus(machine(tmp_path)) == len(os.sched_getaffinity(0))
+
+
+def test_the_real_machine_is_counted():
+    """On the machine this test runs on: at least one, at most what the process may run on."""
+    assert 1 <= usable_cpus(Environment.here()) <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "ranks", "workers"),
+    [("0-1", 1, 2), ("0-3", 1, 4), ("0-3", 2, 2), ("0-15", 1, 4), ("0", 1, 1), ("0-1", 4, 1), ("0-15", 8, 1)],
+)
+def test_workers_fit_the_processors(tmp_path, allowed, ranks, workers):
+    """Two on Colab, two for each of Kaggle's two T4, never more than four in all, never none."""
+    cpus(tmp_path, allowed)
+    assert advised_workers(machine(tmp_path), ranks) == workers
+
+
+@pytest.mark.parametrize("ranks", [0, -1])
+def test_no_rank_at_all_is_refused(tmp_path, ranks):
+    """An impossible number is a mistake worth telling."""
+    with pytest.raises(UsageError, match=f"ranks={ranks}"):
+        advised_workers(machine(tmp_path), ranks)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "size"),
+    [
+        ("shm /dev/shm tmpfs rw,nosuid,nodev,noexec,relatime,size=65536k 0 0\n", 64 << 20),
+        ("tmpfs /dev/shm tmpfs rw,size=2g 0 0\n", 2 << 30),
+        ("tmpfs /dev/shm tmpfs rw,size=1048576 0 0\n", 1 << 20),
+        ("tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0\n", 4 << 30),  # half of the memory
+        ("tmpfs /dev/shm tmpfs rw,size=2g 0 0\nshm /dev/shm tmpfs rw,size=64m 0 0\n", 64 << 20),
+        ("tmpfs /run/shm tmpfs rw,size=2g 0 0\nshort\n", None),
+        ("", None),
+    ],
+)
+def test_shared_memory_is_as_large_as_its_mount(tmp_path, mounts, size):
+    """What loader workers hand their batches over in; none, where there is no such mount."""
+    files = {"/proc/mounts": mounts, "/proc/meminfo": f"MemTotal:       {8 << 20} kB\nMemFree: 1 kB\n"}
+    assert shared_memory_bytes(write(tmp_path, files)) == size

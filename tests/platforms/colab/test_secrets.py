@@ -1,0 +1,106 @@
+"""A secret of the notebook's page is found, or it is said which of the many reasons kept it away; never its value."""
+
+from __future__ import annotations
+
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+
+import pytest
+
+from colabkeep.testing.faults import raising
+from colabkeep.vocabulary.errors import SecretError
+
+BOUND = 30.0  # seconds; several times what any of these may take, for a call that hangs
+VALUE = "hf_thisIsTheValue"
+
+
+def refused(platform, colab, name="HF_TOKEN", timeout=BOUND) -> str:
+    with pytest.raises(SecretError) as caught:
+        platform.secret(colab.environment, name, timeout=timeout)
+    shown = "".join(traceback.format_exception(caught.type, caught.value, caught.tb)) + repr(caught.value)
+    assert VALUE not in shown
+    assert isinstance(caught.value, LookupError)
+    assert len(caught.value.remedy) > 20
+    return str(caught.value)
+
+
+def test_a_secret_of_the_page_is_had(machine, platform):
+    """From the key symbol at the left edge, before a variable of the same name."""
+    colab = machine(secrets={"HF_TOKEN": VALUE})
+    colab.environ["HF_TOKEN"] = "an older one"
+    assert platform.secret(colab.environment, "HF_TOKEN", timeout=BOUND) == VALUE
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "remedy"),
+    [
+        ({}, "There is no secret 'HF_TOKEN'", "Add new secret"),
+        ({"secrets": {"HF_TOKEN": None}}, "may not read it", "Notebook access"),
+        ({"secrets": {"HF_TOKEN": ""}}, "is empty", "fill in"),
+        ({"front_end": "absent"}, "did not answer", "os.environ['HF_TOKEN']"),
+        ({"front_end": "vscode", "secrets": {"HF_TOKEN": VALUE}}, "In VS Code", "os.environ['HF_TOKEN']"),
+        ({"front_end": "refuses"}, "answered with an error", "Reload the page"),
+        ({"kind": "process"}, "program of its own", "os.environ['HF_TOKEN']"),
+        ({"on_import": raising(SyntaxError("broken pip"))}, "SyntaxError: broken pip", "Restart session"),
+    ],
+    ids=str,
+)
+def test_each_reason_has_its_own_next_click(machine, platform, words, problem, remedy):
+    """Not there, not granted, empty, no answer, an error, no page, a broken package."""
+    colab = machine(**words)
+    colab.pace = 0.001
+    text = refused(platform, colab)
+    assert problem in text
+    assert remedy in text
+
+
+@pytest.mark.parametrize("name", ["", "two words", "tab\t"])
+def test_a_name_that_cannot_be_one_is_told(machine, platform, name):
+    """Colab takes no blanks."""
+    assert "takes no blanks" in refused(platform, machine(), name=name)
+
+
+@pytest.mark.parametrize(
+    "words", [{}, {"front_end": "absent"}, {"kind": "process"}, {"secrets": {"HF_TOKEN": None}}], ids=str
+)
+def test_a_variable_of_that_name_helps_out(machine, platform, words):
+    """Where the page has nothing, or is not there, `os.environ` is asked; an empty one counts as none."""
+    colab = machine(**words)
+    colab.pace = 0.001
+    colab.environ["HF_TOKEN"] = ""
+    refused(platform, colab)
+    colab.environ["HF_TOKEN"] = VALUE
+    assert platform.secret(colab.environment, "HF_TOKEN", timeout=BOUND) == VALUE
+
+
+def test_an_error_nobody_foresaw_does_not_show_what_it_knows(machine, platform, monkeypatch):
+    """Its type is told; its text, which may hold the value, is not, nor is it in the traceback."""
+
+    def get(key):
+        raise RuntimeError(f"could not decode {VALUE}")
+
+    colab = machine(secrets={"HF_TOKEN": VALUE})
+    monkeypatch.setattr(import_module("google.colab.userdata"), "get", get)
+    assert "RuntimeError" in refused(platform, colab)
+
+
+@pytest.mark.timeout(BOUND)
+def test_a_page_that_never_answers_is_not_waited_for(machine, platform, monkeypatch):
+    """Colab's own ten seconds may be changed or lost: the time given here holds, also if it is given as nothing."""
+
+    def get(key):
+        colab.wait(float("inf"))
+
+    colab = machine()
+    monkeypatch.setattr(import_module("google.colab.userdata"), "get", get)
+    for timeout in (1.0, 0.0, float("nan")):
+        assert "did not answer" in refused(platform, colab, timeout=timeout)
+
+
+def test_a_thread_does_not_ask(machine, platform):
+    """The lock that Colab has for secrets does not keep other questions' answers apart."""
+    colab = machine(secrets={"HF_TOKEN": VALUE})
+    with ThreadPoolExecutor(1) as pool:
+        assert "main thread only" in pool.submit(refused, platform, colab).result(BOUND)
+    assert colab.calls == []

@@ -1,0 +1,140 @@
+"""How long a session has lasted, and how much is left at most: told only where it can be believed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from colabkeep.platforms import find_platform
+from colabkeep.platforms.lifetime import session_time
+from colabkeep.testing.platforms.contract import laptop
+from colabkeep.testing.platforms.machines import write
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import UsageError
+
+HOUR = 3600.0
+NOW = 1_790_000_000.0  # in 2026
+DAYS = 100 * 24 * HOUR
+
+
+def stat(started):
+    """/proc/<pid>/stat of a process that started so many seconds after the boot, with a name made to confuse."""
+    return f"1 (a) b (c) S 0 1 1 0 -1 4194560 99 0 0 0 1 2 3 4 20 0 1 0 {int(started * 100)} 1000 10 184467440737095\n"
+
+
+def machine(root, *, uptime=None, booted=None, first=None, own=None, **variables):
+    """A machine: its uptime, the moment of its boot, and when process 1 and this one started after that."""
+    here = laptop(root)
+    if uptime is not None:
+        write(root, "/proc/uptime", f"{uptime:.2f} 12.00\n")
+    if booted is not None:
+        write(root, "/proc/stat", f"cpu  1 2 3\nintr {'0 ' * 9000}\nbtime {booted:.0f}\nprocesses 7\n")
+    if first is not None:
+        write(root, "/proc/1/stat", stat(first))
+    if own is not None:
+        write(root, "/proc/self/stat", stat(own))
+    return replace(here, environ={"KAGGLE_KERNEL_RUN_TYPE": "Batch", **variables})
+
+
+def told(here, now=NOW, **words):
+    answer = session_time(find_platform(here), here, now, **words)
+    return answer.used_seconds, answer.left_seconds, answer.confidence
+
+
+@pytest.mark.parametrize(
+    ("facts", "used", "confidence"),
+    [
+        # a virtual machine: all witnesses agree
+        ({"uptime": 2 * HOUR, "first": 0, "own": HOUR}, 2 * HOUR, "medium"),
+        # a container whose uptime is the host's: the age of its first process is right all the same
+        ({"uptime": DAYS, "first": DAYS - 2 * HOUR, "own": DAYS - HOUR}, 2 * HOUR, "medium"),
+        ({"uptime": 5 * HOUR, "first": 3 * HOUR, "own": 4 * HOUR}, 2 * HOUR, "medium"),
+        # a container whose uptime is its own, while processes count from the host's boot
+        ({"uptime": 2 * HOUR, "first": DAYS, "own": DAYS + HOUR}, 2 * HOUR, "low"),
+        # first process and uptime are a host's: this process is younger, but sure
+        ({"uptime": DAYS, "first": 0, "own": DAYS - HOUR}, HOUR, "low"),
+        # files are missing
+        ({"uptime": 2 * HOUR}, 2 * HOUR, "low"),
+        ({"booted": NOW - 2 * HOUR}, 2 * HOUR, "low"),
+        ({"booted": NOW - DAYS, "first": DAYS - 2 * HOUR}, 2 * HOUR, "medium"),
+        # nothing that can be believed
+        ({}, None, "low"),
+        ({"uptime": DAYS}, None, "low"),
+        ({"first": 5.0, "own": 6.0}, None, "low"),
+        # the clock went backwards, behind the boot
+        ({"booted": NOW + HOUR}, None, "low"),
+        ({"booted": NOW + HOUR, "first": 0, "own": 10}, None, "low"),
+        # this process is older than the first one seems: the larger of the two
+        ({"uptime": 2 * HOUR, "first": 1.5 * HOUR, "own": 0}, 2 * HOUR, "low"),
+    ],
+    ids=str,
+)
+def test_the_time_used_is_what_the_machine_can_be_believed(tmp_path, facts, used, confidence):
+    """Ages of more than 26 hours or less than nothing belong to another machine or to a clock that was set."""
+    here = machine(tmp_path, **facts)
+    left = 12 * HOUR if used is None else 12 * HOUR - used
+    assert told(here) == (used, pytest.approx(left), confidence)
+
+
+def test_a_clock_that_jumps_changes_nothing_where_the_uptime_is_told(tmp_path):
+    """A set clock, forwards or backwards by a year, moves neither figure."""
+    here = machine(tmp_path, uptime=2 * HOUR, booted=NOW - 2 * HOUR, first=0, own=HOUR)
+    year = 365 * 24 * HOUR
+    assert told(here) == told(here, now=NOW - year) == told(here, now=NOW + year) == (2 * HOUR, 10 * HOUR, "medium")
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "nan 1", "inf 1", "-5.0 1", "1e999 1", "(x) S 1 2", "\x00" * 100])
+def test_nonsense_in_the_files_is_no_time(tmp_path, text):
+    """Empty, cut, negative, endless: the time used is not known, and the most that can be left is the limit."""
+    here = machine(tmp_path)
+    for file in ("/proc/uptime", "/proc/1/stat", "/proc/self/stat"):
+        write(tmp_path, file, text)
+    assert told(here) == (None, 12 * HOUR, "low")
+
+
+def test_a_session_that_outlived_its_limit_stops_nobody(tmp_path):
+    """Then the limit, or the time used, is wrong here: nothing is said to be left, and nothing to be over."""
+    answer = session_time(find_platform(here := machine(tmp_path, uptime=20 * HOUR, first=0)), here, NOW)
+    assert (answer.used_seconds, answer.left_seconds, answer.confidence) == (20 * HOUR, None, "low")
+    assert "COLABKEEP_SESSION_LIMIT" in answer.source
+
+
+def test_the_users_own_limit_goes_before_the_platforms(tmp_path):
+    """The argument before the variable before the table; and when that is over, nothing is left."""
+    here = machine(tmp_path, uptime=2 * HOUR, first=0, COLABKEEP_SESSION_LIMIT="24 h")
+    assert told(here) == (2 * HOUR, 22 * HOUR, "medium")
+    assert told(here, limit=9 * HOUR) == (2 * HOUR, 7 * HOUR, "medium")
+    assert told(here, limit=HOUR) == (2 * HOUR, 0.0, "medium")
+    assert "COLABKEEP_SESSION_LIMIT" in session_time(find_platform(here), here, NOW).source
+
+
+def test_a_variable_that_is_no_time_is_told_and_ignored(tmp_path):
+    """The check does not fail for it, and does not keep quiet either."""
+    here = machine(tmp_path, uptime=2 * HOUR, first=0, COLABKEEP_SESSION_LIMIT="a day")
+    answer = session_time(find_platform(here), here, NOW)
+    assert answer.limit_seconds == 12 * HOUR
+    assert "'a day'" in answer.source
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf"), True])
+def test_a_limit_that_is_no_time_is_refused(tmp_path, limit):
+    """An argument that cannot be meant is an error at once."""
+    here = machine(tmp_path)
+    with pytest.raises(UsageError, match="limit="):
+        told(here, limit=limit)
+
+
+def test_without_a_limit_nothing_is_left_to_tell(tmp_path):
+    """A laptop: how long it has been on, as far as that means anything, and no end."""
+    here = replace(machine(tmp_path, uptime=DAYS, first=0, own=DAYS - HOUR), environ={})
+    assert told(here) == (HOUR, None, "low")
+    assert session_time(find_platform(here), here, NOW).limit_seconds is None
+
+
+def test_this_very_machine_has_a_time():
+    """On Linux: this process is alive, and has been for a moment."""
+    here = Environment.here()
+    used = session_time(find_platform(here, "script"), here, time.time()).used_seconds
+    assert used is None or used >= 0.0
