@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import colabkeep
+from colabkeep.session.run import Run
+from colabkeep.session.wiring import RunArguments, wire_run
+from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.training import hard_training
 from colabkeep.vocabulary.events import Event, Noted, StepDone
 
@@ -149,3 +153,34 @@ def test_any_data_resumes_in_the_middle_of_an_epoch(
     assert all(parts[name].equal(value) for name, value in whole.items())
     told = " ".join(event.text for event in events if isinstance(event, Noted))
     assert note in told
+
+
+class Glancing:
+    """An observer that wants to hear of every tenth step, and of everything else."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.others: list[Event] = []
+        self.steps_from = 0.0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepDone):
+            self.steps.append(event.progress.step)
+            self.steps_from += 10.0
+        else:
+            self.others.append(event)
+
+
+def test_an_observer_hears_of_a_step_when_it_wants_to(tmp_path: Path) -> None:
+    """A display that moves twice a second costs the steps between nothing."""
+    glancing, clock = Glancing(), FakeClock()
+    words = RunArguments(
+        run_name="r", objects={"model": nn.Linear(1, 1)}, storage=tmp_path, save_every=None, observers=(glancing,)
+    )
+    with Run(replace(wire_run(words), clock=clock)) as run:
+        for _ in run.epochs(1):
+            for _batch in run.batches([0] * 35):
+                run.step()
+                clock.advance(1.0)
+    assert glancing.steps == [1, 11, 21, 31]
+    assert {"RunStarted", "EpochDone", "RunStopped"} <= {type(event).__name__ for event in glancing.others}
