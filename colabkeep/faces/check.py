@@ -43,10 +43,10 @@ class Report:
         yield from self._warnings()
 
     def opening_lines(self) -> Iterator[str]:
-        """The lines for the beginning of a training, which tells itself where its checkpoints are."""
+        """The lines for the beginning of a training, which tells by itself of its storage and of the session's end."""
         yield self._headline()
         yield from self._next_click()
-        yield from self._warnings(but="storage-")
+        yield from self._warnings(but=("storage-", "session-"))
 
     def to_dict(self) -> Record:
         """The report for programs; its words do not change from version to version.
@@ -131,7 +131,7 @@ class Report:
         if words:
             yield f"Use {', '.join(words)}."
 
-    def _warnings(self, but: str = "\0") -> Iterator[str]:
+    def _warnings(self, but: tuple[str, ...] = ()) -> Iterator[str]:
         for line in self.checkup.advice:
             if line.warns and not line.code.startswith(but):
                 yield _line(f"! {line.text}")

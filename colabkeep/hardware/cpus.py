@@ -94,5 +94,5 @@ def _groups(environment: Environment) -> Iterator[str]:
 
 def _share(quota: str, period: str) -> Iterator[float]:
     """Quota over period, both in microseconds; nothing where there is no limit ("max", -1) or no sense."""
-    if quota.strip().isdecimal() and period.strip().isdecimal() and int(quota) > 0 and int(period) > 0:
+    if quota.strip().isdecimal() and period.strip().isdecimal() and int(period) > 0:
         yield int(quota) / int(period)

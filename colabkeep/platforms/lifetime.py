@@ -142,12 +142,11 @@ def _start(environment: Environment, process: str) -> float:
 
 
 def _number(fields: list[str], position: int) -> float:
-    """The finite number at a position; NaN if there is none, and NaN is in no range that is asked for."""
+    """The number at a position; NaN if there is none. Neither NaN nor infinity is in any range that is asked for."""
     try:
-        value = float(fields[position])
+        return float(fields[position])
     except (IndexError, ValueError):
         return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 def _least(*confidences: Confidence) -> Confidence:

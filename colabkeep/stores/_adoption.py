@@ -46,8 +46,8 @@ def bring(name: str, blob: BlobRef, front: Store, behind: Iterable[Store]) -> No
     for store in behind:
         try:
             _put(front, name, _Checked(store, name, blob))
-        except StoreFull:
-            raise
+        except ObjectNotFound as error:
+            problem = problem or error  # why one copy could not be brought says more than that another is missing
         except (CheckpointDamaged, StoreError) as error:
             problem = error
         else:

@@ -29,7 +29,7 @@ __all__ = ["CardLike", "Does", "FakeCard", "fake_card", "fake_nvidia_smi", "fake
 Does: TypeAlias = Literal[
     "answers",
     "old",  # a driver that does not know the newer fields
-    "localised",  # numbers as the user's language writes them, unless LC_ALL is C
+    "localised",  # numbers as German writes them, unless it is asked in plain English (LC_ALL=C)
     "always localised",
     "no devices",
     "no driver",

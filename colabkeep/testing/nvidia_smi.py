@@ -66,12 +66,22 @@ def _query(cards: list[dict[str, Any]], does: str) -> tuple[str, int]:
             return f'Field "{field}" is not a valid field to query.\n\n', 2
     styles = words.get("--format", "").split(",")
     unit = "" if "nounits" in styles else " MiB"
-    local = does == "always localised" or (does == "localised" and os.environ.get("LC_ALL") != "C")
+    local = does == "always localised" or (does == "localised" and _is_asked_to_localise())
     lines = []
     for card in cards:
         values = [card["fields"][field] + (unit if field.startswith("memory") else "") for field in fields]
         lines.append(", ".join(map(_localised, values) if local else values))
     return "".join(f"{line}\n" for line in lines), 0
+
+
+def _is_asked_to_localise() -> bool:
+    """Is the caller's language another than the plain one of programs? One that is not installed counts too."""
+    import locale
+
+    try:
+        return not locale.setlocale(locale.LC_NUMERIC, "").startswith(("C", "POSIX"))
+    except locale.Error:
+        return True
 
 
 def _localised(value: str) -> str:

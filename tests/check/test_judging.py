@@ -6,7 +6,7 @@ import dataclasses
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colabkeep.hardware.base import Accelerator, Build
@@ -238,6 +238,7 @@ def any_facts(draw: st.DrawFn) -> Facts:
     )
 
 
+@settings(deadline=None)
 @given(facts=any_facts())
 def test_a_click_that_is_asked_for_is_in_the_platform_s_menus(facts):
     """Judging never fails, and a verdict that asks for a click gives the path that this platform has."""
@@ -252,6 +253,7 @@ def test_a_click_that_is_asked_for_is_in_the_platform_s_menus(facts):
     assert verdict.word == "keep" or verdict.action.strip()
 
 
+@settings(deadline=None)
 @given(facts=any_facts())
 def test_advice_has_words_and_a_code_that_programs_can_use(facts):
     """Advising never fails; each code is there at most once, and reads like precision-fp16."""

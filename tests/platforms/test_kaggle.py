@@ -120,6 +120,8 @@ def test_what_only_looks_like_a_run_is_none(tmp_path):
     (data / "linked").mkdir()
     (data / "linked" / "run.json").symlink_to(tmp_path / "elsewhere" / "r" / "run.json")
     (data / "linked" / "checkpoints").symlink_to(tmp_path / "elsewhere" / "r" / "checkpoints")
+    (data / "halfway" / "checkpoints").mkdir(parents=True)
+    (data / "halfway" / "run.json").symlink_to(tmp_path / "elsewhere" / "r" / "run.json")
     (data / "round").symlink_to(data)
     with fake_kaggle(tmp_path / "world", inputs={"data": data}) as kaggle:
         assert earlier_runs(kaggle.environment) == ()
@@ -128,9 +130,9 @@ def test_what_only_looks_like_a_run_is_none(tmp_path):
 def test_a_large_data_set_beside_it_hides_no_output(tmp_path):
     """Thousands of folders and files are attached too, and come first in the alphabet."""
     data = tmp_path / "data"
-    for number in range(3000):
+    for number in range(1200):
         (data / "train" / f"class {number:04d}").mkdir(parents=True)
-    for number in range(1500):
+    for number in range(1100):
         (data / f"{number}.png").touch()
     make_run(tmp_path / "output" / "colabkeep-runs")
     with fake_kaggle(tmp_path / "world", inputs={"aa": data, "zz/me/run": tmp_path / "output"}) as kaggle:
@@ -189,6 +191,7 @@ def test_a_session_without_a_token_is_told_apart(tmp_path):
         assert "restart" in caught.value.remedy
 
 
+@pytest.mark.timeout(20)
 def test_a_service_that_never_answers_is_given_up_on(tmp_path):
     """The deadline holds, and the next cell goes on."""
     kaggle = fake_kaggle(tmp_path, secrets={"HF": VALUE}, service="hangs")

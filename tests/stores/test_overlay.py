@@ -76,19 +76,22 @@ class Array:
         self.value = np.array(state["value"])
 
 
-def objects():
+LARGE = 600_000  # numbers; from 4 MiB on an object has a blob of its own
+
+
+def objects(size=LARGE):
     """A large array that never changes, and so is written once, and a small one that does."""
-    return {"backbone": Array(np.arange(200_000, dtype=np.float64)), "head": Array(np.zeros(4))}
+    return {"backbone": Array(np.arange(size, dtype=np.float64)), "head": Array(np.zeros(4))}
 
 
-def train(storage, until, **words):
+def train(storage, until, *, size=LARGE, **words):
     """A session of the run "r" up to step `until`. Returns the step it started from; by then the state is checked."""
-    state = objects()
+    state = objects(size)
     words = {"keep_last": None, "save_every": None, **words}
     with colabkeep.Run("r", state=state, storage=storage, **words) as run:
         start = run.progress.step
         assert (state["head"].value == start).all()
-        assert (state["backbone"].value == np.arange(200_000)).all()
+        assert (state["backbone"].value == np.arange(size)).all()
         for _ in range(start, until):
             state["head"].value = state["head"].value + 1
             run.step()
@@ -190,7 +193,7 @@ def test_the_next_session_needs_this_ones_output_only(tmp_path):
     """Three sessions, each given only the output before; the frozen backbone, written once, is in each of them."""
     assert train(tmp_path / "1", 3) == 0
     assert train(open_store(tmp_path / "2", [str(tmp_path / "1")]), 5) == 3
-    assert {file.name for file in blobs(tmp_path / "1")} & {file.name for file in blobs(tmp_path / "2")}
+    assert [len(blobs(tmp_path / name)) for name in "12"] == [2, 3]
     shutil.rmtree(tmp_path / "1")
     assert train(open_store(tmp_path / "3", [str(tmp_path / "2")]), 6) == 5
     shutil.rmtree(tmp_path / "2")
@@ -204,6 +207,16 @@ def test_a_session_that_saves_nothing_leaves_enough_to_go_on_from(tmp_path):
         assert run.progress.step == 3
     shutil.rmtree(tmp_path / "1")
     assert train(tmp_path / "2", 3) == 3
+
+
+def test_the_whole_run_is_handed_on(tmp_path):
+    """What the first session wrote, its diary and its lease too, is in the second one's output byte for byte."""
+    train(tmp_path / "1", 3)
+    train(open_store(tmp_path / "2", [str(tmp_path / "1")]), 5)
+    first, second = contents(tmp_path / "1"), contents(tmp_path / "2")
+    mine = {name: data for name, data in first.items() if not Path(name).name.startswith(".")}
+    assert {Path(name).parts[1] for name in mine} >= {"run.json", "journal", "lease", "checkpoints", "blobs"}
+    assert {name: second.get(name) for name in mine} == mine
 
 
 def test_of_two_outputs_the_newest_checkpoint_wins_in_either_order(tmp_path):
@@ -296,7 +309,7 @@ def test_a_checkpoint_brings_the_blobs_that_it_names(tmp_path):
     full = StoreFull(problem="The disk is full.", remedy="Delete something.")
     front = FaultyStore(DirectoryStore(tmp_path / "2"))
     front.at = lambda point: raising(full)() if point.startswith("before put r/blobs/") else None
-    store = OverlayStore(front, [DirectoryStore(tmp_path / "1")])
+    store = OverlayStore(front, [DirectoryStore(tmp_path / "1"), DirectoryStore(tmp_path / "nothing")])
     store.sweep("r")
     assert "full" in store.degraded
     assert not (tmp_path / "2" / "r" / "checkpoints").exists()
@@ -322,7 +335,8 @@ class NoSweep:
 def test_a_checkpoint_whose_blobs_cannot_be_brought_is_not_written(tmp_path):
     """No manifest is ever in the output without its blobs: the save fails, and says why."""
     train(tmp_path / "1", 3)
-    store = OverlayStore(DirectoryStore(tmp_path / "2"), [DirectoryStore(tmp_path / "1")])
+    behind = [DirectoryStore(tmp_path / name) for name in ("1", "nothing")]
+    store = OverlayStore(DirectoryStore(tmp_path / "2"), behind)
     manifest = next(name for name in names(store) if "/checkpoints/" in name)
     text = bytes_of(store, manifest)
     store.delete(manifest)
@@ -361,8 +375,8 @@ def test_foreign_and_orphaned_files_of_an_output_are_left_there(tmp_path):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_adoption_cut_short_at_any_system_call_leaves_only_whole_checkpoints(tmp_path, when):
     """Whatever call fails, every manifest in the output has its blobs, and another session goes on from there."""
-    train(tmp_path / "1", 1)
-    train(tmp_path / "1", 3)
+    train(tmp_path / "1", 1, size=9)
+    train(tmp_path / "1", 3, size=9)
     probe = FaultyFiles()
     OverlayStore(DirectoryStore(tmp_path / "probe", files=probe.files), [DirectoryStore(tmp_path / "1")]).sweep("r")
     for at in range(0, len(probe.calls), 7):
@@ -377,7 +391,7 @@ def test_an_adoption_cut_short_at_any_system_call_leaves_only_whole_checkpoints(
         for name in names(cut, "r/checkpoints"):
             manifest = Manifest.from_bytes(bytes_of(cut, name), id=Path(name).stem)
             assert {blob.file for blob in manifest.blobs} <= have
-        assert train(open_store(folder, [str(tmp_path / "1")]), 3) == 3
+        assert train(open_store(folder, [str(tmp_path / "1")]), 3, size=9) == 3
         shutil.rmtree(folder)
 
 

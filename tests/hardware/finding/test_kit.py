@@ -57,8 +57,8 @@ def test_the_program_misbehaves_as_told(tmp_path, does, code, text):
 def test_the_program_speaks_the_language_of_its_caller(tmp_path):
     """ "localised" writes numbers in the user's way unless it is asked for plain ones."""
     path = fake_nvidia_smi(tmp_path, ["Tesla T4"], does="localised")
-    assert run(path, *QUERY) == (0, b"Tesla T4, 15.360, 7,5\n")
-    assert run(path, *QUERY, LC_ALL="C") == (0, b"Tesla T4, 15360, 7.5\n")
+    assert run(path, *QUERY, LC_ALL="de_DE.UTF-8") == (0, b"Tesla T4, 15.360, 7,5\n")
+    assert run(path, *QUERY, LC_ALL="C", LANG="de_DE.UTF-8") == (0, b"Tesla T4, 15360, 7.5\n")
 
 
 def test_slices_are_listed_below_their_card(tmp_path):

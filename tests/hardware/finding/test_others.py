@@ -63,6 +63,8 @@ def test_hints_count_only_with_a_device(tmp_path):
     fake_device_files(tmp_path, "vfio/0", "vfio/vfio")
     assert found(machine(tmp_path, **variables)) == [("tpu", "TPU v6 lite", 32 * GIB)]
     assert found(machine(tmp_path)) == []
+    fake_pci_device(tmp_path, "0000:00:00.0", vendor="0x8086", device="0x29c0")  # a bus that shows no TPU is believed
+    assert found(machine(tmp_path, **variables)) == []
 
 
 @pytest.mark.parametrize(("device", "name"), [("0x3688", "Kunlun P800"), ("0x9999", "Kunlun XPU")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
@@ -284,6 +285,8 @@ def test_the_docker_runtime_keeps_its_own_disk(machine, platform):
         assert home == platform.home(colab.environment)
         assert home.persists is None
         assert not any("sent" in call for call in colab.calls)
+        outside = replace(colab.environment, shell="")
+        assert platform.mount(outside, timeout=BOUND) == platform.home(outside)
 
 
 def test_enterprise_names_the_bucket_and_asks_nobody(machine, platform):

@@ -1,0 +1,50 @@
+"""On a machine with a card. These need one; they are not run by CI."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from colabkeep.hardware.nvidia_smi import NvidiaSmiFinder
+from colabkeep.vocabulary.environment import Environment
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(
+        NvidiaSmiFinder().find(Environment.here(), timeout=30.0) in (None, []), reason="needs a CUDA device"
+    ),
+]
+
+PROGRAM = """
+import ctypes
+from colabkeep.hardware import find_accelerators
+from colabkeep.hardware.loaded import LoadedFinder
+from colabkeep.hardware.nvidia_smi import NvidiaSmiFinder
+from colabkeep.hardware.nvml import NvmlFinder
+from colabkeep.vocabulary.environment import Environment
+
+here = Environment.here()
+by_smi, by_nvml = (finder.find(here, timeout=30.0) for finder in (NvidiaSmiFinder(), NvmlFinder()))
+told = lambda found: [(one.name, one.memory_bytes, one.capability, one.uuid, one.driver) for one in found]
+assert by_nvml is None or told(by_nvml) == told(by_smi), (by_nvml, by_smi)
+found = find_accelerators(here, timeout=30.0)
+assert told(found) == told(by_smi)
+not_initialised = 3  # CUDA_ERROR_NOT_INITIALIZED
+assert ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == not_initialised
+
+import torch
+find_accelerators(Environment.here(), timeout=30.0)
+assert not torch.cuda.is_initialized()
+torch.cuda.init()
+by_torch = LoadedFinder().find(Environment.here(), timeout=30.0)
+assert [(one.name, one.capability) for one in by_torch] == [(one.name, one.capability) for one in found]
+assert all(0.9 < mine.memory_bytes / its.memory_bytes <= 1 for mine, its in zip(by_torch, found, strict=True))
+"""
+
+
+def test_all_ways_tell_the_same_and_cuda_is_not_started():
+    """The driver itself says that nobody has initialised it; afterwards torch names the same cards."""
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
