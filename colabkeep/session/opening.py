@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from colabkeep._engine.checkpointer import Checkpointer
@@ -29,7 +29,7 @@ from colabkeep.vocabulary.errors import (
     StoreBusy,
     UsageError,
 )
-from colabkeep.vocabulary.events import CheckpointSetAside, Event, Noted, Restored, RestoredInexactly
+from colabkeep.vocabulary.events import CheckpointSetAside, Event, MachineGiven, Noted, Restored, RestoredInexactly
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import KeepBest, RetentionPolicy, SavePolicy
 from colabkeep.vocabulary.progress import Progress
@@ -46,9 +46,9 @@ class RunSpec:
     """Everything a run is made of, found and wired by `colabkeep.api`.
 
     `parts` are the user's objects by part name, in the order in which they are restored. `max_time`:
-    seconds of this session, None for no limit; `deadline`: when the machine goes, if that is known. `loader`, if known
-    at the start, is checked against the checkpoint before anything is touched. `best` is None when nothing is
-    monitored. `closes_store`: the store was opened for this run, and is closed with it.
+    seconds of this session, None for no limit; `deadline`: when the machine goes, if that is known; `machine`: which
+    one it is. `loader`, if known at the start, is checked against the checkpoint before anything is touched. `best` is
+    None when nothing is monitored. `closes_store`: the store was opened for this run, and is closed with it.
     `settings`: what the user may change from session to session without changing a bit; a change is told.
     """
 
@@ -64,6 +64,7 @@ class RunSpec:
     seed: int = 0
     max_time: float | None = None
     deadline: Deadline | None = None
+    machine: MachineGiven | None = None
     loader: object | None = None
     observers: tuple[Callable[[Event], None], ...] = ()
     closes_store: bool = False
@@ -114,6 +115,9 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     repository = Repository(spec.store, spec.name)
     session = secrets.token_hex(4)
     about = {"host": socket.gethostname(), "pid": os.getpid(), "started": spec.clock.time()}
+    if spec.machine is not None:
+        about["machine"] = asdict(spec.machine)
+        events.append(spec.machine)
     lock = _lock(spec, about)
     try:
         spec.store.sweep(spec.name)

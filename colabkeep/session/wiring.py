@@ -12,6 +12,7 @@ from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import Home
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.deadline import find_deadline
+from colabkeep.session.machine import this_machine
 from colabkeep.session.opening import RunSpec
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
@@ -119,7 +120,8 @@ def wire_run(arguments: RunArguments) -> RunSpec:
     clock = SystemClock()
     max_time = _seconds("max_time", arguments.max_time)
     limit = _seconds("session_limit", arguments.session_limit)
-    deadline = find_deadline(Environment.here(), clock, limit=limit, may_end=max_time is None)
+    here = Environment.here()
+    deadline = find_deadline(here, clock, limit=limit, may_end=max_time is None)
     store = find_store(arguments.storage)
     return RunSpec(
         name=arguments.run_name,
@@ -134,6 +136,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
         seed=arguments.seed,
         max_time=max_time,
         deadline=deadline,
+        machine=this_machine(here),
         clock=clock,
         observers=arguments.observers,
     )

@@ -18,6 +18,7 @@ __all__ = [
     "DeadlineNear",
     "EpochDone",
     "Event",
+    "MachineGiven",
     "MetricsLogged",
     "Noted",
     "Pruned",
@@ -43,6 +44,15 @@ class RunStarted:
     session: str
     storage: str
     promise: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineGiven:
+    """The machine of this session: the platform's name, which variety of it, and its accelerators by name."""
+
+    platform: str
+    kind: str
+    accelerators: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +195,7 @@ class RunStopped:
 
 Event: TypeAlias = (
     RunStarted
+    | MachineGiven
     | Restored
     | RestoredInexactly
     | CheckpointSetAside

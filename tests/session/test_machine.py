@@ -1,0 +1,74 @@
+"""Which machine a session was given is kept with the run, for the next session to know."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from colabkeep._engine.repository import Repository
+from colabkeep.session.machine import earlier_cards, this_machine
+from colabkeep.session.run import Run
+from colabkeep.session.wiring import RunArguments, wire_run
+from colabkeep.stores import open_store
+from colabkeep.testing.nvidia import fake_nvidia_smi
+from colabkeep.testing.platforms import fake_kaggle
+from colabkeep.vocabulary.events import Event, MachineGiven
+from colabkeep.vocabulary.sealed import seal
+
+
+def session(folder: Path, *cards: str) -> list[Event]:
+    """One short session on a machine with these cards."""
+    events: list[Event] = []
+    words = RunArguments(
+        run_name="r", objects={"model": nn.Linear(1, 1)}, storage=folder, save_every=None, observers=(events.append,)
+    )
+    machine = MachineGiven(platform="colab", kind="hosted", accelerators=cards)
+    with Run(replace(wire_run(words), machine=machine)) as run:
+        for _ in run.epochs(run.progress.epoch + 1):
+            for _batch in run.batches([0]):
+                run.step()
+    return events
+
+
+def test_the_cards_of_the_last_sessions_are_known_to_the_next(tmp_path: Path) -> None:
+    """The latest last, and a session without a card counts for nothing."""
+    for cards in (["Tesla T4"], ["Tesla K80", "Tesla K80"], [], ["Tesla P4"]):
+        session(tmp_path, *cards)
+    assert earlier_cards(Repository(open_store(tmp_path), "r")) == ("Tesla T4", "Tesla K80", "Tesla P4")
+
+
+def test_observers_and_the_journal_hear_which_machine_came(tmp_path: Path) -> None:
+    """So that a report can say which session had which card."""
+    given = [event for event in session(tmp_path, "Tesla T4") if isinstance(event, MachineGiven)]
+    assert given == [MachineGiven(platform="colab", kind="hosted", accelerators=("Tesla T4",))]
+    lines = [line for file in (tmp_path / "r/journal").iterdir() for line in file.read_text().splitlines()]
+    noted = [record for line in lines if (record := json.loads(line)).get("event") == "MachineGiven"]
+    assert [(record["platform"], record["accelerators"]) for record in noted] == [("colab", ["Tesla T4"])]
+
+
+@pytest.mark.parametrize("machine", [None, [], "Tesla T4", {"accelerators": "Tesla T4"}, {"accelerators": [7]}, {}])
+def test_a_lease_of_another_form_tells_nothing(tmp_path: Path, machine: object) -> None:
+    """Written by an older version or by a stranger: no card, and no error."""
+    session(tmp_path, "Tesla T4")
+    record = {"session": "0badf00d", "fence": 2, "machine": machine}
+    (tmp_path / "r/lease/000002-0badf00d.json").write_bytes(seal(record))
+    assert earlier_cards(Repository(open_store(tmp_path), "r")) == ("Tesla T4",)
+
+
+def test_a_run_that_is_new_has_no_earlier_cards(tmp_path: Path) -> None:
+    """Nothing is there to be read, and nothing is written for asking."""
+    assert earlier_cards(Repository(open_store(tmp_path / "new"), "r")) == ()
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_machine_is_seen_as_the_check_sees_it(tmp_path: Path) -> None:
+    """The platform by its name and variety, the cards by theirs."""
+    with fake_kaggle(tmp_path, run_type="Batch") as machine:
+        fake_nvidia_smi(machine.root / "usr/bin", ["Tesla T4", "Tesla T4"])
+        here = machine.environment
+        given = this_machine(replace(here, environ={**here.environ, "PATH": "/usr/bin"}))
+    assert given == MachineGiven(platform="kaggle", kind="batch", accelerators=("Tesla T4", "Tesla T4"))
