@@ -186,7 +186,8 @@ class Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStopped:
-    """The session ended. `reason`: "finished", "max_time", "session_end", "max_steps", "sigterm", "interrupt", "error", "left"."""
+    """The session ended. `reason`: "finished", "max_time", "session_end" (of the machine), "max_steps", "sigterm",
+    "interrupt", "error", "left"."""
 
     reason: str
     progress: Progress

@@ -276,6 +276,24 @@ def test_the_folder_of_the_notebook_may_be_gone(tmp_path):
     assert "keep" in done.stdout
 
 
+def test_what_hangs_does_not_hold_up_the_end_of_the_process(tmp_path, silent):
+    """A thread stuck in a dead mount is left behind: the program ends by itself, with its own status."""
+    silent(tmp_path / "proc/uptime")
+    program = f"""
+from pathlib import Path
+from colabkeep.session.check.facts import gather
+from colabkeep.session.clock import SystemClock
+from colabkeep.vocabulary.environment import Environment
+root = Path({str(tmp_path)!r})
+print(gather(Environment(environ={{}}, root=root, folder=root), SystemClock(), patience=0.5).untold)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the session's time (no answer in time)" in done.stdout
+
+
 @pytest.mark.parametrize(
     "words", [{"probe": "yes"}, {"previous": "Tesla K80"}, {"previous": [1]}, {"previous": None}], ids=str
 )

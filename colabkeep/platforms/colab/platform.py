@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from colabkeep.platforms._front import front_end
 from colabkeep.platforms.base import Home, Menus, SessionLimits
-from colabkeep.platforms.colab.frontend import why_unreachable
 from colabkeep.platforms.colab.homes import find_home
-from colabkeep.platforms.colab.mounting import mount_drive
-from colabkeep.platforms.colab.secrets import find_secret
 from colabkeep.platforms.colab.service import limits_of, menus_of
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import MountError
@@ -52,6 +49,10 @@ class ColabPlatform:
         return find_home(environment, self.kind(environment))
 
     def mount(self, environment: Environment, *, timeout: float) -> Home:
+        # What asking takes is loaded when somebody asks: detection is to be quick.
+        from colabkeep.platforms.colab.frontend import why_unreachable
+        from colabkeep.platforms.colab.mounting import mount_drive
+
         kind = self.kind(environment)
         if kind == "enterprise":
             return self._given(environment)
@@ -80,4 +81,6 @@ class ColabPlatform:
         return menus_of(self.kind(environment))
 
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
+        from colabkeep.platforms.colab.secrets import find_secret
+
         return find_secret(environment, name, timeout)

@@ -25,10 +25,10 @@ _ENTERPRISE_LIMITS = SessionLimits(
 _LOCAL_LIMITS = SessionLimits(max_seconds=None, source="a machine of your own sets no limit", confidence="high")
 
 _HOSTED_MENUS = Menus(
-    enable="Runtime > Change runtime type > Hardware accelerator: T4 GPU > Save, then run the notebook from the top",
+    enable="Runtime > Change runtime type > Hardware accelerator: T4 GPU > Save, then run the notebook from the top.",
     reconnect="Runtime > Disconnect and delete runtime > Yes, then Connect (top right), and run the notebook "
-    "from the top",
-    switch="Runtime > Change runtime type > another hardware accelerator > Save, then run the notebook from the top",
+    "from the top.",
+    switch="Runtime > Change runtime type > another hardware accelerator > Save, then run the notebook from the top.",
     # googlecolab/colabtools #5566 (2025-09) for the free ones, the option lists of google-colab-cli (2026-07)
     # and colab-vscode (2026-08) for the others. The free GPUs of 2019-22 (K80, P4, P100) were drawn by chance.
     offered="free: T4 GPU and TPU v5e-1, when there are any; with compute units also L4, G4, A100 and H100 GPUs and "
@@ -37,14 +37,14 @@ _HOSTED_MENUS = Menus(
 )
 _ENTERPRISE_MENUS = Menus(
     enable="Google Cloud console > Colab Enterprise > Runtime templates > New template with an accelerator, "
-    "then in the notebook: Connect > Connect to a runtime > that template",
-    reconnect="Google Cloud console > Colab Enterprise > Runtimes > Delete, then Connect in the notebook",
-    switch="Google Cloud console > Colab Enterprise > Runtime templates > New template with another accelerator",
+    "then in the notebook: Connect > Connect to a runtime > that template.",
+    reconnect="Google Cloud console > Colab Enterprise > Runtimes > Delete, then Connect in the notebook.",
+    switch="Google Cloud console > Colab Enterprise > Runtime templates > New template with another accelerator.",
     offered="the GPUs of the project's region and quota; none is free",
 )
 _LOCAL_MENUS = Menus(
-    enable="stop the container and start it with the machine's GPUs: docker run --gpus=all …, "
-    "then Connect > Connect to a local runtime",
+    enable="Stop the container and start it with the machine's GPUs: docker run --gpus=all …, "
+    "then Connect > Connect to a local runtime.",
     offered="the GPUs of the machine that runs the container",
 )
 

@@ -80,6 +80,7 @@ def test_the_modules_come_and_go(tmp_path):
         if import_module("importlib.util").find_spec("google.auth") is not None:
             assert import_module("google.auth.exceptions").DefaultCredentialsError
     assert {name for name in sys.modules if name.startswith("google.colab")} == before
+    assert not hasattr(import_module("google"), "colab")
     with pytest.raises(ImportError):
         import_module("google.colab.drive")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -129,7 +130,7 @@ def test_a_child_process_does_not_ask(machine):
         ({"on_import": raising(RuntimeError("broken pip"))}, "RuntimeError: broken pip", "Restart session"),
         ({"on_import": raising(ModuleNotFoundError("No module named 'google.colab'"))}, "cannot be", "Restart session"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
 def test_each_failure_has_its_own_next_click(machine, platform, words, problem, remedy):
     """What Colab raises for it, or does not raise, becomes a sentence and what to do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -44,7 +45,7 @@ def test_a_secret_of_the_page_is_had(machine, platform):
         ({"kind": "process"}, "program of its own", "os.environ['HF_TOKEN']"),
         ({"on_import": raising(SyntaxError("broken pip"))}, "SyntaxError: broken pip", "Restart session"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
 def test_each_reason_has_its_own_next_click(machine, platform, words, problem, remedy):
     """Not there, not granted, empty, no answer, an error, no page, a broken package."""
