@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from colabkeep._engine.codec import decode_part
-from colabkeep._engine.committer import PRUNING
 from colabkeep._engine.journal import SEGMENT_FILE, read_segment
 from colabkeep._engine.lease import LEASE_FILE
 from colabkeep._engine.packs import read_layout
+from colabkeep._engine.pruning import PRUNING
 from colabkeep._engine.reading import SMALL, read_up_to, sha256_of_stream
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, ObjectNotFound, StoreError

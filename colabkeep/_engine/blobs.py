@@ -9,7 +9,7 @@ from itertools import repeat
 
 from colabkeep._engine.packs import Extent, Pack, read_layout, unpack
 from colabkeep._engine.reading import read_exactly, sha256_of_stream
-from colabkeep.stores.base import Store
+from colabkeep.stores.base import Receipt, Store
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NameTaken, ObjectNotFound
 from colabkeep.vocabulary.manifest import BlobRef
 from colabkeep.vocabulary.state import HostTensor
@@ -26,10 +26,17 @@ class Blobs:
         self._store = store
         self._folder = f"{run}/blobs"
         self._trusted: set[str] = set()  # files whose bytes this session wrote or hashed
+        self._looked = False
+        self.known: set[str] = set()  # files that were there when it was first looked, and those written since
+        self._receipts: dict[str, Receipt] = {}  # object name → receipt, of what was written since it was asked last
 
     def present(self) -> dict[str, int]:
         """File → size in bytes."""
-        return {entry.name[len(self._folder) + 1 :]: entry.size for entry in self._store.list(self._folder)}
+        found = {entry.name[len(self._folder) + 1 :]: entry.size for entry in self._store.list(self._folder)}
+        if not self._looked:
+            self._looked = True
+            self.known |= found.keys()
+        return found
 
     def read(self, blob: BlobRef, id: str) -> dict[str, HostTensor]:
         """The tensors of one blob, its size and digest checked; views of one fresh buffer.
@@ -116,8 +123,9 @@ class Blobs:
         for name in (pack.sha256, f"{pack.sha256}-{session}"):
             blob = BlobRef(sha256=pack.sha256, size=pack.size, file=f"{name}.safetensors")
             if blob.file not in present:
+                self.known.add(blob.file)  # first: what fails may have been stored all the same
                 with suppress(NameTaken):  # the listing is older, or lags
-                    self._store.put(self._name(blob.file), pack)
+                    self._receipts[self._name(blob.file)] = self._store.put(self._name(blob.file), pack)
                     self._trusted.add(blob.file)
                     return blob, pack.size
             if self._good(blob):
@@ -127,14 +135,21 @@ class Blobs:
             remedy="This storage changes what it is given: choose another with storage=….",
         )
 
+    def new_receipts(self) -> dict[str, Receipt]:
+        """Of what this session wrote since it was asked last, by object name."""
+        receipts, self._receipts = self._receipts, {}
+        return receipts
+
     def distrust(self, blob: BlobRef) -> None:
         """Its bytes are not what they were: hash them before they are referenced again."""
         self._trusted.discard(blob.file)
+        self._receipts.pop(self._name(blob.file), None)
 
     def delete(self, file: str) -> None:
         """Remove one file."""
         self._store.delete(self._name(file))
         self._trusted.discard(file)
+        self._receipts.pop(self._name(file), None)
 
     def _good(self, blob: BlobRef) -> bool:
         if blob.file not in self._trusted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from colabkeep._engine.committer import Committer, Shot
 from colabkeep._engine.writer import Writer
@@ -17,6 +17,7 @@ __all__ = ["Checkpointer"]
 
 _FIRST_RETRY = 15.0  # seconds after a failed save; doubled with each further failure
 _LAST_RETRY = 600.0
+_LAST_WORDS = 10.0  # seconds for the end of the journal, where the storage has kept up so far
 
 
 class Checkpointer:
@@ -37,6 +38,7 @@ class Checkpointer:
         self._failures = 0
         self._retry_at: float | None = None
         self.saved: Progress | None = None  # what the newest committed checkpoint of this session holds
+        self.ledger = committer.ledger
         self.longest = 0.0  # seconds that the longest save of this session took, from the copy to the commit
         self.waiting: str | None = None  # the reason of a save that waits for the writer
 
@@ -49,6 +51,12 @@ class Checkpointer:
     def busy(self) -> bool:
         """Is a save in flight?"""
         return self._writer.busy
+
+    def begin(self, zero: float) -> None:
+        """Training begins. `zero` is when the run would have begun without a break, in seconds of `monotonic`."""
+        self.ledger.zero = zero
+        if self.ledger.waiting:  # what it came from may be on this machine only
+            self._writer.start()
 
     def due(self, now: float) -> str | None:
         """Is there a save to make up for: one that waited for the writer, or one that failed?"""
@@ -73,6 +81,7 @@ class Checkpointer:
         self.waiting = self._retry_at = None
         started = self._clock.monotonic()
         capture = self._framework.capture(parts)
+        self.ledger.captured(progress)
         self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
         shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))
         self._writer.submit(lambda: self._work(shot, started))
@@ -107,8 +116,9 @@ class Checkpointer:
         seconds, write the rest of the journal. True when every checkpoint is where it should be."""
         self._writer.close()
         there = self._committer.catch_up(patience)
-        self._chore()  # on this thread, now that the writer's has ended: the committer is used by one at a time
-        return there
+        # On this thread, now that the writer's has ended: one at a time uses the committer.
+        self._guarded(self._committer.finish)
+        return there and self._committer.catch_up(_LAST_WORDS)
 
     def _work(self, shot: Shot, started: float) -> None:
         try:
@@ -120,10 +130,15 @@ class Checkpointer:
             self.longest = max(self.longest, self._clock.monotonic() - started)
             self._failure = None
             self._failures = 0
+        finally:
+            self.ledger.released()
 
     def _chore(self) -> bool:
+        return self._guarded(self._committer.tidy)
+
+    def _guarded(self, work: Callable[[], bool]) -> bool:
         try:
-            return self._committer.tidy()
+            return work()
         except BaseException as error:  # noqa: BLE001  # as above
             self._failure = error
             return False

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from colabkeep._engine.codec import encode_parts
+from colabkeep._engine.governor import Governor
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import Lease
+from colabkeep._engine.ledger import Ledger
+from colabkeep._engine.pruning import PRUNING, Pruner
 from colabkeep._engine.repository import Repository
 from colabkeep._version import __version__
-from colabkeep.stores.base import Receipt
 from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.errors import CheckpointDamaged, StoreError
-from colabkeep.vocabulary.events import Event, Noted, Pruned, RungReached, SaveCommitted, StoreDegraded
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, StoreError, StoreFull
+from colabkeep.vocabulary.events import Event, Noted, Pruned, SaveCommitted, StoreDegraded
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Capture, Snapshot
 
-__all__ = ["PRUNING", "Committer", "Identity", "Shot"]
-
-PRUNING = "Pruning"
-"""The journal's word for what is about to be pruned; `Pruned` is told when that is done."""
+__all__ = ["Committer", "Identity", "Shot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +63,16 @@ class Committer:
         self._repository: Repository = lease.repository
         self._lease = lease
         self._journal = journal
-        self._retention = retention
         self._clock = clock
         self._identity = identity
         self._say = say
+        self._governor = Governor(retention, clock, say)
+        self.ledger = Ledger(self._repository.store, self._repository.run, clock)
+        self._pruner = Pruner(self._repository, self.ledger, self._governor)
         self.newest: str | None = identity.parent
-        self._last: Manifest | None = None
         self._degraded: str | None = None
-        self._receipts: deque[tuple[str, Receipt]] = deque()  # manifests below the store's top rung
+        self._leaving = False
+        self._saved = False  # has this session committed anything? Before that, nothing is its to delete
         self._untidy = False  # has anything been committed or arrived since the last pruning that succeeded?
 
     def commit(self, shot: Shot) -> Manifest:
@@ -89,11 +89,15 @@ class Committer:
             manifest, written = self._store(shot, snapshot)
             self._lease.check()
             receipt = self._repository.commit(manifest)
+        except StoreFull:
+            self._make_room()
+            raise
         finally:
             snapshot.release()
+        self._governor.full = False
+        self._saved = True
         self.newest = manifest.id
-        self._last = manifest
-        self._receipts.append((manifest.id, receipt))
+        self.ledger.add(manifest, {**self._repository.blobs.new_receipts(), receipt.name: receipt})
         self._untidy = True
         self._say(
             SaveCommitted(
@@ -110,8 +114,8 @@ class Committer:
         return manifest
 
     def tidy(self) -> bool:
-        """Ask how durable the newest are, close the journal's segment, then prune. A store's failure is
-        only noted: the checkpoint stands. Returns whether anything is still on its way.
+        """Ask how durable the newest are; if anything has come of that or of a save, close the journal's segment and
+        prune. A store's failure is only noted: the checkpoint stands. Returns whether anything is still on its way.
 
         The journal says what will be pruned before it is gone, so that an audit can tell it from what was lost.
 
@@ -120,21 +124,37 @@ class Committer:
         """
         self._tell_degraded()
         try:
-            self._confirm()
-            doomed = self._doomed() if self._untidy else []  # it lists, which a remote store makes dear
+            self._ask()
+            last = self._last()
+            doomed = self._doomed(last)
             if doomed:
                 self._lease.check()
                 ids = [manifest.id for manifest in doomed]
                 self._journal.add({"at": self._clock.time(), "event": PRUNING, "checkpoints": ids})
             try:
-                self._journal.write()
+                if self._untidy or self._leaving:  # else each word of a long wait would become a file
+                    self._journal.write()
             finally:  # a full store is no reason not to make room
-                self._prune(doomed)
+                if doomed and last is not None:
+                    self._pruner.remove(doomed, last)
+                    self._say(Pruned(checkpoints=tuple(manifest.id for manifest in doomed)))
             self._untidy = False
         except (StoreError, CheckpointDamaged) as error:
             self._say(Noted(text=f"Tidying up after a save waits for the next one: {error.problem}"))
             return False
-        return bool(self._receipts)
+        finally:
+            for event in self.ledger.news(last=self._leaving):
+                self._say(event)
+        return self.ledger.waiting
+
+    def finish(self) -> bool:
+        """Tidy up for the last time: what the journal still holds is written in any case.
+
+        Raises:
+            RunTakenOver: as `tidy`.
+        """
+        self._leaving = True
+        return self.tidy()
 
     def catch_up(self, seconds: float) -> bool:
         """Let slower storage catch up, for a bounded time. True when all is where it should be."""
@@ -178,34 +198,24 @@ class Committer:
         )
         return manifest, written
 
-    def _confirm(self) -> None:
-        top = self._repository.store.properties.top_rung
-        for _ in range(len(self._receipts)):
-            id, before = self._receipts[0]
-            receipt = self._repository.store.confirm(before)  # when it raises, this one is asked for again
-            self._receipts.popleft()
-            if receipt.rung != before.rung or receipt.rung == top:
-                self._untidy = True
-                self._say(RungReached(checkpoint=id, rung=receipt.rung))
-            if receipt.rung != top:
-                self._receipts.append((id, receipt))
+    def _ask(self) -> None:
+        moved = self.ledger.ask()
+        self._untidy |= bool(moved)
+        for event in moved:
+            self._say(event)
 
-    def _doomed(self) -> list[Manifest]:
-        if self._last is None:
-            return []
-        last = self._last
-        candidates = self._repository.manifests(self._repository.ids() - self._repository.aside())
-        # Only this line of sessions: what an abandoned line or a zombie wrote is not ours to delete.
-        manifests = [other for other in candidates if last.continues(other)]
-        below = {id for id, _ in self._receipts}
-        # Never the last one on the top rung: until a newer one arrives there, it is all that a lost machine leaves.
-        arrived = [manifest.id for manifest in manifests if manifest.id not in below]
-        spared = {last.id, *arrived[-1:]}
-        return [manifest for manifest in self._retention.doomed(manifests) if manifest.id not in spared]
+    def _make_room(self) -> None:
+        self._governor.full = True
+        self._untidy = True
+        self.tidy()
 
-    def _prune(self, doomed: list[Manifest]) -> None:
-        if doomed:
-            self._repository.remove(doomed)
-            ids = tuple(manifest.id for manifest in doomed)
-            self._receipts = deque(entry for entry in self._receipts if entry[0] not in ids)  # they arrive no more
-            self._say(Pruned(checkpoints=ids))
+    def _last(self) -> Manifest | None:
+        """The newest checkpoint of this session, or the one that it came from."""
+        try:
+            return None if self.newest is None else self._repository.manifest(self.newest)
+        except CheckpointError:
+            return None
+
+    def _doomed(self, last: Manifest | None) -> list[Manifest]:
+        may = self._untidy and (self._saved or self._governor.full)  # it lists, which a remote store makes dear
+        return self._pruner.doomed(last) if may and last is not None else []

@@ -7,7 +7,7 @@ the commit. Manifests go before the blobs that only they named.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from colabkeep._engine.blobs import Blobs, damaged
@@ -46,6 +46,10 @@ class Repository:
     def ids(self) -> set[str]:
         """The ids of all checkpoints, usable or not."""
         return self._ids_in("checkpoints")
+
+    def known_ids(self) -> set[str]:
+        """The same, with what this session wrote or read: a listing may lag behind that."""
+        return self.ids() | self._manifests.keys()
 
     def aside(self) -> set[str]:
         """The ids of checkpoints that were found damaged and set aside."""
@@ -89,6 +93,16 @@ class Repository:
                 continue  # found and reported where it matters: on resume and by `verify`
         return sorted(found, key=lambda manifest: manifest.order)
 
+    def lost(self, manifest: Manifest) -> list[BlobRef]:
+        """The blobs of a checkpoint that are not there, as far as a listing can tell; none if it cannot."""
+        if self.store.properties.lists_lag:
+            return []
+        try:
+            present = self.blobs.present()
+        except StoreError:
+            return []  # whoever asks has other reasons to rely on them
+        return [blob for blob in manifest.blobs if present.get(blob.file) != blob.size]
+
     def load(self, manifest: Manifest, parts: Iterable[str] | None = None) -> dict[str, Tree]:
         """Read and verify the blobs of a checkpoint (those that `parts` need; all by default).
 
@@ -127,7 +141,7 @@ class Repository:
             )
         Manifest.from_bytes(text, id=manifest.id)  # what cannot be read back must not become the newest checkpoint
         receipt = self.store.put(name, BytesSource(text))
-        lost = self._lost(manifest)
+        lost = self.lost(manifest)
         if lost:
             self.store.delete(name)
             for blob in lost:
@@ -165,26 +179,14 @@ class Repository:
         if id in self.aside():
             self.store.delete(f"{self.run}/aside/{id}.json")
 
-    def remove(self, doomed: Sequence[Manifest]) -> None:
-        """Delete checkpoints: their manifests first, then the blobs that nothing else may need.
+    def delete_manifest(self, id: str) -> None:
+        """The checkpoint does not exist any more; its blobs stay.
 
         Raises:
-            CheckpointDamaged: a mark in `aside/` cannot be read, so that it is not known what it protects;
-                nothing was deleted.
-            StoreError: the store failed; what was not deleted stays for the next time.
+            StoreError: the store failed.
         """
-        protected = self._protected_by_marks()  # first: a damaged mark stops everything
-        for manifest in doomed:
-            self._manifests.pop(manifest.id, None)
-            self.store.delete(f"{self.run}/checkpoints/{manifest.id}.json")
-        ids = self.ids() | self._manifests.keys()  # a listing may lag behind what this session wrote
-        kept = self.manifests(ids)
-        protected |= {blob.file for manifest in kept for blob in manifest.blobs}
-        candidates: set[str] = {blob.file for manifest in doomed for blob in manifest.blobs}
-        if len(kept) == len(ids):  # else a manifest that cannot be read may name any of the others
-            candidates |= set(self.blobs.present())
-        for file in sorted(candidates - protected):
-            self.blobs.delete(file)
+        self._manifests.pop(id, None)
+        self.store.delete(f"{self.run}/checkpoints/{id}.json")
 
     def open_run(self, created: float, run_id: str) -> None:
         """Write `run.json` if this run is new; else see that this version may work on it.
@@ -218,7 +220,12 @@ class Repository:
                 remedy="Nothing was deleted; `colabkeep verify` shows the whole run.",
             ) from error
 
-    def _protected_by_marks(self) -> set[str]:
+    def protected_by_marks(self) -> set[str]:
+        """The blobs that marks in `aside/` keep for whoever wants to rescue what was found damaged.
+
+        Raises:
+            CheckpointDamaged: a mark cannot be read.
+        """
         found: set[str] = set()
         for id in self.aside():
             protects = self.sealed_record(f"aside/{id}.json").get("protects")
@@ -226,15 +233,6 @@ class Repository:
                 raise damaged(id, f"the mark aside/{id}.json does not say what it protects")
             found.update(map(str, protects))
         return found
-
-    def _lost(self, manifest: Manifest) -> list[BlobRef]:
-        if self.store.properties.lists_lag:
-            return []
-        try:
-            present = self.blobs.present()
-        except StoreError:
-            return []  # all was written; only this second look failed
-        return [blob for blob in manifest.blobs if present.get(blob.file) != blob.size]
 
     def _ids_in(self, folder: str) -> set[str]:
         names = (name.removesuffix(".json") for name in self.files(folder) if name.endswith(".json"))

@@ -21,6 +21,8 @@ from colabkeep.vocabulary.state import Tree
 
 __all__ = ["Loaded", "load_best", "load_id", "load_newest", "newest_first"]
 
+_PAUSES = (0.5, 2.0, 8.0)  # seconds between attempts to read a checkpoint from a store that fails for a moment
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
@@ -34,24 +36,32 @@ def newest_first(repository: Repository) -> list[str]:
     """All checkpoint ids, the newest first; needs listings only, whatever their number.
 
     A later session's checkpoints come before an earlier session's, whatever their steps: after a walk
-    back, or beside a zombie, the line that the last session continued is the run's.
+    back, or beside a zombie, the line that the last session continued is the run's. The order is that of
+    `Manifest.order`.
     """
     fence_of = fences(repository)
 
-    def age(id: str) -> tuple[int, int, int]:
+    def age(id: str) -> tuple[int, str, int, int]:
         match = CHECKPOINT_ID.fullmatch(id)
         step, session, ordinal = match.groups() if match else ("0", "", "0")
-        return fence_of.get(session, 0), int(step), int(ordinal or 0)
+        return fence_of.get(session, 0), session, int(step), int(ordinal or 0)
 
     return sorted(repository.ids(), key=age, reverse=True)
 
 
-def load_newest(repository: Repository, said: Callable[[str, str], None], *, marking: bool = True) -> Loaded | None:
+def load_newest(
+    repository: Repository,
+    said: Callable[[str, str], None],
+    *,
+    marking: bool = True,
+    sleep: Callable[[float], None] = lambda _: None,
+) -> Loaded | None:
     """The newest checkpoint that is whole, or None if the run has none at all.
 
     `said` is called with (id, why) for each one walked past. Damaged ones are set aside until they are found
     whole again (a mount may have been half there), unless `marking` is False (a reader that does not hold the run's
-    lock: a training may be pruning under its hands). One that the store only failed to read is tried again next time.
+    lock: a training may be pruning under its hands). One that the store only failed to read is tried a few times, with
+    a `sleep` of so many seconds between: going on from an older one would give up what was trained since.
 
     Raises:
         NoUsableCheckpoint: there are some, and none can be used.
@@ -59,7 +69,7 @@ def load_newest(repository: Repository, said: Callable[[str, str], None], *, mar
     reasons = []
     for id in newest_first(repository):
         try:
-            loaded = _load(repository, id)
+            loaded = _load_patiently(repository, id, sleep)
             if marking:
                 repository.clear_mark(id)
             return loaded
@@ -118,6 +128,17 @@ def _set_aside(repository: Repository, id: str, reason: str, said: Callable[[str
         repository.set_aside(id, reason)
     except StoreError as error:  # a full or read-only store must not keep training from going on
         said(id, f"it could not be marked as damaged, so a later session may prune it: {error.problem}")
+
+
+def _load_patiently(repository: Repository, id: str, sleep: Callable[[float], None]) -> Loaded:
+    for pause in _PAUSES:
+        try:
+            return _load(repository, id)
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            sleep(pause)
+    return _load(repository, id)
 
 
 def _load(repository: Repository, id: str) -> Loaded:

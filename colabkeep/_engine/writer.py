@@ -29,15 +29,18 @@ class Writer:
         """Is a job waiting or running?"""
         return self._job is not None
 
+    def start(self) -> None:
+        """Begin with the chore, before there is any job."""
+        with self._changed:
+            if not self._closing:
+                self._start()
+
     def submit(self, job: Callable[[], None]) -> None:
         """Run `job` soon. The caller has seen that the writer is not busy."""
         with self._changed:
             if self._job is not None or self._closing:
                 raise RuntimeError("the writer is busy or closed")
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="colabkeep-writer", daemon=True)
-                thread.start()  # raises where no more threads are to be had: then nothing was submitted
-                self._thread = thread
+            self._start()  # raises where no more threads are to be had: then nothing was submitted
             self._job = job
             self._changed.notify_all()
 
@@ -53,6 +56,12 @@ class Writer:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="colabkeep-writer", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):  # only Linux has priorities per thread

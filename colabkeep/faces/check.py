@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from colabkeep.faces.lines import duration
 from colabkeep.faces.tables import Record, plain, size_text
 from colabkeep.hardware.precision import advised_precision
 from colabkeep.session.check.checkup import Checkup, check_up
 from colabkeep.session.check.facts import MAIN, Device, best_gpu
 from colabkeep.session.clock import SystemClock
+from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["Report", "examine"]
@@ -114,10 +114,10 @@ class Report:
         time = self.checkup.facts.session
         if time is None or (time.left_seconds is None and time.limit_seconds is None):
             return ""
-        used = "" if time.used_seconds is None else f"{duration(time.used_seconds)} used, "
+        used = "" if time.used_seconds is None else f"{duration_text(time.used_seconds)} used, "
         left = time.limit_seconds if time.left_seconds is None else time.left_seconds
         word = "in all" if time.left_seconds is None else "left"
-        return f"Session: {used}at most {duration(left or 0.0)} {word} ({time.confidence} confidence)."
+        return f"Session: {used}at most {duration_text(left or 0.0)} {word} ({time.confidence} confidence)."
 
     def _settings(self) -> Iterator[str]:
         facts, words = self.checkup.facts, []

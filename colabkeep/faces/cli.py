@@ -13,13 +13,16 @@ from typing import TextIO
 from colabkeep._version import __version__
 from colabkeep.faces import export, reports, tables
 from colabkeep.session.catalogue import find_run, run_names
+from colabkeep.session.clock import SystemClock
+from colabkeep.session.pruning import plan_prune, prune
 from colabkeep.session.weights import choose
-from colabkeep.session.wiring import find_store
+from colabkeep.session.wiring import find_store, prune_policy
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
     CheckpointNotFound,
     ColabKeepError,
     NoUsableCheckpoint,
+    RunBusy,
     StoreError,
     UsageError,
 )
@@ -35,6 +38,7 @@ exit status:
     3  there is no such run or checkpoint
     4  the storage failed
     5  something is needed that is not here: a newer colabkeep, a package, more memory
+    6  the run is being trained right now
   130  interrupted
   141  whoever read the output went away
 """
@@ -44,6 +48,7 @@ _STATUS: tuple[tuple[type[ColabKeepError], int], ...] = (
     (UsageError, 2),
     (CheckpointNotFound, 3),
     (StoreError, 4),
+    (RunBusy, 6),
     (ColabKeepError, 5),
 )
 
@@ -105,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     verify = _command(commands, "verify", _verify)
     verify.add_argument("run", nargs="?", help="the run's name (default: all runs)")
     _add_export(_command(commands, "export", _export))
+    _add_prune(_command(commands, "prune", _prune))
     doctor = commands.add_parser("doctor", help=_doctor.__doc__, description=_doctor.__doc__)
     doctor.add_argument("--json", action="store_true", help="print one JSON object, errors too")
     doctor.add_argument("--probe", action="store_true", help="where it is in doubt, try the GPU (may take a minute)")
@@ -115,6 +121,10 @@ def _parser() -> argparse.ArgumentParser:
     gpus = commands.add_parser("gpus", help=_gpus.__doc__, description=_gpus.__doc__)
     gpus.add_argument("--json", action="store_true", help="print one JSON object, errors too")
     gpus.set_defaults(command=_gpus)
+    auth = commands.add_parser("auth", help=_auth.__doc__, description=_auth.__doc__)
+    auth.add_argument("--json", action="store_true", help="errors too as one JSON object; the secret always is one")
+    import_module("colabkeep.faces.auth").add_arguments(auth)
+    auth.set_defaults(command=_auth)
     demo = commands.add_parser("demo", help=_demo.__doc__, add_help=False)
     demo.set_defaults(command=_demo, json=False)
     return parser
@@ -140,6 +150,16 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--monitor", default="val_loss", help="the metric that says which is best (default: val_loss)")
     parser.add_argument("--mode", choices=("min", "max"), default="min", help="is less of it better, or more?")
     parser.add_argument("--force", action="store_true", help="replace a file that exists")
+
+
+def _add_prune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the run's name")
+    parser.add_argument("--keep-last", type=int, default=2, metavar="N", help="the newest N stay (default: 2)")
+    parser.add_argument("--keep-best", type=int, default=1, metavar="N", help="the best N stay (default: 1)")
+    parser.add_argument("--monitor", default="val_loss", help="the metric that says which is best (default: val_loss)")
+    parser.add_argument("--mode", choices=("min", "max"), default="min", help="is less of it better, or more?")
+    parser.add_argument("--apart", action="store_true", help="also those that are not on the newest one's line")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
 
 
 def _list(words: argparse.Namespace) -> int:
@@ -187,6 +207,29 @@ def _export(words: argparse.Namespace) -> int:
     return 0
 
 
+def _prune(words: argparse.Namespace) -> int:
+    """delete the checkpoints of a run that are no longer needed; --dry-run only says what would go"""
+    policy = prune_policy(words.keep_last, words.keep_best, words.monitor, words.mode)
+    repository = find_run(find_store(words.storage), words.run)
+    if words.dry_run:
+        plan, caught_up = plan_prune(repository, policy, apart=words.apart), True
+    else:
+        watch = _Progress(sys.stderr, "deleting from")
+        silent = words.json or not sys.stderr.isatty()
+        plan, caught_up = prune(
+            repository.store,
+            words.run,
+            policy,
+            SystemClock(),
+            apart=words.apart,
+            watch=(lambda *_: None) if silent else watch.one(words.run),
+        )
+        watch.end()
+    record = reports.prune_record(repository, plan, dry_run=words.dry_run, caught_up=caught_up)
+    _print(words, record, tables.pruned_lines(record))
+    return 0
+
+
 def _doctor(words: argparse.Namespace) -> int:
     """say where this is, which accelerator came and whether to start on it, where checkpoints will live"""
     report = import_module("colabkeep.faces.check").examine(probe=words.probe, previous=words.previous)
@@ -201,6 +244,12 @@ def _gpus(words: argparse.Namespace) -> int:
     return 0
 
 
+def _auth(words: argparse.Namespace) -> int:
+    """let your own Google account keep checkpoints: asks once, prints one secret to store"""
+    status: int = import_module("colabkeep.faces.auth").main(words)
+    return status
+
+
 def _demo(words: argparse.Namespace) -> int:
     """train on real data, be killed twice, and compare with a training that was left alone"""
     status: int = import_module("colabkeep.faces.demo").main(words)
@@ -208,21 +257,33 @@ def _demo(words: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """How far a verification is: one line that moves on a terminal, elsewhere one line for each run."""
+    """How far a long command is: one line that moves on a terminal, elsewhere one line for each run."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, doing: str = "reading") -> None:
         self._stream = stream
+        self._doing = doing
         self._moving = stream.isatty()
         self._width = 0
 
     def __call__(self, run: str, files: int, size: int) -> None:
         if self._moving:
-            text = f"reading {run}: {files} files, {tables.size_text(size)}"
+            text = f"{self._doing} {run}: {files} files, {tables.size_text(size)}"
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
         elif not files:
-            self._stream.write(f"reading {run}\n")
+            self._stream.write(f"{self._doing} {run}\n")
         self._stream.flush()
+
+    def one(self, run: str) -> Callable[[str, int], None]:
+        """To be called for each file of the run with its name and bytes; counts them."""
+        done = [0, 0]
+
+        def watch(_: str, size: int) -> None:
+            done[0] += 1
+            done[1] += size
+            self(run, *done)
+
+        return watch
 
     def end(self) -> None:
         """Remove the line that moves."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, TextIO
 
+from colabkeep.faces.tables import size_text
 from colabkeep.session.history import as_number
 from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.durability import Durability
+from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.events import (
     CheckpointSetAside,
     DeadlineNear,
+    DurabilityTold,
     EpochDone,
     Event,
     Noted,
@@ -20,14 +25,16 @@ from colabkeep.vocabulary.events import (
     RunStopped,
     SaveFailing,
     SaveSkipped,
+    SpaceShort,
     StepDone,
     StoreDegraded,
 )
 
-__all__ = ["Lines", "duration"]
+__all__ = ["Lines"]
 
 _MORE = "\n            "  # goes on below "[colabkeep] "
 _MOVING = 0.5  # seconds between two refreshes of the moving line; reading the loss may wait for the GPU
+_MUCH = 1800.0  # seconds of training that may be lost before that is said again
 _PRINTED = 30.0  # seconds between two progress lines where lines stay (files, logs)
 
 
@@ -45,6 +52,7 @@ class Lines:
         self.steps_from = clock.monotonic() + self._pause
         self._width = 0
         self._skipped = 0
+        self._said_lost: float | None = None  # seconds, when it was said last what would be lost
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -54,10 +62,20 @@ class Lines:
                 self.steps_from = now + self._pause
                 self._show(_progress(event))
             return
+        if isinstance(event, DurabilityTold) and not self._matters(event.durability):
+            return
         self._skipped += type(event) is SaveSkipped
         sentence = _SENTENCES.get(type(event))
         if sentence is not None and not (type(event) is SaveSkipped and self._skipped > 1):
             self._line(f"[colabkeep] {sentence(event)}")
+
+    def _matters(self, durability: Durability) -> bool:
+        """Say what would be lost once something is safe, and again when it is much, each time it has doubled."""
+        lost, before = durability.lost_seconds, self._said_lost
+        safe_at_last = before is None and durability.rung is not None
+        said = safe_at_last or lost >= max(_MUCH, 2 * (before or 0.0))
+        self._said_lost = lost if said else before
+        return said
 
     def _show(self, text: str) -> None:
         if not self._moving:
@@ -73,14 +91,6 @@ class Lines:
             self._width = 0
         self._stream.write(text + "\n")
         self._stream.flush()
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the largest units that matter: "12 s", "7 min", "3 h 05 min"."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _progress(event: StepDone) -> str:
@@ -100,7 +110,7 @@ def _started(event: RunStarted) -> str:
 
 def _restored(event: Restored) -> str:
     at = f"epoch {event.progress.epoch + 1}, step {event.progress.step}"
-    return f"goes on from {at}, saved {duration(event.age)} ago: no more than that is trained again"
+    return f"goes on from {at}, saved {duration_text(event.age)} ago: no more than that is trained again"
 
 
 def _epoch_done(event: EpochDone) -> str:
@@ -116,7 +126,7 @@ def _skipped(event: SaveSkipped) -> str:
 
 
 def _failing(event: SaveFailing) -> str:
-    retry = f"training goes on; the next attempt is in {duration(event.retry_in)}"
+    retry = f"training goes on; the next attempt is in {duration_text(event.retry_in)}"
     return f"NOT SAVED at step {event.progress.step}: {event.error}{_MORE}{retry}"
 
 
@@ -126,7 +136,18 @@ def _deadline(event: DeadlineNear) -> str:
         if event.ends
         else "it is saved now, and training goes on while the machine lives"
     )
-    return f"this session is over in {duration(event.seconds)} at most: {then}"
+    return f"this session is over in {duration_text(event.seconds)} at most: {then}"
+
+
+def _space(event: SpaceShort) -> str:
+    room = f"{size_text(event.free_bytes)} are free in {event.url}, and a save takes {size_text(event.save_bytes)}"
+    if event.keeps is not None:
+        return f"{room}: only {event.keeps} checkpoint(s) are kept from now on. Make room there to keep more"
+    if event.full_at is None:
+        return room
+    hour = datetime.fromtimestamp(event.full_at).astimezone()
+    when = f"between {hour:%H}:00 and {hour + timedelta(hours=1):%H}:00 on {hour:%Y-%m-%d}"
+    return f"{room}: it will be FULL {when} at this pace. Make room there, or keep fewer (keep_last=…)"
 
 
 def _stopped(event: RunStopped) -> str:
@@ -145,6 +166,8 @@ _SENTENCES: Mapping[type, Callable[[Any], str]] = {
     SaveSkipped: _skipped,
     SaveFailing: _failing,
     DeadlineNear: _deadline,
+    DurabilityTold: lambda event: str(event.durability.sentence),
+    SpaceShort: _space,
     StoreDegraded: lambda event: f"{event.url}: {event.detail}",
     Noted: lambda event: str(event.text),
     RunStopped: _stopped,

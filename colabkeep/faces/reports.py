@@ -9,11 +9,14 @@ from colabkeep._engine.audit import Finding, audit
 from colabkeep._engine.repository import Repository
 from colabkeep.faces.tables import Record
 from colabkeep.session.catalogue import CheckpointInfo, checkpoints, part_sizes, run_names, run_record, sessions
+from colabkeep.session.durability import durability_of
+from colabkeep.session.pruning import PrunePlan
 from colabkeep.stores.base import Store
+from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointNotFound
 from colabkeep.vocabulary.manifest import Manifest
 
-__all__ = ["BAD", "list_record", "show_record", "verify_record"]
+__all__ = ["BAD", "list_record", "prune_record", "show_record", "verify_record"]
 
 BAD = frozenset({"damaged", "missing", "unreadable"})
 """States of a file that speak of damage."""
@@ -42,13 +45,30 @@ def show_record(repository: Repository, id: str | None) -> Record:
             problem=f"The run {repository.run!r} has no checkpoint {id!r}.",
             remedy=f"`colabkeep show {repository.run}` lists those it has.",
         )
+    durability = durability_of(repository)
+    rungs = {standing.checkpoint: standing.rung for standing in durability.standings}
     return {
         "name": repository.run,
         "storage": repository.store.url,
         "created": run_record(repository).get("created"),
         "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(repository)],
-        "checkpoints": [_full(info) for info in found],
+        "checkpoints": [_full(info) | {"rung": rungs.get(info.id)} for info in found],
+        "durability": _durability(durability),
         "checkpoint": None if chosen is None else _inside(repository, chosen),
+    }
+
+
+def prune_record(repository: Repository, plan: PrunePlan, *, dry_run: bool, caught_up: bool) -> Record:
+    """What went, or would go. `caught_up`: has every side of the store done it?"""
+    return {
+        "name": repository.run,
+        "storage": repository.store.url,
+        "dry_run": dry_run,
+        "checkpoints": [{"id": manifest.id, "step": manifest.progress.step} for manifest in plan.doomed],
+        "kept": list(plan.kept),
+        "files": len(plan.files),
+        "bytes": plan.bytes,
+        "caught_up": caught_up,
     }
 
 
@@ -89,6 +109,18 @@ def _full(info: CheckpointInfo) -> dict[str, Any]:
         return {**_brief(info), "reason": "", "metrics": {}}
     metrics = {name: value if value - value == 0 else repr(value) for name, value in manifest.metrics.items()}
     return {**_brief(info), "reason": manifest.reason, "metrics": metrics}
+
+
+def _durability(durability: Durability) -> dict[str, Any]:
+    return {
+        "sentence": durability.sentence,
+        "lost_seconds": durability.lost_seconds,
+        "step": durability.step,
+        "checkpoint": durability.checkpoint,
+        "rung": durability.rung,
+        "place": durability.place.url,
+        "persists": durability.place.persists,
+    }
 
 
 def _inside(repository: Repository, manifest: Manifest) -> dict[str, Any]:

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
-__all__ = ["Record", "exported_lines", "list_lines", "local_time", "plain", "show_lines", "size_text", "verify_lines"]
+__all__ = [
+    "Record",
+    "exported_lines",
+    "list_lines",
+    "local_time",
+    "plain",
+    "pruned_lines",
+    "show_lines",
+    "size_text",
+    "verify_lines",
+]
 
 Record: TypeAlias = Mapping[str, Any]
 """What a command found, JSON-able."""
@@ -32,8 +42,11 @@ def show_lines(record: Record) -> Iterator[str]:
     head: Sequence[str] = ("session", "number", "machine", "process", "began")
     yield from _table([head, *map(_session, record["sessions"])], right=(1, 3))
     yield from ("", "Checkpoints, the newest first")
-    rows = [(*_row(c), plain(c["reason"]), _pairs(c["metrics"])) for c in record["checkpoints"]]
-    yield from _table([(*_HEAD, "reason", "metrics"), *rows], right=(1, 2, 3))
+    rows = [(*_row(c), c["rung"] or "", plain(c["reason"]), _pairs(c["metrics"])) for c in record["checkpoints"]]
+    yield from _table([(*_HEAD, "rung", "reason", "metrics"), *rows], right=(1, 2, 3))
+    if any(checkpoint["state"] == "apart" for checkpoint in record["checkpoints"]):
+        yield "  apart: not on the line of the newest checkpoint. Nothing but `colabkeep prune --apart` deletes these."
+    yield from ("", plain(record["durability"]["sentence"], limit=2000))
     if record["checkpoint"] is not None:
         yield from _inside(record["checkpoint"])
 
@@ -45,6 +58,18 @@ def verify_lines(record: Record) -> Iterator[str]:
             yield f"{run['name']}/{plain(finding['file'])}: {finding['state']}. {plain(finding['text'])}"
         verdict = "all as written" if run["ok"] else "NOT all as written; nothing was changed"
         yield f"{run['name']}: {run['files']} files, {size_text(run['bytes'])}, {verdict}"
+
+
+def pruned_lines(record: Record) -> Iterator[str]:
+    """What went, or would go."""
+    would = "would go" if record["dry_run"] else "are deleted"
+    for checkpoint in record["checkpoints"]:
+        yield f"  {checkpoint['id']}  step {checkpoint['step']}"
+    count, kept = len(record["checkpoints"]), len(record["kept"])
+    free = f"{size_text(record['bytes'])} in {record['files']} file(s)"
+    yield f"{record['name']}: {count} checkpoint(s) and {free} {would}, {kept} checkpoint(s) stay"
+    if not record["caught_up"]:
+        yield "  The slower side of the storage has not done it yet; the next session, or this command, does it."
 
 
 def exported_lines(record: Record) -> Iterator[str]:

@@ -11,9 +11,11 @@ from typing import Any
 
 from colabkeep._engine.journal import Journal
 from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.events import Event, Noted, StepDone
+from colabkeep.vocabulary.events import DurabilityTold, Event, Noted, StepDone
 
 __all__ = ["Announcer"]
+
+_NOT_FOR_THE_JOURNAL = (StepDone, DurabilityTold)  # too many; and what was lost is known once the machine is gone
 
 
 class Announcer:
@@ -31,7 +33,7 @@ class Announcer:
         self._journal: Journal | None = None
 
     def write_to(self, journal: Journal) -> None:
-        """Note all further events, except steps, in the journal."""
+        """Note all further events in the journal, except steps and what would be lost."""
         self._journal = journal
 
     def begin(self, event: Event) -> None:
@@ -48,7 +50,7 @@ class Announcer:
         """Deliver what waits."""
         while self.queue:
             event = self.queue.popleft()
-            if self._journal is not None and not isinstance(event, StepDone):
+            if self._journal is not None and not isinstance(event, _NOT_FOR_THE_JOURNAL):
                 self._journal.add({"at": self._clock.time(), "event": type(event).__name__, **_record(event)})
             self.deliver(event)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from colabkeep._engine.codec import references
@@ -32,7 +32,9 @@ _OF_A_RUN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """One checkpoint. `state`: "committed"; "aside", found damaged and walked past; or "unreadable".
+    """One checkpoint. `state`: "committed"; "apart", not on the line of the newest one, for its session went on after
+    another had taken over, or the run went back and on from before it; "aside", found damaged and walked past; or
+    "unreadable".
 
     `bytes`: its blobs; shared ones count in each. `created`: seconds since 1970 (UTC). Both are None, as are
     `epoch` and `manifest`, where the manifest cannot be read.
@@ -71,7 +73,9 @@ def find_run(store: Store, run: str) -> Repository:
 def checkpoints(repository: Repository) -> list[CheckpointInfo]:
     """The checkpoints of a run, newest first."""
     aside = repository.aside()
-    return [_info(repository, id, aside=id in aside) for id in newest_first(repository)]
+    found = [_info(repository, id, aside=id in aside) for id in newest_first(repository)]
+    newest = next((info.manifest for info in found if info.state == "committed"), None)
+    return [_placed(info, newest) for info in found]
 
 
 def run_record(repository: Repository) -> dict[str, Any]:
@@ -125,6 +129,13 @@ def _lease(repository: Repository, session: str, fence: int) -> dict[str, Any]:
     except CheckpointDamaged:
         record = {}
     return {**record, "session": session, "fence": fence}
+
+
+def _placed(info: CheckpointInfo, newest: Manifest | None) -> CheckpointInfo:
+    """The same, seen from the newest checkpoint."""
+    if info.state != "committed" or info.manifest is None or newest is None or newest.continues(info.manifest):
+        return info
+    return replace(info, state="apart")
 
 
 def _info(repository: Repository, id: str, *, aside: bool) -> CheckpointInfo:

@@ -11,11 +11,15 @@ from colabkeep.session.history import History
 from colabkeep.session.opening import RunSpec, Value
 from colabkeep.session.position import Position
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed
+from colabkeep.vocabulary.events import Event, Noted
 from colabkeep.vocabulary.policies import SaveMark
 
 __all__ = ["Keeper", "StopTraining", "leaving_reason"]
 
 _LONGEST = 1800.0  # seconds; a save that takes longer than this is not foreseen when the end of a session nears
+_BEHIND = (
+    "the newest checkpoint is on this machine's disk only. Run the cell again while the machine lives, and it is sent."
+)
 _LAST_TRIES = (0.0, 0.2, 0.8)  # seconds before each attempt at the last save of a session: nobody comes after it
 
 
@@ -107,6 +111,15 @@ class Keeper:
             if self._is_saved():
                 return None
         return "The last step could not be saved, and there is no later one to save it with"
+
+    def settle(self) -> list[Event]:
+        """Wait until all is where it should be, for a bounded time, and let go of the store; what is to be told."""
+        told: list[Event] = []
+        if not self._saver.close():
+            told.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
+        if self._spec.closes_store:
+            self._spec.store.close()
+        return told
 
     def _parts(self) -> Mapping[str, object]:
         own = {"run": Value({"seed": self._spec.seed}), "history": self._history}

@@ -35,7 +35,7 @@ from colabkeep.vocabulary.policies import KeepBest, RetentionPolicy, SavePolicy
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["OpenSession", "RunSpec", "Value", "open_session"]
+__all__ = ["OpenSession", "RunSpec", "Value", "open_session", "take_lock"]
 
 OWN_PARTS = ("run", "history", "rng", "rng_at_epoch", "loader")
 """Parts of a checkpoint that are the session's own; every other is an object of the user."""
@@ -118,7 +118,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     if spec.machine is not None:
         about["machine"] = asdict(spec.machine)
         events.append(spec.machine)
-    lock = _lock(spec, about)
+    lock = take_lock(spec.store, spec.name, about)
     try:
         spec.store.sweep(spec.name)
         try:
@@ -152,6 +152,8 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
     )
     committer = Committer(lease, journal, spec.retention, spec.clock, identity, events.append)
+    if manifest is not None:
+        committer.ledger.add(manifest, {})
     return OpenSession(
         id=session,
         lock=lock,
@@ -177,13 +179,18 @@ def own_state(loaded: Loaded, name: str) -> Tree:
     return tree["state"]
 
 
-def _lock(spec: RunSpec, about: Mapping[str, Any]) -> Lock:
+def take_lock(store: Store, run: str, about: Mapping[str, Any]) -> Lock:
+    """Hold the run for this process. `about` says who it is: "pid" and "host".
+
+    Raises:
+        RunBusy: a live process trains this run.
+    """
     holder = f"process {about['pid']} on {about['host']}"
     try:
-        return spec.store.lock(f"{spec.name}/lease/lock", holder)
+        return store.lock(f"{run}/lease/lock", holder)
     except StoreBusy as error:
         raise RunBusy(
-            problem=f"The run {spec.name!r} is being trained right now by {error.holder or 'another process'}.",
+            problem=f"The run {run!r} is being trained right now by {error.holder or 'another process'}.",
             remedy=(
                 "Let it go on, or stop it first (interrupt its cell, or restart its kernel). "
                 "For a second training choose another run_name."
@@ -207,7 +214,11 @@ def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded
         return load_best(repository, spec.best)
     if spec.resume not in ("auto", "must"):
         return load_id(repository, spec.resume)
-    loaded = load_newest(repository, lambda id, why: events.append(CheckpointSetAside(checkpoint=id, reason=why)))
+    loaded = load_newest(
+        repository,
+        lambda id, why: events.append(CheckpointSetAside(checkpoint=id, reason=why)),
+        sleep=spec.clock.sleep,
+    )
     if loaded is None and spec.resume == "must":
         raise CheckpointNotFound(
             problem=f"There is no checkpoint of the run {spec.name!r} in {spec.store.url}.",

@@ -14,6 +14,7 @@ from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Position
 from colabkeep.session.signals import StopRequests
+from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.events import (
     DeadlineNear,
     EpochDone,
@@ -29,10 +30,6 @@ from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.progress import Progress
 
 __all__ = ["Run"]
-
-_BEHIND = (
-    "the newest checkpoint is on this machine's disk only. Run the cell again while the machine lives, and it is sent."
-)
 
 
 class Run:
@@ -77,6 +74,7 @@ class Run:
         self._boundary.mark()
         self._began = spec.clock.monotonic()
         self._zero = self._began - self._session.progress.seconds  # when it would have begun, without a break
+        self._saver.begin(self._zero)
         self._signals.install()
         self._announcer.write_to(self._session.journal)
         promise = spec.framework.exactness(spec.parts)
@@ -106,7 +104,7 @@ class Run:
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(RunStopped(reason=self.stopped, progress=self.progress, checkpoint=self.checkpoint))
-            self._settle()
+            self._announcer.queue.extend(self._keeper.settle())
             self._announcer.drain()
         finally:
             self._session.lock.release()
@@ -135,6 +133,11 @@ class Run:
     def checkpoint(self) -> str | None:
         """The id of the newest committed checkpoint."""
         return self._saver.newest
+
+    @property
+    def durability(self) -> Durability:
+        """What would be lost if this machine vanished now, as far as is known; asks nobody and waits for nothing."""
+        return self._saver.ledger.durability(self.progress.seconds if self.stopped is not None else None)
 
     def epochs(self, max_epochs: int) -> Iterator[int]:
         """The numbers of the epochs that are left, from the one under way up to `max_epochs - 1`."""
@@ -228,12 +231,6 @@ class Run:
     def tell(self, event: Event) -> None:
         """Hand an event to the observers and the journal."""
         self._announcer.tell(event)
-
-    def _settle(self) -> None:
-        if not self._saver.close():
-            self.tell(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
-        if self._spec.closes_store:
-            self._spec.store.close()
 
     def _end_epoch(self) -> None:
         epoch, now = self.progress.epoch, self._spec.clock.monotonic()

@@ -22,7 +22,17 @@ from colabkeep.vocabulary.errors import NotPersistent, UsageError
 from colabkeep.vocabulary.events import Event
 from colabkeep.vocabulary.policies import KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every
 
-__all__ = ["FitArguments", "FitPlan", "FitState", "RunArguments", "find_store", "open_home", "wire_fit", "wire_run"]
+__all__ = [
+    "FitArguments",
+    "FitPlan",
+    "FitState",
+    "RunArguments",
+    "find_store",
+    "open_home",
+    "prune_policy",
+    "wire_fit",
+    "wire_run",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +126,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
     parts |= {f"state.{name}": part for name, part in (arguments.state or {}).items()}
     if not parts:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
-    best = _best(arguments)
+    best = _best(arguments.keep_best, arguments.monitor, arguments.mode)
     clock = SystemClock()
     max_time = _seconds("max_time", arguments.max_time)
     limit = _seconds("session_limit", arguments.session_limit)
@@ -130,7 +140,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
         store=store,
         closes_store=store is not arguments.storage,
         save_every=parse_save_every(arguments.save_every),
-        retention=_retention(arguments, best),
+        retention=_retention(arguments.keep_last, best),
         best=best,
         resume=arguments.resume,
         seed=arguments.seed,
@@ -250,23 +260,32 @@ def _check(arguments: FitArguments) -> None:
         )
 
 
-def _best(arguments: RunArguments) -> KeepBest | None:
-    if arguments.mode not in ("min", "max"):
-        raise UsageError(problem=f"mode={arguments.mode!r} is unknown.", remedy='Use "min" or "max".')
-    if arguments.monitor is None:
+def prune_policy(keep_last: int, keep_best: int, monitor: str, mode: Mode) -> RetentionPolicy:
+    """What stays when a run is pruned by hand, in the same words.
+
+    Raises:
+        UsageError: it would leave nothing.
+    """
+    return _retention(keep_last, _best(keep_best, monitor, mode))
+
+
+def _best(keep_best: int, monitor: str | None, mode: Mode) -> KeepBest | None:
+    if mode not in ("min", "max"):
+        raise UsageError(problem=f"mode={mode!r} is unknown.", remedy='Use "min" or "max".')
+    if monitor is None:
         return None
-    if arguments.keep_best < 0:
-        raise UsageError(problem=f"keep_best={arguments.keep_best} is negative.", remedy="Keep 0 or more.")
-    return KeepBest(n=arguments.keep_best, monitor=arguments.monitor, mode=arguments.mode)
+    if keep_best < 0:
+        raise UsageError(problem=f"keep_best={keep_best} is negative.", remedy="Keep 0 or more.")
+    return KeepBest(n=keep_best, monitor=monitor, mode=mode)
 
 
-def _retention(arguments: RunArguments, best: KeepBest | None) -> RetentionPolicy:
-    n: object = arguments.keep_last
+def _retention(keep_last: object, best: KeepBest | None) -> RetentionPolicy:
+    n = keep_last
     if n is not None and (not isinstance(n, int) or n < 1):
         raise UsageError(
             problem=f"keep_last={n!r} would leave nothing to go on from.", remedy="Keep 1 or more; None keeps all."
         )
-    last = KeepLast(arguments.keep_last)
+    last = KeepLast(n)
     return last if best is None else last + best
 
 

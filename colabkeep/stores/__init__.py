@@ -16,12 +16,16 @@ from colabkeep.vocabulary.errors import MissingDependency, UsageError
 __all__ = ["Storage", "open_store"]
 
 Storage: TypeAlias = Store | str | os.PathLike[str] | tuple[Any, Any] | list[Any]
-"""A store, a folder, a URL, or a pair (fast store in front, lasting store behind) of these; "a + b" is a pair too."""
+"""A store, a folder, a URL, a PyDrive2 `GoogleDrive` or `GoogleAuth` that is signed in, or a pair (fast store in front,
+lasting store behind) of these; "a + b" is a pair too."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """`opener` is "module:function", called with the URL; `missing` is the remedy when it cannot be imported."""
+    """`opener` is "module:function", called with the URL; `missing` is the remedy when it cannot be imported.
+
+    The scheme "*" is any other; its opener gives None for one that it does not know either.
+    """
 
     scheme: str
     opener: str
@@ -30,7 +34,12 @@ class _Part:
 
 _PARTS = (
     _Part("file", "colabkeep.stores.directory:open_url", "Folders need a POSIX system: Linux, macOS or WSL."),
+    _Part("mounted", "colabkeep.stores.mounted:open_url", "Folders need a POSIX system: Linux, macOS or WSL."),
+    _Part("drive", "colabkeep.stores.drive:open_url", "Install colabkeep again: google-auth or requests is missing."),
+    _Part("kaggle", "colabkeep.stores.kaggle:open_url", 'Install it: pip install "colabkeep[kaggle]".'),
     _Part("memory", "colabkeep.stores.memory:open_url", "Install colabkeep again: a part of it is missing."),
+    _Part("hf", "colabkeep.stores.huggingface.opening:open_url", 'Run: pip install "colabkeep[hf]"'),
+    _Part("*", "colabkeep.stores.anywhere.opening:open_url", 'Run: pip install "colabkeep[s3]"'),  # the last one
 )
 
 _PLUS = re.compile(r" \+ (?=/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)  # how a pair of stores says its url
@@ -54,12 +63,11 @@ def open_store(storage: Storage, earlier: Sequence[str] = ()) -> Store:
         return cast("Store", storage)
     if isinstance(storage, tuple | list):
         return _pair(storage)
-    path: object = os.fspath(storage) if isinstance(storage, str | os.PathLike) else None
+    if not isinstance(storage, str | os.PathLike):
+        return _signed_in(storage)
+    path: object = os.fspath(storage)
     if not isinstance(path, str) or not path.strip():
-        raise UsageError(
-            problem=f"storage={storage!r} is not a place for checkpoints.",
-            remedy=f'Give a folder such as storage="checkpoints", a URL ({_schemes()}), a store, or a pair of these.',
-        )
+        raise _no_place(storage)
     if isinstance(storage, str) and len(sides := _PLUS.split(path, maxsplit=1)) == 2:
         return _pair(sides)
     if isinstance(storage, str) and (url := _URL.match(path)):
@@ -67,9 +75,27 @@ def open_store(storage: Storage, earlier: Sequence[str] = ()) -> Store:
     return _opened("file", Path(path).expanduser().absolute().as_uri())
 
 
+def _signed_in(storage: object) -> Store:
+    """The Drive of a PyDrive2 object."""
+    from colabkeep.stores.google.bridge import is_pydrive
+
+    if not is_pydrive(storage):
+        raise _no_place(storage)
+    from colabkeep.stores.drive import open_pydrive
+
+    return open_pydrive(storage)
+
+
+def _no_place(storage: object) -> UsageError:
+    return UsageError(
+        problem=f"storage={storage!r} is not a place for checkpoints.",
+        remedy=f'Give a folder such as storage="checkpoints", a URL ({_schemes()}), a store, or a pair of these.',
+    )
+
+
 def _opened(scheme: str, url: str) -> Store:
     for part in _PARTS:
-        if part.scheme == scheme:
+        if part.scheme in (scheme, "*"):
             module, function = part.opener.split(":")
             try:
                 opener = getattr(import_module(module), function)
@@ -77,8 +103,9 @@ def _opened(scheme: str, url: str) -> Store:
                 raise MissingDependency(
                     problem=f"The store for {url} cannot be loaded: {error}.", remedy=part.missing
                 ) from error
-            store: Store = opener(url)
-            return store
+            store: Store | None = opener(url)
+            if store is not None:
+                return store
     raise UsageError(
         problem=f"storage={url!r}: there is no store for {scheme}:// here.",
         remedy=f"Use one of {_schemes()}, or the path of a folder.",
@@ -105,4 +132,5 @@ def _pair(storage: tuple[Any, ...] | list[Any]) -> Store:
 
 
 def _schemes() -> str:
-    return ", ".join(f"{part.scheme}://" for part in _PARTS)
+    own = (f"{part.scheme}://" for part in _PARTS if part.scheme != "*")
+    return ", ".join([*own, "s3://", "gs://", "sftp://"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +26,13 @@ from colabkeep.vocabulary.errors import (
 )
 
 __all__ = ["FOLDER", "OS_FILES", "Files", "close_folder", "explained", "make_folders", "open_below", "sync_folder"]
+
+
+def _getxattr(path: str, name: str) -> bytes:
+    """`os.getxattr`, which Python has on Linux only."""
+    if sys.platform == "linux":
+        return os.getxattr(path, name)
+    raise OSError(errno.ENOTSUP, f"no attribute {name} here", path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,7 @@ class Files:
     pread: Callable[[int, int, int], bytes] = os.pread
     flock: Callable[[int, int], None] = fcntl.flock
     lockf: Callable[[int, int], None] = fcntl.lockf
+    getxattr: Callable[[str, str], bytes] = _getxattr
 
 
 OS_FILES = Files()

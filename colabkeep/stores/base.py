@@ -33,6 +33,7 @@ from typing import BinaryIO, Literal, Protocol, TypeAlias
 from colabkeep.vocabulary.errors import UsageError
 
 __all__ = [
+    "Behind",
     "BytesSource",
     "Entry",
     "Lock",
@@ -107,13 +108,31 @@ class BytesSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """The slower side of a store that has two, and how far it has caught up.
+
+    `free_bytes`: as in `StoreProperties`. `full`: what it refused last, it refused for want of room. `waiting_bytes`
+    are still to come, at `bytes_per_second` as measured lately (None: not yet). `sending` is the manifest of the
+    checkpoint that is on its way: who deletes it now throws away what was sent of it.
+    """
+
+    url: str
+    free_bytes: int | None = None
+    full: bool = False
+    waiting_bytes: int = 0
+    bytes_per_second: float | None = None
+    sending: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreProperties:
     """What a store can do, as data: code asks these, never "are you the Drive store?".
 
     `top_rung` is the highest rung an object can reach here. `persists`: does it outlive the
     machine (None: cannot be told). `locks`: `lock` tells a live holder from a dead one.
     `max_object_bytes`, `free_bytes`: bytes, None where unknown or unlimited. `lists_lag`: a fresh
-    object may be missing from `list` for a while.
+    object may be missing from `list` for a while. `behind`: the slower side of a store that has two; then
+    `free_bytes` are those of the faster one.
     """
 
     top_rung: Rung
@@ -122,6 +141,7 @@ class StoreProperties:
     max_object_bytes: int | None = None
     free_bytes: int | None = None
     lists_lag: bool = False
+    behind: Behind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Two stores as one: a fast one in front, and behind it a slower one that outlives the machine.
 
-`put` is done when the front store has the object; a thread brings it behind, in the order of the puts.
-Reading asks the front store first. The store behind may be slow, damaged or away: that never holds up or fails a
-`put` or a `delete`, is seen in `degraded`, and is made good when it comes back.
+`put` is done when the front store has the object; a thread brings it behind, checkpoint by checkpoint, each with its
+manifest last; where it falls behind, the newest one comes next (`_queue`). Reading asks the front store first. The
+store behind may be slow, damaged or away: that never holds up or fails a `put` or a `delete`, is seen in `degraded`,
+and is made good when it comes back.
 
 "local" means that the object is in front only. A store behind whose own highest rung is "local" (a folder on
 another disk, a mounted share) is the remote from here, so what has arrived there is "sent".
@@ -17,9 +18,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import BinaryIO
 
-from colabkeep.stores._copier import Copier
-from colabkeep.stores.base import Entry, Lock, Receipt, Rung, Source, Store, StoreProperties, check_name
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError
+from colabkeep.stores._carrier import Carrier
+from colabkeep.stores._copier import Copier, Pauses
+from colabkeep.stores._queue import MANIFEST
+from colabkeep.stores.base import Behind, Entry, Lock, Receipt, Rung, Source, Store, StoreProperties, check_name
+from colabkeep.vocabulary.errors import CheckpointError, NameTaken, ObjectNotFound, StoreError
+from colabkeep.vocabulary.manifest import Manifest
 
 __all__ = ["TieredStore"]
 
@@ -27,12 +31,11 @@ __all__ = ["TieredStore"]
 class TieredStore:
     """`front` and `behind` as one store, which closes both.
 
-    `pauses` are the first and the longest wait before a copy is tried again, in seconds.
-
     `sweep(prefix)`, which a writer calls once it holds the lock, also adopts what is below the prefix: what a killed
-    session left in front only is queued for copying, blobs before manifests. Opening lists nothing. A deletion
-    that the store behind has not seen when the process ends is forgotten: the object is listed again
-    by the next session, whose retention removes it.
+    session left in front only is queued for copying, the newest checkpoint first. That begins with the writer's first
+    put, so that its lease is behind before anything else. Opening lists nothing. A deletion that the store
+    behind has not seen when the process ends is forgotten: the object is listed again by the next session,
+    whose retention removes it.
     """
 
     def __init__(
@@ -40,15 +43,17 @@ class TieredStore:
         front: Store,
         behind: Store,
         *,
-        pauses: tuple[float, float] = (1.0, 60.0),
+        pauses: Pauses = (1.0, 60.0),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.front = front
         self.behind = behind
         self._monotonic = monotonic
         self._turn = threading.Lock()
-        self._copier = Copier(front, behind, turn=self._turn, pauses=pauses)
-        self._known = _Known(behind, self._copier)
+        self._carrier = Carrier(front, behind, turn=self._turn, monotonic=monotonic)
+        self._copier = Copier(self._carrier, pauses=pauses, looked=self._look_behind)
+        self._properties_behind: StoreProperties | None = None  # as of the last copy
+        self._known = _Known(behind, self._copier, self._carrier)
         self._doubted: set[str] = set()  # names whose copy in front is not what was put
 
     @property
@@ -57,7 +62,10 @@ class TieredStore:
 
     @property
     def properties(self) -> StoreProperties:
-        front, behind = self.front.properties, self.behind.properties
+        front = self.front.properties
+        # Free space is a request to some services: the copier asks for it, so that no save waits for the answer.
+        behind = self._properties_behind or self.behind.properties
+        self._properties_behind = behind
         limits = [size for size in (front.max_object_bytes, behind.max_object_bytes) if size is not None]
         return StoreProperties(
             top_rung=_seen_from_here(behind.top_rung),
@@ -66,6 +74,14 @@ class TieredStore:
             max_object_bytes=min(limits, default=None),
             free_bytes=front.free_bytes,
             lists_lag=behind.lists_lag,
+            behind=Behind(
+                url=self.behind.url,
+                free_bytes=behind.free_bytes,
+                full=self._copier.full,
+                waiting_bytes=self._copier.waiting_bytes,
+                bytes_per_second=self._carrier.bytes_per_second,
+                sending=self._copier.sending,
+            ),
         )
 
     @property
@@ -77,7 +93,7 @@ class TieredStore:
                 f"{self.behind.url} is out of order. New checkpoints are on this machine only ({self.front.url}) and "
                 f"would be lost with it; training goes on, and the copying is tried again and again. {trouble}"
             )
-        stuck = self._copier.stuck
+        stuck = self._carrier.stuck
         if stuck:
             name, why = next(iter(stuck.items()))
             return f"{len(stuck)} object(s) cannot be brought from {self.front.url} to {self.behind.url}: {name} {why}."
@@ -123,18 +139,21 @@ class TieredStore:
         self._copier.delete(name)
 
     def confirm(self, receipt: Receipt) -> Receipt:
-        arrived = self._copier.arrived(receipt.name) or self._known.receipt(receipt)
+        arrived = self._carrier.arrived(receipt.name) or self._known.receipt(receipt)
         if arrived is None:
-            return self.front.confirm(receipt)
-        if self._turn.acquire(blocking=False):  # a copy under way may take minutes: then the last answer has to do
+            return replace(self.front.confirm(receipt), rung="local")
+        if self._turn.acquire(blocking=False):
             try:
                 arrived = self.behind.confirm(arrived)
+                self._carrier.learn(arrived)
             except StoreError as error:
                 if not error.retryable:
                     raise
                 self._known.trouble = error.problem
             finally:
                 self._turn.release()
+        else:  # a copy under way may take minutes: the last answer has to do, and the copier asks in between
+            self._carrier.ask(arrived)
         return replace(receipt, rung=_seen_from_here(arrived.rung))
 
     def lock(self, name: str, holder: str) -> Lock:
@@ -155,7 +174,7 @@ class TieredStore:
         return count
 
     def adopt(self, prefix: str) -> None:
-        """Queue for copying what is below the prefix in front and not behind, blobs before manifests.
+        """Queue for copying what is below the prefix in front and not behind, checkpoints in the order of their age.
 
         Raises:
             StoreError: one of the two cannot be listed.
@@ -167,12 +186,12 @@ class TieredStore:
             for entry in self.front.list(prefix)
             if entry.name not in pending and behind.get(entry.name) != entry.size
         ]
-        for entry in sorted(missing, key=lambda entry: ("/checkpoints/" in f"/{entry.name}", entry.name)):
-            self._copier.copy(Receipt(name=entry.name, size=entry.size, sha256="", rung="local"))
+        missing.sort(key=lambda entry: (MANIFEST.fullmatch(entry.name) is not None, self._age(entry.name), entry.name))
+        self._copier.hold([Receipt(name=e.name, size=e.size, sha256="", rung="local") for e in missing])
 
     def flush(self, timeout: float) -> bool:
         end = self._monotonic() + timeout
-        if not self._copier.wait(timeout) or self._copier.stuck:
+        if not self._copier.wait(timeout) or self._carrier.stuck:
             return False
         return self.behind.flush(max(0.0, end - self._monotonic()))
 
@@ -182,6 +201,24 @@ class TieredStore:
         self.front.close()
         self.behind.close()
 
+    def _age(self, name: str) -> tuple[int, str, int, int]:
+        """Sorts manifests in front from the oldest to the newest; what is none of ours counts as older."""
+        try:
+            if MANIFEST.fullmatch(name):
+                with self.front.get(name) as reader:
+                    return Manifest.from_bytes(reader.read(), id=name.rpartition("/")[2].removesuffix(".json")).order
+        except (CheckpointError, StoreError):
+            pass  # it is found and told where it matters: when it is copied, and on resume
+        return 0, "", 0, 0
+
+    def _look_behind(self) -> None:
+        """How much room is there now? Called by the copier, between two objects."""
+        try:
+            with self._turn:
+                self._properties_behind = self.behind.properties
+        except StoreError as error:
+            self._known.trouble = error.problem
+
 
 class _Known:
     """What the store behind has: asked for each time, and remembered for when it does not answer.
@@ -190,9 +227,10 @@ class _Known:
     adds is in front too.
     """
 
-    def __init__(self, behind: Store, copier: Copier) -> None:
+    def __init__(self, behind: Store, copier: Copier, carrier: Carrier) -> None:
         self._behind = behind
         self._copier = copier
+        self._carrier = carrier
         self._guard = threading.Lock()
         self._entries: dict[str, Entry] = {}
         self._prefixes: set[str] = set()
@@ -229,7 +267,7 @@ class _Known:
     def receipt(self, receipt: Receipt) -> Receipt | None:
         """The receipt as of an object behind, if the last listing showed it there and nothing speaks against it."""
         entry = self._entries.get(receipt.name)
-        if entry is None or entry.size != receipt.size or receipt.name in self._copier.stuck:
+        if entry is None or entry.size != receipt.size or receipt.name in self._carrier.stuck:
             return None
         return None if receipt.name in self._copier.pending() else replace(receipt, rung="sent", id=None)
 

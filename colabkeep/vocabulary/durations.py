@@ -1,4 +1,4 @@
-"""Lengths of time as people write them."""
+"""Lengths of time as people write and read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from datetime import timedelta
 
-__all__ = ["parse_duration"]
+__all__ = ["duration_text", "parse_duration"]
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?(?=[\s\d]|$)\s*")
@@ -33,3 +33,11 @@ def parse_duration(value: object) -> float | None:
         seconds += float(piece[1]) * _SECONDS[piece[2]]
         text = text[piece.end() :]
     return seconds or None
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds in the largest units that matter: "12 s", "7 min", "3 h 05 min"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"

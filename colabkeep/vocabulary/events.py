@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.progress import Progress
 
 __all__ = [
     "CheckpointSetAside",
     "DeadlineNear",
+    "DurabilityTold",
     "EpochDone",
     "Event",
     "MachineGiven",
@@ -31,8 +33,10 @@ __all__ = [
     "SaveFailing",
     "SaveSkipped",
     "SaveStarted",
+    "SpaceShort",
     "StepDone",
     "StoreDegraded",
+    "UploadMeasured",
 ]
 
 
@@ -147,10 +151,41 @@ class SaveFailing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungReached:
-    """A checkpoint became more durable: "local", "sent" or "confirmed"."""
+    """A checkpoint is as durable as the least durable of its objects, and that changed: "local", "unknown", "sent" or
+    "confirmed"."""
 
     checkpoint: str
     rung: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurabilityTold:
+    """What would be lost if the machine vanished at this moment. Told when another checkpoint has become the one to go
+    on from, and each minute while a newer one is on its way; meanwhile `lost_seconds` grows by a second each second."""
+
+    durability: Durability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadMeasured:
+    """How fast checkpoints reach the slower side of a pair, in bytes per second, and how much waits for that."""
+
+    url: str
+    bytes_per_second: float
+    waiting_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceShort:
+    """A place is getting too small. A save takes `save_bytes`. `full_at`: when it will be full at this pace, in seconds
+    since 1970 (UTC); None if it will not. `keeps`: so few checkpoints are kept from now on, for more do not fit;
+    None: as many as were asked for."""
+
+    url: str
+    free_bytes: int
+    save_bytes: int
+    full_at: float | None = None
+    keeps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +243,9 @@ Event: TypeAlias = (
     | SaveSkipped
     | SaveFailing
     | RungReached
+    | DurabilityTold
+    | UploadMeasured
+    | SpaceShort
     | Pruned
     | StoreDegraded
     | DeadlineNear

@@ -40,7 +40,8 @@ class Manifest:
     """A committed checkpoint.
 
     `fence` and `session` say which life of the machine wrote it; checkpoints are ordered by
-    (fence, step, ordinal). `parts` maps each part of the state to its typed tree, in which a tensor is
+    (fence, session, step, ordinal): of two sessions that took one number in the same moment, the lease of the one whose
+    name sorts last holds. `parts` maps each part of the state to its typed tree, in which a tensor is
     a blob's number in `blobs` and a key in it. `metrics` were measured at this very step. `reason` is
     why it was saved, `fingerprint` what later bits depend on, `settings` what the session was told that they do not
     depend on; `parent` the checkpoint before it in its line, `lineage` the earlier sessions of that line, each with the
@@ -71,9 +72,9 @@ class Manifest:
         return sum(blob.size for blob in self.blobs)
 
     @property
-    def order(self) -> tuple[int, int, int]:
+    def order(self) -> tuple[int, str, int, int]:
         """Sorts manifests from the oldest to the newest: a later session always follows an earlier one."""
-        return self.fence, self.progress.step, ordinal(self.id)
+        return self.fence, self.session, self.progress.step, ordinal(self.id)
 
     def to_bytes(self) -> bytes:
         """The text of the file, with its digest."""

@@ -159,6 +159,15 @@ class RetentionPolicy(Protocol):
         """The others."""
         ...
 
+    @property
+    def most(self) -> int | None:
+        """How many it keeps at most; None where there is no limit."""
+        ...
+
+    def fewer(self) -> RetentionPolicy | None:
+        """The next stricter one, for a place that is too small for this one; None if this cannot be made stricter."""
+        ...
+
     def __add__(self, other: RetentionPolicy) -> RetentionPolicy: ...
 
 
@@ -180,12 +189,32 @@ class _Union(_Keeping):
     def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
         return set().union(*(policy.keeps(manifests) for policy in self.policies))
 
+    @property
+    def most(self) -> int | None:
+        counts = [policy.most for policy in self.policies]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def fewer(self) -> RetentionPolicy | None:
+        """The member that keeps the most is made stricter first."""
+        for policy in sorted(self.policies, key=lambda each: each.most or 0, reverse=True):
+            stricter = policy.fewer()
+            if stricter is not None:
+                return _Union(policies=tuple(stricter if each is policy else each for each in self.policies))
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class KeepLast(_Keeping):
-    """The newest `n`; None keeps all."""
+    """The newest `n`; None keeps all, whatever room there is."""
 
     n: int | None
+
+    @property
+    def most(self) -> int | None:
+        return self.n
+
+    def fewer(self) -> RetentionPolicy | None:
+        return KeepLast(self.n - 1) if self.n is not None and self.n > 1 else None
 
     def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
         kept = manifests if self.n is None else manifests[max(0, len(manifests) - self.n) :]
@@ -199,6 +228,13 @@ class KeepBest(_Keeping):
     n: int
     monitor: str
     mode: Mode
+
+    @property
+    def most(self) -> int | None:
+        return self.n
+
+    def fewer(self) -> RetentionPolicy | None:
+        return KeepBest(n=self.n - 1, monitor=self.monitor, mode=self.mode) if self.n > 1 else None
 
     def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
         return {manifest.id for manifest in self.ranked(manifests)[: self.n]}

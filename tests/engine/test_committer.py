@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from colabkeep._engine.committer import PRUNING
 from colabkeep._engine.journal import read_segment
+from colabkeep._engine.pruning import PRUNING
 from colabkeep._engine.repository import Repository
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
@@ -121,7 +121,9 @@ def test_what_has_not_arrived_does_not_replace_what_has(kit):
     remote.away = True
     for step in (2, 3, 4):
         session.save(step)
-    assert steps(store, kit) == [1, 4]
+    found = steps(store, kit)
+    assert {1, 4} <= set(found)
+    assert len(found) <= 3, "beside them at most the one that was to be sent next"
     remote.away = False
     assert kit.same(kit.newest(remote)[0].parts, kit.state(1)), "a machine lost now loses three steps, not all"
     assert store.flush(LONG)

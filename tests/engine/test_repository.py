@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from colabkeep._engine.codec import encode_parts
+from colabkeep._engine.pruning import remove
 from colabkeep._engine.repository import Repository
 from colabkeep.stores.base import BytesSource, StoreProperties
 from colabkeep.stores.memory import MemoryStore
@@ -193,7 +194,7 @@ def test_pruning_keeps_what_the_listing_does_not_show_yet(kit, disk):
     old = session.save(1)
     newest = session.save(2)
     store.hidden = newest.id
-    session.repository.remove([old])
+    remove(session.repository, [old])
     store.hidden = ""
     assert kit.same(Repository(store, kit.run).load(newest), kit.state(2))
 

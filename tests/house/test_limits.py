@@ -59,6 +59,8 @@ WRITERS = {
     "stores/directory.py",  # the directory store, in three files
     "stores/_posix.py",
     "stores/_locks.py",
+    "stores/mounted/drafts.py",  # files on a mounted Drive
+    "stores/mounted/places.py",  # and their folders
     "faces/demo.py",  # its temporary folder
     "faces/cli.py",  # the null device, when whoever read the output went away
 }

@@ -1,0 +1,194 @@
+"""Every checkpoint on its rung: asked of the store object by object, told when it changes.
+
+A checkpoint is as durable as the least durable of its objects: a manifest is small and may be across long before the
+blobs it names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from colabkeep.stores.base import BytesSource, Receipt, Rung, Store, StoreProperties
+from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.durability import RUNGS, Durability, Place, RungName, Standing, assess, lowest
+from colabkeep.vocabulary.events import DurabilityTold, Event, RungReached, UploadMeasured
+from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.progress import Progress
+
+__all__ = ["Ledger", "objects_of", "place_of"]
+
+_PAUSE = 10.0  # seconds at least between two tellings of what would be lost
+_REMINDER = 60.0  # seconds between tellings of what has not changed: something is on its way
+_OLDER = 8  # checkpoints of earlier sessions that are looked at, at most, to find one that is safe
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    """A checkpoint with the names of its objects."""
+
+    standing: Standing
+    names: tuple[str, ...]
+
+
+class Ledger:
+    """What is known of the durability of one run's checkpoints.
+
+    Written by the writer thread, except for `captured`, `released` and `zero`; `durability` may be asked by any thread,
+    for what it reads is replaced as a whole. `zero` is when the run would have begun without a break, in seconds of
+    the clock's `monotonic`.
+    """
+
+    def __init__(self, store: Store, run: str, clock: Clock) -> None:
+        self.zero = clock.monotonic()
+        self._store = store
+        self._run = run
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+        self._objects: dict[str, Receipt] = {}
+        self._standings: tuple[Standing, ...] = ()
+        self._in_memory: Standing | None = None
+        self._look(store.properties)
+        self._told: tuple[str | None, RungName | None] | None = None
+        self._told_at = self._measured_at = -math.inf
+
+    @property
+    def waiting(self) -> bool:
+        """Is any checkpoint not yet as durable as it can become here?"""
+        return any(entry.standing.rung != self._top for entry in self._entries.values())
+
+    def captured(self, progress: Progress) -> None:
+        """State was copied to memory."""
+        self._in_memory = Standing(checkpoint=None, step=progress.step, seconds=progress.seconds, rung=RUNGS[0])
+
+    def released(self) -> None:
+        """It is a checkpoint now, or was given up."""
+        self._in_memory = None
+
+    def add(self, manifest: Manifest, receipts: Mapping[str, Receipt]) -> None:
+        """A checkpoint exists. `receipts`, by object name, of what this session has put itself for it."""
+        properties = self._store.properties
+        self._look(properties)
+        objects = objects_of(manifest, self._run, properties)
+        for receipt in objects:
+            self._objects.setdefault(receipt.name, receipt)
+            self._objects[receipt.name] = receipts.get(receipt.name, self._objects[receipt.name])
+        names = tuple(receipt.name for receipt in objects)
+        progress = manifest.progress
+        standing = Standing(
+            checkpoint=manifest.id, step=progress.step, seconds=progress.seconds, rung=self._rung(names)
+        )
+        self._entries[manifest.id] = _Entry(standing=standing, names=names)
+        self._publish()
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """These checkpoints are no more."""
+        for id in ids:
+            self._entries.pop(id, None)
+        named = {name for entry in self._entries.values() for name in entry.names}
+        self._objects = {name: receipt for name, receipt in self._objects.items() if name in named}
+        self._publish()
+
+    def ask(self) -> list[Event]:
+        """Ask the store about all that is not at its top rung; what has changed.
+
+        Raises:
+            StoreError: it could not say; what it did say is kept.
+        """
+        self._look(self._store.properties)
+        try:
+            for name, receipt in self._objects.items():
+                if receipt.rung != self._top:
+                    self._objects[name] = self._store.confirm(receipt)
+        finally:
+            events = self._moved()
+        return events
+
+    def newest_arrived(self, manifests: Sequence[Manifest]) -> str | None:
+        """The newest of these (oldest first) that is as durable as it can become here; those of earlier sessions are
+        looked at until one is found.
+
+        Raises:
+            StoreError: the store could not be asked.
+        """
+        older = 0
+        for manifest in reversed(manifests):
+            if manifest.id not in self._entries:
+                if older == _OLDER:
+                    return None
+                older += 1
+                self.add(manifest, {})
+                self.ask()
+            if self._entries[manifest.id].standing.rung == self._top:
+                return manifest.id
+        return None
+
+    def has_arrived(self, name: str) -> bool:
+        """Is this object known not to wait on this machine?"""
+        receipt = self._objects.get(name)
+        return receipt is None or receipt.rung != "local"
+
+    def durability(self, seconds: float | None = None) -> Durability:
+        """What would be lost if the machine vanished. `seconds`: of training, if not those until now."""
+        in_memory = () if self._in_memory is None else (self._in_memory,)
+        now = self._clock.monotonic() - self.zero if seconds is None else seconds
+        return assess((*in_memory, *self._standings), self._place, now)
+
+    def news(self, *, last: bool = False) -> list[Event]:
+        """What is to be told now: not often. `last`: nothing is told after this."""
+        now, durability = self._clock.monotonic(), self.durability()
+        figure = durability.checkpoint, durability.rung
+        pause = 0.0 if last else _PAUSE
+        due = now - self._told_at >= (pause if figure != self._told else _REMINDER)
+        if not due or (figure == self._told and not self.waiting):
+            return []
+        self._told, self._told_at = figure, now
+        behind = self._behind
+        events: list[Event] = [DurabilityTold(durability=durability)]
+        if behind is not None and behind.bytes_per_second is not None and now - self._measured_at >= _REMINDER:
+            self._measured_at = now
+            speed, waiting = behind.bytes_per_second, behind.waiting_bytes
+            events.append(UploadMeasured(url=behind.url, bytes_per_second=speed, waiting_bytes=waiting))
+        return events
+
+    @property
+    def _top(self) -> RungName:
+        return self._place.top
+
+    def _look(self, properties: StoreProperties) -> None:
+        self._place, self._behind = place_of(self._store, properties), properties.behind
+
+    def _moved(self) -> list[Event]:
+        events: list[Event] = []
+        for id, entry in self._entries.items():
+            before, rung = entry.standing, self._rung(entry.names)
+            if rung != before.rung:
+                entry.standing = Standing(checkpoint=id, step=before.step, seconds=before.seconds, rung=rung)
+                events.append(RungReached(checkpoint=id, rung=rung))
+        self._publish()
+        return events
+
+    def _rung(self, names: Iterable[str]) -> RungName:
+        return lowest(self._objects[name].rung for name in names)
+
+    def _publish(self) -> None:
+        self._standings = tuple(entry.standing for entry in self._entries.values())
+
+
+def place_of(store: Store, properties: StoreProperties) -> Place:
+    """Where the store's objects end up: behind, where it has two sides."""
+    url = store.url if properties.behind is None else properties.behind.url
+    return Place(url=url, top=properties.top_rung, persists=properties.persists)
+
+
+def objects_of(manifest: Manifest, run: str, properties: StoreProperties) -> list[Receipt]:
+    """Receipts to ask the store with, of a checkpoint that another session put there. The manifest's own is last.
+
+    What a store of two sides has may be in front only; what another one lists has been handed to it.
+    """
+    at_least: Rung = "local" if properties.behind is not None or properties.top_rung == "local" else "sent"
+    found = {f"{run}/blobs/{blob.file}": (blob.size, blob.sha256) for blob in manifest.blobs}
+    text = BytesSource(manifest.to_bytes())
+    found[f"{run}/checkpoints/{manifest.id}.json"] = (text.size, text.sha256)
+    return [Receipt(name=n, size=size, sha256=sha256, rung=at_least) for n, (size, sha256) in found.items()]

@@ -1,0 +1,109 @@
+"""What goes, and in which order: manifests first, then the blobs that only they named.
+
+Nothing goes that another line of sessions, a session of a higher number, or a mark in `aside/` may still need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from colabkeep._engine.blobs import damaged
+from colabkeep._engine.governor import Governor
+from colabkeep._engine.ledger import Ledger
+from colabkeep._engine.repository import Repository
+from colabkeep.vocabulary.manifest import Manifest
+
+__all__ = ["PRUNING", "Pruner", "line_of", "remove", "unneeded"]
+
+PRUNING = "Pruning"
+"""The journal's word for what is about to be pruned; `Pruned` is told when that is done."""
+
+
+class Pruner:
+    """Decides for a training session what goes, and removes it. Lives on the writer thread."""
+
+    def __init__(self, repository: Repository, ledger: Ledger, governor: Governor) -> None:
+        self._repository = repository
+        self._ledger = ledger
+        self._governor = governor
+
+    def doomed(self, last: Manifest) -> list[Manifest]:
+        """What retention and the room there is do not keep, of the line that leads to `last`.
+
+        Never the newest that is as durable as it can become: until a newer one arrives, it is all that a lost machine
+        leaves. Nor the one on its way there: if saves come faster than the link takes them, none would ever arrive.
+
+        Raises:
+            StoreError: the store could not be asked.
+        """
+        line = line_of(self._repository, last)
+        store, run = self._repository.store, self._repository.run
+        spared = {last.id, self._ledger.newest_arrived(line) or last.id}
+        behind = store.properties.behind
+        if behind is not None and behind.sending is not None:
+            spared.add(behind.sending.removeprefix(f"{run}/checkpoints/").removesuffix(".json"))
+        return self._governor.doomed(line, spared, store, lambda file: self._ledger.has_arrived(f"{run}/blobs/{file}"))
+
+    def remove(self, doomed: Sequence[Manifest], last: Manifest) -> None:
+        """Remove them, once it was seen that `last` is still whole: another machine may have damaged it, before it
+        knew that it was overtaken.
+
+        Raises:
+            CheckpointDamaged: it is not, and nothing was removed; the next save writes anew what is missing.
+            StoreError: the store failed; what was not deleted stays for the next time.
+        """
+        lost = self._repository.lost(last)
+        if lost:
+            for blob in lost:
+                self._repository.blobs.distrust(blob)
+            self._ledger.forget([last.id])
+            raise damaged(last.id, f"its file blobs/{lost[0].file} has vanished since it was written")
+        remove(self._repository, doomed)
+        self._ledger.forget([manifest.id for manifest in doomed])
+
+
+def line_of(repository: Repository, last: Manifest) -> list[Manifest]:
+    """The checkpoints that led to `last`, itself included, oldest first: what an abandoned line or a zombie wrote is
+    not on it, nor what was set aside."""
+    candidates = repository.manifests(repository.ids() - repository.aside())
+    return [other for other in candidates if last.continues(other) and other.order <= last.order]
+
+
+def unneeded(repository: Repository, doomed: Sequence[Manifest]) -> dict[str, int]:
+    """Blobs that nothing needs once these checkpoints are gone, left-overs of killed saves too: file → bytes.
+
+    A left-over that this session has neither found when it first looked nor written may belong to a session that this
+    one does not know of yet: it is let be.
+
+    Raises:
+        CheckpointDamaged: a mark in `aside/` cannot be read, so that it is not known what it protects.
+        StoreError: the store failed.
+    """
+    protected = repository.protected_by_marks()
+    ids = repository.known_ids() - {manifest.id for manifest in doomed}
+    kept = repository.manifests(ids)
+    protected |= {blob.file for manifest in kept for blob in manifest.blobs}
+    candidates = {blob.file: blob.size for manifest in doomed for blob in manifest.blobs}
+    if len(kept) == len(ids):  # else a manifest that cannot be read may name any of the others
+        present = repository.blobs.present()
+        candidates |= {file: size for file, size in present.items() if file in repository.blobs.known}
+    return {file: size for file, size in sorted(candidates.items()) if file not in protected}
+
+
+def remove(
+    repository: Repository, doomed: Sequence[Manifest], watch: Callable[[str, int], None] = lambda *_: None
+) -> None:
+    """Delete checkpoints: their manifests, then the blobs that are `unneeded` without them. `watch` is called with the
+    name inside the run and the bytes of each object that is gone.
+
+    Raises:
+        CheckpointDamaged: as `unneeded`; nothing was deleted.
+        StoreError: the store failed; what was not deleted stays for the next time.
+    """
+    files = unneeded(repository, doomed)
+    for manifest in doomed:
+        repository.delete_manifest(manifest.id)
+        watch(f"checkpoints/{manifest.id}.json", 0)
+    for file, size in files.items():
+        repository.blobs.delete(file)
+        watch(f"blobs/{file}", size)

@@ -1,0 +1,133 @@
+"""Deleting by hand what a run no longer needs: said first, done under the run's lock, taken up again where it ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from colabkeep._engine.journal import Journal
+from colabkeep._engine.lease import take_lease
+from colabkeep._engine.pruning import PRUNING, line_of, remove, unneeded
+from colabkeep._engine.repository import Repository
+from colabkeep.session.catalogue import sessions
+from colabkeep.session.durability import durability_of, last_word, tip
+from colabkeep.session.opening import take_lock
+from colabkeep.stores.base import Store
+from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.durations import duration_text
+from colabkeep.vocabulary.errors import RunBusy
+from colabkeep.vocabulary.events import Pruned
+from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.policies import RetentionPolicy
+
+__all__ = ["PrunePlan", "plan_prune", "prune"]
+
+_SILENCE = 3600.0  # seconds after which a session on another machine that says nothing counts as gone
+_PATIENCE = 600.0  # seconds for the slower side of a pair to delete the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunePlan:
+    """What would go. `files` are blobs with their bytes, left-overs of killed saves among them."""
+
+    doomed: tuple[Manifest, ...]
+    kept: tuple[str, ...]
+    files: Mapping[str, int]
+
+    @property
+    def bytes(self) -> int:
+        """That come free."""
+        return sum(self.files.values())
+
+
+def plan_prune(repository: Repository, policy: RetentionPolicy, *, apart: bool = False) -> PrunePlan:
+    """What `policy` does not keep of the newest checkpoint's line; with `apart`, also all that is not on that line.
+
+    Neither the newest checkpoint goes, nor the newest that is as durable as it can become; nor what was set aside.
+
+    Raises:
+        CheckpointDamaged: a mark of what was set aside cannot be read, so that it is not known what it protects.
+        StoreError: the store cannot be asked.
+    """
+    repository.blobs.present()  # what is a left-over is told by what is there now
+    newest = tip(repository)
+    line = [] if newest is None else line_of(repository, newest)
+    spared = {durability_of(repository).checkpoint, None if newest is None else newest.id}
+    doomed = [manifest for manifest in policy.doomed(line) if manifest.id not in spared]
+    others = repository.manifests(repository.ids() - repository.aside() - {manifest.id for manifest in line})
+    if apart:
+        doomed += others
+    going = {manifest.id for manifest in doomed}
+    kept = tuple(manifest.id for manifest in (*others, *line) if manifest.id not in going)
+    return PrunePlan(doomed=tuple(doomed), kept=kept, files=unneeded(repository, doomed))
+
+
+def prune(
+    store: Store,
+    run: str,
+    policy: RetentionPolicy,
+    clock: Clock,
+    *,
+    apart: bool = False,
+    watch: Callable[[str, int], None] = lambda *_: None,
+) -> tuple[PrunePlan, bool]:
+    """Do what `plan_prune` says; returns that, and whether every side of the store has done it.
+
+    Whoever prunes is the run's writer for that time, with a number of its own, so that no session of another machine
+    writes beside it. Killed in the middle, it leaves nothing that the next one, or the next training, does not remove.
+    `watch` is called with the name inside the run and the bytes of each object that is gone.
+
+    Raises:
+        RunBusy: the run is being trained.
+        CheckpointDamaged, StoreError: as `plan_prune`.
+    """
+    session = secrets.token_hex(4)
+    about = {"host": socket.gethostname(), "pid": os.getpid(), "started": clock.time(), "purpose": "prune"}
+    with take_lock(store, run, about):
+        repository = Repository(store, run)
+        _refuse_live(repository, clock)
+        plan = plan_prune(repository, policy, apart=apart)
+        if not plan.doomed and not plan.files:
+            return plan, True
+        lease = take_lease(repository, session, about)
+        journal, ids = Journal(repository, session), [manifest.id for manifest in plan.doomed]
+        _note(journal, clock, PRUNING, ids)
+        lease.check()
+        remove(repository, plan.doomed, watch)
+        _note(journal, clock, Pruned.__name__, ids)
+        return plan, store.flush(_PATIENCE)
+
+
+def _note(journal: Journal, clock: Clock, event: str, ids: list[str]) -> None:
+    """Write it at once: what vanishes without a word in the diary is taken for lost."""
+    journal.add({"at": clock.time(), "event": event, "checkpoints": ids})
+    journal.write()
+
+
+def _refuse_live(repository: Repository, clock: Clock) -> None:
+    """A lock holds on one machine, or on none: ask the diary whether another machine trains this run.
+
+    Raises:
+        RunBusy: it looks like that.
+    """
+    latest: Mapping[str, Any] = next(iter(sessions(repository)), {})
+    if repository.store.properties.locks and latest.get("host") == socket.gethostname():
+        return  # it would hold the lock
+    word = last_word(repository)
+    if latest.get("purpose") == "prune" or (
+        word is not None and word.stopped and word.session == latest.get("session")
+    ):
+        return
+    newest = tip(repository)
+    signs = [latest.get("started"), word and word.at, newest and newest.created]
+    silent = clock.time() - max((sign for sign in signs if isinstance(sign, (int, float))), default=0.0)
+    if silent < _SILENCE:
+        raise RunBusy(
+            problem=f"The run {repository.run!r} seems to be trained on {latest.get('host', 'another machine')}: it "
+            f"said something {duration_text(max(0.0, silent))} ago, and not that it stopped. Nothing was deleted.",
+            remedy=f"Stop it there; or, if that machine is gone, prune in {duration_text(_SILENCE - silent)}.",
+        )

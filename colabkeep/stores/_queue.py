@@ -1,0 +1,154 @@
+"""What is still to be done in the store behind, and what of it comes next. No threads, no stores: decisions only.
+
+* Deletions first: they make room, and whoever asked for one has seen that nothing behind needs the object.
+* Then leases: a session's number must be there before anything it writes.
+* Then the checkpoint that was begun, blobs before the manifest; and when that is complete, the *newest* one that
+  waits. So a link that is slower than the saves still brings whole checkpoints over, each as new as it can be, and
+  those that were overtaken and deleted meanwhile are never sent.
+* Then everything else, in the order in which it was asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from colabkeep.stores.base import Receipt
+from colabkeep.vocabulary.errors import CheckpointError
+from colabkeep.vocabulary.manifest import Manifest
+
+__all__ = ["MANIFEST", "Kind", "Queue", "Task", "blobs_of"]
+
+MANIFEST = re.compile(r"([^/]+)/checkpoints/([^/]+)")
+_LEASE = re.compile(r"[^/]+/lease/[^/]+")
+
+Kind: TypeAlias = Literal["copy", "delete"]
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """Something to be done behind. What changes: `cancelled`, and how often it was refused for good."""
+
+    kind: Kind
+    receipt: Receipt
+    cancelled: bool = False
+    refused: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the object."""
+        return self.receipt.name
+
+    @property
+    def is_manifest(self) -> bool:
+        """Does its arrival make a checkpoint exist behind?"""
+        return self.kind == "copy" and MANIFEST.fullmatch(self.name) is not None
+
+
+class Queue:
+    """The tasks. `needs` tells, for a manifest's name, the names of its blobs; None if that cannot be read."""
+
+    def __init__(self, needs: Callable[[str], frozenset[str] | None]) -> None:
+        self._needs = needs
+        self._tasks: list[Task] = []
+        self._begun: Task | None = None  # the manifest of the checkpoint on its way
+        self._first: frozenset[str] | None = None  # what has to be there before it; None: all that was asked before
+        self._now: Task | None = None  # what is being done
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def sending(self) -> str | None:
+        """The manifest of the checkpoint on its way."""
+        return None if self._begun is None else self._begun.name
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes still to be copied."""
+        return sum(task.receipt.size for task in self._tasks if task.kind == "copy" and not task.cancelled)
+
+    def add(self, task: Task) -> None:
+        """Something more to be done. A deletion cancels the copies of its object that have not arrived."""
+        if task.kind == "delete":
+            for other in self._tasks:
+                other.cancelled |= other.name == task.name
+            if self._begun is not None and self._begun.cancelled:
+                self._begun = None
+        self._tasks.append(task)
+        if task.is_manifest and self._begun is None and self._now is not None:
+            needs = self._needs(task.name)
+            if needs is not None and self._now.name in needs:  # blobs are sent as they come, before their manifest does
+                self._begun, self._first = task, needs
+
+    def done(self, task: Task) -> None:
+        """It is done, or not wanted any more."""
+        self._tasks.remove(task)
+        self._now = None
+        if task is self._begun:
+            self._begun = None
+
+    def refuse(self, task: Task) -> None:
+        """It did not work and may never: others go first, and the newest checkpoint is chosen anew."""
+        task.refused += 1
+        if self._begun is not None:
+            self._begun.refused = max(self._begun.refused, task.refused)
+        self.choose_again()
+
+    def choose_again(self) -> None:
+        """Nothing gets through: when something does, it shall be the newest checkpoint of that time."""
+        self._begun = None
+
+    def next(self) -> Task | None:
+        """What to do now; it stays in the queue until it is `done`."""
+        self._tasks = [task for task in self._tasks if not task.cancelled]
+        self._now = self._choose()
+        return self._now
+
+    def _choose(self) -> Task | None:
+        for task in self._tasks:
+            if task.kind == "delete":
+                return task
+        leases = [task for task in self._tasks if _LEASE.fullmatch(task.name)]
+        if leases:
+            return leases[0]
+        if self._begun is None:
+            self._begin()
+        if self._begun is not None:
+            return self._of(self._begun)
+        return min(self._tasks, key=lambda task: task.refused, default=None)
+
+    def _begin(self) -> None:
+        waiting = [task for task in self._tasks if task.is_manifest]
+        if waiting:
+            self._begun = min(reversed(waiting), key=lambda task: task.refused)
+            self._first = self._needs(self._begun.name)
+
+    def _of(self, manifest: Task) -> Task:
+        """The first that is missing of the checkpoint: the manifest itself comes last."""
+        for task in self._tasks:
+            if task is manifest or (task.is_manifest and self._first is not None):
+                continue
+            if task.name in self._first if self._first is not None else self._is_before(task, manifest):
+                return task
+        return manifest
+
+    def _is_before(self, task: Task, manifest: Task) -> bool:
+        return self._tasks.index(task) < self._tasks.index(manifest)
+
+
+def blobs_of(name: str, data: bytes) -> frozenset[str] | None:
+    """The names of the blobs that a manifest names; None if it is none that can be read."""
+    match = MANIFEST.fullmatch(name)
+    if match is None:
+        return None
+    try:
+        manifest = Manifest.from_bytes(data, id=match[2].removesuffix(".json"))
+    except CheckpointError:
+        return None
+    return frozenset(f"{match[1]}/blobs/{blob.file}" for blob in manifest.blobs)

@@ -1,0 +1,196 @@
+"""The store at any place that fsspec reaches."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import BinaryIO
+
+from colabkeep.stores._blocks import Tally, blocks
+from colabkeep.stores._locks import NoLock
+from colabkeep.stores._ranges import ranged
+from colabkeep.stores.anywhere.digests import stated
+from colabkeep.stores.anywhere.hands import BLOCK, Hands, block_size
+from colabkeep.stores.anywhere.kinds import Kind
+from colabkeep.stores.base import Entry, Receipt, Rung, Source, StoreProperties, check_name
+from colabkeep.vocabulary.errors import NameTaken, StoreError, StoreUnavailable, UsageError
+
+__all__ = ["AnywhereStore"]
+
+
+class AnywhereStore:
+    """Objects at `url`, by the hands that `reach` makes when the first one is asked for.
+
+    How durable is told as follows. On this machine: "local". Where the service states a digest (S3's ETag, Google's
+    MD5) it is compared with what was sent, and is "confirmed" when equal. An ETag need not be a digest (with keys of
+    one's own it is not): then the object is read back once, and if it is whole, this place's word is not asked for
+    any more, and its objects are "sent". Where nothing is stated they are "sent" too. With `reread`, whatever the
+    service does not confirm is read back and hashed, which costs its download, and is "confirmed" as well.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        kind: Kind,
+        reach: Callable[[], Hands],
+        *,
+        reread: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._kind = kind
+        self._reach = reach
+        self._reread = reread
+        self._monotonic = monotonic
+        self._states_digest = kind.digest != "none"
+        self._guard = threading.Lock()  # of `_hands`
+        self._hands: Hands | None = None
+        self._unsure: dict[str, Tally] = {}  # sent, and nobody could be asked about it yet
+        self._since: set[str] = set()  # confirmed after their put
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def properties(self) -> StoreProperties:
+        return StoreProperties(top_rung=self._top_rung(), persists=self._kind.persists, lists_lag=self._kind.lists_lag)
+
+    @property
+    def degraded(self) -> str | None:
+        return None
+
+    def put(self, name: str, source: Source) -> Receipt:
+        check_name(name)
+        hands, tally = self._at_work(), Tally()
+        before = hands.hiccups
+        self._refuse_taken(hands, name)
+        try:
+            hands.send(name, source.size, self._watched(hands, name, source, tally))
+        except NameTaken:
+            if hands.hiccups == before or self._is_there(hands, name, tally) is not True:
+                raise  # else an answer got lost, and what has the name is our own
+        return Receipt(name=name, size=tally.size, sha256=tally.sha256, rung=self._rung(hands, name, tally))
+
+    def get(self, name: str) -> BinaryIO:
+        check_name(name)
+        hands = self._at_work()
+        return ranged(int(hands.stat(name)["size"]), lambda start, end: hands.read(name, start, end))
+
+    def doubt(self, name: str) -> bool:
+        return False  # there is one copy only
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        start = f"{check_name(prefix)}/" if prefix else ""
+        found = self._at_work().find(prefix)
+        return [Entry(name=name, size=size) for name, size in found if name.startswith(start) and _is_legal(name)]
+
+    def delete(self, name: str) -> None:
+        self._at_work().remove(check_name(name))
+        self._unsure.pop(name, None)
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        return replace(receipt, rung="confirmed") if receipt.name in self._since else receipt
+
+    def lock(self, name: str, holder: str) -> NoLock:
+        check_name(name)
+        return NoLock()
+
+    def sweep(self, prefix: str) -> int:
+        return self._at_work().sweep(check_name(prefix) if prefix else "")
+
+    def flush(self, timeout: float) -> bool:
+        end = self._monotonic() + timeout
+        for name, tally in list(self._unsure.items()):
+            if self._monotonic() >= end:
+                break
+            del self._unsure[name]
+            if self._rung(self._at_work(), name, tally) == "confirmed":
+                self._since.add(name)
+        return not self._unsure
+
+    def close(self) -> None:
+        with self._guard:
+            self._hands = None
+
+    def _at_work(self) -> Hands:
+        with self._guard:
+            if self._hands is None:
+                self._hands = self._reach()
+            return self._hands
+
+    def _watched(self, hands: Hands, name: str, source: Source, tally: Tally) -> Iterator[memoryview]:
+        """The blocks, hashed; and after the last one a last look, when there is nothing left but to publish."""
+        for block in blocks(name, source, block_size(source.size)):
+            tally.add(block)
+            yield block
+        if tally.sha256 != source.sha256:
+            raise StoreError(
+                problem=f"The bytes of {name!r} are not those that were captured; it is not kept.",
+                remedy="Its data changed while it was being saved: leave arrays and files alone until their save is "
+                "done. The next save starts afresh.",
+            )
+        self._refuse_taken(hands, name)
+
+    def _refuse_taken(self, hands: Hands, name: str) -> None:
+        if hands.taken(name):
+            raise NameTaken(
+                problem=f"{name!r} exists already in {self._url}; its bytes are untouched.",
+                remedy="Names are written once: choose another name, or delete the old object first.",
+            )
+
+    def _top_rung(self) -> Rung:
+        if not self._kind.remote:
+            return "local"
+        return "confirmed" if self._states_digest or self._reread else "sent"
+
+    def _rung(self, hands: Hands, name: str, tally: Tally) -> Rung:
+        """How durable what was just sent is.
+
+        Raises:
+            StoreUnavailable: it arrived changed, and was removed.
+        """
+        try:
+            there = self._is_there(hands, name, tally)
+            if there is None and self._reread:
+                there = self._reads_back(hands, name, tally)
+        except StoreUnavailable:
+            self._unsure[name] = tally
+            return "sent" if self._kind.remote else "unknown"
+        if there is False:
+            hands.remove(name)
+            raise StoreUnavailable(
+                problem=f"{name!r} did not arrive in {self._url} as it was sent; it was removed there.",
+                remedy="It is sent again by itself.",
+            )
+        if not self._kind.remote:
+            return "local"
+        return "confirmed" if there else "sent"
+
+    def _is_there(self, hands: Hands, name: str, tally: Tally) -> bool | None:
+        """Does the place have these very bytes? None: they are as many, and it does not say more."""
+        info = hands.stat(name)
+        if int(info["size"]) != tally.size:
+            return False
+        said = stated(info, self._kind.digest, tally) if self._states_digest else None
+        if said is not False:
+            return said
+        whole = self._reads_back(hands, name, tally)
+        self._states_digest = self._states_digest and not whole
+        return whole
+
+    def _reads_back(self, hands: Hands, name: str, tally: Tally) -> bool:
+        digest = hashlib.sha256()
+        for start in range(0, tally.size, BLOCK):
+            digest.update(hands.read(name, start, min(start + BLOCK, tally.size)))
+        return digest.hexdigest() == tally.sha256
+
+
+def _is_legal(name: str) -> bool:
+    with suppress(UsageError):
+        return bool(check_name(name))
+    return False

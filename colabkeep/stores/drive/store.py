@@ -1,0 +1,317 @@
+"""The store on Google Drive. Its objects are files in folders, `run/blobs/…` as on any disk, so that they can be seen
+in the browser, by the mount and by other programs.
+
+A name that two files have is one object with two copies: Drive does not keep names unique, so a second writer or a
+repeated request can make one. The oldest copy is read, the other if that one is doubted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+from colabkeep.stores._locks import NoLock
+from colabkeep.stores.base import Entry, Receipt, Rung, Source, Store, StoreProperties, check_name
+from colabkeep.stores.drive.api import TIMEOUTS, Api
+from colabkeep.stores.drive.download import download
+from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile
+from colabkeep.stores.drive.folders import OwnFolder
+from colabkeep.stores.drive.journal import UploadJournal
+from colabkeep.stores.drive.place import Place, read_place
+from colabkeep.stores.drive.quota import Quota
+from colabkeep.stores.drive.refusals import service_account_refused
+from colabkeep.stores.drive.tree import Copies, Tree
+from colabkeep.stores.drive.upload import CHUNK_BYTES, Uploads
+from colabkeep.stores.google.account import Account, SignedIn
+from colabkeep.stores.google.bridge import from_pydrive, to_pydrive
+from colabkeep.stores.google.signing import Doors, is_service_account, sign_in
+from colabkeep.stores.memory import MemoryStore
+from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
+
+__all__ = ["DriveStore", "open_drive", "open_pydrive", "open_url"]
+
+_LARGEST = 5 * 2**40  # bytes; the `maximum` of the upload methods in the discovery document of v3
+_TRIES = 3  # for bytes that arrive as others, or into a folder that goes away
+_SOON = 7 * 24 * 3600.0  # seconds
+
+
+class DriveStore:
+    """Objects in the folder `place` of the Drive of `account`. Nothing is asked before the first method is called.
+
+    `journal`: a store on this machine's disk, in which uploads under way are remembered, so that the next kernel
+    continues them; without it only this process does. `clock`: the real time, unless a test hands in its own.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        account: Account,
+        *,
+        journal: Store | None = None,
+        clock: Clock | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        timeouts: tuple[float, float] = TIMEOUTS,
+    ) -> None:
+        self._place = place
+        self._account = account
+        self._closing = threading.Event()
+        self._now = time.time if clock is None else clock.time
+        self._monotonic = time.monotonic if clock is None else clock.monotonic
+        self._sleep: Callable[[float], object] = self._closing.wait if clock is None else clock.sleep
+        self._api = Api(account, service=place.service, sleep=self._sleep, timeouts=timeouts)
+        self._files = Files(self._api, place.shared_drive)
+        self._tree = Tree(self._files, OwnFolder(self._files, place), self._monotonic)
+        self._journal = UploadJournal(journal or MemoryStore(), place.url, self._now)
+        self._uploads = Uploads(self._api, self._files, self._journal, chunk_bytes)
+        self._quota = Quota(self._api, self._monotonic)
+        self._doubts: dict[str, int] = {}
+        self._unconfirmed: dict[str, Receipt] = {}
+
+    @property
+    def url(self) -> str:
+        return self._place.url
+
+    @property
+    def properties(self) -> StoreProperties:
+        # What lies in a shared drive counts against nobody's account.
+        free = self._quota.free() if self._place.shared_drive is None else None
+        return StoreProperties(
+            top_rung="confirmed", persists=True, max_object_bytes=_LARGEST, free_bytes=free, lists_lag=True
+        )
+
+    @property
+    def degraded(self) -> str | None:
+        expires = self._account.expires
+        if expires is not None and expires - self._now() < _SOON:
+            day = time.strftime("%d %B", time.gmtime(expires))
+            return (
+                f"The sign-in to Google Drive ends on {day}, and then checkpoints stay on this machine. Open "
+                "https://console.cloud.google.com/auth/audience, click Publish app, run `colabkeep auth` again and "
+                "replace the secret COLABKEEP_DRIVE."
+            )
+        return self._journal.trouble
+
+    def put(self, name: str, source: Source) -> Receipt:
+        check_name(name)
+        doing = f"write {name!r}"
+        present = self._tree.find(name, doing)
+        begun = self._uploads.begun(name, source) if present else None
+        if any(copy.id != begun for copy in present):
+            raise _taken(name)
+        for _ in range(_TRIES):
+            file = self._sent(name, source, doing)
+            if file is None:
+                continue
+            rung = _rung(file, source)
+            if rung is not None:
+                return self._stored(name, file, source, rung)
+            self._files.delete(file.id, doing)
+            _refuse_changed(name, source)
+        raise StoreUnavailable(
+            problem=f"Google Drive could not {doing}: {_TRIES} times it did not become what was sent. It is not kept.",
+            remedy="Nothing needs to be done: training goes on, and it is tried again.",
+        )
+
+    def get(self, name: str) -> BinaryIO:
+        doing = f"read {check_name(name)!r}"
+        known = self._tree.known(name)
+        if known:
+            file = self._chosen(name, known)
+            try:
+                return download(self._api, file, name)
+            except ObjectNotFound:
+                self._tree.deleted(name, [file.id])  # by hand, or by another session
+        found = self._tree.find(name, doing)
+        if not found:
+            raise ObjectNotFound(
+                problem=f"There is no object {name!r} in {self.url}.",
+                remedy="Is it the right folder, and the OAuth client that wrote there? Others' files are not seen.",
+            )
+        return download(self._api, self._chosen(name, found), name)
+
+    def doubt(self, name: str) -> bool:
+        # After the last copy the first one is read once more: it may have been the wire.
+        self._doubts[name] = self._doubts.get(name, 0) + 1
+        return self._doubts[name] <= len(self._tree.known(name))
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        if prefix:
+            check_name(prefix)
+        found = self._tree.below(prefix, f"list {prefix!r}")
+        return [Entry(name=name, size=self._chosen(name, copies).size or 0) for name, copies in found.items()]
+
+    def delete(self, name: str) -> None:
+        doing = f"delete {check_name(name)!r}"
+        copies = self._tree.find(name, doing)
+        if not copies:
+            return
+        shown = self._chosen(name, copies)
+        for copy in copies:
+            # A file of other bytes that colabkeep did not make is somebody else's.
+            if copy.id == shown.id or MARK in copy.marks or _same_bytes(copy, shown):
+                self._files.delete(copy.id, doing)
+                self._tree.deleted(name, [copy.id])
+                self._quota.changed(-(copy.size or 0))
+        self._doubts.pop(name, None)
+        self._unconfirmed.pop(name, None)
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        if receipt.rung == "confirmed" or not receipt.sha256:
+            return receipt
+        for copy in self._tree.known(receipt.name):
+            if copy.size == receipt.size and copy.sha256 == receipt.sha256:
+                return replace(receipt, rung="confirmed", id=copy.id)
+        if receipt.id is None:
+            return receipt
+        file = self._files.glance(receipt.id)
+        if file is None or (file.size, file.sha256) != (receipt.size, receipt.sha256):
+            return receipt
+        return replace(receipt, rung="confirmed")
+
+    def lock(self, name: str, holder: str) -> NoLock:
+        check_name(name)
+        return NoLock()
+
+    def sweep(self, prefix: str) -> int:
+        # An upload that was not finished is no file yet; the service drops it after a week.
+        if prefix:
+            check_name(prefix)
+        self._journal.sweep()
+        return 0
+
+    def flush(self, timeout: float) -> bool:
+        end = self._monotonic() + timeout
+        while self._unconfirmed:
+            for name, receipt in list(self._unconfirmed.items()):
+                if self.confirm(receipt).rung == "confirmed":
+                    self._unconfirmed.pop(name, None)
+            left = end - self._monotonic()
+            if self._unconfirmed:
+                if left <= 0:
+                    return False
+                self._sleep(min(1.0, left))
+        return True
+
+    def close(self) -> None:
+        """End all waiting, and close the connections."""
+        self._closing.set()
+        self._account.close()
+
+    def pydrive(self) -> Any:
+        """The same Drive as PyDrive2's `GoogleDrive`, signed in as this store is, for looking around in it.
+
+        Raises:
+            MissingDependency: PyDrive2 is not installed.
+        """
+        return to_pydrive(self._account.credentials())
+
+    def _sent(self, name: str, source: Source, doing: str) -> RemoteFile | None:
+        """The file; None if the folder went away meanwhile: then it is looked for, and if need be made, again."""
+        try:
+            file = self._uploads.send(name, self._tree.folder(name.rpartition("/")[0], doing), source)
+        except FolderGone:
+            self._tree.forget()
+            return None
+        if file.trashed:  # with its folder, by hand
+            self._files.delete(file.id, doing)
+            self._tree.forget()
+            return None
+        return file
+
+    def _stored(self, name: str, file: RemoteFile, source: Source, rung: Rung) -> Receipt:
+        if any(copy.id != file.id for copy in self._tree.known(name)):
+            self._files.delete(file.id, f"write {name!r}")
+            raise _taken(name)
+        self._tree.wrote(name, file)
+        self._quota.changed(source.size)
+        receipt = Receipt(name=name, size=source.size, sha256=source.sha256, rung=rung, id=file.id)
+        if rung != "confirmed":
+            self._unconfirmed[name] = receipt
+        return receipt
+
+    def _chosen(self, name: str, copies: Copies) -> RemoteFile:
+        return copies[self._doubts.get(name, 0) % len(copies)]
+
+
+def open_url(url: str) -> DriveStore:
+    """The store of a drive:// URL, for whoever is signed in on this machine.
+
+    Raises:
+        UsageError: the URL cannot be meant so.
+    """
+    return open_drive(url)
+
+
+def open_drive(
+    url: str, *, doors: Doors | None = None, journal: Store | None = None, environment: Environment | None = None
+) -> DriveStore:
+    """The same, with what the platform can do for the sign-in, and a store that remembers uploads under way.
+
+    Raises:
+        UsageError: the URL cannot be meant so.
+    """
+    place = read_place(url)
+    account = Account(lambda: _fitting(place, sign_in(doors or Doors(), environment or Environment.here())))
+    return DriveStore(place, account, journal=journal)
+
+
+def open_pydrive(given: Any, *, url: str = "drive://", journal: Store | None = None) -> DriveStore:
+    """The store for a PyDrive2 `GoogleDrive` or `GoogleAuth` that is signed in. Its credentials are taken, and used by
+    google-auth: PyDrive2's own upload waits for ever after one lost answer (1.21.3, run against a local server).
+
+    Raises:
+        UsageError: nobody is signed in there.
+    """
+    place, signed = read_place(url), SignedIn(credentials=from_pydrive(given))
+    return DriveStore(place, Account(lambda: _fitting(place, signed)), journal=journal)
+
+
+def _fitting(place: Place, signed: SignedIn) -> SignedIn:
+    if place.shared_drive is None and is_service_account(signed.credentials):
+        raise service_account_refused("keep checkpoints")
+    return signed
+
+
+def _rung(file: RemoteFile, source: Source) -> Rung | None:
+    """What the service's own statement of the digest proves; None: these are other bytes."""
+    if file.size != source.size:
+        return None
+    if file.sha256 is not None:
+        return "confirmed" if file.sha256 == source.sha256 else None
+    if file.md5 is not None:
+        return "confirmed" if file.md5 == _digest(hashlib.md5(usedforsecurity=False), source) else None
+    return "sent"
+
+
+def _digest(digest: Any, source: Source) -> str:
+    for chunk in source.chunks():
+        digest.update(chunk)
+    return str(digest.hexdigest())
+
+
+def _refuse_changed(name: str, source: Source) -> None:
+    """See that it was not the source itself that changed."""
+    if _digest(hashlib.sha256(), source) != source.sha256:
+        raise StoreError(
+            problem=f"{name!r} is not what it was when its save began; it is not kept.",
+            remedy="Its data changed while it was being saved: leave arrays and files alone until their save is done.",
+        )
+
+
+def _same_bytes(one: RemoteFile, other: RemoteFile) -> bool:
+    return one.size == other.size and (
+        (one.sha256 is not None and one.sha256 == other.sha256) or (one.md5 is not None and one.md5 == other.md5)
+    )
+
+
+def _taken(name: str) -> NameTaken:
+    return NameTaken(
+        problem=f"{name!r} exists already on Google Drive; its bytes are untouched.",
+        remedy="Names are written once: choose another name, or delete the old object first.",
+    )

@@ -1,0 +1,245 @@
+"""Asks a person, once, to let their own OAuth client use their Drive. Works without a browser on this machine.
+
+Two ways, by the kind of the client ("OAuth 2.0 for TV and Limited-Input Device Applications" and "OAuth 2.0 for iOS
+& Desktop Apps", developers.google.com/identity):
+
+* *device*: the person types a short code into a page, on any machine. Of Drive's scopes it may ask for `drive.file`
+  (and `drive.appdata`) only.
+* *pasted*: the person's browser is sent on to an address of its own machine where nobody listens, and the
+  person copies that address, which carries the answer, back here. For every scope.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
+
+from colabkeep.stores.google.secret import DRIVE_SCOPE, TOKEN_URI, UserSecret
+from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.errors import PlatformError, StoreUnavailable, UsageError
+
+__all__ = ["DeviceCode", "DeviceUnfit", "OAuthClient", "ask_by_device", "ask_by_paste", "read_client"]
+
+_CONSENT_URI = "https://accounts.google.com/o/oauth2/v2/auth"
+_REDIRECT = "http://127.0.0.1:53217/"  # any port does for a Desktop client, and here nobody listens
+_DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_TIMEOUTS = (10.0, 30.0)  # seconds to connect, and for an answer
+_DEVICE_SCOPES = (DRIVE_SCOPE, "https://www.googleapis.com/auth/drive.appdata")
+_CLIENTS = "https://console.cloud.google.com/auth/clients"
+
+
+class DeviceUnfit(UsageError):
+    """This client, or this scope, cannot be asked for by a code. Pasting may do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthClient:
+    """The user's own client, made in their own Cloud project."""
+
+    id: str
+    secret: str = field(repr=False)
+    token_uri: str = TOKEN_URI
+    consent_uri: str = _CONSENT_URI
+
+    @property
+    def device_uri(self) -> str:
+        """Where codes are given out: beside the tokens."""
+        return urljoin(self.token_uri, "device/code")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCode:
+    """What to tell the person: open `page`, type in `code`, within `seconds`."""
+
+    page: str
+    code: str
+    seconds: float
+
+
+def read_client(text: str) -> OAuthClient:
+    """The client of the JSON file that the Cloud console offers for download.
+
+    Raises:
+        UsageError: it is no such file. Its text is never shown.
+    """
+    try:
+        record: Any = json.loads(text)
+        values = record.get("installed") or record["web"]
+        return OAuthClient(
+            id=str(values["client_id"]),
+            secret=str(values["client_secret"]),
+            token_uri=str(values.get("token_uri") or TOKEN_URI),
+            consent_uri=str(values.get("auth_uri") or _CONSENT_URI),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        failure = UsageError(
+            problem="That is not the file of an OAuth client.",
+            remedy=f"Open {_CLIENTS}, click your client (or Create client > Desktop app), and Download JSON.",
+        )
+    raise failure  # not from the cause, which may show the secret
+
+
+def ask_by_device(client: OAuthClient, scope: str, show: Callable[[DeviceCode], None], clock: Clock) -> UserSecret:
+    """Show a code, and wait until the person has typed it in and said yes.
+
+    Raises:
+        DeviceUnfit: this client or this scope needs the other way.
+        PlatformError: the person said no, or not in time, or not to the whole scope.
+        StoreUnavailable: Google does not answer.
+    """
+    if scope not in _DEVICE_SCOPES:
+        raise DeviceUnfit(problem=f"The scope {scope} cannot be asked for by a code.", remedy="Paste the address.")
+    status, answer = _post(client.device_uri, {"client_id": client.id, "scope": scope})
+    if status != 200:
+        if answer.get("error") in ("invalid_client", "unauthorized_client"):
+            raise DeviceUnfit(
+                problem="This OAuth client cannot be asked by a code: only one of the type TVs and limited input can.",
+                remedy="Paste the address.",
+            )
+        raise _refused(answer)
+    seconds, pause = float(answer.get("expires_in", 1800)), float(answer.get("interval", 5))
+    page = str(answer.get("verification_url") or answer.get("verification_uri"))
+    show(DeviceCode(page=page, code=str(answer["user_code"]), seconds=seconds))
+    form = {
+        "client_id": client.id,
+        "client_secret": client.secret,
+        "device_code": str(answer["device_code"]),
+        "grant_type": _DEVICE_GRANT,
+    }
+    end = clock.monotonic() + seconds
+    while clock.monotonic() < end:
+        clock.sleep(pause)
+        status, answer = _post(client.token_uri, form)
+        if status == 200:
+            return _granted(client, scope, answer, clock.time())
+        if answer.get("error") == "slow_down":
+            pause += 5.0  # RFC 8628, 3.5
+        elif answer.get("error") != "authorization_pending":
+            raise _refused(answer)
+    raise PlatformError(problem="Nobody typed in the code in time.", remedy="Run `colabkeep auth` again.")
+
+
+def ask_by_paste(client: OAuthClient, scope: str, ask: Callable[[str], str], clock: Clock) -> UserSecret:
+    """Have the person open an address and say yes; `ask` gets it and returns what the browser's address bar shows then.
+
+    Raises:
+        UsageError: what was pasted is not the answer to this question.
+        PlatformError: the person said no, or not to the whole scope.
+        StoreUnavailable: Google does not answer.
+    """
+    state, verifier = secrets.token_urlsafe(24), secrets.token_urlsafe(64)
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+    question = {
+        "client_id": client.id,
+        "redirect_uri": _REDIRECT,
+        "response_type": "code",
+        "scope": scope,
+        "state": state,
+        "code_challenge": challenge,
+        "code_challenge_method": "S256",
+        "access_type": "offline",  # a refresh token, and
+        "prompt": "consent",  # a new one also for whoever consented before
+    }
+    code = _pasted_code(ask(f"{client.consent_uri}?{urlencode(question)}"), state)
+    form = {
+        "client_id": client.id,
+        "client_secret": client.secret,
+        "code": code,
+        "code_verifier": verifier,
+        "grant_type": "authorization_code",
+        "redirect_uri": _REDIRECT,
+    }
+    status, answer = _post(client.token_uri, form)
+    if status != 200:
+        raise _refused(answer)
+    return _granted(client, scope, answer, clock.time())
+
+
+def _pasted_code(pasted: str, state: str) -> str:
+    values = {name: texts[0] for name, texts in parse_qs(urlsplit(pasted.strip()).query).items()}
+    if values.get("error"):
+        raise _refused(values)
+    if "code" not in values:
+        raise UsageError(
+            problem="What was pasted is not the address that the browser was sent to.",
+            remedy="Run `colabkeep auth` again. After you click Continue, the browser shows a page that cannot be "
+            "reached: copy its whole address, which begins with http://127.0.0.1.",
+        )
+    if not secrets.compare_digest(values.get("state", ""), state):
+        raise UsageError(
+            problem="The address that was pasted is the answer to another question.",
+            remedy="Run `colabkeep auth` again, open the address that it shows now, and paste what comes of it.",
+        )
+    return values["code"]
+
+
+def _granted(client: OAuthClient, scope: str, answer: Mapping[str, Any], now: float) -> UserSecret:
+    token = answer.get("refresh_token")
+    if scope not in str(answer.get("scope", scope)).split():
+        raise PlatformError(
+            problem="The consent was given, but not for Google Drive.",
+            remedy="Run `colabkeep auth` again, and tick the box for Google Drive on the consent page.",
+        )
+    if not token:
+        raise PlatformError(
+            problem="Google gave no lasting token.",
+            remedy="Remove the client at https://myaccount.google.com/connections, and run `colabkeep auth` again.",
+        )
+    # Said where a consent is for a limited time only; clients in "Testing" get a week.
+    life = answer.get("refresh_token_expires_in")
+    return UserSecret(
+        client_id=client.id,
+        client_secret=client.secret,
+        refresh_token=str(token),
+        token_uri=client.token_uri,
+        scopes=(scope,),
+        expires=now + float(life) if isinstance(life, int | float) and life > 0 else None,
+    )
+
+
+def _refused(answer: Mapping[str, Any]) -> PlatformError:
+    error = str(answer.get("error", "no reason"))
+    problem, remedy = {
+        "access_denied": (
+            "The consent was not given.",
+            'Run `colabkeep auth` again and click Continue. If the page says "Access blocked", the client is in '
+            "Testing: open https://console.cloud.google.com/auth/audience and click Publish app.",
+        ),
+        "invalid_client": (
+            "Google does not know this OAuth client, or its secret is wrong.",
+            f"Open {_CLIENTS}, click your client, and Download JSON again.",
+        ),
+        "invalid_grant": ("The answer was too old, or was used before.", "Run `colabkeep auth` again."),
+        "expired_token": ("Nobody typed in the code in time.", "Run `colabkeep auth` again."),
+        "redirect_uri_mismatch": (
+            "This OAuth client is of a type that cannot be asked by an address.",
+            f"Open {_CLIENTS}, and make one of the type Desktop app.",
+        ),
+    }.get(error, (f"Google refused the consent ({error}).", f"See that the client is in order: {_CLIENTS}"))
+    return PlatformError(problem=problem, remedy=remedy)
+
+
+def _post(url: str, form: Mapping[str, str]) -> tuple[int, Mapping[str, Any]]:
+    """Status and JSON object of an answer."""
+    import requests
+
+    try:
+        response = requests.post(url, data=form, timeout=_TIMEOUTS, allow_redirects=False)
+        answer: object = json.loads(response.content)
+        if isinstance(answer, dict) and response.status_code < 500:
+            return response.status_code, answer
+        why = f"HTTP {response.status_code}"
+    except ValueError:
+        why = f"HTTP {response.status_code}, and no answer of Google's"
+    except requests.exceptions.RequestException as error:
+        why = type(error).__name__
+    raise StoreUnavailable(
+        problem=f"Google's server for sign-ins could not be reached ({why}).",
+        remedy="See that this machine is online, and run `colabkeep auth` again.",
+    )

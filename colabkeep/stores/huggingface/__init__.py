@@ -1,0 +1,1 @@
+"""The Hugging Face Hub: repositories (hf://owner/name) and buckets (hf://buckets/owner/name)."""

@@ -1,0 +1,246 @@
+"""The store in a repository on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import BinaryIO
+
+from colabkeep.stores._locks import NoLock
+from colabkeep.stores._ranges import ranged
+from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.stores.huggingface.hub import Addition, Fact, Hub
+from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable, UsageError
+
+__all__ = ["HuggingFaceStore"]
+
+_WAITS = ".safetensors"
+_LARGE = 12 * 2**20  # bytes; before sending so many it is worth a request to see that the name is free
+
+
+class HuggingFaceStore:
+    """Objects as files of a repository, which is made, private, when the first one is put.
+
+    **Commits.** The Hub allows a repository some 128 commits an hour (its own error message says so), and a
+    commit of several files is one for all or none. So the bytes of a large `.safetensors` file are handed over by its
+    `put`, which returns "sent", and its name is committed together with the next other file: for a checkpoint that is
+    its manifest. Deletions wait likewise. One save is one commit, the manifest's, and one for the journal. What still
+    waits when the process dies belongs to no checkpoint, and the Hub has its bytes already when it is put again.
+    `flush` commits what waits. Within this process what waits is seen as done.
+
+    **Confirmed** means: after the commit the Hub listed the file with the SHA-256 of these bytes (a large file), or
+    with their git digest (a small one).
+
+    **Written once.** A commit names the one it was made on top of, on which the names were seen to be free; the Hub
+    refuses it when there is a newer one.
+
+    **Space.** The history keeps what was deleted, and it counts. So large files that were deleted are removed from the
+    history too, unless the newest commit, another branch or a tag may need them.
+    """
+
+    def __init__(self, hub: Hub, url: str) -> None:
+        self._hub = hub
+        self._url = url
+        self._turn = threading.RLock()  # held while committing
+        self._head: str | None = None
+        self._waiting: dict[str, Addition] = {}  # additions by name
+        self._doomed: set[str] = set()  # names
+        self._garbage: set[str] = set()  # digests of large files that were deleted
+        self._confirmed: set[str] = set()
+        self._trouble: str | None = None
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def properties(self) -> StoreProperties:
+        # huggingface.co/docs/hub/storage-limits: files up to 50 GB can be handed over by HTTP
+        return StoreProperties(top_rung="confirmed", persists=True, max_object_bytes=50 * 10**9)
+
+    @property
+    def degraded(self) -> str | None:
+        return self._trouble
+
+    def put(self, name: str, source: Source) -> Receipt:
+        check_name(name)
+        self._refuse_known(name)
+        self._see_repository()
+        waits = name.endswith(_WAITS)
+        if (waits or source.size > _LARGE) and name not in self._doomed and self._hub.facts([name]):
+            raise self._taken(name)
+        addition = self._hub.upload(name, source)
+        waits = waits and addition.uploaded
+        with self._turn:
+            self._refuse_known(name)
+            if waits:
+                self._waiting[name] = addition
+            else:
+                self._commit(addition)
+        return Receipt(name=name, size=source.size, sha256=source.sha256, rung="sent" if waits else "confirmed")
+
+    def get(self, name: str) -> BinaryIO:
+        check_name(name)
+        if name in self._waiting:
+            with self._turn:
+                self._commit()
+        fact = None if name in self._doomed else self._fact(name)
+        if fact is None:
+            raise ObjectNotFound(
+                problem=f"There is no object {name!r} in {self._url}.",
+                remedy="See `colabkeep show`: it may have been pruned.",
+            )
+        return ranged(fact.size, lambda start, end: self._hub.read(name, start, end))
+
+    def doubt(self, name: str) -> bool:
+        return False  # there is one copy only
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        start = f"{check_name(prefix)}/" if prefix else ""
+        waiting, doomed = dict(self._waiting), set(self._doomed)  # first: they may be committed meanwhile
+        sizes: dict[str, int] = {}
+        with suppress(ObjectNotFound):
+            sizes = {fact.name: fact.size for fact in self._hub.tree(prefix) if fact.name not in doomed}
+        sizes |= {name: addition.size for name, addition in waiting.items()}
+        return [
+            Entry(name=name, size=size) for name, size in sizes.items() if name.startswith(start) and _is_legal(name)
+        ]
+
+    def delete(self, name: str) -> None:
+        check_name(name)
+        with self._turn:
+            self._confirmed.discard(name)
+            if self._waiting.pop(name, None) is None:
+                self._doomed.add(name)
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        return replace(receipt, rung="confirmed") if receipt.name in self._confirmed else receipt
+
+    def lock(self, name: str, holder: str) -> NoLock:
+        check_name(name)
+        return NoLock()
+
+    def sweep(self, prefix: str) -> int:
+        if prefix:
+            check_name(prefix)
+        return 0  # bytes that no commit names are not seen by anybody, and cleared away by the Hub
+
+    def flush(self, timeout: float) -> bool:
+        with self._turn:
+            if self._waiting or self._doomed:
+                self._commit()
+        return True
+
+    def close(self) -> None:
+        """Nothing is held. What waits for a commit is forgotten, as it is when the process dies; `flush` first."""
+
+    def _see_repository(self) -> None:
+        with self._turn:
+            if self._head is None:
+                try:
+                    self._head = self._hub.head()
+                except ObjectNotFound:
+                    self._hub.create()
+                    self._head = self._hub.head()
+
+    def _commit(self, addition: Addition | None = None) -> None:
+        """Commit what waits, and the addition.
+
+        Raises:
+            NameTaken: the addition's name exists; what waited still waits.
+            StoreError: it could not be done.
+        """
+        before = self._hub.hiccups
+        additions = {**self._waiting, **({addition.name: addition} if addition else {})}
+
+        def attempt() -> None:
+            ours_may_be_there = self._hub.hiccups > before
+            try:
+                self._attempt(additions, addition, ours_may_be_there)
+            except StoreUnavailable:
+                self._head = None  # whoever was faster, or our own commit whose answer got lost
+                raise
+
+        self._hub.patience(attempt)
+        self._free()
+
+    def _attempt(self, additions: dict[str, Addition], wanted: Addition | None, ours_may_be_there: bool) -> None:
+        head = self._head or self._hub.head()
+        there = self._hub.facts([*additions, *self._doomed], at=head)
+        fresh = {name: one for name, one in additions.items() if name not in there or name in self._doomed}
+        for name in additions.keys() - fresh.keys():
+            self._see_ours(additions[name], there[name], wanted, ours_may_be_there)
+        doomed = self._doomed & there.keys()
+        if fresh or doomed:
+            self._head = self._hub.commit(fresh.values(), doomed - fresh.keys(), parent=head)
+            self._see_arrived(fresh, self._head)
+        self._garbage |= {digest for name in doomed if (digest := there[name].sha256)}
+        self._doomed.clear()
+        for name in additions:
+            self._waiting.pop(name, None)
+
+    def _see_ours(self, one: Addition, there: Fact, wanted: Addition | None, ours_may_be_there: bool) -> None:
+        """That a name which is there already stands for these very bytes.
+
+        Raises:
+            NameTaken: it does not; or it does, and nothing that we did can be the reason.
+        """
+        if not one.is_there(there):
+            self._waiting.pop(one.name, None)  # it can never be committed
+            raise self._taken(one.name)
+        if one is wanted and not ours_may_be_there:
+            raise self._taken(one.name)
+        self._confirmed.add(one.name)
+
+    def _see_arrived(self, additions: dict[str, Addition], at: str) -> None:
+        facts = self._hub.facts(additions, at=at)
+        for name, addition in additions.items():
+            if name not in facts or not addition.is_there(facts[name]):
+                self._doomed.add(name)
+                raise StoreError(
+                    problem=f"{name!r} did not arrive in {self._url} as it was sent.", remedy="Save again."
+                )
+            self._confirmed.add(name)
+
+    def _free(self) -> None:
+        """Give back the space of what was deleted. Where that fails, the next commit tries again."""
+        if not self._garbage:
+            return
+        try:
+            if self._hub.other_references():
+                self._trouble = (
+                    f"{self._url} has other branches or tags, which may need deleted checkpoints: their space is not "
+                    "given back. Delete these references on the repository's page if you do not need them."
+                )
+                return
+            needed = self._hub.digests() | {addition.sha256 for addition in self._waiting.values()}
+            if garbage := self._garbage - needed:
+                self._hub.free(garbage)
+                self._head = None  # the history was written anew
+            self._garbage.clear()
+            self._trouble = None
+        except StoreError as error:
+            self._trouble = f"The space of deleted checkpoints is not given back yet: {error.problem}"
+
+    def _fact(self, name: str) -> Fact | None:
+        with suppress(ObjectNotFound):
+            return self._hub.facts([name]).get(name)
+        return None
+
+    def _refuse_known(self, name: str) -> None:
+        if name in self._waiting:
+            raise self._taken(name)
+
+    def _taken(self, name: str) -> NameTaken:
+        return NameTaken(
+            problem=f"{name!r} exists already in {self._url}; its bytes are untouched.",
+            remedy="Names are written once: choose another name, or delete the old object first.",
+        )
+
+
+def _is_legal(name: str) -> bool:
+    with suppress(UsageError):
+        return bool(check_name(name))
+    return False

@@ -1,0 +1,129 @@
+"""What one version of the dataset holds: a few files, and a sealed record of which object lies where in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from colabkeep.stores.base import check_name
+from colabkeep.vocabulary.errors import UsageError
+from colabkeep.vocabulary.sealed import seal, unseal
+
+__all__ = ["INDEX", "MOST_SINGLE", "PACK_HEADER", "Content", "Held", "Index", "arrange", "pack_file", "single_file"]
+
+INDEX = "colabkeep.json"
+"""The file with the index, in every version that colabkeep makes."""
+
+PACK_HEADER = b"colabkeep pack 1\n"
+"""The start of a pack: with it no file is ever empty, which uploads have not always borne."""
+
+MOST_SINGLE = 40  # files with one object each; with the pack and the index that stays below kagglehub's 50, at which
+# it would zip them all into one file (kagglehub 1.0.2, gcs_upload.py)
+
+_FORMAT = 1
+_SINGLE_FROM = 4 * 2**20  # bytes: what is smaller goes into the pack
+_FILE = re.compile(r"(object|pack)-[0-9a-f]{64}\.bin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """Some bytes, by their size, their SHA-256 (hex) and their MD5 (base64, as Google's storage states it)."""
+
+    size: int
+    sha256: str
+    md5: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Where an object lies: `size` bytes from `offset` on, in a file of the dataset."""
+
+    file: str
+    offset: int
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """The record in one version.
+
+    `dataset` is "owner/name". `base` is the version whose objects had been taken over when this one was made: what was
+    published in between came from another session that did not know of this one.
+    """
+
+    dataset: str
+    base: int
+    files: Mapping[str, Content]
+    objects: Mapping[str, Held]
+
+    def to_bytes(self) -> bytes:
+        """The sealed text."""
+        return seal(
+            {
+                "format": _FORMAT,
+                "dataset": self.dataset,
+                "base": self.base,
+                "files": {file: asdict(content) for file, content in sorted(self.files.items())},
+                "objects": {name: asdict(held) for name, held in sorted(self.objects.items())},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, text: bytes, dataset: str) -> Index:
+        """Read a record again.
+
+        Raises:
+            ValueError: it is damaged, of another dataset, of a newer format, or leads somewhere it should not.
+        """
+        record = unseal(text)
+        if record.get("format") != _FORMAT:
+            raise ValueError(f"it is in format {record.get('format')!r}; this colabkeep knows {_FORMAT}")
+        if record.get("dataset") != dataset:
+            raise ValueError(f"it belongs to the dataset {record.get('dataset')!r}")
+        try:
+            index = cls(
+                dataset=dataset,
+                base=int(record["base"]),
+                files={file: Content(**content) for file, content in record["files"].items()},
+                objects={name: Held(**held) for name, held in record["objects"].items()},
+            )
+            index._check()
+        except (KeyError, TypeError, AttributeError, UsageError) as error:
+            raise ValueError(f"it is not a record of a dataset: {error}") from error
+        return index
+
+    def _check(self) -> None:
+        for file in self.files:
+            if not _FILE.fullmatch(file):
+                raise ValueError(f"{file!r} is not one of our files")
+        for name, held in self.objects.items():
+            check_name(name)
+            if not 0 <= held.offset <= held.offset + held.size <= self.files[held.file].size:
+                raise ValueError(f"{name!r} reaches beyond the file it is said to lie in")
+
+
+def arrange(objects: Mapping[str, Content]) -> tuple[dict[str, str], list[str]]:
+    """Which objects get a file of their own (name → file), and the names of those that go into the pack, in order.
+
+    The largest ones stay single, as many as may be; equal ones share a file. No name ends as an archive's does: Kaggle
+    unpacks archives.
+    """
+    large = sorted((name for name in objects if objects[name].size >= _SINGLE_FROM), key=lambda n: -objects[n].size)
+    singles: dict[str, str] = {}
+    for name in large:
+        file = single_file(objects[name].sha256)
+        if file in singles.values() or len(set(singles.values())) < MOST_SINGLE:
+            singles[name] = file
+    return singles, sorted(objects.keys() - singles.keys())
+
+
+def single_file(sha256: str) -> str:
+    """The name of a file that is one object."""
+    return f"object-{sha256}.bin"
+
+
+def pack_file(sha256: str) -> str:
+    """The name of a pack."""
+    return f"pack-{sha256}.bin"

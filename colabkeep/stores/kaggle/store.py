@@ -1,0 +1,170 @@
+"""The store of a Kaggle dataset, for the user's account: `kaggle://owner/name`."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import BinaryIO
+
+from colabkeep.stores.base import Entry, Lock, Receipt, Source, StoreProperties
+from colabkeep.stores.kaggle.contents import Contents
+from colabkeep.stores.kaggle.dataset import Dataset
+from colabkeep.stores.kaggle.hub import Hub
+from colabkeep.stores.kaggle.inputs import INPUT, attached
+from colabkeep.stores.kaggle.pace import Pace
+from colabkeep.stores.kaggle.publisher import Publisher
+from colabkeep.stores.kaggle.refusals import INSTALL
+from colabkeep.stores.kaggle.service import Service
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import MissingDependency, StoreUnavailable, UsageError
+
+__all__ = ["KaggleStore", "open_url"]
+
+_URL = re.compile(r"kaggle://([A-Za-z0-9_-]+)/([a-z0-9-]{6,50})/?", re.IGNORECASE)
+_FOLDER = "~/.cache/colabkeep/kaggle"
+
+
+class KaggleStore:
+    """Objects in a private dataset of the user's. `put` is done when the object is on this machine's disk, in
+    `folder`, which is this store's own; versions with all objects follow in the background.
+
+    "local" is what is on this disk only, "sent" what was uploaded, "confirmed" what is in a version that is ready,
+    listed rightly, and whose digests the storage behind Kaggle stated. After a SIGKILL, what was not published is still
+    in the folder, and is published by the next session on this machine. A deletion that no version has seen when the
+    process ends is forgotten.
+
+    Every version is sent whole, so the folder holds all objects, also those of earlier sessions elsewhere. Older
+    versions stay in the dataset's history, where they may count against the user's quota: Kaggle's client cannot delete
+    them.
+
+    `lock` is for the processes of this machine. Where two machines publish at the same time, nothing that either
+    published is lost (see `Dataset`); which of the two may go on is the engine's to say.
+    """
+
+    def __init__(self, hub: Hub, folder: Path, *, pace: Pace = Pace(), inputs: Sequence[Path] = ()) -> None:  # noqa: B008
+        self._pace = pace
+        self._dataset = Dataset(Service(hub, pace), attached=inputs)
+        self._contents = Contents(folder, self._dataset)
+        self._publisher = Publisher(self._publish, pace)
+        self._looking = threading.RLock()
+
+    @property
+    def url(self) -> str:
+        return f"kaggle://{self._dataset.handle}"
+
+    @property
+    def properties(self) -> StoreProperties:
+        here = self._contents.staged.properties
+        return StoreProperties(top_rung="confirmed", persists=True, locks=here.locks, free_bytes=here.free_bytes)
+
+    @property
+    def degraded(self) -> str | None:
+        trouble = self._publisher.trouble
+        if trouble is not None:
+            return (
+                f"The Kaggle dataset {self._dataset.handle} does not get the newest checkpoints, which are on this "
+                f"machine only and would be lost with it; training goes on, and it is tried again. {trouble}"
+            )
+        if self._dataset.offline is not None:
+            return f"Only the attached copy of {self._dataset.handle} can be read. {self._dataset.offline}"
+        return None
+
+    def put(self, name: str, source: Source) -> Receipt:
+        self._know()
+        receipt = self._contents.put(name, source)
+        self._publisher.changed()
+        return receipt
+
+    def get(self, name: str) -> BinaryIO:
+        self._know()
+        return self._contents.get(name)
+
+    def doubt(self, name: str) -> bool:
+        return False  # what came from the dataset was hashed when it was brought here
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        self._know()
+        return self._contents.list(prefix)
+
+    def delete(self, name: str) -> None:
+        self._know()
+        self._contents.delete(name)
+        self._publisher.changed(urgent=False)
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        name = receipt.name
+        if self._contents.is_gone(name):
+            return replace(receipt, rung="local")
+        if self._holds(self._dataset.confirmed, receipt):
+            return replace(receipt, rung="confirmed")
+        return replace(receipt, rung="sent" if self._holds(self._dataset.sent, receipt) else "local")
+
+    def lock(self, name: str, holder: str) -> Lock:
+        return self._contents.staged.lock(name, holder)
+
+    def sweep(self, prefix: str) -> int:
+        return self._contents.staged.sweep(prefix)
+
+    def flush(self, timeout: float) -> bool:
+        if not self._dataset.known and self._contents.unpublished():
+            self._publisher.changed()  # what a session left that was killed
+        return self._publisher.wait(timeout)
+
+    def close(self) -> None:
+        """Stop publishing, in the middle of an upload if need be; the next session here goes on."""
+        self._publisher.close(self._dataset.close)
+
+    def _know(self) -> None:
+        """See, once, what the dataset holds."""
+        if self._dataset.known:
+            return
+        with self._looking:
+            if not self._dataset.known:
+                self._dataset.look()
+                if self._contents.unpublished():
+                    self._publisher.changed()
+
+    def _publish(self) -> None:
+        with self._looking, self._contents.alone():
+            self._dataset.look()
+            if self._dataset.offline is not None:
+                raise StoreUnavailable(problem=self._dataset.offline, remedy="It is tried again.")
+            if self._contents.same_as_published():
+                self._dataset.prove()
+                return
+            package, deletions = self._contents.package()
+            self._dataset.publish(package)
+            self._contents.published(deletions)
+
+    def _holds(self, named: frozenset[tuple[str, str]], receipt: Receipt) -> bool:
+        if receipt.sha256:
+            return (receipt.name, receipt.sha256) in named
+        return any(name == receipt.name for name, _ in named)
+
+
+def open_url(url: str) -> KaggleStore:
+    """The store of a kaggle://owner/name URL. Nothing is contacted, and nothing written, yet.
+
+    Raises:
+        UsageError: it does not name a dataset, or Kaggle would not take the name.
+        MissingDependency: Kaggle's client is not installed.
+    """
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        raise UsageError(
+            problem=f"{url!r} does not name a Kaggle dataset.",
+            remedy="Write kaggle://your-user-name/a-name, the name with 6 to 50 small letters, digits and hyphens. The "
+            "dataset is made, private, when the first checkpoint is published.",
+        )
+    if find_spec("kagglehub") is None:
+        raise MissingDependency(
+            problem=f"The store for {url} cannot be loaded: there is no package kagglehub.", remedy=INSTALL
+        )
+    handle = f"{parts[1]}/{parts[2]}".lower()
+    folder = Path(_FOLDER).expanduser() / handle
+    inputs = attached(handle, Environment.here().path(INPUT))
+    return KaggleStore(Hub(handle, str(folder)), folder, inputs=inputs)

@@ -1,0 +1,155 @@
+"""`colabkeep auth`: one consent, and one line to store."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+import requests
+
+from colabkeep.faces.cli import main
+from colabkeep.stores.google.secret import read_secret
+from tests.fakes.drive import running_drive
+
+PATIENCE = 60.0  # seconds until a hanging test gives up
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory):
+    with running_drive(tmp_path_factory.mktemp("drive")) as drive:
+        drive.set(poll_seconds=0)
+        yield drive
+
+
+@pytest.fixture
+def client_file(drive, tmp_path):
+    """Writes the file that the Cloud console offers for download."""
+
+    def write(kind="desktop"):
+        client_id, secret = drive.client(f"own-{kind}", kind)
+        values = {
+            "client_id": client_id,
+            "client_secret": secret,
+            "auth_uri": f"{drive.url}/o/oauth2/v2/auth",
+            "token_uri": drive.token_uri,
+        }
+        path = tmp_path / f"client_secret_{kind}.json"
+        path.write_text(json.dumps({"installed": values}))
+        return path
+
+    return write
+
+
+def converse(*words, answer, tmp_path):
+    """Runs the command in a process of its own; `answer` gets each line of talk and returns what to type, or None."""
+    command = [sys.executable, "-m", "colabkeep", "auth", *map(str, words)]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        guard = threading.Timer(PATIENCE, process.kill)
+        guard.start()
+        talk = []
+        for line in process.stderr:
+            talk.append(line)
+            typed = answer(line)
+            if typed is not None:
+                process.stdin.write(typed + "\n")
+                process.stdin.flush()
+        out = process.stdout.read()
+        status = process.wait()
+        guard.cancel()
+    return status, out, "".join(talk)
+
+
+def test_a_code_is_shown_and_one_secret_printed(drive, client_file, tmp_path):
+    """The talk goes beside, so that the output is the secret and nothing else: it can be piped where it belongs."""
+
+    def answer(line):
+        if "type in: " in line:
+            drive.answer_device(line.rpartition(" ")[2].strip())
+
+    status, out, talk = converse("--client", client_file("tv"), answer=answer, tmp_path=tmp_path)
+    assert status == 0, talk
+    secret = read_secret(out)
+    assert out == secret.text() + "\n"
+    assert "COLABKEEP_DRIVE" in talk
+    assert "Testing" in talk
+    assert secret.refresh_token not in talk
+    assert secret.client_secret not in talk
+
+
+@pytest.mark.parametrize("more", [[], ["--scope", "drive"], ["--paste"]], ids=" ".join)
+def test_an_address_is_pasted_where_a_code_does_not_do(drive, client_file, tmp_path, more):
+    """A Desktop client is asked by an address, without being told which of the two it is."""
+
+    def answer(line):
+        if line.startswith("http"):
+            return requests.get(line.strip(), allow_redirects=False, timeout=10).headers["Location"]
+        return None
+
+    status, out, talk = converse("--client", client_file(), *more, answer=answer, tmp_path=tmp_path)
+    assert status == 0, talk
+    assert read_secret(out).scopes[0].rpartition("/")[2] == ("drive" if "drive" in more else "drive.file")
+    assert read_secret(out).refresh_token not in talk
+
+
+def test_without_a_client_it_says_how_to_make_one(colabkeep_cli, monkeypatch):
+    """colabkeep has none of its own, and says why nobody can go without."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    said = colabkeep_cli("auth")
+    assert (said.status, said.out) == (2, "")
+    for words in ("console.cloud.google.com", "Publish app", "--client"):
+        assert words in said.err
+
+
+@pytest.mark.parametrize("text", [None, "{}", "\x00PLANTED", "\udcff"])
+def test_a_file_that_is_none_is_told(colabkeep_cli, tmp_path, text):
+    """Missing, not JSON, not a client's, not even text."""
+    path = tmp_path / "client.json"
+    if text is not None:
+        path.write_bytes(text.encode(errors="surrogateescape"))
+    said = colabkeep_cli("auth", "--client", path)
+    assert (said.status, said.out) == (2, "")
+    assert "PLANTED" not in said.err
+    error = colabkeep_cli("auth", "--client", path, "--json").json["error"]
+    assert error["type"] == "UsageError"
+    assert error["remedy"]
+
+
+def test_a_refused_consent_prints_no_secret(drive, client_file, tmp_path):
+    """The end is an error with its own status."""
+
+    def answer(line):
+        if "type in: " in line:
+            drive.answer_device(line.rpartition(" ")[2].strip(), allowed=False)
+
+    status, out, talk = converse("--client", client_file("tv"), answer=answer, tmp_path=tmp_path)
+    assert (status, out) == (5, "")
+    assert "The consent was not given" in talk
+
+
+def test_a_consent_that_ends_soon_is_warned_of(capsys, monkeypatch, client_file):
+    """Seven days for a client in Testing: said in capitals before the secret is stored and forgotten."""
+    import colabkeep.faces.auth as auth
+    from colabkeep.stores.google.secret import UserSecret
+
+    def ask(client, scope, ask, clock):
+        return UserSecret(client_id="a", client_secret="b", refresh_token="c", expires=clock.time() + 7 * 86400 + 60)
+
+    monkeypatch.setattr(auth, "ask_by_paste", ask)
+    assert main(["auth", "--client", str(client_file()), "--paste"]) == 0
+    said = capsys.readouterr()
+    assert "WARNING" in said.err
+    assert "in 7 days" in said.err
+    assert "Publish app" in said.err
+
+
+def test_help_names_the_command(colabkeep_cli, capsys):
+    """It is found where the others are."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "auth" in capsys.readouterr().out

@@ -1,0 +1,204 @@
+"""The methods of Drive v2 and v3 that this server has. Any other is answered 501, never guessed at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from tests.fakes.drive import listing, media, resources, storing
+from tests.fakes.drive.answers import Answer, ApiError, not_found
+from tests.fakes.drive.call import Call
+from tests.fakes.drive.content import Digests
+from tests.fakes.drive.files import FOLDER
+from tests.fakes.drive.ids import fresh, fresh_file_id
+from tests.fakes.drive.requests import Request
+from tests.fakes.drive.state import State
+
+MAX_UPLOAD_BYTES = 5_497_558_138_880  # "maxSize" of the upload methods in the discovery documents
+
+
+def serve(state: State, request: Request) -> Answer:
+    """The answer to a request for Drive. Raises ApiError."""
+    resumed = media.resume(state, request)
+    if resumed is not None:
+        return resumed
+    found = state.discovery.find(request.method, request.path)
+    if found is None:
+        raise ApiError(404, "notFound", f"Not found: {request.method} {request.path}")
+    with state.guard:
+        caller = state.tokens.caller(request.bearer, state.now())
+    request.client = caller.client
+    if found.method.name not in METHODS:
+        raise ApiError(501, "notImplemented", f"This server does not have {found.method.version} {found.method.name}.")
+    if not caller.scopes & found.method.scopes:
+        text = "Request had insufficient authentication scopes."
+        raise ApiError(
+            403, "insufficientPermissions", text, canonical="PERMISSION_DENIED", short="Insufficient Permission"
+        )
+    caller = replace(caller, all_drives=request.flag("supportsAllDrives", "supportsTeamDrives"))
+    call = Call(state, request, found.method, found.parameters, caller, found.upload)
+    if found.upload:
+        with state.guard:
+            file = call.file() if "fileId" in call.path else None
+        return media.upload(call, file)
+    request.body.hold()  # nothing comes off the wire while the guard is held
+    with state.guard:
+        return METHODS[found.method.name](call)
+
+
+def get(call: Call) -> Answer:
+    """What is said of a file, or with alt=media its content."""
+    file = call.file()
+    return media.download(call, file) if call.query.get("alt") == "media" else call.answer_file(file)
+
+
+def create(call: Call) -> Answer:
+    """A folder, or an empty file."""
+    state, caller = call.state, call.caller
+    file = storing.new_file(state, caller, resources.said(call.version, call.json()))
+    if file.mime != FOLDER:
+        storing.check_room(state, caller, file.drive, 0)
+        revision = fresh()
+        state.contents.path(revision).touch()
+        digests: dict[str, Any] = Digests().hexadecimal()
+        file = replace(file, size=0, revision=revision, **digests)
+    state.files.save(file)
+    return call.answer_file(file)
+
+
+def update(call: Call) -> Answer:
+    """Change what is said of a file, and where it lies. In v2 the body may name the parents, in v3 it may not."""
+    state, caller, file = call.state, call.caller, call.file()
+    changes = resources.said(call.version, call.json())
+    add, remove = (_ids(call.query.get(name, "")) for name in ("addParents", "removeParents"))
+    if "parents" in changes:
+        if call.version == "v3":
+            raise media.fields_not_writable()
+        add, remove = [*add, *changes["parents"]], [*remove, *([file.parent] if file.parent else [])]
+    if call.version == "v2" and not call.request.flag("setModifiedDate") and "modifiedDateBehavior" not in call.query:
+        changes.pop("modified", None)  # "Whether to set the modified date using the value supplied in the body"
+    if add or remove:
+        file = storing.move(state, caller, file, add, remove)
+    return call.answer_file(storing.change(state, caller, file, changes))
+
+
+def copy(call: Call) -> Answer:
+    """A second file with the same content."""
+    file = call.file()
+    if file.revision is None:
+        raise ApiError(403, "cannotCopyFile", "This file cannot be copied by the user.")
+    changes = resources.said(call.version, call.json())
+    return call.answer_file(storing.copy(call.state, call.caller, file, changes, fresh()))
+
+
+def delete(call: Call) -> Answer:
+    """For good, without the trash, with all that is below."""
+    storing.remove(call.state, call.file())
+    return Answer(204)
+
+
+def trash(call: Call) -> Answer:
+    """v2: into the trash."""
+    return call.answer_file(storing.change(call.state, call.caller, call.file(), {"trashed": True}))
+
+
+def untrash(call: Call) -> Answer:
+    """v2: out of it."""
+    return call.answer_file(storing.change(call.state, call.caller, call.file(), {"trashed": False}))
+
+
+def empty_trash(call: Call) -> Answer:
+    """All that the caller threw away is gone."""
+    state, account = call.state, call.caller.account
+    for file in [file for file in state.files if file.trashed and file.owner == account]:
+        if state.files.lookup(file.id) is not None:  # else it went with its folder
+            storing.remove(state, file)
+    return Answer(204)
+
+
+def generate_ids(call: Call) -> Answer:
+    """Ids for files to come."""
+    count = resources.whole_number(
+        call.query, call.method.parameters, "maxResults" if call.version == "v2" else "count"
+    )
+    ids = [fresh_file_id() for _ in range(count)]
+    return call.answer({"kind": "drive#generatedIds", "space": "drive", "ids": ids})
+
+
+def about(call: Call) -> Answer:
+    """The account and its quota. v3 wants to be told which fields: without, 400 (reference of about.get)."""
+    state, caller = call.state, call.caller
+    used, trashed = state.files.usage(caller.account)
+    quota = 0 if caller.robot else state.settings.quota_bytes
+    total = used + state.settings.others_bytes
+    user = resources.user(call.version, caller.account, caller)
+    if call.version == "v2":
+        whole: dict[str, Any] = {
+            "kind": "drive#about",
+            "name": user["displayName"],
+            "user": user,
+            "rootFolderId": state.files.root(caller.account).id,
+            "quotaBytesUsed": str(used),
+            "quotaBytesUsedAggregate": str(total),
+            "quotaBytesUsedInTrash": str(trashed),
+            "quotaType": "UNLIMITED" if quota is None else "LIMITED",
+        }
+        return call.answer(whole | ({} if quota is None else {"quotaBytesTotal": str(quota)}))
+    if "fields" not in call.query:
+        text = "The 'fields' parameter is required for this method."
+        raise ApiError(400, "required", text, location="fields")
+    room = {"usage": str(total), "usageInDrive": str(used), "usageInDriveTrash": str(trashed)}
+    room |= {} if quota is None else {"limit": str(quota)}
+    more = {"importFormats": {}, "exportFormats": {}, "maxUploadSize": str(MAX_UPLOAD_BYTES)}
+    return call.answer({"kind": "drive#about", "user": user, "storageQuota": room, **more})
+
+
+def drives(call: Call) -> Answer:
+    """The shared drives."""
+    found = [_drive(drive) for drive in call.state.settings.shared_drives]
+    return call.answer({"kind": "drive#driveList", "items" if call.version == "v2" else "drives": found})
+
+
+def drive(call: Call) -> Answer:
+    """One shared drive."""
+    drive_id = call.path["driveId"]
+    if drive_id not in call.state.settings.shared_drives:
+        raise not_found(drive_id)
+    return call.answer(_drive(drive_id))
+
+
+def start_page_token(call: Call) -> Answer:
+    """Where the list of changes stands now."""
+    return call.answer({"kind": "drive#startPageToken", "startPageToken": str(call.state.files.next_number())})
+
+
+def _drive(drive_id: str) -> dict[str, Any]:
+    return {"kind": "drive#drive", "id": drive_id, "name": "Shared drive"}
+
+
+def _ids(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+METHODS: Mapping[str, Callable[[Call], Answer]] = MappingProxyType(
+    {
+        "about.get": about,
+        "changes.getStartPageToken": start_page_token,
+        "drives.get": drive,
+        "drives.list": drives,
+        "files.copy": copy,
+        "files.create": create,
+        "files.delete": delete,
+        "files.emptyTrash": empty_trash,
+        "files.generateIds": generate_ids,
+        "files.get": get,
+        "files.insert": create,
+        "files.list": listing.serve,
+        "files.patch": update,
+        "files.trash": trash,
+        "files.untrash": untrash,
+        "files.update": update,
+    }
+)

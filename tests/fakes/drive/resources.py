@@ -1,0 +1,204 @@
+"""How a file looks to a client of v2 or v3, and what a client may say of a file.
+
+Field for field after the schemas of the discovery documents; the tests check every answer against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.fakes.drive import times
+from tests.fakes.drive.answers import ApiError, invalid
+from tests.fakes.drive.files import FOLDER, Caller, File, Files
+
+
+def render(version: str, file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
+    """The File resource; what is None is left out, as the service leaves it out."""
+    whole = (_v2 if version == "v2" else _v3)(file, files, caller, base)
+    binary = {
+        "md5Checksum": file.md5,
+        "sha1Checksum": file.sha1,
+        "sha256Checksum": file.sha256,
+        "headRevisionId": file.revision,
+        "originalFilename": file.original_name or file.name,
+        "fileExtension": file.name.rpartition(".")[2] if "." in file.name else "",
+        "fullFileExtension": file.name.partition(".")[2],
+    }
+    whole |= {
+        "kind": "drive#file",
+        "id": file.id,
+        "mimeType": file.mime,
+        "description": file.description,
+        "version": str(file.version),
+        "quotaBytesUsed": str(file.size or 0),
+        "spaces": ["drive"],
+        "explicitlyTrashed": file.trashed,
+        "driveId": file.drive,
+        # in a shared drive nobody owns a file, and all is shared ("Shared drive and My Drive API differences")
+        "ownedByMe": file.owner == caller.account if file.drive is None else None,
+        "shared": file.drive is not None,
+    }
+    if file.size is not None:
+        whole |= binary
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def user(version: str, account: str, caller: Caller) -> dict[str, Any]:
+    """The User resource; v2 says `isAuthenticatedUser` where v3 says `me`."""
+    me = "isAuthenticatedUser" if version == "v2" else "me"
+    name = account.partition("@")[0]
+    return {"kind": "drive#user", "displayName": name, "emailAddress": account, me: account == caller.account}
+
+
+def _v3(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
+    return {
+        "name": file.name,
+        "starred": file.starred,
+        "trashed": files.in_trash(file),
+        "parents": [file.parent] if file.parent else None,
+        "properties": file.properties or None,
+        "appProperties": file.app_properties.get(caller.client) or None,
+        "createdTime": times.written(file.created),
+        "modifiedTime": times.written(file.modified),
+        "size": None if file.size is None else str(file.size),
+        "owners": [user("v3", file.owner, caller)] if file.drive is None else None,
+        "lastModifyingUser": user("v3", file.owner, caller),
+        "webViewLink": f"{base}file/d/{file.id}/view",
+        "webContentLink": f"{base}uc?id={file.id}&export=download" if file.size is not None else None,
+    }
+
+
+def _v2(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
+    here = f"{base}drive/v2/files/"
+    private = file.app_properties.get(caller.client, {})
+    properties = [("PUBLIC", *pair) for pair in file.properties.items()]
+    properties += [("PRIVATE", *pair) for pair in private.items()]
+    above = files.lookup(file.parent) if file.parent else None
+    parents = [] if above is None else [_parent_v2(file, above, here)]
+    return {
+        "title": file.name,
+        "etag": f'"{file.id}/{file.version}"',
+        "selfLink": here + file.id,
+        "labels": {
+            "starred": file.starred,
+            "trashed": files.in_trash(file),
+            "hidden": False,
+            "restricted": False,
+            "viewed": True,
+        },
+        "parents": parents,
+        "properties": [_property_v2(file, here, *each) for each in properties] or None,
+        "createdDate": times.written(file.created),
+        "modifiedDate": times.written(file.modified),
+        "fileSize": None if file.size is None else str(file.size),
+        "owners": [user("v2", file.owner, caller)] if file.drive is None else None,
+        "ownerNames": [user("v2", file.owner, caller)["displayName"]] if file.drive is None else None,
+        "lastModifyingUser": user("v2", file.owner, caller),
+        "alternateLink": f"{base}file/d/{file.id}/view",
+        "downloadUrl": f"{here}{file.id}?alt=media" if file.size is not None else None,
+        "editable": True,
+        "copyable": file.mime != FOLDER,
+        "appDataContents": False,
+    }
+
+
+def _parent_v2(file: File, above: File, here: str) -> dict[str, Any]:
+    return {
+        "kind": "drive#parentReference",
+        "id": above.id,
+        "isRoot": above.parent is None and above.drive is None,
+        "selfLink": f"{here}{file.id}/parents/{above.id}",
+        "parentLink": here + above.id,
+    }
+
+
+def _property_v2(file: File, here: str, visibility: str, key: str, value: str) -> dict[str, Any]:
+    link = f"{here}{file.id}/properties/{key}?visibility={visibility}"
+    return {"kind": "drive#property", "key": key, "value": value, "visibility": visibility, "selfLink": link}
+
+
+def said(version: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What a request body says of a file, in the words of `File`, plus `id` and `parents`.
+
+    What the service calculates (sizes, digests, links) may stand in the body and is ignored: PyDrive2 sends back all
+    it was given. Raises ApiError 400 for a value of the wrong kind.
+    """
+    words = _WORDS_V2 if version == "v2" else _WORDS_V3
+    changes: dict[str, Any] = {}
+    for word, value in body.items():
+        if word in words:
+            name, take = words[word]
+            try:
+                taken = take(value)
+            except (TypeError, ValueError, KeyError, AttributeError):
+                raise ApiError(400, "invalid", f"Invalid value for: {word}") from None
+            changes |= taken if name is None else {name: taken}
+    return changes
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
+def _pairs(value: Any) -> dict[str, str | None]:
+    return {key: _text(one) for key, one in value.items()}
+
+
+def _properties_v2(value: Any) -> dict[str, Any]:
+    visible: dict[str, dict[str, str | None]] = {"PUBLIC": {}, "PRIVATE": {}}
+    for one in value:  # the reference of v2's Property: PRIVATE unless said otherwise
+        visible[one.get("visibility", "PRIVATE")][one["key"]] = _text(one.get("value"))
+    return {"properties": visible["PUBLIC"], "app_properties": visible["PRIVATE"]}
+
+
+def _labels_v2(value: Any) -> dict[str, Any]:
+    return {name: _flag(value[name]) for name in ("starred", "trashed") if name in value}
+
+
+Words = dict[str, tuple["str | None", Callable[[Any], Any]]]
+
+_COMMON: Words = {
+    "id": ("id", _text),
+    "mimeType": ("mime", _text),
+    "description": ("description", _text),
+    "originalFilename": ("original_name", _text),
+}
+_WORDS_V3: Words = {
+    **_COMMON,
+    "name": ("name", _text),
+    "starred": ("starred", _flag),
+    "trashed": ("trashed", _flag),
+    "createdTime": ("created", times.read),
+    "modifiedTime": ("modified", times.read),
+    "parents": ("parents", lambda value: [str(one) for one in value]),
+    "properties": ("properties", _pairs),
+    "appProperties": ("app_properties", _pairs),
+}
+_WORDS_V2: Words = {
+    **_COMMON,
+    "title": ("name", _text),
+    "labels": (None, _labels_v2),
+    "createdDate": ("created", times.read),
+    "modifiedDate": ("modified", times.read),
+    "parents": ("parents", lambda value: [one["id"] for one in value]),
+    "properties": (None, _properties_v2),
+}
+
+
+def whole_number(query: dict[str, str], parameters: dict[str, Any], name: str) -> int:
+    """An integer parameter, or its default. Raises ApiError 400 for what is not a number or too small; what is too
+    large is taken as the largest ("values above 1000 will be coerced to 1000", discovery document of v3)."""
+    known = parameters[name]
+    text = query.get(name, known["default"])
+    if not text.lstrip("-").isdigit() or int(text) < int(known.get("minimum", 0)):
+        raise invalid(name)
+    return min(int(text), int(known.get("maximum", 1000)))

@@ -1,0 +1,466 @@
+"""Files and folders of the stand-in for Drive: what is seen, found, changed and deleted, in v3 and v2."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from tests.fakes.asking import FOLDER, Asking, reason
+from tests.fakes.drive import Settings, stale_listing
+from tests.fakes.drive.checking import checked_drive
+
+SHARED = "0AShared"
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory):
+    settings = Settings(quota_bytes=5_000_000, shared_drives=[SHARED])
+    with checked_drive(tmp_path_factory.mktemp("drive"), settings=settings) as drive:
+        yield drive
+
+
+@pytest.fixture
+def ask(drive):
+    return Asking(drive)
+
+
+@pytest.fixture
+def folder(ask, request):
+    """A folder for one test."""
+    made = ask.folder(request.node.name)
+    yield made
+    assert ask("DELETE", f"/drive/v3/files/{made}").status_code == 204
+
+
+def names(ask, query, **params):
+    return [file["name"] for file in ask.get("/drive/v3/files", q=query, **params)["files"]]
+
+
+def test_what_was_uploaded_comes_back_with_the_digests_of_its_bytes(ask, folder):
+    """Drive states MD5, SHA-1 and SHA-256 of what it holds, and gives back just that."""
+    data = bytes(range(256)) * 5000
+    file = ask.create("weights", data, parents=[folder])
+    assert file["md5Checksum"] == hashlib.md5(data).hexdigest()
+    assert file["sha1Checksum"] == hashlib.sha1(data).hexdigest()
+    assert file["sha256Checksum"] == hashlib.sha256(data).hexdigest()
+    assert file["size"] == str(len(data))
+    assert ask("GET", f"/drive/v3/files/{file['id']}?alt=media").content == data
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "got", "said"),
+    [
+        ("bytes=0-3", 206, b"0123", "bytes 0-3/10"),
+        ("bytes=7-", 206, b"789", "bytes 7-9/10"),
+        ("bytes=-2", 206, b"89", "bytes 8-9/10"),
+        ("bytes=8-100", 206, b"89", "bytes 8-9/10"),
+        ("bytes=10-", 416, b"", "bytes */10"),
+    ],
+)
+def test_a_download_can_start_anywhere(ask, folder, wanted, status, got, said):
+    """A broken download goes on where it broke."""
+    file = ask.create("ten", b"0123456789", parents=[folder])
+    answer = ask("GET", f"/drive/v3/files/{file['id']}?alt=media", headers={"Range": wanted})
+    assert (answer.status_code, answer.content, answer.headers["Content-Range"]) == (status, got, said)
+
+
+def test_no_part_of_an_empty_file_can_be_had(ask, folder):
+    """Any range of an empty file is answered 416, which clients must take for success."""
+    file = ask.create("empty", parents=[folder])
+    answer = ask("GET", f"/drive/v3/files/{file['id']}?alt=media", headers={"Range": "bytes=0-1048575"})
+    assert (answer.status_code, answer.headers["Content-Range"]) == (416, "bytes */0")
+
+
+def test_a_folder_has_no_content(ask, folder):
+    """Downloading a folder is refused."""
+    assert reason(ask("GET", f"/drive/v3/files/{folder}?alt=media")) == (403, "fileNotDownloadable")
+
+
+def test_two_files_of_one_name_live_side_by_side(ask, folder):
+    """Drive does not mind a name that is taken: a careless retry makes a duplicate."""
+    first, second = (ask.create("same", data, parents=[folder]) for data in (b"1", b"2"))
+    assert first["id"] != second["id"]
+    assert names(ask, f"'{folder}' in parents") == ["same", "same"]
+
+
+def test_an_id_taken_beforehand_makes_a_create_repeatable(ask, folder):
+    """The same create with the same id is answered 409 and makes no second file."""
+    (file_id,) = ask.get("/drive/v3/files/generateIds", count=1)["ids"]
+    ask.create("once", b"data", id=file_id, parents=[folder])
+    again = ask("POST", "/drive/v3/files", json={"id": file_id, "name": "once", "parents": [folder]})
+    assert reason(again) == (409, "fileIdInUse")
+    path = "/upload/drive/v3/files?uploadType=resumable"
+    assert reason(ask("POST", path, json={"id": file_id, "name": "once"})) == (409, "fileIdInUse")
+    assert names(ask, f"'{folder}' in parents") == ["once"]
+
+
+def test_an_id_of_ones_own_making_is_refused(ask):
+    """Only ids from generateIds are taken."""
+    assert reason(ask("POST", "/drive/v3/files", json={"id": "mine", "name": "a"})) == (400, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("name = 'alpha'", ["alpha"]),
+        ("name = 'ALPHA'", ["alpha"]),
+        ("name != 'alpha'", ["Valentine's Day", "beta-2"]),
+        ("name contains 'al'", ["alpha"]),
+        ("name contains 'pha'", []),
+        ("name contains 'BET'", ["beta-2"]),
+        (r"name = 'Valentine\'s Day'", ["Valentine's Day"]),
+        ("not name = 'alpha' and starred = true", ["beta-2"]),
+        ("(name = 'alpha' or name = 'beta-2') and starred = false", ["alpha"]),
+        ("mimeType = 'text/plain'", ["alpha"]),
+        ("mimeType contains 'text/'", ["alpha"]),
+        ("modifiedTime > '2020-01-01T00:00:00'", ["Valentine's Day", "beta-2"]),
+        ("modifiedTime <= '2019-06-01T12:00:00.123Z'", ["alpha"]),
+        ("modifiedTime = '2019-06-01T14:00:00.123000000+02:00'", ["alpha"]),
+        ("createdTime < '2020-01-01'", []),
+        ("properties has { key='run' and value='a' }", ["alpha"]),
+        ("appProperties has { key='run' and value='b' }", ["beta-2"]),
+        ("appProperties has { key='run' and value='a' }", []),
+        ("'me' in owners", ["Valentine's Day", "beta-2", "alpha"]),
+        ("'nobody@example.com' in owners", []),
+        ("trashed = true", []),
+    ],
+)
+def test_the_search_language(ask, folder, query, found):
+    """Terms and operators of files.list, as the guide describes them."""
+    said = {"modifiedTime": "2019-06-01T12:00:00.123Z", "mimeType": "text/plain", "properties": {"run": "a"}}
+    ask.create("alpha", parents=[folder], **said)
+    ask.create("beta-2", parents=[folder], starred=True, appProperties={"run": "b"})
+    ask.create("Valentine's Day", parents=[folder])
+    assert names(ask, f"'{folder}' in parents and ({query})") == found
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "id = 'x'",
+        "title = 'x'",
+        "name = x",
+        "name < 'x'",
+        "name = 'x' name = 'y'",
+        "trashed = maybe",
+        "(name = 'x'",
+        "name = 'x' and name = 'y' or trashed = true",
+        "modifiedTime > 'yesterday'",
+        "'x' in boxes",
+        "properties has { key='a' }",
+        "name ~ 'x'",
+        "name =",
+    ],
+)
+def test_a_query_that_drive_does_not_know_is_refused(ask, query):
+    """A wrong query is an error, never an empty list."""
+    assert reason(ask("GET", "/drive/v3/files", params={"q": query})) == (400, "invalid")
+
+
+def test_pages_show_each_file_once_also_when_others_come_and_go(ask, folder):
+    """A listing that runs while files are made and deleted neither repeats nor skips one that stays."""
+    made = [ask.create(f"f{n}", parents=[folder])["id"] for n in range(7)]
+    query = {"q": f"'{folder}' in parents", "orderBy": "name", "pageSize": 3}
+    first = ask.get("/drive/v3/files", **query)
+    for gone in (made[0], made[2]):
+        assert ask("DELETE", f"/drive/v3/files/{gone}").status_code == 204
+    second = ask.get("/drive/v3/files", pageToken=first["nextPageToken"], **query)
+    for n in range(5):
+        ask.create(f"a-new-one-{n}", parents=[folder])
+    third = ask.get("/drive/v3/files", pageToken=second["nextPageToken"], **query)
+    assert [f["name"] for page in (first, second, third) for f in page["files"]] == [f"f{n}" for n in range(7)]
+    assert "nextPageToken" not in third
+
+
+def test_a_page_token_belongs_to_its_query(ask, folder):
+    """A token that was made up, or that another query gave, is refused."""
+    for n in range(2):
+        ask.create(f"f{n}", parents=[folder])
+    token = ask.get("/drive/v3/files", q=f"'{folder}' in parents", pageSize=1)["nextPageToken"]
+    for params in ({"pageToken": token, "pageSize": 1}, {"pageToken": "BOGUS"}):
+        assert reason(ask("GET", "/drive/v3/files", params=params)) == (400, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("order", "found"),
+    [
+        ("name", ["f1", "f10", "F2"]),
+        ("name_natural", ["f1", "F2", "f10"]),
+        ("name_natural desc", ["f10", "F2", "f1"]),
+        ("quotaBytesUsed desc,name", ["f10", "f1", "F2"]),
+        ("createdTime", ["f1", "F2", "f10"]),
+        ("", ["f10", "F2", "f1"]),
+    ],
+)
+def test_listings_come_in_the_order_asked_for(ask, folder, order, found):
+    """`orderBy` with several keys and directions."""
+    for name, data in (("f1", b""), ("F2", b""), ("f10", b"more")):
+        ask.create(name, data, parents=[folder])
+    assert names(ask, f"'{folder}' in parents", orderBy=order) == found
+
+
+def test_an_unknown_order_is_refused(ask):
+    """A misspelt key is an error."""
+    assert reason(ask("GET", "/drive/v3/files?orderBy=size")) == (400, "invalid")
+
+
+def test_a_listing_may_miss_a_fresh_file_by_name_but_not_by_parent_or_id(ask, drive, folder):
+    """The search index lags for names only."""
+    file = ask.create("fresh", parents=[folder])
+    drive.faults(stale_listing(3600).on("GET", "/files$", count=2))
+    assert names(ask, "name = 'fresh'") == []
+    assert names(ask, f"'{folder}' in parents") == ["fresh"]
+    assert names(ask, "name = 'fresh'") == ["fresh"]
+    assert ask.get(f"/drive/v3/files/{file['id']}")["name"] == "fresh"
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        ("id", {"id"}),
+        ("id,name", {"id", "name"}),
+        ("owners(me,kind),name", {"owners", "name"}),
+        ("owners/me", {"owners"}),
+        ("", set()),
+    ],
+)
+def test_a_field_mask_selects(ask, folder, fields, left):
+    """Only what was asked for is answered."""
+    file = ask.create("masked", parents=[folder])
+    shown = ask.get(f"/drive/v3/files/{file['id']}", fields=fields)
+    assert shown.keys() == left
+    if "owners" in left:
+        assert shown["owners"][0].keys() in ({"me", "kind"}, {"me"})
+
+
+def test_a_mask_reaches_into_lists(ask, folder):
+    """Slashes and brackets, nested, and the same name twice."""
+    ask.create("masked", parents=[folder])
+    wanted = "files(id,owners/me),files/owners/kind,incompleteSearch"
+    shown = ask.get("/drive/v3/files", q=f"'{folder}' in parents", fields=wanted)
+    assert shown["incompleteSearch"] is False
+    assert shown["files"][0].keys() == {"id", "owners"}
+    assert shown["files"][0]["owners"] == [{"me": True, "kind": "drive#user"}]
+
+
+@pytest.mark.parametrize("fields", ["nme", "id,", "owners(me", "files(id)", "owners/you", "id)", "(id)", "id name"])
+def test_a_wrong_mask_is_refused(ask, folder, fields):
+    """A misspelt field is an error, not a missing one."""
+    assert reason(ask("GET", f"/drive/v3/files/{folder}", params={"fields": fields})) == (400, "invalidParameter")
+
+
+def test_v3_says_little_unless_asked(ask, folder):
+    """Without `fields` there is no size and no digest."""
+    assert ask.get(f"/drive/v3/files/{folder}").keys() == {"kind", "id", "name", "mimeType"}
+    listed = ask.get("/drive/v3/files", q=f"'{folder}' in parents")
+    assert listed == {"kind": "drive#fileList", "incompleteSearch": False, "files": []}
+
+
+def test_v2_says_everything_in_its_own_words(ask, folder):
+    """The same file in v2."""
+    file = ask.create("both", b"data", parents=[folder], properties={"a": "1"}, appProperties={"b": "2"})
+    shown = ask.get(f"/drive/v2/files/{file['id']}")
+    assert (shown["title"], shown["fileSize"], shown["labels"]["trashed"]) == ("both", "4", False)
+    assert shown["sha256Checksum"] == file["sha256Checksum"]
+    assert [one["id"] for one in shown["parents"]] == [folder]
+    assert {(p["key"], p["value"], p["visibility"]) for p in shown["properties"]} == {
+        ("a", "1", "PUBLIC"),
+        ("b", "2", "PRIVATE"),
+    }
+    listed = ask.get("/drive/v2/files", q="title = 'both'", maxResults=10)
+    assert [one["id"] for one in listed["items"]] == [file["id"]]
+
+
+def test_v2_writes_in_its_own_words(ask, folder):
+    """insert, patch, update, trash, untrash and copy of v2."""
+    body = {"title": "old", "parents": [{"id": folder}], "properties": [{"key": "k", "value": "v"}]}
+    file = ask("POST", "/drive/v2/files", json=body).json()
+    other = ask(
+        "POST", "/drive/v2/files", json={"title": "box", "mimeType": FOLDER, "parents": [{"id": folder}]}
+    ).json()
+    path = f"/drive/v2/files/{file['id']}"
+    assert ask("PATCH", path, json={"title": "new", "labels": {"starred": True}}).json()["labels"]["starred"] is True
+    assert ask("PUT", path, json={"parents": [{"id": other["id"]}]}).json()["parents"][0]["id"] == other["id"]
+    assert ask("POST", path + "/trash").json()["labels"]["trashed"] is True
+    assert ask("POST", path + "/untrash").json()["labels"]["trashed"] is False
+    twin = ask("POST", path + "/copy", json={"title": "twin"}).json()
+    assert (twin["title"], twin["parents"][0]["id"], twin["fileSize"]) == ("twin", other["id"], "0")
+    set_date = {"modifiedDate": "2019-06-01T12:00:00.000Z"}
+    assert ask("PATCH", path, json=set_date).json()["modifiedDate"] != set_date["modifiedDate"]
+    answer = ask("PATCH", path + "?setModifiedDate=true", json=set_date)
+    assert answer.json()["modifiedDate"] == set_date["modifiedDate"]
+
+
+def test_a_file_has_one_parent(ask, folder):
+    """A second is refused; moving is adding one and removing the other."""
+    left, right = (ask.folder(name, parents=[folder]) for name in ("left", "right"))
+    file = ask.create("wanderer", parents=[left])
+    path = f"/drive/v3/files/{file['id']}"
+    assert reason(ask("POST", "/drive/v3/files", json={"parents": [left, right]})) == (403, "cannotAddParent")
+    assert reason(ask("PATCH", f"{path}?addParents={right}")) == (403, "cannotAddParent")
+    assert reason(ask("PATCH", path, json={"parents": [right]})) == (403, "fieldNotWritable")
+    moved = ask("PATCH", f"{path}?addParents={right}&removeParents={left}&fields=parents")
+    assert moved.json() == {"parents": [right]}
+
+
+def test_properties_are_set_one_by_one_and_removed_by_null(ask, folder):
+    """What is not mentioned stays."""
+    file = ask.create("tagged", parents=[folder], appProperties={"a": "1", "b": "2"})
+    changed = ask("PATCH", f"/drive/v3/files/{file['id']}?fields=appProperties", json={"appProperties": {"a": None}})
+    assert changed.json() == {"appProperties": {"b": "2"}}
+
+
+def test_deleting_a_folder_deletes_what_is_below_for_good(ask, drive, folder):
+    """No trash, no way back, no bytes left behind."""
+    inner = ask.folder("inner", parents=[folder])
+    file = ask.create("deep", b"data", parents=[inner])
+    held = next(one for one in drive.files() if one.id == file["id"])
+    assert drive.content(held) == b"data"
+    assert ask("DELETE", f"/drive/v3/files/{inner}").status_code == 204
+    assert reason(ask("GET", f"/drive/v3/files/{file['id']}")) == (404, "notFound")
+    assert not (drive.state / "contents" / str(held.revision)).exists()
+
+
+def test_the_trash_counts_until_it_is_gone(ask, drive, folder):
+    """Trashing frees nothing; only a permanent delete does."""
+    before = ask.get("/drive/v3/about", fields="storageQuota")["storageQuota"]
+    file = ask.create("big", b"x" * 100_000, parents=[folder])
+    ask("PATCH", f"/drive/v3/files/{file['id']}", json={"trashed": True})
+    during = ask.get("/drive/v3/about", fields="storageQuota")["storageQuota"]
+    assert int(during["usage"]) - int(before["usage"]) == 100_000
+    assert int(during["usageInDriveTrash"]) - int(before["usageInDriveTrash"]) == 100_000
+    assert during["limit"] == "5000000"
+    v2 = ask.get("/drive/v2/about")
+    assert (v2["quotaBytesUsed"], v2["quotaBytesUsedInTrash"]) == (during["usage"], during["usageInDriveTrash"])
+    assert ask("DELETE", f"/drive/v3/files/{file['id']}").status_code == 204
+    assert ask.get("/drive/v3/about", fields="storageQuota")["storageQuota"] == before
+
+
+def test_what_lies_in_a_trashed_folder_is_trashed(ask, folder):
+    """Recursively, and told apart from what was trashed itself."""
+    inner = ask.folder("inner", parents=[folder])
+    file = ask.create("deep", parents=[inner])
+    ask("PATCH", f"/drive/v3/files/{inner}", json={"trashed": True})
+    shown = ask.get(f"/drive/v3/files/{file['id']}", fields="trashed,explicitlyTrashed")
+    assert shown == {"trashed": True, "explicitlyTrashed": False}
+    assert names(ask, f"'{inner}' in parents and trashed = false") == []
+
+
+def test_emptying_the_trash_needs_the_scope_of_the_whole_drive(drive, ask, folder):
+    """A drive.file client must delete by id."""
+    assert reason(ask("DELETE", "/drive/v3/files/trash")) == (403, "insufficientPermissions")
+    wide = Asking(drive, scopes=("drive",))
+    kept, thrown = (wide.create(name, b"x", parents=[folder])["id"] for name in ("kept", "thrown"))
+    wide("PATCH", f"/drive/v3/files/{thrown}", json={"trashed": True})
+    assert wide("DELETE", "/drive/v3/files/trash").status_code == 204
+    assert reason(wide("GET", f"/drive/v3/files/{thrown}")) == (404, "notFound")
+    assert wide.get(f"/drive/v3/files/{kept}")["name"] == "kept"
+
+
+def test_a_narrow_client_sees_only_what_it_made(drive, ask, folder):
+    """drive.file: the files of another program do not exist; the whole Drive sees both."""
+    mine = ask.create("mine", parents=[folder], appProperties={"secret": "1"})
+    other = Asking(drive, client="another")
+    theirs = other.create("theirs")
+    assert reason(other("GET", f"/drive/v3/files/{mine['id']}")) == (404, "notFound")
+    assert reason(other("DELETE", f"/drive/v3/files/{mine['id']}")) == (404, "notFound")
+    assert reason(other("POST", "/drive/v3/files", json={"parents": [folder]})) == (404, "notFound")
+    assert names(other, f"'{folder}' in parents") == []
+    wide = Asking(drive, scopes=("drive",), client="another")
+    shown = wide.get(f"/drive/v3/files/{mine['id']}", fields="*")
+    assert "appProperties" not in shown, "private to the client that set them"
+    assert wide("DELETE", f"/drive/v3/files/{theirs['id']}").status_code == 204
+
+
+def test_my_drive_itself_is_hidden_from_a_narrow_client(drive, ask):
+    """rclone and others must live with a 404 for "root", and can still create there."""
+    assert reason(ask("GET", "/drive/v3/files/root")) == (404, "notFound")
+    wide = Asking(drive, scopes=("drive",))
+    root = wide.get("/drive/v3/files/root")
+    assert root["name"] == "My Drive"
+    made = ask.create("at the top")
+    assert made["parents"] == [root["id"]]
+    assert "at the top" in names(ask, "'root' in parents")
+    assert reason(wide("DELETE", "/drive/v3/files/root")) == (403, "forbidden")
+    ask("DELETE", f"/drive/v3/files/{made['id']}")
+
+
+def test_reading_scopes_do_not_write(drive):
+    """Scopes are those of the discovery document."""
+    reader = Asking(drive, scopes=("drive.readonly",))
+    assert reason(reader("POST", "/drive/v3/files", json={"name": "a"})) == (403, "insufficientPermissions")
+
+
+def test_shared_drives_are_there_for_those_who_say_so(drive, ask):
+    """Without supportsAllDrives nothing in a shared drive exists; what lies there does not count against the quota."""
+    wide = Asking(drive, scopes=("drive",))
+    assert [one["id"] for one in wide.get("/drive/v3/drives")["drives"]] == [SHARED]
+    assert wide.get(f"/drive/v3/drives/{SHARED}")["id"] == SHARED
+    before = wide.get("/drive/v3/about", fields="storageQuota")
+    said = {"name": "shared", "parents": [SHARED]}
+    both = {"supportsAllDrives": "true", "includeItemsFromAllDrives": "true"}
+    assert reason(wide("POST", "/drive/v3/files", json=said)) == (404, "notFound")
+    assert reason(ask("POST", "/drive/v3/files", json=said, params=both)) == (404, "notFound")
+    path = "/upload/drive/v3/files?uploadType=resumable&fields=*"
+    begun = wide("POST", path, json=said, params=both)
+    file = wide("PUT", begun.headers["Location"], data=b"data").json()
+    assert file["driveId"] == SHARED
+    assert "ownedByMe" not in file
+    assert wide.get("/drive/v3/about", fields="storageQuota") == before
+    assert reason(wide("GET", f"/drive/v3/files/{file['id']}")) == (404, "notFound")
+    assert wide.get(f"/drive/v3/files/{file['id']}", **both)["name"] == "shared"
+    assert names(wide, "name = 'shared'") == []
+    assert names(wide, "name = 'shared'", **both, corpora="drive", driveId=SHARED) == ["shared"]
+
+
+def test_an_account_without_a_limit_states_none(tmp_path):
+    """`limit` is absent, and nothing is ever full."""
+    with checked_drive(tmp_path, settings=Settings(quota_bytes=None)) as drive:
+        ask = Asking(drive)
+        ask.create("big", b"x" * 1000)
+        assert "limit" not in ask.get("/drive/v3/about", fields="*")["storageQuota"]
+        assert ask.get("/drive/v2/about")["quotaType"] == "UNLIMITED"
+
+
+def test_about_wants_to_know_which_fields(ask):
+    """v3 refuses about without `fields`."""
+    assert reason(ask("GET", "/drive/v3/about")) == (400, "required")
+
+
+@pytest.mark.parametrize(("version", "size", "many"), [("v3", "pageSize", "count"), ("v2", "maxResults", "maxResults")])
+def test_counts_are_numbers(ask, version, size, many):
+    """Page sizes and counts that are no numbers are refused; too large ones are cut to 1,000."""
+    assert reason(ask("GET", f"/drive/{version}/files?{size}=NOPE")) == (400, "invalid")
+    assert reason(ask("GET", f"/drive/{version}/files/generateIds?{many}=0")) == (400, "invalid")
+    assert len(set(ask.get(f"/drive/{version}/files/generateIds", **{many: 5000})["ids"])) == 1000
+    assert len(ask.get(f"/drive/{version}/files/generateIds")["ids"]) == 10
+
+
+def test_what_is_not_there_is_not_imitated(ask, folder):
+    """A method that this server does not have says so, and a path that Drive does not have is not found."""
+    assert reason(ask("GET", f"/drive/v3/files/{folder}/permissions")) in ((501, "notImplemented"), (404, "notFound"))
+    assert reason(ask("GET", f"/drive/v3/files/{folder}/export?mimeType=a/b")) == (501, "notImplemented")
+    assert reason(ask("GET", "/drive/v4/files")) == (404, "notFound")
+
+
+def test_a_query_too_long_for_a_url_comes_as_a_post(ask, folder):
+    """X-HTTP-Method-Override, as google-api-python-client sends it."""
+    ask.create("needle", parents=[folder])
+    query = " or ".join(["name = 'x'"] * 300 + ["name = 'needle'"])
+    headers = {"X-HTTP-Method-Override": "GET"}
+    answer = ask("POST", "/drive/v3/files", data={"q": query, "fields": "files/name"}, headers=headers)
+    assert answer.json() == {"files": [{"name": "needle"}]}
+
+
+def test_the_discovery_document_leads_back_to_the_server(ask, drive):
+    """Clients that are given it need no other setting."""
+    for path in ("/discovery/v1/apis/drive/v3/rest", "/$discovery/rest?version=v3"):
+        document = json.loads(ask("GET", path).text)
+        assert (document["name"], document["rootUrl"]) == ("drive", f"{drive.url}/")
+
+
+def test_the_list_of_changes_has_a_start(ask):
+    """changes.getStartPageToken."""
+    assert ask.get("/drive/v3/changes/startPageToken")["startPageToken"].isdigit()

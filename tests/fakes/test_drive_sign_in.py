@@ -1,0 +1,232 @@
+"""Signing in to the stand-in for Drive: every grant that a client of Google may use, and how each is refused."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+import requests
+from google.auth.exceptions import RefreshError
+from google.auth.transport.requests import AuthorizedSession
+from google.oauth2 import service_account
+
+from tests.fakes.asking import Asking, reason
+from tests.fakes.drive import Settings
+from tests.fakes.drive.checking import checked_drive
+
+FILE = "https://www.googleapis.com/auth/drive.file"
+WHOLE = "https://www.googleapis.com/auth/drive"
+DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+REDIRECT = "http://localhost:1"
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory):
+    with checked_drive(tmp_path_factory.mktemp("drive"), settings=Settings(poll_seconds=0)) as drive:
+        yield drive
+
+
+def post(drive, path, **form):
+    answer = requests.post(drive.url + path, data=form, timeout=30)
+    return answer.status_code, answer.json()
+
+
+def works(drive, access):
+    headers = {"Authorization": f"Bearer {access}"}
+    return requests.get(f"{drive.url}/drive/v3/files", headers=headers, timeout=30).status_code == 200
+
+
+def test_a_refresh_token_gives_access(drive):
+    """google-auth's user credentials, with the scopes that were granted."""
+    user = drive.authorized_user()
+    form = {name: user[name] for name in ("client_id", "client_secret", "refresh_token")}
+    status, said = post(drive, "/token", grant_type="refresh_token", **form)
+    assert (status, said["scope"], said["expires_in"], said["token_type"]) == (200, FILE, 3600, "Bearer")
+    assert works(drive, said["access_token"])
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "error"),
+    [
+        ({"refresh_token": "gone"}, 400, "invalid_grant"),
+        ({"client_secret": "wrong"}, 401, "invalid_client"),
+        ({"client_id": "nobody"}, 401, "invalid_client"),
+        ({"scope": WHOLE}, 400, "invalid_scope"),
+        ({"grant_type": "password"}, 400, "unsupported_grant_type"),
+    ],
+)
+def test_a_wrong_refresh_is_refused(drive, change, status, error):
+    """Each part that is wrong has its own word."""
+    user = drive.authorized_user()
+    form = {name: user[name] for name in ("client_id", "client_secret", "refresh_token")}
+    answer, said = post(drive, "/token", **({"grant_type": "refresh_token", **form} | change))
+    assert (answer, said["error"]) == (status, error)
+
+
+def test_a_refresh_token_belongs_to_its_client(drive):
+    """Another client cannot use it."""
+    user = drive.authorized_user(client="one")
+    other, secret = drive.client("two")
+    form = {"client_id": other, "client_secret": secret, "refresh_token": user["refresh_token"]}
+    assert post(drive, "/token", grant_type="refresh_token", **form)[1]["error"] == "invalid_grant"
+
+
+def test_parameters_may_be_in_the_url(drive):
+    """As OpenDAL sends them."""
+    user = drive.authorized_user()
+    form = {name: user[name] for name in ("client_id", "client_secret", "refresh_token")}
+    url = f"{drive.url}/oauth2/v4/token"
+    answer = requests.post(url, params={"grant_type": "refresh_token", **form}, timeout=30)
+    assert works(drive, answer.json()["access_token"])
+
+
+def test_an_expired_token_is_refreshed_and_a_withdrawn_consent_is_final(drive):
+    """401, one refresh, and on; then invalid_grant."""
+    ask = Asking(drive)
+    ask.get("/drive/v3/files")
+    drive.expire_tokens()
+    before = len(drive.requests("POST", "/token"))
+    ask.get("/drive/v3/files")
+    assert len(drive.requests("POST", "/token")) == before + 1
+    drive.revoke()
+    with pytest.raises(RefreshError, match="invalid_grant: Token has been expired or revoked"):
+        ask("GET", "/drive/v3/files")
+
+
+def test_no_token_and_a_wrong_token_are_told_apart(drive):
+    """403 for nobody, 401 for somebody who may have been good once."""
+    assert reason(requests.get(f"{drive.url}/drive/v3/files", timeout=30)) == (403, "forbidden")
+    headers = {"Authorization": "Bearer wrong"}
+    answer = requests.get(f"{drive.url}/drive/v3/files", headers=headers, timeout=30)
+    assert reason(answer) == (401, "authError")
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def begin(drive, **change):
+    client, secret = drive.client("screen", kind="tv")
+    form = {"client_id": client, "scope": FILE} | change
+    status, said = post(drive, "/device/code", **form)
+    return status, said, {"client_id": client, "client_secret": secret, "grant_type": DEVICE}
+
+
+def test_a_device_waits_for_its_user(drive):
+    """Pending, then allowed: a refresh token for what was asked."""
+    status, said, form = begin(drive)
+    assert (status, said["expires_in"], said["verification_url"]) == (200, 1800, "https://www.google.com/device")
+    form["device_code"] = said["device_code"]
+    assert post(drive, "/token", **form)[1]["error"] == "authorization_pending"
+    assert post(drive, "/token", **form)[0] == 428
+    drive.answer_device(said["user_code"])
+    status, tokens = post(drive, "/token", **form)
+    assert (status, tokens["scope"]) == (200, FILE)
+    assert works(drive, tokens["access_token"])
+    again = form | {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
+    assert works(drive, post(drive, "/token", **again)[1]["access_token"])
+    assert post(drive, "/token", **form)[1]["error"] == "invalid_grant", "a device code is good once"
+
+
+def test_a_device_may_be_refused_and_must_not_hurry(drive):
+    """access_denied after a no; slow_down for asking too often; nothing after half an hour."""
+    _, said, form = begin(drive)
+    form["device_code"] = said["device_code"]
+    drive.answer_device(said["user_code"], allowed=False)
+    assert post(drive, "/token", **form) == (403, {"error": "access_denied", "error_description": "Forbidden"})
+    _, said, _ = begin(drive)
+    form["device_code"] = said["device_code"]
+    drive.set(poll_seconds=5)
+    assert post(drive, "/token", **form)[0] == 428
+    assert post(drive, "/token", **form)[1]["error"] == "slow_down"
+    drive.set(poll_seconds=0, skew_seconds=1801)
+    assert post(drive, "/token", **form)[1]["error"] == "invalid_grant"
+    drive.set(skew_seconds=0)
+
+
+def test_a_device_may_ask_for_little_only(drive):
+    """The device flow gives drive.file and drive.appdata of all Drive scopes, and only to clients of its kind."""
+    assert begin(drive, scope=WHOLE)[:2] == (
+        400,
+        {"error": "invalid_scope", "error_description": f"Invalid device flow scope: {WHOLE}"},
+    )
+    assert begin(drive, client_id=drive.client("screenless")[0])[1]["error"] == "invalid_client"
+
+
+def consent(drive, **change):
+    client, secret = drive.client()
+    query = {
+        "client_id": client,
+        "redirect_uri": REDIRECT,
+        "scope": FILE,
+        "response_type": "code",
+        "state": "s",
+    } | change
+    answer = requests.get(f"{drive.url}/o/oauth2/v2/auth", params=query, allow_redirects=False, timeout=30)
+    return answer, {"client_id": client, "client_secret": secret, "grant_type": "authorization_code"}
+
+
+@pytest.mark.parametrize("proof", [True, False])
+def test_a_pasted_redirect_is_exchanged_once(drive, proof):
+    """Consent in a browser, the failing address pasted back, with a code challenge or without."""
+    verifier = "v" * 50
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+    change = {"code_challenge": challenge, "code_challenge_method": "S256"} if proof else {}
+    answer, form = consent(drive, **change)
+    assert answer.status_code == 302
+    assert answer.headers["Location"].startswith(REDIRECT)
+    back = dict(parse_qsl(urlsplit(answer.headers["Location"]).query))
+    assert (back["state"], back["scope"]) == ("s", FILE)
+    form |= {"code": back["code"], "redirect_uri": REDIRECT}
+    if proof:
+        assert post(drive, "/token", **form, code_verifier="w")[1]["error"] == "invalid_grant"
+    assert (
+        post(drive, "/token", **(form | {"redirect_uri": "http://localhost:2"}))[1]["error"] == "redirect_uri_mismatch"
+    )
+    status, tokens = post(drive, "/token", **form, code_verifier=verifier)
+    assert status == 200
+    assert works(drive, tokens["access_token"])
+    assert post(drive, "/token", **form, code_verifier=verifier)[1]["error"] == "invalid_grant"
+
+
+@pytest.mark.parametrize(
+    ("redirect", "error"),
+    [("urn:ietf:wg:oauth:2.0:oob", "invalid_request"), ("https://example.com/", "redirect_uri_mismatch")],
+)
+def test_a_redirect_must_lead_to_the_users_own_machine(drive, redirect, error):
+    """The out-of-band flow is gone, and desktop clients redirect to loopback."""
+    answer, _ = consent(drive, redirect_uri=redirect)
+    assert (answer.status_code, answer.json()["error"]) == (400, error)
+
+
+def test_a_service_account_signs_for_itself(drive):
+    """jwt-bearer; it has a Drive of its own, empty and without room."""
+    credentials = service_account.Credentials.from_service_account_info(drive.service_account, scopes=[WHOLE])
+    with AuthorizedSession(credentials) as robot:
+        answer = robot.get(f"{drive.url}/drive/v3/files", timeout=30)
+    assert answer.json()["files"] == []
+    assert drive.requests("GET")[-1].client == drive.service_account["client_email"]
+
+
+@pytest.mark.parametrize("skew", [-4000, 4000])
+def test_a_clock_that_is_wrong_makes_a_signature_invalid(drive, skew):
+    """A machine an hour off cannot sign in, and is told why."""
+    drive.set(skew_seconds=skew)
+    credentials = service_account.Credentials.from_service_account_info(drive.service_account, scopes=[WHOLE])
+    with AuthorizedSession(credentials) as robot, pytest.raises(RefreshError, match="reasonable timeframe"):
+        robot.get(f"{drive.url}/drive/v3/files", timeout=30)
+    drive.set(skew_seconds=0)
+
+
+def test_an_assertion_that_is_none_is_refused(drive):
+    """Not a JWT."""
+    kind = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+    assert post(drive, "/token", grant_type=kind, assertion="nonsense")[1]["error"] == "invalid_grant"
+
+
+def test_a_token_can_be_given_up(drive):
+    """The revocation endpoint: afterwards a refresh is invalid_grant."""
+    user = drive.authorized_user()
+    assert post(drive, "/revoke", token=user["refresh_token"]) == (200, {})
+    assert post(drive, "/revoke", token=user["refresh_token"])[1]["error"] == "invalid_token"
+    form = {name: user[name] for name in ("client_id", "client_secret", "refresh_token")}
+    assert post(drive, "/token", grant_type="refresh_token", **form)[1]["error"] == "invalid_grant"

@@ -1,0 +1,60 @@
+"""Whatever is done to them, in whatever order, places that fsspec reaches show what the store in memory shows."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from tests.fakes.model import run_beside_memory
+from tests.fakes.s3 import Wrong
+
+TROUBLES = [
+    lambda: Wrong("PUT", "", count=2, code="SlowDown"),
+    lambda: Wrong("PUT", "", "lost", 500, "InternalError"),
+    lambda: Wrong("HEAD", "", status=500, code="InternalError"),
+    lambda: Wrong("GET", "list-type", code="ServiceUnavailable"),
+    lambda: Wrong("GET", "run", "refuse", status=500, code="InternalError"),
+    lambda: Wrong("DELETE", "", "lost", 500, "InternalError"),
+]
+
+
+def test_a_bucket_looks_as_memory_does(opened, s3, door, library):
+    """Random calls, with requests that fail, or whose answer is lost, in between."""
+    places = itertools.count()
+
+    def trouble(seed):
+        chosen = random.Random(seed)
+        door.wrong = [wrong() for wrong in chosen.sample(TROUBLES, 2)]
+        for wrong in door.wrong:
+            wrong.skip = chosen.randrange(3)
+
+    def open_new():
+        url = f"s3://checkpoints/machine-{library}-{next(places)}"
+        return lambda: opened(url)
+
+    def quiet():
+        door.wrong = []
+
+    run_beside_memory(open_new, examples=5, trouble=trouble, quiet=quiet)
+
+
+def test_a_folder_looks_as_memory_does(opened, tmp_path):
+    """By fsspec."""
+    places = itertools.count()
+
+    def open_new():
+        url = f"fsspec+file://{tmp_path}/{next(places)}"
+        return lambda: opened(url)
+
+    run_beside_memory(open_new, examples=30)
+
+
+def test_fsspec_s_memory_looks_as_memory_does(opened, tmp_path):
+    """A file system in which a move is a copy."""
+    places = itertools.count()
+
+    def open_new():
+        url = f"fsspec+memory://machine-{tmp_path.name}-{next(places)}"
+        return lambda: opened(url)
+
+    run_beside_memory(open_new, examples=30)

@@ -1,0 +1,46 @@
+"""Whatever is done to it, in whatever order, a repository on the Hub shows what the store in memory shows."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from colabkeep.stores.huggingface import hub as door
+from tests.fakes.hub import Fault
+from tests.fakes.model import run_beside_memory
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+TROUBLES = [
+    ("POST", "/commit/main", "lost"),
+    ("POST", "/commit/main", "status"),
+    ("POST", "paths-info", "reset"),
+    ("POST", "preupload", "status"),
+    ("GET", "/tree/", "short"),
+    ("GET", "resolve", "status"),
+    ("PUT", "storage", "lost"),
+    ("POST", "lfs-files", "status"),
+]
+
+
+@pytest.mark.parametrize("at_most_in_memory", [12 * 2**20, 20], ids=["read at once", "streamed"])
+def test_a_repository_looks_as_memory_does(hub, opened, monkeypatch, at_most_in_memory):
+    """Random calls, with requests that fail, or whose answer is lost, in between."""
+    monkeypatch.setattr(door, "_IN_MEMORY", at_most_in_memory)
+    places = itertools.count()
+
+    def trouble(seed):
+        chosen = random.Random(seed)
+        picked = chosen.sample(TROUBLES, 2)
+        hub.faults = [Fault(*one, skip=chosen.randrange(3)) for one in picked]
+
+    def open_new():
+        url = f"hf://ada/machine-{next(places)}"
+        return lambda: opened(url)
+
+    def quiet():
+        hub.faults = []
+
+    run_beside_memory(open_new, examples=10, trouble=trouble, quiet=quiet)

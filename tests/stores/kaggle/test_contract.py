@@ -1,0 +1,58 @@
+"""A Kaggle dataset keeps every promise of a store."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+import pytest
+
+from colabkeep.stores.kaggle.hub import Hub
+from colabkeep.stores.kaggle.pace import Pace
+from colabkeep.stores.kaggle.store import KaggleStore
+from colabkeep.testing.stores import StoreContract
+from tests.fakes.kaggle.server import FakeKaggle
+
+PACE = Pace(first=3600, every=3600, retry=0.05, call=60, look=10, ready=30, appear=0.2, poll=0.01)
+
+
+class Borrowed:
+    """One child process for all stores of the suite, which would else start forty."""
+
+    def __init__(self, hub, handle, turn):
+        self.handle = handle
+        self.folder = hub.folder
+        self._hub = hub
+        self._turn = turn
+
+    def ask(self, *args, **what):
+        with self._turn:
+            self._hub.handle = self.handle
+            return self._hub.ask(*args, **what)
+
+    def close(self):
+        """It is the others' too."""
+
+
+@pytest.fixture(scope="module")
+def shared(client, tmp_path_factory):
+    """Makes hubs that share one child."""
+    home = tmp_path_factory.mktemp("home")
+    with FakeKaggle() as fake:
+        hub, turn = Hub("ada/nothing", str(home), command=fake.command, environ=fake.environ(home)), threading.Lock()
+        yield lambda handle: Borrowed(hub, handle, turn)
+        hub.close()
+
+
+class TestKaggleStore(StoreContract):
+    """A dataset of a server on loopback; each folder is a machine, and a dataset, of its own."""
+
+    same_folder_same_place = True
+
+    @pytest.fixture(autouse=True)
+    def _kaggle(self, shared):
+        self.hub = shared
+
+    def make_store(self, folder):
+        handle = f"ada/{hashlib.sha256(str(folder).encode()).hexdigest()[:20]}"
+        return KaggleStore(self.hub(handle), folder, pace=PACE)

@@ -1,0 +1,372 @@
+"""What is sent next: whole checkpoints, the newest first when the link is slow, no manifest before its blobs."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from colabkeep.stores._queue import Queue, Task
+from colabkeep.stores.base import BytesSource, Receipt, StoreProperties
+from colabkeep.stores.memory import MemoryStore
+from colabkeep.stores.tiered import TieredStore
+from colabkeep.testing.clock import FakeClock
+from colabkeep.testing.faults import FaultyStore
+from colabkeep.vocabulary.errors import StoreError, StoreFull, StoreUnavailable
+from colabkeep.vocabulary.manifest import BlobRef, Manifest
+from colabkeep.vocabulary.progress import Progress
+
+PATIENCE = 30.0  # seconds until a hanging test gives up
+QUICK = (0.001, 0.002)
+AWAY = StoreUnavailable(problem="The drive is away.", remedy="Mount it again.")
+FULL = StoreFull(problem="The drive is full.", remedy="Make room.")
+
+
+def digest(number):
+    return f"{number:064x}"
+
+
+def blob(number):
+    return f"run/blobs/{digest(number)}.safetensors"
+
+
+def manifest(step, *blobs, fence=1, session="aaaaaaaa"):
+    """A manifest that can be read: its name and its text."""
+    record = Manifest(
+        id=f"{step:012d}-{session}",
+        run="run",
+        session=session,
+        fence=fence,
+        progress=Progress(step=step),
+        blobs=tuple(BlobRef(sha256=digest(n), size=4, file=f"{digest(n)}.safetensors") for n in blobs),
+        parts={},
+        framework="numpy",
+    )
+    return f"run/checkpoints/{record.id}.json", record.to_bytes()
+
+
+def task(name, kind="copy", size=4):
+    return Task(kind, Receipt(name=name, size=size, sha256="", rung="local"))
+
+
+def order(queue):
+    """The names in the order in which they are done, if all goes well."""
+    found = []
+    while (following := queue.next()) is not None:
+        found.append(following.name if following.kind == "copy" else f"delete {following.name}")
+        queue.done(following)
+    return found
+
+
+def queue_of(*tasks, needs):
+    queue = Queue({name: frozenset(blobs) for name, blobs in needs.items()}.get)
+    for each in tasks:
+        queue.add(each)
+    return queue
+
+
+OLD, NEW = "run/checkpoints/000000000001-aaaaaaaa.json", "run/checkpoints/000000000002-aaaaaaaa.json"
+NEEDS = {OLD: {blob(1), blob(9)}, NEW: {blob(2), blob(9)}}
+
+
+def test_the_newest_checkpoint_is_sent_first_and_whole():
+    """With several waiting: the last one's blobs, shared ones too, then its manifest, then the older ones."""
+    queue = queue_of(*map(task, [blob(9), blob(1), OLD, blob(2), NEW]), needs=NEEDS)
+    assert order(queue) == [blob(9), blob(2), NEW, blob(1), OLD]
+
+
+def test_a_checkpoint_that_was_begun_is_finished_before_a_newer_one():
+    """Else a link that is slower than the saves would bring over halves of everything and the whole of nothing."""
+    queue = queue_of(*map(task, [blob(9), blob(1), OLD]), needs=NEEDS)
+    queue.done(queue.next())
+    assert queue.sending == OLD
+    for name in (blob(2), NEW):
+        queue.add(task(name))
+    assert order(queue) == [blob(1), OLD, blob(2), NEW]
+
+
+def test_deletions_come_before_everything_and_leases_before_the_rest():
+    """Room is made first, and a session's number is there before what it wrote."""
+    lease = "run/lease/000002-aaaaaaaa.json"
+    tasks = [task(blob(1)), task(OLD), task(lease), task("run/journal/a"), task(blob(7), "delete")]
+    assert order(queue_of(*tasks, needs={OLD: {blob(1)}})) == [
+        f"delete {blob(7)}",
+        lease,
+        blob(1),
+        OLD,
+        "run/journal/a",
+    ]
+
+
+def test_what_is_deleted_is_not_sent_any_more():
+    """Also when it is part of the checkpoint that was begun: then the newest of the others is chosen."""
+    queue = queue_of(*map(task, [blob(1), OLD, blob(2), NEW]), needs={OLD: {blob(1)}, NEW: {blob(2)}})
+    assert queue.next().name == blob(2)
+    for name in (NEW, blob(2)):
+        queue.add(task(name, "delete"))
+    assert queue.sending is None
+    assert order(queue) == [f"delete {NEW}", f"delete {blob(2)}", blob(1), OLD]
+    assert queue.waiting_bytes == 0
+
+
+def test_a_manifest_that_cannot_be_read_waits_for_all_that_was_put_before_it():
+    """Not knowing what it names, nothing that it may name is left behind."""
+    queue = queue_of(*map(task, [blob(1), OLD, blob(2), NEW, blob(3)]), needs={})
+    assert order(queue) == [blob(1), OLD, blob(2), NEW, blob(3)]
+
+
+def test_what_is_refused_for_good_does_not_hold_up_the_others():
+    """An object that the store will never take lets the rest pass, and is tried again after it."""
+    queue = queue_of(*map(task, [blob(1), OLD, blob(2), NEW]), needs={OLD: {blob(1)}, NEW: {blob(2)}})
+    queue.refuse(queue.next())
+    assert order(queue) == [blob(1), OLD, blob(2), NEW]
+
+
+# -- the store that does so ----------------------------------------------------------------------------
+
+
+class Door:
+    """For `FaultyStore`: the chosen points wait until the door is opened."""
+
+    def __init__(self, start):
+        self.start = start
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, point):
+        if point.startswith(self.start):
+            self.reached.set()
+            assert self.opened.wait(PATIENCE)
+
+
+class Drive(MemoryStore):
+    """A remote with a quota; `free` bytes are left."""
+
+    def __init__(self, free=None):
+        super().__init__()
+        self.free = free
+
+    @property
+    def url(self):
+        return "drive"
+
+    @property
+    def properties(self):
+        return StoreProperties(top_rung="local", persists=True, free_bytes=self.free)
+
+    def put(self, name, source):
+        if self.free is not None and source.size > self.free:
+            raise FULL
+        receipt = super().put(name, source)
+        if self.free is not None:
+            self.free -= receipt.size
+        return receipt
+
+    def delete(self, name):
+        size = sum(entry.size for entry in self.list("") if entry.name == name)
+        super().delete(name)
+        if self.free is not None:
+            self.free += size
+
+
+@pytest.fixture
+def tiered():
+    """Makes tiered stores, and closes them at the end."""
+    made = []
+
+    def make(front=None, behind=None, **options):
+        store = TieredStore(front or MemoryStore(), behind or Drive(), **{"pauses": QUICK, **options})
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def put(store, name, data=b"data"):
+    return store.put(name, BytesSource(data))
+
+
+def save(store, step, *blobs, **words):
+    for number in blobs:
+        put(store, blob(number))
+    name, text = manifest(step, *blobs, **words)
+    put(store, name, text)
+    return name
+
+
+def puts(store):
+    return [point.removeprefix("before put ") for point in store.points if point.startswith("before put ")]
+
+
+def test_a_slow_link_skips_what_was_overtaken(tiered):
+    """While the first checkpoint is on its way three more are saved, and two of them deleted: never sent."""
+    door = Door(f"before put {blob(1)}")
+    behind = FaultyStore(Drive(), at=door)
+    store = tiered(behind=behind)
+    first = save(store, 1, 1)
+    assert door.reached.wait(PATIENCE)
+    second, third = save(store, 2, 2), save(store, 3, 3)
+    fourth = save(store, 4, 4)
+    for number, name in ((2, second), (3, third)):
+        store.delete(name)
+        store.delete(blob(number))
+    door.opened.set()
+    assert store.flush(PATIENCE)
+    assert puts(behind) == [blob(1), first, blob(4), fourth]
+
+
+def test_the_checkpoint_on_its_way_is_named(tiered):
+    """Whoever prunes can spare it; when nothing is on its way, nothing is named."""
+    door = Door("before put run/checkpoints")
+    store = tiered(behind=FaultyStore(Drive(), at=door))
+    name = save(store, 1, 1)
+    assert door.reached.wait(PATIENCE)
+    behind = store.properties.behind
+    assert (behind.sending, behind.url) == (name, "drive")
+    assert behind.waiting_bytes == len(manifest(1, 1)[1])
+    door.opened.set()
+    assert store.flush(PATIENCE)
+    assert (store.properties.behind.sending, store.properties.behind.waiting_bytes) == (None, 0)
+
+
+def test_a_full_drive_is_made_room_in_by_what_is_deleted(tiered):
+    """A copy that does not fit waits; the deletion asked for later is done before it, and then it fits."""
+    behind = Drive(free=10_000)
+    store = tiered(behind=behind)
+    put(store, "run/blobs/old", b"x" * 8000)
+    assert store.flush(PATIENCE)
+    put(store, "run/blobs/new", b"y" * 8000)
+    while not store.properties.behind.full:
+        assert not store.flush(0.01)
+    assert "full" in store.degraded
+    store.delete("run/blobs/old")
+    assert store.flush(PATIENCE)
+    assert [entry.name for entry in behind.list("")] == ["run/blobs/new"]
+    assert not store.properties.behind.full
+    assert store.degraded is None
+
+
+def test_the_room_behind_is_that_of_its_last_answer(tiered):
+    """Free space there is known without a save having to ask: the copier does, after each object."""
+    store = tiered(behind=Drive(free=1000))
+    assert store.properties.behind.free_bytes == 1000
+    put(store, "run/a", b"x" * 300)
+    assert store.flush(PATIENCE)
+    while store.properties.behind.free_bytes != 700:
+        assert store.flush(PATIENCE)
+
+
+def test_the_speed_of_the_link_is_measured(tiered):
+    """Bytes over the time in which they were sent: 6 MB in 3 s, whatever time passes between them."""
+    clock = FakeClock()
+
+    def take_time(point):
+        if point.startswith("after put run/"):
+            clock.advance(1.5)
+
+    store = tiered(behind=FaultyStore(Drive(), at=take_time), monotonic=clock.monotonic)
+    assert store.properties.behind.bytes_per_second is None
+    for name in ("run/a", "run/b"):
+        put(store, name, bytes(3_000_000))
+        assert store.flush(PATIENCE)
+        clock.advance(1000)
+    assert store.properties.behind.bytes_per_second == pytest.approx(2_000_000)
+
+
+def test_an_object_that_the_drive_never_takes_lets_the_rest_pass(tiered):
+    """One name is refused for good: what does not need it is brought over, and the trouble is told."""
+    refused = StoreError(problem="Not allowed.", remedy="Ask.")
+
+    def refuse(point):
+        if point == f"before put {blob(1)}":
+            raise refused
+
+    behind = FaultyStore(Drive(), at=refuse)
+    store = tiered(behind=behind)
+    first, second = save(store, 1, 1), save(store, 2, 2)
+    done = {blob(2), second}
+    while not done <= {entry.name for entry in behind.list("run")}:
+        assert not store.flush(0.01)
+    assert first not in {entry.name for entry in behind.list("run")}, "a checkpoint behind is a whole one"
+    assert "Not allowed." in store.degraded
+
+
+def test_a_checkpoint_with_a_damaged_blob_is_not_sent(tiered):
+    """A manifest never arrives without what it names: a lost machine would leave a checkpoint that is none."""
+    front, behind = MemoryStore(), Drive()
+    door = Door("before put run/a")
+    store = tiered(front, FaultyStore(behind, at=door))
+    put(store, "run/a")
+    assert door.reached.wait(PATIENCE)
+    name = save(store, 1, 1)
+    front._objects[blob(1)] = b"evil"
+    door.opened.set()
+    assert not store.flush(PATIENCE)
+    assert [entry.name for entry in behind.list("")] == ["run/a"]
+    assert store.confirm(Receipt(name=name, size=1, sha256="", rung="local")).rung == "local"
+    assert blob(1) in store.degraded
+
+
+def test_what_a_killed_session_left_is_sent_newest_first_and_after_the_new_lease(tiered):
+    """The next session's number is behind before anything else; then the newest checkpoint, by session and step."""
+    front, behind = MemoryStore(), FaultyStore(Drive())
+    names = [
+        save(front, 9, 1, fence=1, session="ffffffff"),
+        save(front, 3, 2, fence=2, session="aaaaaaaa"),
+        save(front, 5, 3, fence=2, session="aaaaaaaa"),
+    ]
+    put(front, "run/blobs/orphan")
+    store = tiered(front, behind)
+    store.sweep("run")
+    assert puts(behind) == []
+    put(store, "run/lease/000003-bbbbbbbb.json")
+    assert store.flush(PATIENCE)
+    assert puts(behind) == [
+        "run/lease/000003-bbbbbbbb.json",
+        *(blob(3), names[2], blob(2), names[1], blob(1), names[0]),
+        "run/blobs/orphan",
+    ]
+
+
+def test_what_is_confirmed_is_seen_while_the_queue_is_never_empty(tiered):
+    """The store behind is asked between two objects: hours of sending do not hide what it has stated meanwhile."""
+    asked = threading.Event()
+
+    class Confirming(Drive):
+        @property
+        def properties(self):
+            return StoreProperties(top_rung="confirmed", persists=True)
+
+        def confirm(self, receipt):
+            asked.set()
+            return Receipt(name=receipt.name, size=receipt.size, sha256=receipt.sha256, rung="confirmed")
+
+    doors = [Door("before put run/b"), Door("before put run/c")]
+
+    def at(point):
+        for door in doors:
+            door(point)
+
+    store = tiered(behind=FaultyStore(Confirming(), at=at))
+    receipts = [put(store, name) for name in ("run/a", "run/b", "run/c")]
+    assert doors[0].reached.wait(PATIENCE)
+    store.confirm(receipts[0])
+    assert not asked.is_set(), "not while an object is on the wire"
+    doors[0].opened.set()
+    assert doors[1].reached.wait(PATIENCE)
+    assert store.confirm(receipts[0]).rung == "confirmed"
+    doors[1].opened.set()
+
+
+@pytest.mark.parametrize("front_has", [5, 7])
+def test_two_sides_that_disagree_show_what_either_has(tiered, front_has):
+    """The listing is that of both: a resume finds the newest checkpoint, wherever it lies."""
+    front, behind = MemoryStore(), Drive()
+    here, there = save(front, front_has, 1), save(behind, 6, 2)
+    store = tiered(front, behind)
+    assert {here, there} <= {entry.name for entry in store.list("run/checkpoints")}
+    for name in (here, there):
+        with store.get(name) as reader:
+            assert reader.read()
