@@ -10,6 +10,7 @@ from colabkeep.faces.lines import Lines
 from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
 from colabkeep.session.check.checkup import refuse_bad
+from colabkeep.session.check.past import cards_before
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.fit import FitResult, fit
 from colabkeep.session.wiring import FitArguments, RunArguments, open_home, wire_run
@@ -220,7 +221,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         SaveFailed: nothing of the training could be saved.
     """
     refuse_foreign("resumable_fit", foreign)
-    _check_first(on_bad_gpu, progress=progress)
+    _check_first(on_bad_gpu, storage, run_name, progress=progress)
     arguments = FitArguments(
         model=model,
         train_loader=train_loader,
@@ -286,7 +287,7 @@ def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
     return examine(probe=probe, previous=previous)
 
 
-def mount(*, timeout: Any = 120.0) -> Store:
+def mount(*, timeout: Any = 180.0) -> Store:
     """Make this platform's persistent storage ready, and give it as a store that `storage=` takes.
 
     On Colab this is Google Drive, mounted if it is not yet: call it in a cell of the notebook, once. Elsewhere nothing
@@ -326,12 +327,14 @@ def _seconds(timeout: Any) -> float:
     return seconds
 
 
-def _check_first(on_bad_gpu: str, *, progress: bool) -> None:
+def _check_first(on_bad_gpu: str, storage: Any, run_name: str, *, progress: bool) -> None:
     if on_bad_gpu not in ("advise", "stop", "ignore"):
         raise UsageError(problem=f"on_bad_gpu={on_bad_gpu!r} is unknown.", remedy='Use "advise", "stop" or "ignore".')
     if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not progress):
         return  # nobody would hear it
     report = examine(probe=True)
+    if report.checkup.verdict.word == "reconnect":  # unless it was tried before, to no avail
+        report = examine(probe=True, previous=cards_before(storage, run_name))
     if progress:
         display = Lines(SystemClock())
         for line in report.opening_lines():

@@ -6,8 +6,11 @@ import pytest
 import torch
 
 import colabkeep
+from colabkeep.hardware.probe import ProbeResult
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import BadAccelerator, UsageError
+
+from .conftest import build
 
 
 @pytest.fixture
@@ -83,6 +86,24 @@ def test_stop_lets_a_good_session_start(world, fit, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(("works", "steps"), [(False, None), (None, None), (True, 2)])
+def test_a_doubt_is_settled_before_anything_stops(world, fit, monkeypatch, works, steps):
+    """A build that should have no kernels for the card is tried first: if it computes, the training runs."""
+    doubtful = build("2.10.0+cu128", ("sm_75",))
+    monkeypatch.setattr(
+        "colabkeep.session.check.facts.installed_build", lambda name: doubtful if name == "torch" else None
+    )
+    tried = ProbeResult(works=works, detail="As told.")
+    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: tried)
+    environment = world.start("kaggle", ["Tesla P100-PCIE-16GB"])
+    if steps is None:
+        with pytest.raises(BadAccelerator) as caught:
+            fit(environment, on_bad_gpu="stop")
+        assert ("A trial on the card failed" in caught.value.problem) is (works is False)
+    else:
+        assert fit(environment, on_bad_gpu="stop").steps == steps
+
+
 def test_a_word_that_is_none_is_refused_at_once(fit):
     """Before anything is looked at or made."""
     with pytest.raises(UsageError) as caught:
@@ -96,3 +117,16 @@ def test_a_check_that_fails_does_not_end_the_training(world, fit, capsys, monkey
     monkeypatch.setattr("colabkeep.session.check.facts.find_accelerators", lambda *_, **__: 1 // 0)
     assert fit(world.start("colab")).steps == 2
     assert "the accelerators (ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_the_same_poor_card_in_the_next_session_ends_the_advice_to_reconnect(world, fit, capsys):
+    """The run remembers what its last session was given: a second K80 in a row is trained on."""
+    k80 = ["Tesla K80"]
+    fit(world.start("colab", k80))
+    assert "Disconnect and delete runtime" in capsys.readouterr().out
+    fit(world.start("colab", k80), max_epochs=2)
+    again = capsys.readouterr().out
+    assert "stop trying" in again
+    assert "Disconnect and delete runtime" not in again
+    fit(world.start("colab", k80), run_name="another", max_epochs=1)
+    assert "Disconnect and delete runtime" in capsys.readouterr().out, "of another run nothing is known"

@@ -74,8 +74,9 @@ def test_a_platform_that_draws_may_draw_again_whatever_its_name(session):
 
 def test_nobody_is_sent_to_a_menu_that_is_not_there(session):
     """A K80 in a machine of one's own is what there is: it is kept if torch can use it."""
-    verdict = judge(session("script", K80, torch=OLD))
-    assert (verdict.word, verdict.code) == ("keep", "slow-card")
+    for menus in (Menus(), Menus(draws=True)):
+        verdict = judge(session("script", K80, torch=OLD, menus=menus))
+        assert (verdict.word, verdict.code) == ("keep", "slow-card")
 
 
 # -- cards that the build cannot use -------------------------------------------------------------------
@@ -119,8 +120,10 @@ def test_a_trial_that_failed_is_told(session):
 
 
 def test_one_usable_card_of_two_is_enough(session):
-    """A machine with a K80 and a T4 is judged by the card that torch can use."""
-    assert judge(session("script", K80, T4)).code == "good-card"
+    """A machine is judged by the card that torch can use, also where the other one is faster."""
+    v100 = gpu("Tesla V100-SXM2-16GB", (7, 0))
+    verdict = judge(session("script", v100, T4, torch=build("2.11.0+cu128", ("sm_75",))))
+    assert (verdict.word, verdict.speeds["cnn"]) == ("keep", 1.0)
 
 
 # -- no GPU, and other accelerators --------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from html.parser import HTMLParser
 
@@ -123,10 +124,13 @@ def test_html_takes_nothing_from_the_machine_for_markup(report, world):
     assert "onerror=alert(1)" in page.text
 
 
-def test_text_cannot_steer_the_terminal(report):
-    """What a variable says is printed without its escape codes, and cannot begin a line of its own."""
-    made = report("script", [], environ={"COLABKEEP_PLATFORM": "\x1b[2Jx\r\nkeep"})
+def test_text_cannot_steer_the_terminal(world):
+    """A folder's name is printed without its escape codes, and cannot begin a line of its own."""
+    world.install(TORCH)
+    environment = world.start("script")
+    made = world.check(dataclasses.replace(environment, folder=environment.root / "\x1b[2Jx\r\nkeep"))
     assert "\x1b" not in str(made)
+    assert "\r" not in str(made)
     assert not any(line.startswith("keep") for line in str(made).splitlines())
 
 
@@ -143,6 +147,7 @@ def test_the_same_card_again_is_handed_in_by_name(report):
     ("torch", "behaves", "word", "advised"),
     [
         ("torch 2.10.0+cu128", "raise RuntimeError('CUDA error: no kernel image is available')", "switch", False),
+        ("torch 2.10.0+cu128", "raise RuntimeError('CUDA out of memory')", "switch", False),
         ("torch 2.10.0+cu128", "return 16.0", "keep", False),
         ("torch 2.12.0a0+cu130", "return 16.0", "keep", False),
         ("torch 2.12.0a0+cu130", "raise SystemExit", "switch", False),
@@ -174,6 +179,12 @@ def ones(*_, **__): return _Number()
     assert told.to_dict()["verdict"] == word
     assert told.checkup.facts.probe is not None
     assert any(line["code"] == "kernels-unknown" for line in told.to_dict()["advice"]) is advised
+
+
+def test_nothing_is_tried_unasked(report, monkeypatch):
+    """A second process that imports a framework takes a minute and memory, so it is never a surprise."""
+    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: pytest.fail("a trial"))
+    assert report("kaggle", ["Tesla P100-PCIE-16GB"]).to_dict()["verdict"] == "switch"
 
 
 def test_what_is_certain_is_not_tried(report, monkeypatch):

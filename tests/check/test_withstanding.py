@@ -106,6 +106,30 @@ def test_a_disk_that_never_says_how_full_it_is(world, in_time, monkeypatch):
     assert report.to_dict()["storage"]["free_bytes"] is None
 
 
+@pytest.mark.parametrize("part", ["find_platform", "installed_build", "session_time", "_free_bytes", "usable_cpus"])
+def test_one_part_that_hangs_takes_nothing_else_with_it(world, monkeypatch, part):
+    """Whatever hangs, the card is told, and all that does not depend on what hangs."""
+    world.install(TORCH)
+    environment = world.start("kaggle", ["Tesla T4"])
+    released = threading.Event()
+    monkeypatch.setattr(f"colabkeep.session.check.facts.{part}", lambda *_, **__: released.wait())
+    facts = gather(environment, SystemClock(), patience=PATIENCE / 2)
+    released.set()
+    assert facts.devices is not None
+    assert [one.accelerator.name for one in facts.devices] == ["Tesla T4"]
+    known = {
+        "find_platform": facts.home is not None,
+        "installed_build": facts.build is not None,
+        "session_time": facts.session is not None,
+        "_free_bytes": facts.free_bytes is not None,
+        "usable_cpus": facts.cpus is not None,
+    }
+    assert [name for name, told in known.items() if not told] == (
+        ["find_platform", "session_time", "_free_bytes"] if part == "find_platform" else [part]
+    )
+    assert all("no answer in time" in line for line in facts.untold)
+
+
 def test_everything_hanging_at_once_is_still_one_deadline(world, in_time, silent):
     """Tool, clock and mounts block together: the deadlines do not add up."""
     world.install(TORCH)

@@ -46,17 +46,20 @@ class Errand(Generic[T]):
 
 
 class Errands:
-    """Asks at once, collects until `patience` seconds have passed since this was made. `untold` has a line for
-    each question that has no answer."""
+    """Collects answers until `patience` seconds have passed since this was made. `untold` has a line for each question
+    that has no answer."""
 
     def __init__(self, clock: Clock, patience: float) -> None:
         self._clock = clock
-        self._end = clock.monotonic() + patience
+        self._patience = patience
+        self._begun = clock.monotonic()
         self.untold: list[str] = []
 
-    def collect(self, errand: Errand[T]) -> T | None:
-        """The answer; None where there is none, which is noted."""
-        answers, why = errand.answer(max(0.0, self._end - self._clock.monotonic()))
+    def collect(self, errand: Errand[T], *, by: float = 1.0) -> T | None:
+        """The answer; None where there is none, which is noted. `by`: the share of the patience after which it is given
+        up, below 1 where other questions need the answer and some time of their own."""
+        until = self._begun + by * self._patience
+        answers, why = errand.answer(max(0.0, until - self._clock.monotonic()))
         if not answers:
             self.untold.append(f"{errand.what} ({why})")
             return None

@@ -98,23 +98,27 @@ def gather(
     cpus = Errand("the CPUs", lambda: usable_cpus(environment))
     workers = Errand("the loader workers", lambda: advised_workers(environment))
 
-    known, platform = errands.collect(place) or (Place(), None)
-    home, free, session = _on(platform, environment, clock, errands)
-    accelerators = errands.collect(found)
-    builds = tuple(build for errand in installed if (build := errands.collect(errand)) is not None)
+    known, platform = errands.collect(place, by=0.5) or (Place(), None)
+    at = session = free = worth = None
+    if platform is not None:
+        at = Errand("the storage", partial(platform.home, environment))
+        session = Errand("the session's time", partial(session_time, platform, environment, clock.time()))
+    accelerators = errands.collect(found, by=0.7)
+    builds = tuple(told for errand in installed if (told := errands.collect(errand, by=0.7)) is not None)
     build = _build_in_use(builds, environment, known.name)
-    devices = None
     if accelerators is not None:
-        worth = Errand("the worth of the accelerators", lambda: tuple(device(one, build) for one in accelerators))
-        devices = errands.collect(worth)
+        worth = Errand("what the accelerators are worth", lambda: tuple(device(one, build) for one in accelerators))
+    home = at and errands.collect(at, by=0.8)
+    if home is not None:
+        free = Errand("the free space", partial(_free_bytes, home.folder))
     return Facts(
         place=known,
-        devices=devices,
+        devices=worth and errands.collect(worth),
         builds=builds,
         build=build,
         home=home,
-        free_bytes=free,
-        session=session,
+        free_bytes=free and errands.collect(free),
+        session=session and errands.collect(session),
         cpus=errands.collect(cpus),
         workers=errands.collect(workers),
         hidden=_hides_all(environment.environ.get("CUDA_VISIBLE_DEVICES")),
@@ -164,18 +168,6 @@ def prove(facts: Facts, *, timeout: float = _PROBE_PATIENCE) -> Facts:
 def _place(platform: Platform, environment: Environment) -> tuple[Place, Platform]:
     kind, menus = platform.kind(environment), platform.menus(environment)
     return Place(name=platform.name, title=platform.title, kind=kind, menus=menus), platform
-
-
-def _on(
-    platform: Platform | None, environment: Environment, clock: Clock, errands: Errands
-) -> tuple[Home | None, int | None, SessionTime | None]:
-    if platform is None:
-        return None, None, None
-    at = Errand("the storage", lambda: platform.home(environment))
-    time = Errand("the session's time", lambda: session_time(platform, environment, clock.time()))
-    home = errands.collect(at)
-    free = None if home is None else errands.collect(Errand("the free space", partial(_free_bytes, home.folder)))
-    return home, free, errands.collect(time)
 
 
 def _free_bytes(folder: str) -> int:
