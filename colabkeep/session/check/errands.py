@@ -55,9 +55,12 @@ class Errands:
         self._begun = clock.monotonic()
         self.untold: list[str] = []
 
-    def collect(self, errand: Errand[T], *, by: float = 1.0) -> T | None:
+    def collect(self, errand: Errand[T] | None, *, by: float = 1.0) -> T | None:
         """The answer; None where there is none, which is noted. `by`: the share of the patience after which it is given
-        up, below 1 where other questions need the answer and some time of their own."""
+        up, below 1 where other questions need the answer and some time of their own. A question that could not be asked
+        (None) has none, either, and the one it hung on is noted already."""
+        if errand is None:
+            return None
         until = self._begun + by * self._patience
         answers, why = errand.answer(max(0.0, until - self._clock.monotonic()))
         if not answers:

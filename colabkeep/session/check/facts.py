@@ -108,17 +108,17 @@ def gather(
     build = _build_in_use(builds, environment, known.name)
     if accelerators is not None:
         worth = Errand("what the accelerators are worth", lambda: tuple(device(one, build) for one in accelerators))
-    home = at and errands.collect(at, by=0.8)
+    home = errands.collect(at, by=0.8)
     if home is not None:
         free = Errand("the free space", partial(_free_bytes, home.folder))
     return Facts(
         place=known,
-        devices=worth and errands.collect(worth),
+        devices=errands.collect(worth),
         builds=builds,
         build=build,
         home=home,
-        free_bytes=free and errands.collect(free),
-        session=session and errands.collect(session),
+        free_bytes=errands.collect(free),
+        session=errands.collect(session),
         cpus=errands.collect(cpus),
         workers=errands.collect(workers),
         hidden=_hides_all(environment.environ.get("CUDA_VISIBLE_DEVICES")),
