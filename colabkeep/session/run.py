@@ -160,7 +160,8 @@ class Run:
             if len(opened.notes) > told:
                 told = _tell_notes(self, opened.notes, told)
             yield batch
-            self.poll()
+            if self._signals.requested is not None:
+                self._signals.honour()
         _tell_notes(self, opened.notes, told)
 
     def step(self, loss: Any = None) -> None:
@@ -252,7 +253,8 @@ class Run:
             self._keeper.save(reason)
         if self._announcer.queue:
             self._announcer.drain()
-        self.poll()
+        if self._signals.requested is not None:
+            self._signals.honour()
         if self._spec.max_time is not None and now - self._began >= self._spec.max_time:
             raise StopTraining("max_time")
 
