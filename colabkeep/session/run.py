@@ -160,8 +160,7 @@ class Run:
             if len(opened.notes) > told:
                 told = _tell_notes(self, opened.notes, told)
             yield batch
-            if self._signals.requested is not None:
-                self._signals.honour()
+            self.poll()
         _tell_notes(self, opened.notes, told)
 
     def step(self, loss: Any = None) -> None:
@@ -246,8 +245,7 @@ class Run:
 
     def _pause(self, now: float) -> None:
         """What happens at a boundary: save, talk, stop. Most of the time, nothing."""
-        reason = self._keeper.due(now)
-        if reason is not None:
+        if (reason := self._keeper.due(now)) is not None:
             if reason == "deadline" and self._spec.deadline is not None:
                 _tell_end(self, self._spec.deadline, now)
             self._keeper.save(reason)
