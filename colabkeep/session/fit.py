@@ -11,7 +11,7 @@ from colabkeep.frameworks.base import Batch
 from colabkeep.session.catalogue import CheckpointInfo, checkpoints, find_run
 from colabkeep.session.opening import RunSpec
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import FitArguments, FitPlan, wire_fit
+from colabkeep.session.wiring import FitPlan, wire_fit
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import RestoredInexactly
 from colabkeep.vocabulary.seeds import derive
@@ -52,9 +52,9 @@ class FitResult:
     stopped: str
 
 
-def fit(arguments: FitArguments) -> FitResult:
+def fit(plan: FitPlan) -> FitResult:
     """Train to the end, or until the session's time is up; tell what came of it."""
-    spec, plan = wire_fit(arguments)
+    spec = wire_fit(plan)
     run = Run(spec)
     with run:
         for change in plan.state.changes():

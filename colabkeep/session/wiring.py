@@ -16,13 +16,23 @@ from colabkeep.session.machine import this_machine
 from colabkeep.session.opening import RunSpec
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
-from colabkeep.vocabulary.durations import parse_duration
+from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NotPersistent, UsageError
 from colabkeep.vocabulary.events import Event
 from colabkeep.vocabulary.policies import KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every
 
-__all__ = ["FitArguments", "FitPlan", "FitState", "RunArguments", "find_store", "open_home", "wire_fit", "wire_run"]
+__all__ = [
+    "FitArguments",
+    "FitPlan",
+    "FitState",
+    "RunArguments",
+    "find_store",
+    "open_home",
+    "plan_fit",
+    "wire_fit",
+    "wire_run",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +128,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
     best = _best(arguments)
     clock = SystemClock()
-    max_time = _seconds("max_time", arguments.max_time)
-    limit = _seconds("session_limit", arguments.session_limit)
+    max_time, limit = _seconds(arguments)
     here = Environment.here()
     deadline = find_deadline(here, clock, limit=limit, may_end=max_time is None)
     store = find_store(arguments.storage)
@@ -142,13 +151,14 @@ def wire_run(arguments: RunArguments) -> RunSpec:
     )
 
 
-def wire_fit(arguments: FitArguments) -> tuple[RunSpec, FitPlan]:
-    """The same for `resumable_fit`, with its loop's arithmetic and state.
+def plan_fit(arguments: FitArguments) -> FitPlan:
+    """Check the words of `resumable_fit`, and make its loop's arithmetic and state. Opens nothing.
 
     Raises:
         UsageError: an argument cannot be meant so.
     """
     _check(arguments)
+    _check_words(arguments.run)
     framework = find_framework([arguments.model, arguments.optimizer])
     training = framework.training(
         TrainingOptions(
@@ -171,28 +181,31 @@ def wire_fit(arguments: FitArguments) -> tuple[RunSpec, FitPlan]:
             "scheduler_interval": arguments.scheduler_interval,
         },
     )
-    objects = {
-        "model": arguments.model,
-        "optimizer": arguments.optimizer,
-        "scheduler": arguments.scheduler,
-        "scaler": training.scaler,
-        "ema": arguments.ema,
-        "fit": state,
-    }
-    monitor = arguments.run.monitor or ("val_loss" if arguments.val_loader is not None else None)
     data = framework.data()
-    loader = data.as_loader(arguments.train_loader, arguments.batch_size)
-    spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor))
-    validation = None if arguments.val_loader is None else data.as_loader(arguments.val_loader, None)
-    plan = FitPlan(
+    return FitPlan(
         arguments=arguments,
-        train_loader=loader,
-        val_loader=validation,
+        train_loader=data.as_loader(arguments.train_loader, arguments.batch_size),
+        val_loader=None if arguments.val_loader is None else data.as_loader(arguments.val_loader, None),
         training=training,
         state=state,
         val_data=data,
     )
-    return replace(spec, loader=loader, settings=_settings(arguments, loader)), plan
+
+
+def wire_fit(plan: FitPlan) -> RunSpec:
+    """What `wire_run` does, for a planned `resumable_fit`."""
+    arguments, loader = plan.arguments, plan.train_loader
+    objects = {
+        "model": arguments.model,
+        "optimizer": arguments.optimizer,
+        "scheduler": arguments.scheduler,
+        "scaler": plan.training.scaler,
+        "ema": arguments.ema,
+        "fit": plan.state,
+    }
+    monitor = arguments.run.monitor or ("val_loss" if arguments.val_loader is not None else None)
+    spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor))
+    return replace(spec, loader=loader, settings=_settings(arguments, loader))
 
 
 def _settings(arguments: FitArguments, loader: object) -> dict[str, str]:
@@ -250,6 +263,13 @@ def _check(arguments: FitArguments) -> None:
         )
 
 
+def _check_words(arguments: RunArguments) -> None:
+    """Refuse what `wire_run` would refuse, before anything is asked of the machine."""
+    _retention(arguments, _best(arguments))
+    _seconds(arguments)
+    parse_save_every(arguments.save_every)
+
+
 def _best(arguments: RunArguments) -> KeepBest | None:
     if arguments.mode not in ("min", "max"):
         raise UsageError(problem=f"mode={arguments.mode!r} is unknown.", remedy='Use "min" or "max".')
@@ -270,11 +290,8 @@ def _retention(arguments: RunArguments, best: KeepBest | None) -> RetentionPolic
     return last if best is None else last + best
 
 
-def _seconds(name: str, value: Any) -> float | None:
-    seconds = None if value is None else parse_duration(value)
-    if value is not None and seconds is None:
-        raise UsageError(
-            problem=f"{name}={value!r} is no length of time.",
-            remedy='Pass seconds, "11 h", "1 h 30 min" or a timedelta.',
-        )
-    return seconds
+def _seconds(arguments: RunArguments) -> tuple[float | None, float | None]:
+    """`max_time` and `session_limit`."""
+    given = {"max_time": arguments.max_time, "session_limit": arguments.session_limit}
+    max_time, limit = (None if value is None else read_duration(name, value) for name, value in given.items())
+    return max_time, limit

@@ -6,7 +6,9 @@ import math
 import re
 from datetime import timedelta
 
-__all__ = ["parse_duration"]
+from colabkeep.vocabulary.errors import UsageError
+
+__all__ = ["parse_duration", "read_duration"]
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?(?=[\s\d]|$)\s*")
@@ -33,3 +35,18 @@ def parse_duration(value: object) -> float | None:
         seconds += float(piece[1]) * _SECONDS[piece[2]]
         text = text[piece.end() :]
     return seconds or None
+
+
+def read_duration(name: str, value: object) -> float:
+    """Seconds of what the user passed as the argument `name`.
+
+    Raises:
+        UsageError: it is no length of time.
+    """
+    seconds = parse_duration(value)
+    if seconds is None:
+        raise UsageError(
+            problem=f"{name}={value!r} is no length of time.",
+            remedy='Pass seconds, "11 h", "1 h 30 min" or a timedelta.',
+        )
+    return seconds

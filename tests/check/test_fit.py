@@ -119,6 +119,64 @@ def test_a_check_that_fails_does_not_end_the_training(world, fit, capsys, monkey
     assert "the accelerators (ZeroDivisionError" in capsys.readouterr().out
 
 
+def test_running_the_cell_again_is_no_second_draw(world, fit, capsys):
+    """The card is the same because the machine is: reconnecting is still the advice."""
+    environment = world.start("colab", ["Tesla K80"])
+    fit(environment)
+    fit(environment, max_epochs=2)
+    told = capsys.readouterr().out
+    assert told.count("Disconnect and delete runtime") == 2
+    assert ": reconnect. " in told
+    assert "again, as in the session before" not in told
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    """The trials on the device, which all fail, of a torch that has no kernels for a K80."""
+    made = []
+
+    def probe(framework, *, timeout):
+        made.append(framework)
+        return ProbeResult(works=False, detail="No.")
+
+    doubtful = build("2.10.0+cu128", ("sm_75",))
+    monkeypatch.setattr(
+        "colabkeep.session.check.facts.installed_build", lambda name: doubtful if name == "torch" else None
+    )
+    monkeypatch.setattr("colabkeep.session.check.facts.probe", probe)
+    return made
+
+
+def test_a_card_is_tried_once(world, fit, trials):
+    """What earlier sessions were given is weighed without a second trial, which may take a minute and a half."""
+    for number in (1, 2):
+        with pytest.raises(BadAccelerator):
+            fit(world.start("colab", ["Tesla K80"]), on_bad_gpu="stop")
+        assert trials == ["torch"] * number
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"max_epochs": 0},
+        {"max_time": "soon"},
+        {"session_limit": -1},
+        {"save_every": "often"},
+        {"keep_last": 0},
+        {"mode": "least"},
+        {"step_fn": print},
+        {"precision": "8-bit"},
+    ],
+    ids=str,
+)
+def test_a_word_that_cannot_be_meant_costs_no_trial(world, fit, trials, words):
+    """It is refused before the machine is asked anything."""
+    with pytest.raises(UsageError):
+        fit(world.start("colab", ["Tesla K80"]), on_bad_gpu="stop", **words)
+    assert trials == []
+    assert not fit.folder.exists()
+
+
 def test_the_same_poor_card_in_the_next_session_ends_the_advice_to_reconnect(world, fit, capsys):
     """The run remembers what its last session was given: a second K80 in a row is trained on."""
     k80 = ["Tesla K80"]

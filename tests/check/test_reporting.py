@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -42,6 +43,33 @@ def test_a_machine_out_of_order_says_what_and_what_to_do(report):
     assert lines[0].startswith("Google Colab (hosted): enable. ")
     assert lines[1].startswith("→ Runtime > Change runtime type")
     assert [line for line in lines if line.startswith("! ")]
+
+
+def test_the_idle_limit_is_told_with_how_sure_it_is(report):
+    """Beside the other limit, or alone; and where no figure is known, none is made up."""
+    idle = "it may end after 90 min without you at the page (medium confidence)."
+    assert f"left (low confidence); {idle}" in str(report("colab", ["Tesla T4"]))
+    assert "Session: it may end after 60 min without you at the page (low confidence)." in str(report("aistudio"))
+    assert "without you" not in str(report("kaggle", ["Tesla T4"]))
+    assert "Session:" not in str(report("script"))
+
+
+def test_a_process_that_may_have_no_more_threads_has_a_report(report, monkeypatch):
+    """Each question is told to be open, and why; nothing is raised."""
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", start)
+    told = str(report("script"))
+    assert "the platform (RuntimeError: can't start new thread)" in told
+    assert "the accelerators (RuntimeError: can't start new thread)" in told
+
+
+def test_a_part_that_ends_the_program_is_a_line_with_its_reason(report, monkeypatch):
+    """A package that calls sys.exit where it is looked at ends its own question, and is named."""
+    monkeypatch.setattr("colabkeep.session.check.facts.usable_cpus", lambda _: sys.exit("no licence"))
+    assert "the CPUs (SystemExit: no licence)" in str(report("script"))
 
 
 def test_equal_cards_are_counted(report):
@@ -169,6 +197,7 @@ class version: cuda, hip = "12.8", None
 class cuda:
     is_available = staticmethod(lambda: True)
     device_count = staticmethod(lambda: 1)
+    get_device_name = staticmethod(lambda _: "Tesla P100-PCIE-16GB")
 __version__ = {version!r}
 def ones(*_, **__): return _Number()
 """

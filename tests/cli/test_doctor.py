@@ -82,3 +82,14 @@ def test_doctor_is_light_and_whole_in_a_process_of_its_own(process):
     told = json.loads(said.out, parse_constant=pytest.fail)
     assert told["verdict"] in ("keep", "reconnect", "switch", "enable", "unusable")
     assert told["storage"]["free_bytes"] > 0
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_doctor_is_read_where_the_terminal_knows_no_arrows(process, monkeypatch, encoding):
+    """A pipe or a locale without UTF-8 loses the signs that it does not have, and nothing else."""
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    monkeypatch.setenv("COLABKEEP_PLATFORM", "kaggle")
+    said = process("doctor")
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith("Kaggle (interactive)")
+    assert "Settings ? Accelerator" in said.out

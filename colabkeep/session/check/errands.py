@@ -25,13 +25,17 @@ class Errand(Generic[T]):
         self._work = work
         self._over = threading.Event()
         self._answers: list[T] = []
-        self._error: Exception | None = None
-        threading.Thread(target=self._run, name="colabkeep-check", daemon=True).start()
+        self._error: BaseException | None = None
+        try:
+            threading.Thread(target=self._run, name="colabkeep-check", daemon=True).start()
+        except RuntimeError as error:  # this process may have no more threads
+            self._error = error
+            self._over.set()
 
     def _run(self) -> None:
         try:
             self._answers.append(self._work())
-        except Exception as error:  # noqa: BLE001  # any failure of a part becomes a line of the report
+        except BaseException as error:  # noqa: BLE001  # a line of the report, also where a package ends the program
             self._error = error
         finally:
             self._over.set()
