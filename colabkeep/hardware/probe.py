@@ -77,11 +77,15 @@ facts = {}
 def tell(**more):  # all of it each time: of a flood of output only the end is kept
     facts.update(more)
     print("\\n" + sys.argv[1] + json.dumps(facts), flush=True)
+def called(name, index):
+    try:
+        return str(name(index))[:200]
+    except Exception:  # computing fails next, then, and is what counts
+        return ""
 def run(count, name, compute):
     tell(devices=count, computed=[])
     for index in range(count):
-        tell(device=index, failed="")
-        tell(failed=str(name(index))[:200])
+        tell(device=index, failed=called(name, index))
         assert compute(index) == 16.0, "a wrong result"
         tell(computed=[*facts["computed"], facts["failed"]])
 try:
@@ -92,7 +96,9 @@ _PROGRAMS: Mapping[str, str] = {
     tell(version=torch.__version__, gpu=bool(torch.version.cuda or torch.version.hip))
     if torch.version.cuda or torch.version.hip:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        run(count, torch.cuda.get_device_name, lambda i: (torch.ones(8, device=f"cuda:{i}") * 2).sum().item())
+        def compute(index):
+            return (torch.ones(8, device=f"cuda:{index}") * 2).sum().item()
+        run(count, lambda index: torch.cuda.get_device_name(index), compute)
 """,
     "paddle": """
     import paddle
@@ -101,7 +107,7 @@ _PROGRAMS: Mapping[str, str] = {
         def compute(index):
             paddle.set_device(f"gpu:{index}")
             return float((paddle.ones([8]) * 2).sum())
-        run(paddle.device.cuda.device_count(), paddle.device.cuda.get_device_name, compute)
+        run(paddle.device.cuda.device_count(), lambda index: paddle.device.cuda.get_device_name(index), compute)
 """,
 }
 _END = """

@@ -182,6 +182,30 @@ def test_one_broken_card_of_two_does_not_speak_against_the_other(session, tried)
     assert judge(facts).word == "keep"
 
 
+def test_a_slow_card_that_works_is_better_than_a_fast_one_that_does_not(session, tried):
+    """An A100 that fails beside a T4 that computes: the T4 is judged, and kept."""
+    a100 = gpu("NVIDIA A100-SXM4-40GB", (8, 0))
+    proof = ProbeResult(works=False, detail="It is lost.", computed=("Tesla T4",), failed=a100.name)
+    facts = tried(session("script", a100, T4, torch=UNKNOWN), proof)
+    assert (best_gpu(facts).accelerator, judge(facts).word) == (T4, "keep")
+
+
+def test_a_framework_that_sees_no_gpu_speaks_of_all_of_them(session, tried):
+    """Neither of two T4 is kept for the other's sake; an accelerator of another kind is not spoken of."""
+    proof = ProbeResult(works=False, detail="The driver is too old.", cause="no-device")
+    facts = tried(session("kaggle", T4, T4, Accelerator(kind="xpu", name="Kunlun XPU"), torch=UNKNOWN), proof)
+    assert [one.works for one in facts.devices] == [False, False, None]
+    assert judge(facts).code == "trial-failed"
+
+
+def test_a_failure_that_cannot_be_placed_is_nobody_s(session, tried):
+    """One of two computed, the other failed, and the framework calls them otherwise: no card is called broken."""
+    proof = ProbeResult(works=False, detail="No.", computed=("one",), failed="two")
+    facts = tried(session("script", T4, P100, torch=UNKNOWN), proof)
+    assert [one.works for one in facts.devices] == [None, None]
+    assert judge(facts).word == "keep"
+
+
 def test_a_card_that_computes_is_proven_whatever_it_is_called(session, tried):
     """A trial that gives other names than the driver is about the card that would be trained on."""
     for computed in ((), ("GRID something",)):
@@ -230,7 +254,7 @@ def test_gpus_hidden_by_the_user_are_not_enabled_in_a_menu(session):
     verdict = judge(session("colab", hidden=Hidden(variable="CUDA_VISIBLE_DEVICES", value=value, count=2)))
     assert (verdict.word, verdict.code) == ("keep", "gpus-hidden")
     assert "CUDA_VISIBLE_DEVICES='5\\x1b" in verdict.reason
-    assert ("2 accelerators" in verdict.reason, len(verdict.reason) < 250) == (True, True)
+    assert ("all 2 accelerators" in verdict.reason, len(verdict.reason) < 250) == (True, True)
     assert "unset CUDA_VISIBLE_DEVICES" in verdict.action
 
 

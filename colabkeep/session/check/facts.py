@@ -173,14 +173,18 @@ def _outcomes(devices: Sequence[Device], best: Device, result: ProbeResult) -> l
     """What the trial proved of each device: did it compute?
 
     They are told apart by their names, for a framework may count them in another order than the driver does; those of
-    one name come in the same order. A trial that names none of them is about the best, or about all where it saw none.
+    one name come in the same order. A trial that names none of them is about the best, or about all where it saw none;
+    where some computed before one failed, nobody can say which.
     """
     told = [(name, True) for name in result.computed]
     if result.failed is not None and result.works is False:
         told.append((result.failed, False))
     if not {one.accelerator.name for one in devices} & {name for name, _ in told}:
-        seen_none = result.cause == "no-device"
-        return [result.works if one is best or seen_none else None for one in devices]
+        meant = _GPUS if result.cause == "no-device" else ()
+        told_apart = result.works is not False or not result.computed
+        return [
+            result.works if told_apart and (one is best or one.accelerator.kind in meant) else None for one in devices
+        ]
     outcomes: list[bool | None] = []
     for one in devices:
         outcome = next((each for each in told if each[0] == one.accelerator.name), None)

@@ -145,13 +145,14 @@ def _untold(facts: Facts) -> Verdict:
     trouble = facts.trouble
     if trouble is not None and trouble.usable is False:
         return Verdict(word="unusable", code="gpu-not-usable", reason=f"{trouble.problem}.", action=trouble.remedy)
-    why = [line for line in facts.untold if "accelerators" in line] if trouble is None else [trouble.problem]
+    untold = next((line for line in facts.untold if "accelerators" in line), "")
+    why = untold.partition("(")[2].removesuffix(")") if trouble is None else trouble.problem
     return Verdict(
         word="keep",
         code="accelerator-not-told",
         reason=(
-            f"Which accelerator is here could not be told{f': {why[0]}' if why else ''}. Nothing speaks against "
-            "starting, but look first whether the GPU is used."
+            f"Which accelerator is here could not be told{f' ({why})' if why else ''}, so nothing speaks against "
+            "starting."
         ),
         action=_LOOK if trouble is None else trouble.remedy,
     )
@@ -177,7 +178,7 @@ def _none(facts: Facts) -> Verdict:
     if facts.hidden is not None:
         variable, value = facts.hidden.variable, facts.hidden.value
         value = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
-        count = "the one accelerator" if facts.hidden.count == 1 else f"any of the {facts.hidden.count} accelerators"
+        count = "the one accelerator" if facts.hidden.count == 1 else f"all {facts.hidden.count} accelerators"
         return Verdict(
             word="keep",
             code="gpus-hidden",

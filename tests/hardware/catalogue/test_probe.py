@@ -108,6 +108,12 @@ def test_two_good_cards_are_proven(tried):
     assert (result.computed, result.failed) == (("Tesla P4 0", "Tesla P4 1"), None)
 
 
+def test_a_framework_that_does_not_name_its_cards_is_tried_all_the_same(tried):
+    """What an older version lacks is not the card's fault."""
+    result = tried("del cuda.get_device_name")
+    assert (result.works, result.computed) == (True, ("",))
+
+
 def test_a_warning_counts_for_the_card_it_names(tried):
     """torch warns of all unfit cards when it starts; a good one that fails does not lack kernels for that."""
     more = """
