@@ -9,12 +9,13 @@ from colabkeep.faces.check import Report, examine
 from colabkeep.faces.lines import Lines
 from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
-from colabkeep.session.check.checkup import refuse_bad
+from colabkeep.session.check.checkup import judge_again, refuse_bad
+from colabkeep.session.check.past import cards_before
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.fit import FitResult, fit
-from colabkeep.session.wiring import FitArguments, RunArguments, open_home, wire_run
+from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
 from colabkeep.stores.base import Store
-from colabkeep.vocabulary.durations import parse_duration
+from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import UnknownArgument, UsageError
 from colabkeep.vocabulary.events import Event, Noted
@@ -220,7 +221,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         SaveFailed: nothing of the training could be saved.
     """
     refuse_foreign("resumable_fit", foreign)
-    _check_first(on_bad_gpu, progress=progress)
+    if on_bad_gpu not in ("advise", "stop", "ignore"):
+        raise UsageError(problem=f"on_bad_gpu={on_bad_gpu!r} is unknown.", remedy='Use "advise", "stop" or "ignore".')
     arguments = FitArguments(
         model=model,
         train_loader=train_loader,
@@ -254,7 +256,9 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             observers=observers(callbacks, progress=progress),
         ),
     )
-    return fit(arguments)
+    plan = plan_fit(arguments)  # a word that cannot be meant so is refused before the GPU is tried
+    _check_first(on_bad_gpu, storage, run_name, progress=progress)
+    return fit(plan)
 
 
 def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
@@ -286,7 +290,7 @@ def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
     return examine(probe=probe, previous=previous)
 
 
-def mount(*, timeout: Any = 120.0) -> Store:
+def mount(*, timeout: Any = 180.0) -> Store:
     """Make this platform's persistent storage ready, and give it as a store that `storage=` takes.
 
     On Colab this is Google Drive, mounted if it is not yet: call it in a cell of the notebook, once. Elsewhere nothing
@@ -301,7 +305,7 @@ def mount(*, timeout: Any = 120.0) -> Store:
         UsageError: `timeout` is no length of time.
     """
     here = Environment.here()
-    return open_home(find_platform(here).mount(here, timeout=_seconds(timeout)))
+    return open_home(find_platform(here).mount(here, timeout=read_duration("timeout", timeout)))
 
 
 def secret(name: str, *, timeout: Any = 20.0) -> str:
@@ -313,25 +317,23 @@ def secret(name: str, *, timeout: Any = 20.0) -> str:
 
     Raises:
         SecretError: there is none, this notebook may not read it, or the platform does not answer.
-        UsageError: `timeout` is no length of time.
+        UsageError: `name` is no text, or `timeout` is no length of time.
     """
+    if not isinstance(name, str):
+        raise UsageError(
+            problem=f"The name of a secret is a text, and this is a {type(name).__name__}.",
+            remedy='Pass what it is called on this platform: secret("HF_TOKEN").',
+        )
     here = Environment.here()
-    return find_platform(here).secret(here, name, timeout=_seconds(timeout))
+    return find_platform(here).secret(here, name, timeout=read_duration("timeout", timeout))
 
 
-def _seconds(timeout: Any) -> float:
-    seconds = parse_duration(timeout)
-    if seconds is None:
-        raise UsageError(problem=f"timeout={timeout!r} is no length of time.", remedy='Pass seconds or "2 min".')
-    return seconds
-
-
-def _check_first(on_bad_gpu: str, *, progress: bool) -> None:
-    if on_bad_gpu not in ("advise", "stop", "ignore"):
-        raise UsageError(problem=f"on_bad_gpu={on_bad_gpu!r} is unknown.", remedy='Use "advise", "stop" or "ignore".')
+def _check_first(on_bad_gpu: str, storage: Any, run_name: str, *, progress: bool) -> None:
     if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not progress):
         return  # nobody would hear it
     report = examine(probe=True)
+    if report.checkup.verdict.word == "reconnect":  # unless it was tried before, to no avail
+        report = Report(judge_again(report.checkup, cards_before(storage, run_name)))
     if progress:
         display = Lines(SystemClock())
         for line in report.opening_lines():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import colabkeep
+from tests.fakes.loopback import guarded_sockets, only_loopback  # noqa: F401  # no test leaves this machine
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,6 +8,7 @@ from html import escape
 
 from colabkeep.faces.tables import Record, plain, size_text
 from colabkeep.hardware.precision import advised_precision
+from colabkeep.platforms.lifetime import SessionTime
 from colabkeep.session.check.checkup import Checkup, check_up
 from colabkeep.session.check.facts import MAIN, Device, best_gpu
 from colabkeep.session.clock import SystemClock
@@ -112,12 +113,8 @@ class Report:
 
     def _session(self) -> str:
         time = self.checkup.facts.session
-        if time is None or (time.left_seconds is None and time.limit_seconds is None):
-            return ""
-        used = "" if time.used_seconds is None else f"{duration_text(time.used_seconds)} used, "
-        left = time.limit_seconds if time.left_seconds is None else time.left_seconds
-        word = "in all" if time.left_seconds is None else "left"
-        return f"Session: {used}at most {duration_text(left or 0.0)} {word} ({time.confidence} confidence)."
+        told = () if time is None else tuple(filter(None, (_limit(time), _idle(time))))
+        return f"Session: {'; '.join(told)}." if told else ""
 
     def _settings(self) -> Iterator[str]:
         facts, words = self.checkup.facts, []
@@ -138,6 +135,22 @@ class Report:
 
 
 _COLOURS = {"keep": "#2e7d32", "reconnect": "#ef6c00", "switch": "#ef6c00", "enable": "#ef6c00", "unusable": "#c62828"}
+
+
+def _limit(time: SessionTime) -> str:
+    if time.limit_seconds is None:
+        return ""
+    used = "" if time.used_seconds is None else f"{duration_text(time.used_seconds)} used, "
+    left = time.limit_seconds if time.left_seconds is None else time.left_seconds
+    word = "in all" if time.left_seconds is None else "left"
+    return f"{used}at most {duration_text(left)} {word} ({time.confidence} confidence)"
+
+
+def _idle(time: SessionTime) -> str:
+    if time.idle_seconds is None:
+        return ""
+    after = duration_text(time.idle_seconds)
+    return f"it may end after {after} without you at the page ({time.idle_confidence} confidence)"
 
 
 def _line(text: str) -> str:

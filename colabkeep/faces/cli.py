@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -59,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: argparse's own, for help, version and a command line that it cannot read.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale without our arrows gets question marks, and the rest
     words = _words(argv)
     try:
         status = _status(words)

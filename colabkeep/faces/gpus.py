@@ -9,7 +9,7 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-from colabkeep.faces.tables import Record
+from colabkeep.faces.tables import Record, aligned
 from colabkeep.hardware.comparison import Row, compare
 from colabkeep.hardware.memory import MODES
 from colabkeep.hardware.outdated import OUTDATED
@@ -39,9 +39,9 @@ class Comparison:
     def lines(self) -> Iterator[str]:
         """The comparison as lines of text."""
         yield "GPUs for training, the fastest first"
-        yield from _aligned([_HEAD, *map(_cells, self.rows)], right=range(1, 8))
+        yield from aligned([_HEAD, *map(_cells, self.rows)], right=range(1, 8))
         yield from ("", *_NOTES, "", _FITS)
-        yield from _aligned([("", *_MODES), *map(_fits, self._gpus())], right=range(1, len(_MODES) + 1))
+        yield from aligned([("", *_MODES), *map(_fits, self._gpus())], right=range(1, len(_MODES) + 1))
         yield from ("", *(f"{mode.name}: {mode.bytes_per_parameter:g} bytes ({mode.parts})" for mode in MODES))
         yield from ("", _THEN)
         for advice in OUTDATED:
@@ -170,13 +170,6 @@ def _parameters(number: int | None) -> str:
         return "-"
     millions = float(f"{number / 1e6:.2g}")
     return f"{millions:g} M" if millions < 1000 else f"{millions / 1000:g} B"
-
-
-def _aligned(rows: Sequence[Sequence[str]], right: range) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        yield f"  {'  '.join(cells)}".rstrip()
 
 
 def _html(rows: Sequence[Sequence[str]]) -> str:

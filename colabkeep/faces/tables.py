@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
 __all__ = [
     "Record",
+    "aligned",
     "exported_lines",
     "list_lines",
     "local_time",
@@ -32,7 +33,7 @@ def list_lines(record: Record, storage: str) -> Iterator[str]:
     for run in record["runs"]:
         yield run["name"]
         rows = [_row(checkpoint) for checkpoint in run["checkpoints"]]
-        yield from _table([_HEAD, *rows], right=(1, 2, 3)) if rows else ["  no checkpoint yet"]
+        yield from aligned([_HEAD, *rows], right=(1, 2, 3)) if rows else ["  no checkpoint yet"]
 
 
 def show_lines(record: Record) -> Iterator[str]:
@@ -40,10 +41,10 @@ def show_lines(record: Record) -> Iterator[str]:
     yield f"{record['name']}, since {local_time(record['created'])}, in {record['storage']}"
     yield from ("", "Sessions, the latest first")
     head: Sequence[str] = ("session", "number", "machine", "process", "began")
-    yield from _table([head, *map(_session, record["sessions"])], right=(1, 3))
+    yield from aligned([head, *map(_session, record["sessions"])], right=(1, 3))
     yield from ("", "Checkpoints, the newest first")
     rows = [(*_row(c), c["rung"] or "", plain(c["reason"]), _pairs(c["metrics"])) for c in record["checkpoints"]]
-    yield from _table([(*_HEAD, "rung", "reason", "metrics"), *rows], right=(1, 2, 3))
+    yield from aligned([(*_HEAD, "rung", "reason", "metrics"), *rows], right=(1, 2, 3))
     if any(checkpoint["state"] == "apart" for checkpoint in record["checkpoints"]):
         yield "  apart: not on the line of the newest checkpoint. Nothing but `colabkeep prune --apart` deletes these."
     yield from ("", plain(record["durability"]["sentence"], limit=2000))
@@ -103,6 +104,14 @@ def plain(value: object, limit: int = 500) -> str:
     return "".join(char if char.isprintable() else "?" for char in str(value)[:limit])
 
 
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+    """The rows as lines, a column below the other; those of the numbers in `right` end together."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
 def _row(checkpoint: Record) -> tuple[str, ...]:
     epoch = "?" if checkpoint["epoch"] is None else str(checkpoint["epoch"])
     size, saved = size_text(checkpoint["bytes"]), local_time(checkpoint["created"])
@@ -121,16 +130,9 @@ def _inside(checkpoint: Record) -> Iterator[str]:
     if checkpoint["problem"] is not None:
         yield f"  {plain(checkpoint['problem'])}"
     parts = [(plain(part["name"]), str(part["tensors"]), size_text(part["bytes"])) for part in checkpoint["parts"]]
-    yield from _table([("part", "tensors", "size"), *parts], right=(1, 2))
+    yield from aligned([("part", "tensors", "size"), *parts], right=(1, 2))
     yield from ("", "What its bits depend on")
-    yield from _table([(plain(name), plain(value)) for name, value in checkpoint["fingerprint"].items()])
-
-
-def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        yield f"  {'  '.join(cells)}".rstrip()
+    yield from aligned([(plain(name), plain(value)) for name, value in checkpoint["fingerprint"].items()])
 
 
 def _pairs(metrics: Mapping[str, object]) -> str:

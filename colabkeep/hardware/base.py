@@ -5,8 +5,9 @@ A new way is one file, one line in `colabkeep.hardware`, and one subclass of
 
 * MUST NOT initialise CUDA in this process, import a framework, or touch a network.
 * MUST answer in `timeout` seconds, whatever the tool it asks does: hang, print garbage, die.
-* MUST return None when it cannot tell (no tool, no driver, nonsense), an empty list when it knows that there is
-  nothing, and never raise for what the machine is like.
+* MUST return an empty list where it finds nothing or has nobody to ask, `Hidden` where a variable takes away all that
+  it found, and `Trouble` where a device or its tool is here and does not answer sensibly: what could not be told is
+  not the same as nothing. It never raises for what the machine is like.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["Accelerator", "Build", "Finder", "Kind"]
+__all__ = ["Accelerator", "Answer", "Build", "Finder", "Hidden", "Kind", "Trouble"]
 
 Kind: TypeAlias = Literal["cuda", "rocm", "tpu", "xpu", "npu"]
 
@@ -39,16 +40,41 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """There are accelerators, `count` of them, and `variable`, which is set to `value`, leaves none to this process."""
+
+    variable: str
+    value: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """An accelerator, or the tool that comes with it, is here and does not say what it should. `problem`: what
+    happened, without a full stop; `remedy`: the next thing to do, as a sentence. `usable`: False where it is certain
+    that no framework can compute on it, None where that is not known."""
+
+    problem: str
+    remedy: str
+    usable: Literal[False] | None = None
+
+
+Answer: TypeAlias = Sequence[Accelerator] | Hidden | Trouble
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
     """A framework as installed here, found without importing it. `version`: "2.11.0+cu128". `cuda`: "12.8", None for
-    a build without CUDA. `architectures`: what it has kernels for ("sm_75", …, "compute_120"); None if not known.
-    `known_from`: "loaded" (asked the imported framework), "table" (this version's published wheels)."""
+    a build without CUDA; `hip`: the same for AMD's cards, never known of Paddle. `architectures`: what it has kernels
+    for ("sm_75", …, "compute_120"); None if not known. `known_from`: "loaded" (asked the imported framework), "table"
+    (this version's published wheels)."""
 
     framework: str
     version: str
     cuda: str | None
     architectures: tuple[str, ...] | None
     known_from: Literal["loaded", "table", "unknown"]
+    hip: str | None = None
 
 
 class Finder(Protocol):
@@ -56,6 +82,6 @@ class Finder(Protocol):
 
     name: str
 
-    def find(self, environment: Environment, *, timeout: float) -> Sequence[Accelerator] | None:
-        """The accelerators of this machine in the order of their index, or None when this way cannot tell."""
+    def find(self, environment: Environment, *, timeout: float) -> Answer:
+        """The accelerators of this machine in the order of their index, or why there are none to be told."""
         ...

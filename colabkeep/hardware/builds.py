@@ -12,24 +12,25 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from colabkeep.hardware.base import Build
-from colabkeep.hardware.wheels import architectures, wheels_for
+from colabkeep.hardware.wheels import architectures
 
-__all__ = ["installed_build", "wheels_for"]
+__all__ = ["installed_build"]
 
 
 def installed_build(framework: str) -> Build | None:
     """The build of `framework` ("torch" or "paddle") that `import` gives here; None if there is none.
 
-    Imports nothing, and never initialises CUDA. Of a build without CUDA it is known that it has kernels for no card.
+    Imports nothing, and never initialises CUDA. Of a build without CUDA it is known that it has kernels for no card of
+    NVIDIA's.
     """
     folder = _folder(framework)
     if folder is None:
         return None
-    version, cuda = _version(framework, folder)
+    version, cuda, hip = _version(framework, folder)
     if not version:
         return Build(framework=framework, version="unknown", cuda=None, architectures=None, known_from="unknown")
     if cuda is None:
-        return Build(framework=framework, version=version, cuda=None, architectures=(), known_from="table")
+        return Build(framework=framework, version=version, cuda=None, architectures=(), known_from="table", hip=hip)
     if framework == "torch":
         if (told := _told()) is not None:
             return Build(framework=framework, version=version, cuda=cuda, architectures=told, known_from="loaded")
@@ -55,17 +56,22 @@ def _folder(framework: str) -> Path | None:
     return None if file is None else Path(file).parent
 
 
-def _version(framework: str, folder: Path) -> tuple[str, str | None]:
-    """Version and CUDA version, read in the text of the package's version file; "" if there is none to read."""
+def _version(framework: str, folder: Path) -> tuple[str, str | None, str | None]:
+    """Version, CUDA version and HIP version, read in the text of the package's version file; "" and None if there is
+    none to read."""
     for name in _FILES[framework]:
         try:
             facts = _constants((folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError, SyntaxError):
             continue
         version = facts.get("__version__", facts.get("full_version"))
-        cuda = facts.get("cuda", facts.get("cuda_version"))
-        return str(version or ""), str(cuda) if cuda not in (None, "", "False") else None  # "False" is Paddle's None
-    return "", None
+        cuda, hip = facts.get("cuda", facts.get("cuda_version")), facts.get("hip")
+        return str(version or ""), _known(cuda), _known(hip)
+    return "", None, None
+
+
+def _known(version: object) -> str | None:
+    return None if version in (None, "", "False") else str(version)  # "False" is Paddle's None
 
 
 def _constants(source: str) -> dict[str, object]:

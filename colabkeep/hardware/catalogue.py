@@ -13,7 +13,7 @@ from typing import Any
 
 from colabkeep.hardware.base import Accelerator, Kind
 
-__all__ = ["Card", "cards", "find_card"]
+__all__ = ["Card", "capability_of", "cards", "find_card"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,15 @@ def find_card(accelerator: Accelerator) -> Card | None:
     if not found:
         return None
     return found[0] if slice_ is None else _share(found[0], slice_)
+
+
+def capability_of(accelerator: Accelerator) -> tuple[int, int] | None:
+    """Its CUDA capability, as told, else as it is known of its card; old drivers tell none. None for other kinds: a
+    Kunlun XPU tells that of an Ampere card, which is a placeholder (Paddle's source)."""
+    if accelerator.kind != "cuda" or accelerator.capability is not None:
+        return accelerator.capability if accelerator.kind == "cuda" else None
+    card = find_card(accelerator)
+    return None if card is None else card.capability
 
 
 _MIG = re.compile(r"\s+MIG\s+(?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.(?P<gb>\d+)gb\S*", re.IGNORECASE)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
 
-__all__ = ["advised_workers", "shared_memory_bytes", "usable_cpus"]
+__all__ = ["advised_workers", "usable_cpus"]
 
 _MOST_WORKERS = 4  # more seldom helps on the two to four processors of a free machine
+_ROOM_OF_WORKER = 128 * 2**20  # bytes; a worker keeps two batches in there, and 64 photographs of 224² are 37 MiB
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -26,24 +26,18 @@ def usable_cpus(environment: Environment) -> int:
     return max(1, min([_affinity(environment), *map(math.ceil, _quotas(environment))]))
 
 
-def advised_workers(environment: Environment, ranks: int = 1) -> int:
-    """How many loader workers each of `ranks` training processes on this machine should have, for samples that are
-    read or decoded. (Tensors that are in memory already are best served by none.)
-
-    Raises:
-        UsageError: `ranks` is below 1.
-    """
-    if ranks < 1:
-        raise UsageError(
-            problem=f"ranks={ranks}: there is at least one training process.",
-            remedy="Give the number of processes that train on this machine, one per GPU.",
-        )
-    return max(1, min(usable_cpus(environment), _MOST_WORKERS) // ranks)
+def advised_workers(environment: Environment) -> int:
+    """How many loader workers training should have, for samples that are read or decoded. (Tensors that are in memory
+    already are best served by none.) 0 where there is no room for what workers hand over: they would die of a "bus
+    error"."""
+    room = _shared_memory(environment)
+    most = _MOST_WORKERS if room is None else min(_MOST_WORKERS, room // _ROOM_OF_WORKER)
+    return min(usable_cpus(environment), most)
 
 
-def shared_memory_bytes(environment: Environment) -> int | None:
-    """How large /dev/shm may grow; None if it is not there. Loader workers hand their batches over in it, and die of
-    a "bus error" when it is full: a Docker container has 64 MiB unless told otherwise."""
+def _shared_memory(environment: Environment) -> int | None:
+    """How many bytes /dev/shm may grow to; None if it is not there, or not told. Loader workers hand their batches
+    over in it. A Docker container has 64 MiB unless told otherwise."""
     found = None
     for line in environment.text("/proc/mounts").splitlines():
         fields = line.split()
@@ -51,10 +45,10 @@ def shared_memory_bytes(environment: Environment) -> int | None:
             found = fields[3]  # a later mount hides an earlier one
     if found is None:
         return None
-    size = re.search(r"(?:^|,)size=([0-9]+)([kmg]?)(?:,|$)", found)
+    size = re.search(r"(?:^|,)size=([0-9]{1,15})([kmg]?)(?:,|$)", found)
     if size:
         return int(size[1]) * _UNITS[size[2]]
-    total = re.search(r"^MemTotal: +([0-9]+) kB$", environment.text("/proc/meminfo"), re.MULTILINE)
+    total = re.search(r"^MemTotal: +([0-9]{1,15}) kB$", environment.text("/proc/meminfo"), re.MULTILINE)
     return int(total[1]) * 1024 // 2 if total else None  # tmpfs takes half of the memory if nothing is said
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from colabkeep.hardware.base import Accelerator, Kind
+from colabkeep.hardware.base import Accelerator, Answer, Kind
+from colabkeep.hardware.nvidia_troubles import silent
+from colabkeep.hardware.patience import within
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["LoadedFinder"]
@@ -23,31 +26,36 @@ class LoadedFinder:
 
     name = "loaded"
 
-    def find(self, environment: Environment, *, timeout: float) -> Sequence[Accelerator] | None:
+    def find(self, environment: Environment, *, timeout: float) -> Answer:
         for module, ask in (("torch", _ask_torch), ("paddle", _ask_paddle)):
             framework = sys.modules.get(module) if module in environment.modules else None
             if framework is not None:
-                try:
-                    found = ask(framework)
-                except Exception:  # noqa: BLE001  a framework half imported, or a card that just died: it tells nothing
-                    found = None
-                if found is not None:
+                # A call into a driver in trouble fails, or never returns.
+                found = within(timeout, partial(_asked, framework, ask), otherwise=silent(f"{module}, as loaded here,"))
+                if found:
                     return found
-        return None
+        return []
 
 
-def _ask_torch(torch: Any) -> list[Accelerator] | None:
+def _asked(framework: Any, ask: Callable[[Any], list[Accelerator]]) -> list[Accelerator]:
+    try:
+        return ask(framework)
+    except (AttributeError, TypeError):  # half imported, or another package of that name
+        return []
+
+
+def _ask_torch(torch: Any) -> list[Accelerator]:
     if not torch.cuda.is_initialized():
-        return None
+        return []
     rocm = bool(torch.version.hip)
     cards = (torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count()))
     return [_card("rocm" if rocm else "cuda", card) for card in cards]
 
 
-def _ask_paddle(paddle: Any) -> list[Accelerator] | None:
+def _ask_paddle(paddle: Any) -> list[Accelerator]:
     # Asked first: a build for another accelerator answers with a placeholder, "GPU" of capability 8.6.
     if not paddle.device.is_compiled_with_cuda():
-        return None
+        return []
     rocm = bool(paddle.device.is_compiled_with_rocm())
     cuda = paddle.device.cuda
     return [

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from colabkeep.hardware.base import Accelerator
+from colabkeep.hardware.base import Accelerator, Answer
 from colabkeep.hardware.folders import numbered, pci_devices
-from colabkeep.hardware.visible import visible
+from colabkeep.hardware.visible import seen
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["NpuFinder"]
@@ -27,10 +25,10 @@ class NpuFinder:
 
     name = "npu"
 
-    def find(self, environment: Environment, *, timeout: float) -> Sequence[Accelerator] | None:
+    def find(self, environment: Environment, *, timeout: float) -> Answer:
         known = {_ASCEND[device.device] for device in pci_devices(environment, _HUAWEI) if device.device in _ASCEND}
         title = known.pop() if len(known) == 1 else "Ascend NPU"
         cards = [
             Accelerator(kind="npu", name=title, found_by=self.name) for _ in numbered(environment, "/dev", "davinci")
         ]
-        return visible(cards, environment.environ.get("ASCEND_RT_VISIBLE_DEVICES"))
+        return seen(cards, environment, "ASCEND_RT_VISIBLE_DEVICES")

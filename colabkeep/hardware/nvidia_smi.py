@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from colabkeep.hardware.base import Accelerator
+from colabkeep.hardware.base import Answer as Found
+from colabkeep.hardware.nvidia_troubles import MISMATCH, failed, silent, without_slices
 from colabkeep.hardware.programs import Answer, ask, locate
-from colabkeep.hardware.visible import visible
+from colabkeep.hardware.visible import seen
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["NvidiaSmiFinder"]
+__all__ = ["NvidiaSmiFinder", "find_program"]
 
 _USUAL_FOLDERS = ("/usr/bin", "/opt/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib")
 """Where it lies when a shortened PATH does not say so: packages, Colab's image, GKE nodes, WSL."""
 
-_FIELDS: tuple[str, ...] = (
-    "uuid",
-    "name",
-    "memory.total",
-    "memory.used",
-    "driver_version",
-    "compute_cap",
-    "mig.mode.current",
-)
-_OLD_FIELDS = _FIELDS[:5]  # drivers before 510 do not know compute_cap, those before 450 no MIG either
+# The name comes last: it is the only one that may have a ", " in it.
+_OLD_FIELDS: tuple[str, ...] = ("uuid", "memory.total", "memory.used", "driver_version", "name")
+_FIELDS: tuple[str, ...] = ("compute_cap", "mig.mode.current", *_OLD_FIELDS)  # for drivers of 510 and 450 on
 
+# Exit codes, by its manual ("RETURN VALUE").
+_NO_DRIVER = (9, 12)  # it is not loaded, or its library is not there: the images of sessions without GPU are so, too
+_MISMATCH = 18
 _NOT_TOLD = re.compile(r"\[.*\]|N/A")  # "[N/A]", "[Not Supported]", "[Insufficient Permissions]"
 _UUID = re.compile(r"GPU-[0-9a-f-]+")
-_DRIVER = re.compile(r"[0-9]+(\.[0-9]+)*")
-_MEMORY = re.compile(r"[0-9]+")
-_CAPABILITY = re.compile(r"([0-9]+)\.([0-9]+)")
+_DRIVER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}")
+_MEMORY = re.compile(r"[0-9]{1,8}")  # MiB
+_CAPABILITY = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})")
+_LONGEST_NAME = 200
 _PARENT = re.compile(r"GPU [0-9]+: .* \(UUID: (GPU-[0-9a-f-]+)\)")
 _SLICE = re.compile(r" +(MIG \S+) +Device +[0-9]+: \(UUID: (MIG-\S+)\)")
 
@@ -40,40 +38,55 @@ _SLICE = re.compile(r" +(MIG \S+) +Device +[0-9]+: \(UUID: (MIG-\S+)\)")
 class NvidiaSmiFinder:
     """Knows name, memory and capability of every card, and the slices of a partitioned one by name.
 
-    Lines that are not what the tool prints make the whole answer worthless: None.
+    Lines that are not what the tool prints make the whole answer worthless: trouble.
     """
 
     name = "nvidia-smi"
 
-    def find(self, environment: Environment, *, timeout: float) -> Sequence[Accelerator] | None:
+    def find(self, environment: Environment, *, timeout: float) -> Found:
         end = time.monotonic() + timeout
-        program = locate(environment, "nvidia-smi", also=_USUAL_FOLDERS)
+        program = find_program(environment)
         if program is None:
-            return None
+            return []
 
         def tell(*arguments: str) -> Answer | None:
-            left = end - time.monotonic()
-            return ask((program, *arguments), environment.environ, timeout=left) if left > 0 else None
+            return ask((program, *arguments), environment.environ, timeout=end - time.monotonic())
 
         fields = _FIELDS
         answer = tell(*_query(fields))
         if answer is not None and _does_not_know_a_field(answer):
             fields = _OLD_FIELDS
             answer = tell(*_query(fields))
-        if answer is None:
-            return None
+        if answer is None or answer.code in _NO_DRIVER:
+            return []
         if answer.text.strip() == "No devices were found":  # exit code 0 or 6, by the driver's age
             return []
         rows = _rows(answer, fields)
         if rows is None:
-            return None
+            return _trouble(answer)
         cards = [_card(row) for row in rows]
         if any(row.get("mig.mode.current") == "Enabled" for row in rows):
             sliced = _slices(tell("-L"))
             if sliced is None:
-                return None
+                return failed(self.name, "does not say how the GPU is divided (MIG)")
             cards = _in_slices(cards, rows, sliced)
-        return visible(cards, environment.environ.get("CUDA_VISIBLE_DEVICES"))
+            if not cards:
+                return without_slices([row["name"] for row in rows])
+        return seen(cards, environment, "CUDA_VISIBLE_DEVICES")
+
+
+def find_program(environment: Environment) -> str | None:
+    """The path of `nvidia-smi`; None where there is none."""
+    return locate(environment, "nvidia-smi", also=_USUAL_FOLDERS)
+
+
+def _trouble(answer: Answer) -> Found:
+    if answer.code is None:
+        return silent(NvidiaSmiFinder.name)
+    if answer.code == _MISMATCH:
+        return MISMATCH
+    how = "does not answer as it should" if answer.code == 0 else f"failed with exit code {answer.code}"
+    return failed(NvidiaSmiFinder.name, how)
 
 
 def _query(fields: tuple[str, ...]) -> tuple[str, str]:
@@ -87,7 +100,7 @@ def _does_not_know_a_field(answer: Answer) -> bool:
 def _rows(answer: Answer, fields: tuple[str, ...]) -> list[dict[str, str]] | None:
     if answer.code != 0 or not answer.whole:
         return None
-    lines = [line.split(", ") for line in answer.text.splitlines()]
+    lines = [line.split(", ", len(fields) - 1) for line in answer.text.splitlines()]
     rows = [dict(zip(fields, line, strict=False)) for line in lines if len(line) == len(fields)]
     return rows if rows and len(rows) == len(lines) and all(map(_makes_sense, rows)) else None
 
@@ -104,6 +117,7 @@ def _makes_sense(row: dict[str, str]) -> bool:
     return (
         "name" in told
         and told["name"].isprintable()
+        and len(told["name"]) <= _LONGEST_NAME
         and "\ufffd" not in told["name"]  # bytes that were no text
         and all(pattern.fullmatch(told[field]) for field, pattern in expected.items() if field in told)
     )

@@ -2,59 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import import_module
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any
 
-from colabkeep.hardware.base import Accelerator
+from colabkeep.hardware.base import Accelerator, Answer, Trouble
 from colabkeep.hardware.folders import names
-from colabkeep.hardware.visible import visible
+from colabkeep.hardware.nvidia_troubles import MISMATCH, failed, silent, without_slices
+from colabkeep.hardware.patience import within
+from colabkeep.hardware.visible import seen
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["NvmlFinder"]
 
 _DOORS = frozenset({"nvidiactl", "dxg"})  # how the library reaches the driver: Linux, and WSL
+_WHO = "The driver's library (NVML)"
+_NOT_HERE = frozenset({"DriverNotLoaded", "LibraryNotFound", "FunctionNotFound"})  # no driver, or not of this age
 
 
 class NvmlFinder:
     """Knows everything that is asked, slices of a partitioned card (MIG) included.
 
     Needs the package `pynvml` (nvidia-ml-py; Colab's GPU image has it), and is not even imported on a machine
-    without the driver's device file. The library is asked in a thread, because a driver in trouble may never answer:
-    then that thread is left behind, and ends with the process.
+    without the driver's device file. A driver in trouble may never answer.
     """
 
     name = "nvml"
 
-    def find(self, environment: Environment, *, timeout: float) -> Sequence[Accelerator] | None:
+    def find(self, environment: Environment, *, timeout: float) -> Answer:
         if not _DOORS & set(names(environment, "/dev")):
-            return None
-        try:
-            nvml = import_module("pynvml")
-        except Exception:  # noqa: BLE001  a package that is absent, or broken in any way, tells nothing
-            return None
-        answers: SimpleQueue[list[Accelerator] | None] = SimpleQueue()
-        Thread(target=lambda: answers.put(_ask(nvml)), name="colabkeep-nvml", daemon=True).start()
-        try:
-            found = answers.get(timeout=timeout)
-        except Empty:
-            return None
-        return None if found is None else visible(found, environment.environ.get("CUDA_VISIBLE_DEVICES"))
+            return []
+        found = within(timeout, _ask, otherwise=silent(_WHO))
+        return found if isinstance(found, Trouble) else seen(found, environment, "CUDA_VISIBLE_DEVICES")
 
 
-def _ask(nvml: Any) -> list[Accelerator] | None:
+def _ask() -> list[Accelerator] | Trouble:
     try:
+        nvml: Any = import_module("pynvml")
         nvml.nvmlInit()
         try:
             driver = _text(nvml.nvmlSystemGetDriverVersion())
             handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-            return [card for handle in handles for card in _cards(nvml, handle, driver)]
+            found = [card for handle in handles for card in _cards(nvml, handle, driver)]
+            return found if found or not handles else without_slices([_name(nvml, handle) for handle in handles])
         finally:
             nvml.nvmlShutdown()
-    except Exception:  # noqa: BLE001  NVMLError, or a version of the package that lacks one of these: ask another way
-        return None
+    except Exception as error:  # noqa: BLE001  a package that is absent, or lacks one of these, tells nothing
+        family, _, kind = type(error).__name__.partition("_")
+        if family != "NVMLError" or kind in _NOT_HERE:
+            return []
+        return MISMATCH if kind == "LibRmVersionMismatch" else failed(_WHO, f"failed ({kind or family})")
 
 
 def _parts(nvml: Any, handle: Any) -> Iterator[Any]:
@@ -80,7 +77,7 @@ def _cards(nvml: Any, handle: Any, driver: str) -> Iterator[Accelerator]:
         memory = _memory(nvml, part)
         yield Accelerator(
             kind="cuda",
-            name=_text(nvml.nvmlDeviceGetName(part)),
+            name=_name(nvml, part),
             memory_bytes=None if memory is None else int(memory.total),
             used_bytes=None if memory is None else int(memory.used),
             capability=(int(major), int(minor)),
@@ -100,6 +97,10 @@ def _memory(nvml: Any, handle: Any) -> Any:
         return nvml.nvmlDeviceGetMemoryInfo(handle)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):  # memory shared with the computer; a guest
         return None
+
+
+def _name(nvml: Any, handle: Any) -> str:
+    return _text(nvml.nvmlDeviceGetName(handle))
 
 
 def _text(value: Any) -> str:

@@ -26,8 +26,8 @@ OUTDATED = (
     ),
     Outdated(
         "A P100 is the best that can come.",
-        "The torch that comes with the notebooks has had no kernels for it since 2.8. Where torch has them, it "
-        "is faster than a T4 in 32 bits and slower than a T4 in 16-bit mixed precision.",
+        "Default torch has had no kernels for it since 2.8: Colab's since February 2026, Kaggle's since March. Where "
+        "torch has them, it is faster than a T4 in 32 bits and slower than a T4 in 16-bit mixed precision.",
     ),
     Outdated(
         "Kaggle has a K80.",

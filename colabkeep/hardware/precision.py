@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from colabkeep.hardware.base import Accelerator
-from colabkeep.hardware.catalogue import Card, find_card
+from colabkeep.hardware.catalogue import Card, capability_of, find_card
 
 __all__ = ["PrecisionAdvice", "advised_precision", "sixteen_bit"]
 
@@ -25,13 +25,11 @@ class PrecisionAdvice:
 
 def advised_precision(accelerator: Accelerator) -> PrecisionAdvice:
     """What to train in on `accelerator`. On one that is not known, 32 bits: slower perhaps, never wrong."""
-    card = find_card(accelerator)
-    if accelerator.kind == "cuda":
-        capability = accelerator.capability or (None if card is None else card.capability)
-        return _UNKNOWN if capability is None else _for_cuda(capability)
-    if accelerator.kind == "tpu" or (card is not None and card.bf16 and accelerator.kind == "npu"):
+    if (capability := capability_of(accelerator)) is not None:
+        return _for_cuda(capability)
+    card = find_card(accelerator) if accelerator.kind == "npu" else None
+    if accelerator.kind == "tpu" or (card is not None and card.bf16):
         return _BF16_ELSEWHERE
-    # A Kunlun XPU tells the capability of an Ampere card, which is a placeholder (Paddle's source).
     return _UNKNOWN
 
 

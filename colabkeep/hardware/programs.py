@@ -7,14 +7,13 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, cast
 
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["Answer", "ask", "locate"]
+__all__ = ["Answer", "ask", "chunks", "locate", "start", "until_gone"]
 
 _MOST_BYTES = 1 << 16
 _FAREWELL = 0.1  # seconds for a killed program to be gone; one stuck inside the driver is not waited for
@@ -22,14 +21,15 @@ _FAREWELL = 0.1  # seconds for a killed program to be gone; one stuck inside the
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program printed and its exit code. `whole`: its last line was ended, so nothing was cut off."""
+    """What a program printed and its exit code; None if it had to be ended, being late or printing too much. `whole`:
+    its last line was ended, so nothing was cut off."""
 
     text: str
-    code: int
+    code: int | None
 
     @property
     def whole(self) -> bool:
-        return self.text.endswith("\n")
+        return self.code is not None and self.text.endswith("\n")
 
 
 def locate(environment: Environment, name: str, *, also: Sequence[str] = ()) -> str | None:
@@ -46,56 +46,77 @@ def locate(environment: Environment, name: str, *, also: Sequence[str] = ()) -> 
 
 
 def ask(command: Sequence[str], environ: Mapping[str, str], *, timeout: float) -> Answer | None:
-    """What `command` answers within `timeout` seconds; None if it does not start, does not end, or prints more than
-    64 KiB. Then it is killed with all processes it started. What it prints as an error is not read.
+    """What `command` answers within `timeout` seconds; None if it cannot be started. One that does not end, or prints
+    more than 64 KiB, is killed with all processes it started. What it prints as an error is not read.
 
     Messages come untranslated, whatever the user's language is.
     """
     end = time.monotonic() + timeout
     try:
-        process = subprocess.Popen(  # noqa: S603  the caller names the program, no user's text
-            command,
-            env={**environ, "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a group of its own, so that its children can be killed with it
-            bufsize=0,
-        )
+        process = start(command, environ={**environ, "LC_ALL": "C"})
     except (OSError, ValueError):  # not a program of this machine, or a variable that no process can be given
         return None
-    output = cast("IO[bytes]", process.stdout)
-    try:
-        said = _read(output.fileno(), end)
-        if said is None:
-            return None
-        code = process.wait(max(0.0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        output.close()
-        if process.returncode is None:  # not reaped yet, so its number, the group's too, is still its own
-            _kill(process)
+    said = b""
+    with until_gone(process, _FAREWELL):
+        with suppress(TimeoutError, subprocess.TimeoutExpired):
+            for chunk in chunks(process, end):
+                said += chunk
+                if len(said) > _MOST_BYTES:
+                    break
+            else:
+                process.wait(max(0.0, end - time.monotonic()))
+        code = process.returncode
     return Answer(said.decode("utf-8", errors="replace"), code)
 
 
-def _read(source: int, end: float) -> bytes | None:
-    """Everything until the writer closes; None if that is too much or comes too late."""
+def start(
+    command: Sequence[str], *, environ: Mapping[str, str] | None = None, errors: bool = False
+) -> subprocess.Popen[bytes]:
+    """A process whose output can be read, together with what it prints as an error if `errors`. `environ`: this
+    process's own by default. It leads a group of its own, so that its children can be killed with it.
+
+    Raises:
+        OSError, ValueError: it cannot be started.
+    """
+    return subprocess.Popen(  # noqa: S603  the caller names the program, no user's text
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+        start_new_session=True,
+        bufsize=0,
+    )
+
+
+def chunks(process: subprocess.Popen[bytes], end: float) -> Iterator[bytes]:
+    """What `process` prints, piece by piece, until nobody holds its output open any more.
+
+    Raises:
+        TimeoutError: that was not so at `end`, a time of `time.monotonic`.
+    """
+    source = process.stdout.fileno()  # type: ignore[union-attr]  # a pipe, by `start`
     waiting = select.poll()  # unlike select(), takes descriptors above 1023
     waiting.register(source, select.POLLIN)
-    said = b""
-    while waiting.poll(max(0.0, end - time.monotonic()) * 1000):
-        chunk = os.read(source, _MOST_BYTES)
-        if not chunk:
-            return said
-        said += chunk
-        if len(said) > _MOST_BYTES:
-            break
-    return None
+    while (left := end - time.monotonic()) > 0:
+        if waiting.poll(left * 1000):
+            chunk = os.read(source, _MOST_BYTES)
+            if not chunk:
+                return
+            yield chunk
+    raise TimeoutError
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_FAREWELL)
+@contextmanager
+def until_gone(process: subprocess.Popen[bytes], farewell: float) -> Iterator[None]:
+    """At the end, however it comes, `process` and its children are killed if it has not ended, and waited for
+    `farewell` seconds; one that is stuck in its driver never goes."""
+    try:
+        yield
+    finally:
+        process.stdout.close()  # type: ignore[union-attr]  # a pipe, by `start`
+        if process.returncode is None:  # not reaped yet, so its number, the group's too, is still its own
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(farewell)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from colabkeep.hardware.base import Accelerator
+from colabkeep.hardware.base import Accelerator, Answer
 from colabkeep.hardware.folders import names, pci_devices
-from colabkeep.hardware.visible import visible
+from colabkeep.hardware.visible import seen
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["RocmFinder"]
 
 _AMD = "0x1002"
 _LEAST_BYTES = 4 << 30  # below that it is graphics built into a processor, which ROCm does not support
+_DIGITS = 16  # more than any number of bytes has
 _VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -25,14 +24,12 @@ class RocmFinder:
 
     name = "rocm"
 
-    def find(self, environment: Environment, *, timeout: float) -> Sequence[Accelerator] | None:
+    def find(self, environment: Environment, *, timeout: float) -> Answer:
         if "kfd" not in names(environment, "/dev"):
-            return None
+            return []
         cards = [_card(environment, device.address, device.device) for device in pci_devices(environment, _AMD)]
         found = [card for card in cards if (card.memory_bytes or 0) >= _LEAST_BYTES]
-        for variable in _VARIABLES:  # each counts what the one before has left
-            found = visible(found, environment.environ.get(variable))
-        return found
+        return seen(found, environment, *_VARIABLES)
 
 
 def _card(environment: Environment, address: str, device: str) -> Accelerator:
@@ -49,4 +46,4 @@ def _card(environment: Environment, address: str, device: str) -> Accelerator:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else None

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 
 from colabkeep.hardware.base import Accelerator, Build
-from colabkeep.hardware.catalogue import find_card
+from colabkeep.hardware.catalogue import capability_of
 
-__all__ = ["has_kernels", "supports"]
+__all__ = ["has_kernels", "is_made_for", "supports"]
 
 Capability = tuple[int, int]
 
@@ -30,18 +30,24 @@ def supports(build: Build, accelerator: Accelerator) -> bool | None:
 
     Portable code counts, at the price of a slow first call.
     """
-    if accelerator.kind != "cuda":
-        return None
-    if build.cuda is None:
-        return None if build.known_from == "unknown" else False
-    capability = accelerator.capability
-    if capability is None:
-        card = find_card(accelerator)
-        capability = None if card is None else card.capability
-    if capability is None:
-        return None
+    made = is_made_for(build, accelerator)
+    capability = capability_of(accelerator)
+    if not made or build.cuda is None or capability is None:
+        return False if made is False else None
     known = has_kernels(build.architectures or (), capability)
     return False if known is None and _was_dropped(build.cuda, capability) else known
+
+
+def is_made_for(build: Build, accelerator: Accelerator) -> bool | None:
+    """Is `build` one for this kind of accelerator, whatever cards it has kernels for? None where that is not known."""
+    if accelerator.kind not in ("cuda", "rocm"):
+        return None
+    if (build.cuda if accelerator.kind == "cuda" else build.hip) is not None:
+        return True
+    if build.cuda is None and build.hip is None and build.known_from == "unknown":
+        return None
+    # What else than CUDA a Paddle without it was made for is not told.
+    return None if accelerator.kind == "rocm" and build.framework == "paddle" and build.cuda is None else False
 
 
 def has_kernels(architectures: Iterable[str], capability: Capability) -> bool | None:

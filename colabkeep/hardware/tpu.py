@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from colabkeep.hardware.base import Accelerator
+from colabkeep.hardware.base import Accelerator, Answer
 from colabkeep.hardware.folders import PciDevice, names, numbered, pci_devices
 from colabkeep.vocabulary.environment import Environment
 
@@ -53,14 +51,14 @@ class TpuFinder:
 
     name = "tpu"
 
-    def find(self, environment: Environment, *, timeout: float) -> Sequence[Accelerator] | None:
+    def find(self, environment: Environment, *, timeout: float) -> Answer:
         if names(environment, "/sys/bus/pci/devices"):
             chips = (_chip(device, environment) for device in pci_devices(environment, _GOOGLE))
             return [_accelerator(chip) for chip in chips if chip is not None]
         variables = environment.environ
         hinted = "TPU_ACCELERATOR_TYPE" in variables or "ISTPUVM" in variables or variables.get("PJRT_DEVICE") == "TPU"
         nodes = numbered(environment, "/dev", "accel") or numbered(environment, "/dev/vfio", "")
-        return [_accelerator(_hint(environment)) for _ in nodes] if hinted and nodes else None
+        return [_accelerator(_hint(environment)) for _ in nodes] if hinted else []
 
 
 def _chip(device: PciDevice, environment: Environment) -> str | None:

@@ -5,11 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from colabkeep.hardware.base import Accelerator
+from colabkeep.hardware.base import Accelerator, Hidden
+from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["visible"]
+__all__ = ["seen", "visible"]
 
-_NUMBER = re.compile(r"\s*([+-]?[0-9]+)")  # as the driver reads it: "1 and more" is 1
+# As the driver reads it: "1 and more" is 1. Numbers of more digits name no device there is.
+_NUMBER = re.compile(r"\s*[+-]?0*([0-9]{1,4})(?![0-9])")
+
+
+def seen(accelerators: Sequence[Accelerator], environment: Environment, *variables: str) -> list[Accelerator] | Hidden:
+    """The accelerators that `variables` leave to this process, each counting what the one before has left; `Hidden`
+    where one of them takes the last away."""
+    left = list(accelerators)
+    for variable in variables:
+        value = environment.environ.get(variable)
+        before, left = left, visible(left, value)
+        if before and not left:
+            return Hidden(variable=variable, value=value or "", count=len(before))
+    return left
 
 
 def visible(accelerators: Sequence[Accelerator], value: str | None) -> list[Accelerator]:
@@ -37,7 +51,11 @@ def visible(accelerators: Sequence[Accelerator], value: str | None) -> list[Acce
 
 def _counted(accelerators: Sequence[Accelerator], entry: str) -> int | None:
     match = _NUMBER.match(entry)
-    return int(match[1]) if match and 0 <= int(match[1]) < len(accelerators) else None
+    if match is None:
+        return None
+    index = int(match[1])
+    negative = index > 0 and "-" in match[0]
+    return index if index < len(accelerators) and not negative else None
 
 
 def _identified(accelerators: Sequence[Accelerator], entry: str) -> int | None:

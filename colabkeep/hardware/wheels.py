@@ -85,13 +85,21 @@ def wheels_for(capability: Capability) -> str:
         )
         lacking = _lacking(capability, default[0])
         but = f", but their {' and '.join(lacking)} wheels have none" if lacking else ""
-        return f"{since} kernels for {card}{but}: pip install --upgrade torch."
+        tag = _RELEASES[-1].default
+        return f"{since} kernels for {card}{but}: {_install('torch', tag)}."
     series, tag = other[-1] if other else (default[-1], _release(default[-1]).default)
     until = f"up to torch {default[-1]}" if default else "in no release"
     return (
         f"The default torch wheels had kernels for {card} {until}; the last official ones are those of {series} for "
-        f'{tag}: pip install "torch=={series}.*" --index-url https://download.pytorch.org/whl/{tag} (packages made '
-        f"for the notebook's own torch may no longer fit)."
+        f"{tag}: {_install(f'torch=={series}.*', tag)}."
+    )
+
+
+def _install(wanted: str, tag: str) -> str:
+    # Without force, pip finds the request "already satisfied" by any build of that version, such as one for the CPU.
+    return (
+        f'pip install --force-reinstall "{wanted}" --index-url https://download.pytorch.org/whl/{tag} (packages made '
+        "for the notebook's own torch may no longer fit)"
     )
 
 

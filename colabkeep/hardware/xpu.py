@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from colabkeep.hardware.base import Accelerator
+from colabkeep.hardware.base import Accelerator, Answer, Hidden
 from colabkeep.hardware.folders import names, numbered, pci_devices
-from colabkeep.hardware.visible import visible
+from colabkeep.hardware.visible import seen
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["XpuFinder"]
@@ -29,9 +27,10 @@ class XpuFinder:
 
     name = "xpu"
 
-    def find(self, environment: Environment, *, timeout: float) -> Sequence[Accelerator] | None:
+    def find(self, environment: Environment, *, timeout: float) -> Answer:
         kunlun = [_named(_kunlun(environment)) for _ in numbered(environment, "/dev", "xpu")]
-        return visible(kunlun, environment.environ.get("XPU_VISIBLE_DEVICES")) + _intel(environment)
+        left, intel = seen(kunlun, environment, "XPU_VISIBLE_DEVICES"), _intel(environment)
+        return (intel or left) if isinstance(left, Hidden) else [*left, *intel]
 
 
 def _kunlun(environment: Environment) -> str:

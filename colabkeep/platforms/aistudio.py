@@ -30,13 +30,13 @@ class AIStudioPlatform:
     title = "Baidu AI Studio"
 
     def matches(self, environment: Environment) -> bool:
-        # A user called aistudio has that folder on any machine, so one more sign is asked for.
+        # A user called aistudio has that folder on any machine, and may keep `work` and `data` in it, so a sign of the
+        # service itself is asked for. Where it shows none, `local.py` takes the `work` folder all the same.
         return environment.is_dir(_USER) and (
             _HOSTNAME.match(environment.hostname) is not None
             or _PREFIX.match(environment.prefix) is not None
             or any(name.startswith(_SERVICE) and name not in _SETTINGS for name in environment.environ)
             or environment.is_dir(f"{_USER}/.webide")
-            or (environment.is_dir(_WORK) and environment.is_dir(f"{_USER}/data"))
         )
 
     def kind(self, environment: Environment) -> str:
@@ -83,7 +83,7 @@ class AIStudioPlatform:
         return Menus(
             enable=f"{start} one with a GPU; it costs hours of the compute card.",
             switch=f"{start} another one; it costs hours of the compute card.",
-            offered="V100 with 16 or 32 GB and A100 with 40 or 80 GB, as the compute card allows",
+            offered="V100 with 16 or 32 GB and A100 or A800 with 80 GB, as the compute card allows",
         )
 
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:

@@ -29,10 +29,11 @@ Confidence: TypeAlias = Literal["high", "medium", "low"]
 class SessionLimits:
     """How long a session may last at most: `max_seconds` from its start, `idle_seconds` without a user; None where
     unknown or unlimited. `ends_cleanly`: training must end by itself before the limit, or its output is not kept.
-    `source`: where the figure comes from, in a few words."""
+    `source`: where the figure comes from, in a few words; `confidence` is that of `max_seconds`."""
 
     max_seconds: float | None
     idle_seconds: float | None = None
+    idle_confidence: Confidence = "low"
     ends_cleanly: bool = False
     source: str
     confidence: Confidence

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from colabkeep.platforms.base import Confidence, Platform
-from colabkeep.vocabulary.durations import parse_duration
+from colabkeep.platforms.base import Confidence, Platform, SessionLimits
+from colabkeep.vocabulary.durations import parse_duration, read_duration
 from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
 
 __all__ = ["SessionTime", "session_time"]
 
@@ -26,13 +25,16 @@ _SURENESS: tuple[Confidence, ...] = ("low", "medium", "high")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTime:
     """Seconds, None where unknown. `used_seconds`: at least so many. `limit_seconds`: of the whole session.
-    `left_seconds`: at most so many. `source`: where the figures come from, in a sentence for the user."""
+    `left_seconds`: at most so many. `source`: where the figures come from, in a sentence for the user. `idle_seconds`:
+    after so long without anybody at the page it ends earlier; `idle_confidence` is of that figure alone."""
 
     used_seconds: float | None
     limit_seconds: float | None
     left_seconds: float | None
     confidence: Confidence
     source: str
+    idle_seconds: float | None = None
+    idle_confidence: Confidence = "low"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ def session_time(
     Raises:
         UsageError: `limit` is no length of time. (A variable that is none is only told of in `source`.)
     """
-    most, age = _limit(platform, environment, limit), _age(environment, now)
+    limits = platform.limits(environment)
+    most = _limit(limits, environment, limit)
+    age = _age(environment, now, most)
     used = None if age is None else age.seconds
     confidence = _least("low" if age is None else age.confidence, most.confidence)
     source = [
@@ -83,33 +87,40 @@ def session_time(
         left_seconds=left,
         confidence=confidence,
         source=" ".join(source),
+        idle_seconds=limits.idle_seconds,
+        idle_confidence=limits.idle_confidence,
     )
 
 
-def _limit(platform: Platform, environment: Environment, limit: float | None) -> _Limit:
+def _limit(limits: SessionLimits, environment: Environment, limit: float | None) -> _Limit:
     if limit is not None:
-        seconds = parse_duration(limit)
-        if seconds is None:
-            raise UsageError(
-                problem=f"limit={limit!r} is no length of time.", remedy="Pass seconds: limit=24 * 3600 for a day."
-            )
-        return _Limit(seconds, "as you said", "high", by_user=True)
+        return _Limit(read_duration("limit", limit), "as you said", "high", by_user=True)
     told = environment.environ.get(_VARIABLE, "").strip()
     seconds = parse_duration(told)
     if seconds is not None:
         return _Limit(seconds, f"as {_VARIABLE} says", "high", by_user=True)
-    limits = platform.limits(environment)
     ignored = f' ({_VARIABLE}={told[:40]!a} is no length of time and is ignored: write "24 h")' if told else ""
     return _Limit(limits.max_seconds, f"{limits.source}{ignored}", limits.confidence)
 
 
-def _age(environment: Environment, now: float) -> _Age | None:
+def _age(environment: Environment, now: float, most: _Limit) -> _Age | None:
     """How long the machine has been ours at least; None where nothing believable tells it."""
-    own, *machine = _ages(environment, now)
-    believable = [age for age in machine if 0.0 <= age.seconds <= _OLDEST]
+    ages = _ages(environment, now)
+    if most.seconds is not None and not most.by_user:
+        # A session that lives has not outlived the service's limit, so what is older is likely the host's.
+        younger = _believed(ages, math.nextafter(most.seconds, 0.0))
+        if younger is not None:
+            return younger
+    return _believed(ages, _OLDEST)
+
+
+def _believed(ages: tuple[_Age, _Age, _Age], oldest: float) -> _Age | None:
+    """Of what is no older than `oldest` seconds, the best witness that is not younger than this process."""
+    own, *machine = ages
+    believable = [age for age in machine if 0.0 <= age.seconds <= oldest]
     if believable and believable[0].seconds >= own.seconds:
         return believable[0]
-    return own if 0.0 <= own.seconds <= _OLDEST else next(iter(believable), None)
+    return own if 0.0 <= own.seconds <= oldest else next(iter(believable), None)
 
 
 def _ages(environment: Environment, now: float) -> tuple[_Age, _Age, _Age]:

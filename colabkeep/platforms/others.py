@@ -26,7 +26,7 @@ class Row:
     "NAME=value") or a folder ("/path"). `folders`: where files outlive a session, the best first ("~" is the home
     folder); `persists`: do they (None: not proven)? `keeping` says so in a sentence, `remedy` what to do where that is
     not sure or none of the folders is there. `max_seconds`, `idle_seconds`: of a session. `enable`, `offered`: as in
-    `Menus`. `source`, `confidence`: of the limits.
+    `Menus`. `source`, `confidence`: of both limits.
     """
 
     name: str
@@ -208,7 +208,11 @@ class TablePlatform:
     def limits(self, environment: Environment) -> SessionLimits:
         row = self.row
         return SessionLimits(
-            max_seconds=row.max_seconds, idle_seconds=row.idle_seconds, source=row.source, confidence=row.confidence
+            max_seconds=row.max_seconds,
+            idle_seconds=row.idle_seconds,
+            idle_confidence=row.confidence,
+            source=row.source,
+            confidence=row.confidence,
         )
 
     def menus(self, environment: Environment) -> Menus:

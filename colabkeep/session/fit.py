@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from colabkeep.frameworks.base import Batch
 from colabkeep.session.catalogue import CheckpointInfo, checkpoints, find_run
 from colabkeep.session.opening import RunSpec
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import FitArguments, FitPlan, wire_fit
+from colabkeep.session.wiring import FitPlan, wire_fit
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import RestoredInexactly
 from colabkeep.vocabulary.seeds import derive
@@ -52,9 +52,9 @@ class FitResult:
     stopped: str
 
 
-def fit(arguments: FitArguments) -> FitResult:
+def fit(plan: FitPlan) -> FitResult:
     """Train to the end, or until the session's time is up; tell what came of it."""
-    spec, plan = wire_fit(arguments)
+    spec = wire_fit(plan)
     run = Run(spec)
     with run:
         for change in plan.state.changes():
@@ -82,6 +82,7 @@ def _epoch(run: Run, plan: FitPlan) -> None:
     if arguments.max_steps is not None and run.progress.step >= arguments.max_steps:
         run.stop("max_steps")
     accumulate, backward = arguments.accumulate_grad_batches, plan.training.backward
+    step = _step(run, plan)
     size, done = 1, run.progress.batches  # a session begins at the boundary of a window
     window: list[tuple[Any, float]] = []
     for batch in run.batches(plan.train_loader):
@@ -90,9 +91,9 @@ def _epoch(run: Run, plan: FitPlan) -> None:
         window.append((backward(batch, share=1.0 / size), run.batch_samples or 1))
         if len(window) == size:
             done += size
-            _step(run, plan, window)
+            step(window)
     if window:  # of unknown length, the epoch ended inside a window
-        _step(run, plan, window)
+        step(window)
 
 
 def _window(accumulate: int, length: int | None, done: int) -> int:
@@ -100,20 +101,27 @@ def _window(accumulate: int, length: int | None, done: int) -> int:
     return accumulate if length is None else max(1, min(accumulate, length - done))
 
 
-def _step(run: Run, plan: FitPlan, window: list[tuple[Any, float]]) -> None:
-    arguments = plan.arguments
-    plan.training.step()
-    if arguments.ema is not None:
-        arguments.ema.update_parameters(arguments.model)
-    if arguments.scheduler is not None and arguments.scheduler_interval == "step":
-        arguments.scheduler.step()
-    for loss, weight in window:  # not before: an exception inside a window leaves the state of the last step whole
-        plan.state.mean.add(loss, weight)
-    last = window[-1][0]
-    window.clear()
-    run.step(loss=last)
-    if arguments.max_steps is not None and run.progress.step >= arguments.max_steps:
-        run.stop("max_steps")
+def _step(run: Run, plan: FitPlan) -> Callable[[list[tuple[Any, float]]], None]:
+    """What ends a window, with all that does not change looked up once."""
+    arguments, update, add, done = plan.arguments, plan.training.step, plan.state.mean.add, run.step
+    ema, model, max_steps = arguments.ema, arguments.model, arguments.max_steps
+    scheduler = arguments.scheduler if arguments.scheduler_interval == "step" else None
+
+    def step(window: list[tuple[Any, float]]) -> None:
+        update()
+        if ema is not None:
+            ema.update_parameters(model)
+        if scheduler is not None:
+            scheduler.step()
+        for loss, weight in window:  # not before: an exception inside a window leaves the state of the last step whole
+            add(loss, weight)
+        last = window[-1][0]
+        window.clear()
+        done(loss=last)
+        if max_steps is not None and run.progress.step >= max_steps:
+            run.stop("max_steps")
+
+    return step
 
 
 def _validate(run: Run, plan: FitPlan) -> dict[str, float]:

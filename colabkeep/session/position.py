@@ -89,12 +89,13 @@ class Position:
 
     def batches(self, loader: LoaderState) -> Iterator[Any]:
         """The batches that are left, counted as they are handed out."""
-        for batch in loader:
+        for value, count in loader:
             if "rng" in self._stored:
                 self.restore_rng()  # not before: making an iterator must not shift the streams
-            self._read = self._read[0] + 1, self._read[1] + (batch.samples or 0)
-            self.batch_samples = batch.samples
-            yield batch.value
+            batches, samples = self._read
+            self._read = batches + 1, samples + (count or 0)
+            self.batch_samples = count
+            yield value
         self.restore_rng()
 
     def restore_rng(self) -> None:

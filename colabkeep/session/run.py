@@ -242,14 +242,14 @@ class Run:
 
     def _pause(self, now: float) -> None:
         """What happens at a boundary: save, talk, stop. Most of the time, nothing."""
-        reason = self._keeper.due(now)
-        if reason is not None:
+        if (reason := self._keeper.due(now)) is not None:
             if reason == "deadline" and self._spec.deadline is not None:
                 _tell_end(self, self._spec.deadline, now)
             self._keeper.save(reason)
         if self._announcer.queue:
             self._announcer.drain()
-        self.poll()
+        if self._signals.requested is not None:
+            self._signals.honour()
         if self._spec.max_time is not None and now - self._began >= self._spec.max_time:
             raise StopTraining("max_time")
 

@@ -13,7 +13,7 @@ from colabkeep.frameworks.base import Framework
 from colabkeep.session.census import census, differences, flat
 from colabkeep.session.fit import train
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import FitArguments, RunArguments, wire_fit
+from colabkeep.session.wiring import FitArguments, RunArguments, plan_fit, wire_fit
 from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.vocabulary.errors import UsageError
@@ -137,7 +137,8 @@ def _trained(arguments: FitArguments, framework: Framework, store: Store, steps:
     words = replace(
         arguments.run, storage=store, resume=resume, save_every=f"{steps} steps", keep_last=None, observers=(look,)
     )
-    spec, plan = wire_fit(replace(arguments, run=words, max_steps=2 * steps, max_epochs=None))
+    plan = plan_fit(replace(arguments, run=words, max_steps=2 * steps, max_epochs=None))
+    spec = wire_fit(plan)
     run = Run(spec)
     with run:
         train(run, plan)

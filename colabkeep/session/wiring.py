@@ -16,7 +16,7 @@ from colabkeep.session.machine import this_machine
 from colabkeep.session.opening import RunSpec
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
-from colabkeep.vocabulary.durations import parse_duration
+from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NotPersistent, UsageError
 from colabkeep.vocabulary.events import Event
@@ -29,6 +29,7 @@ __all__ = [
     "RunArguments",
     "find_store",
     "open_home",
+    "plan_fit",
     "prune_policy",
     "wire_fit",
     "wire_run",
@@ -128,8 +129,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
     best = _best(arguments.keep_best, arguments.monitor, arguments.mode)
     clock = SystemClock()
-    max_time = _seconds("max_time", arguments.max_time)
-    limit = _seconds("session_limit", arguments.session_limit)
+    max_time, limit = _seconds(arguments)
     here = Environment.here()
     deadline = find_deadline(here, clock, limit=limit, may_end=max_time is None)
     store = find_store(arguments.storage)
@@ -152,13 +152,14 @@ def wire_run(arguments: RunArguments) -> RunSpec:
     )
 
 
-def wire_fit(arguments: FitArguments) -> tuple[RunSpec, FitPlan]:
-    """The same for `resumable_fit`, with its loop's arithmetic and state.
+def plan_fit(arguments: FitArguments) -> FitPlan:
+    """Check the words of `resumable_fit`, and make its loop's arithmetic and state. Opens nothing.
 
     Raises:
         UsageError: an argument cannot be meant so.
     """
     _check(arguments)
+    _check_words(arguments.run)
     framework = find_framework([arguments.model, arguments.optimizer])
     training = framework.training(
         TrainingOptions(
@@ -181,28 +182,31 @@ def wire_fit(arguments: FitArguments) -> tuple[RunSpec, FitPlan]:
             "scheduler_interval": arguments.scheduler_interval,
         },
     )
-    objects = {
-        "model": arguments.model,
-        "optimizer": arguments.optimizer,
-        "scheduler": arguments.scheduler,
-        "scaler": training.scaler,
-        "ema": arguments.ema,
-        "fit": state,
-    }
-    monitor = arguments.run.monitor or ("val_loss" if arguments.val_loader is not None else None)
     data = framework.data()
-    loader = data.as_loader(arguments.train_loader, arguments.batch_size)
-    spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor))
-    validation = None if arguments.val_loader is None else data.as_loader(arguments.val_loader, None)
-    plan = FitPlan(
+    return FitPlan(
         arguments=arguments,
-        train_loader=loader,
-        val_loader=validation,
+        train_loader=data.as_loader(arguments.train_loader, arguments.batch_size),
+        val_loader=None if arguments.val_loader is None else data.as_loader(arguments.val_loader, None),
         training=training,
         state=state,
         val_data=data,
     )
-    return replace(spec, loader=loader, settings=_settings(arguments, loader)), plan
+
+
+def wire_fit(plan: FitPlan) -> RunSpec:
+    """What `wire_run` does, for a planned `resumable_fit`."""
+    arguments, loader = plan.arguments, plan.train_loader
+    objects = {
+        "model": arguments.model,
+        "optimizer": arguments.optimizer,
+        "scheduler": arguments.scheduler,
+        "scaler": plan.training.scaler,
+        "ema": arguments.ema,
+        "fit": plan.state,
+    }
+    monitor = arguments.run.monitor or ("val_loss" if arguments.val_loader is not None else None)
+    spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor))
+    return replace(spec, loader=loader, settings=_settings(arguments, loader))
 
 
 def _settings(arguments: FitArguments, loader: object) -> dict[str, str]:
@@ -269,6 +273,13 @@ def prune_policy(keep_last: int, keep_best: int, monitor: str, mode: Mode) -> Re
     return _retention(keep_last, _best(keep_best, monitor, mode))
 
 
+def _check_words(arguments: RunArguments) -> None:
+    """Refuse what `wire_run` would refuse, before anything is asked of the machine."""
+    _retention(arguments.keep_last, _best(arguments.keep_best, arguments.monitor, arguments.mode))
+    _seconds(arguments)
+    parse_save_every(arguments.save_every)
+
+
 def _best(keep_best: int, monitor: str | None, mode: Mode) -> KeepBest | None:
     if mode not in ("min", "max"):
         raise UsageError(problem=f"mode={mode!r} is unknown.", remedy='Use "min" or "max".')
@@ -289,11 +300,8 @@ def _retention(keep_last: object, best: KeepBest | None) -> RetentionPolicy:
     return last if best is None else last + best
 
 
-def _seconds(name: str, value: Any) -> float | None:
-    seconds = None if value is None else parse_duration(value)
-    if value is not None and seconds is None:
-        raise UsageError(
-            problem=f"{name}={value!r} is no length of time.",
-            remedy='Pass seconds, "11 h", "1 h 30 min" or a timedelta.',
-        )
-    return seconds
+def _seconds(arguments: RunArguments) -> tuple[float | None, float | None]:
+    """`max_time` and `session_limit`."""
+    given = {"max_time": arguments.max_time, "session_limit": arguments.session_limit}
+    max_time, limit = (None if value is None else read_duration(name, value) for name, value in given.items())
+    return max_time, limit

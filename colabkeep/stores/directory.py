@@ -1,4 +1,4 @@
-"""A store that is a folder. With `_posix` and `_locks` it is the only writer of files in colabkeep.
+"""A store that is a folder. With `_posix` and `_locks` it writes the files of colabkeep, but for a mounted Drive's.
 
 An object is written under a temporary name in its own folder (it starts with a dot, so that no object can have
 it), made durable, and then *linked* to its final name: unlike a rename, a link never replaces anything.

@@ -68,7 +68,7 @@ class TieredStore:
         self._properties_behind = behind
         limits = [size for size in (front.max_object_bytes, behind.max_object_bytes) if size is not None]
         return StoreProperties(
-            top_rung=_seen_from_here(behind.top_rung),
+            top_rung=_seen_from_here(behind.top_rung, behind.top_rung),
             persists=behind.persists,
             locks=front.locks,
             max_object_bytes=min(limits, default=None),
@@ -84,6 +84,9 @@ class TieredStore:
             ),
         )
 
+    def _top_behind(self) -> Rung:
+        return (self._properties_behind or self.behind.properties).top_rung
+
     @property
     def degraded(self) -> str | None:
         """What is wrong with the store behind and what that means, for a user to read; None when all is well."""
@@ -97,7 +100,7 @@ class TieredStore:
         if stuck:
             name, why = next(iter(stuck.items()))
             return f"{len(stuck)} object(s) cannot be brought from {self.front.url} to {self.behind.url}: {name} {why}."
-        return None
+        return self.behind.degraded
 
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
@@ -154,7 +157,7 @@ class TieredStore:
                 self._turn.release()
         else:  # a copy under way may take minutes: the last answer has to do, and the copier asks in between
             self._carrier.ask(arrived)
-        return replace(receipt, rung=_seen_from_here(arrived.rung))
+        return replace(receipt, rung=_seen_from_here(arrived.rung, self._top_behind()))
 
     def lock(self, name: str, holder: str) -> Lock:
         front = self.front.lock(name, holder)
@@ -301,8 +304,9 @@ class _BothLocks:
         self.release()
 
 
-def _seen_from_here(rung: Rung) -> Rung:
-    return "sent" if rung == "local" else rung
+def _seen_from_here(rung: Rung, top: Rung) -> Rung:
+    """A store whose own highest rung is "local" is the remote from here; one that can rise higher has not sent it."""
+    return "sent" if rung == top == "local" else rung
 
 
 def _below(name: str, prefix: str) -> bool:

@@ -18,14 +18,14 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from colabkeep.hardware.base import Accelerator, Finder, Kind
+from colabkeep.hardware.base import Accelerator, Answer, Finder, Hidden, Kind, Trouble
 from colabkeep.testing.devices import fake_device_files, fake_pci_device, fake_tpu
 from colabkeep.testing.nvidia import CardLike, Does, FakeCard, fake_card, fake_nvidia_smi, fake_nvml
 from colabkeep.vocabulary.environment import Environment
@@ -93,6 +93,7 @@ class FinderContract:
         finder = self.make_finder()
         found = finder.find(self.make_machine(root, monkeypatch), timeout=_PATIENCE)
         assert finder.name
+        assert isinstance(found, Sequence)
         assert found
         for accelerator in found:
             assert isinstance(accelerator, Accelerator)
@@ -137,32 +138,33 @@ class FinderContract:
                 path.chmod(0o755)
 
     def test_nonsense_is_not_believed(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whatever the tool says that it should not, the answer is None or an empty list, and nothing is raised."""
+        """Whatever the tool says that it should not, no device is made of it, and nothing is raised."""
         for word, environment in self.make_nonsense(root, monkeypatch).items():
-            assert not self.make_finder().find(environment, timeout=_PATIENCE), word
+            found = self.make_finder().find(environment, timeout=_PATIENCE)
+            assert isinstance(found, Trouble) or found == [], word
 
     def test_a_tool_that_never_answers_is_given_up(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The time limit holds, and the answer is None: this way could not tell."""
+        """The time limit holds, and the answer is that it could not be told, which is not the same as nothing."""
         environment = self.make_stuck(root, monkeypatch)
         if environment is None:
             pytest.skip("this finder only looks at files")
-        finder, answers = self.make_finder(), []
+        finder, answers = self.make_finder(), list[Answer]()
         asking = threading.Thread(target=lambda: answers.append(finder.find(environment, timeout=0.5)), daemon=True)
         asking.start()
         asking.join(_PATIENCE)
-        assert answers == [None]
+        assert [type(answer) for answer in answers] == [Trouble]
 
     def test_no_time_left_is_no_error(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """With a time limit of zero the finder answers what it can tell at once."""
         found = self.make_finder().find(self.make_machine(root, monkeypatch), timeout=0.0)
-        assert found is None or all(isinstance(one, Accelerator) for one in found)
+        assert isinstance(found, Hidden | Trouble) or all(isinstance(one, Accelerator) for one in found)
 
     def test_no_framework_is_imported(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Finding cards must not cost the seconds that importing a framework takes: not even a try is made."""
         environment = self.make_machine(root, monkeypatch)
         looking = _Watch()
         monkeypatch.setattr(sys, "meta_path", [looking, *sys.meta_path])
-        assert self.make_finder().find(environment, timeout=_PATIENCE)
+        assert isinstance(self.make_finder().find(environment, timeout=_PATIENCE), Sequence)
         assert looking.wanted.isdisjoint(_FRAMEWORKS)
 
     def test_no_network_is_touched(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,5 +172,5 @@ class FinderContract:
         opened: list[object] = []
         environment = self.make_machine(root, monkeypatch)
         monkeypatch.setattr(socket.socket, "__init__", lambda *arguments, **_: opened.append(arguments))
-        assert self.make_finder().find(environment, timeout=_PATIENCE)
+        assert isinstance(self.make_finder().find(environment, timeout=_PATIENCE), Sequence)
         assert opened == []

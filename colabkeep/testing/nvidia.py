@@ -33,6 +33,7 @@ Does: TypeAlias = Literal[
     "always localised",
     "no devices",
     "no driver",
+    "no library",  # that of the driver is missing
     "mismatch",  # driver and library are of different versions
     "garbage",
     "empty",
@@ -51,13 +52,20 @@ Does: TypeAlias = Literal[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeCard:
     """A card as its driver tells it; None: "[N/A]". `memory_mib`: in all; `used_mib`: by whom ever. `slices`: the
-    profiles it is partitioned into (MIG), such as "1g.5gb", with the MiB of each."""
+    profiles it is partitioned into (MIG), such as "1g.5gb", with the MiB of each. `divisible`: in MIG mode
+    also where it has no slices."""
 
     name: str
     memory_mib: int | None = 15360
     capability: tuple[int, int] = (7, 5)
     used_mib: int = 0
     slices: tuple[tuple[str, int], ...] = ()
+    divisible: bool = False
+
+    @property
+    def mig(self) -> bool:
+        """Is it in MIG mode?"""
+        return self.divisible or bool(self.slices)
 
 
 CardLike: TypeAlias = FakeCard | str | tuple[str, int, tuple[int, int]]
@@ -109,7 +117,7 @@ def _record(number: int, card: FakeCard, driver: str) -> dict[str, Any]:
         "memory.used": "[N/A]" if card.memory_mib is None else str(card.used_mib),
         "driver_version": driver,
         "compute_cap": "{}.{}".format(*card.capability),
-        "mig.mode.current": "Enabled" if card.slices else "Disabled" if card.capability >= (8, 0) else "[N/A]",
+        "mig.mode.current": "Enabled" if card.mig else "Disabled" if card.capability >= (8, 0) else "[N/A]",
     }
     slices = [(profile, _uuid(number, place)) for place, (profile, _) in enumerate(card.slices)]
     return {"fields": fields, "slices": slices}
@@ -230,7 +238,7 @@ class _Library:
         card = self._cards[handle[0]]
         if card.capability < (8, 0):
             raise self._errors["NotSupported"]
-        return [bool(card.slices)] * 2
+        return [card.mig] * 2
 
     def nvmlDeviceGetMaxMigDeviceCount(self, handle: tuple[int, int | None]) -> int:  # noqa: N802
         return 7 if self._cards[handle[0]].capability >= (8, 0) else 0

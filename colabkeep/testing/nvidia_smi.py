@@ -29,6 +29,11 @@ def main() -> int:
             "NVIDIA driver is installed and running.\n\n",
             9,
         ),
+        "no library": (
+            "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display "
+            "Driver is properly installed and present in your system.\n",
+            12,
+        ),
         "mismatch": ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.183\n", 18),
         "garbage": ("\udc80\udcff\x00, \udcfe, , ,\n" * 7, 0),
         "empty": ("", 0),

@@ -6,7 +6,9 @@ import math
 import re
 from datetime import timedelta
 
-__all__ = ["duration_text", "parse_duration"]
+from colabkeep.vocabulary.errors import UsageError
+
+__all__ = ["duration_text", "parse_duration", "read_duration"]
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?(?=[\s\d]|$)\s*")
@@ -41,3 +43,18 @@ def duration_text(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def read_duration(name: str, value: object) -> float:
+    """Seconds of what the user passed as the argument `name`.
+
+    Raises:
+        UsageError: it is no length of time.
+    """
+    seconds = parse_duration(value)
+    if seconds is None:
+        raise UsageError(
+            problem=f"{name}={value!r} is no length of time.",
+            remedy='Pass seconds, "11 h", "1 h 30 min" or a timedelta.',
+        )
+    return seconds

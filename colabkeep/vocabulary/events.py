@@ -52,11 +52,13 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineGiven:
-    """The machine of this session: the platform's name, which variety of it, and its accelerators by name."""
+    """The machine of this session: the platform's name, which variety of it, and its accelerators by name. `id`: that
+    of another machine differs; "" where nothing tells."""
 
     platform: str
     kind: str
     accelerators: tuple[str, ...]
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from colabkeep.hardware.base import Accelerator
@@ -63,6 +65,30 @@ def test_a_second_gpu_left_idle_is_told(session):
     assert "gpus-differ" not in codes(session("kaggle", T4, T4))
 
 
+def test_only_a_gpu_that_can_compute_is_one_left_idle(session):
+    """A P100 without kernels is no place for an experiment; of the others, the next one is named by its own number."""
+    assert "second-gpu-idle" not in codes(session("kaggle", T4, P100))
+    told = text(session("kaggle", T4, P100, T4), "second-gpu-idle")
+    assert told.startswith("2 GPUs")
+    assert '"cuda:2"' in told
+
+
+def test_a_card_that_failed_its_trial_is_neither_idle_nor_in_doubt(session):
+    """What a computation on it showed is known: no experiment is sent there, and no trial is offered again."""
+    facts = session("kaggle", T4, T4, torch=build("2.12.0a0+cu130", None))
+    first, second = facts.devices
+    assert "second-gpu-idle" in codes(facts)
+    assert "kernels-unknown" in codes(facts)
+    assert "second-gpu-idle" not in codes(replace(facts, devices=(first, replace(second, works=False))))
+    assert "kernels-unknown" not in codes(replace(facts, devices=(replace(first, works=False),)))
+
+
+def test_slices_of_one_card_are_no_second_gpu(session):
+    """CUDA shows a process one slice, whatever their number: there is no cuda:1."""
+    slices = [gpu("NVIDIA A100-SXM4-40GB MIG 3g.20gb", (8, 0))] * 2
+    assert "second-gpu-idle" not in codes(session("script", *slices, torch=BIG))
+
+
 def test_two_kinds_of_card_are_told_apart(session):
     """The faster one is named, wherever it stands."""
     assert "NVIDIA A100-SXM4-40GB" in text(session("script", T4, A100, torch=BIG), "gpus-differ")
@@ -74,6 +100,11 @@ def test_memory_used_by_others_is_told(session):
     assert "3.0 GiB of 16.0 GiB" in text(session("colab", used), "memory-in-use")
     assert "outside this kernel" in text(session("colab", used), "memory-in-use")
     assert "by this kernel or another" in text(session("colab", used, in_use=True), "memory-in-use")
+    ours, others = (
+        [line.warns for line in advise(session("colab", used, in_use=own)) if line.code == "memory-in-use"]
+        for own in (True, False)
+    )
+    assert (ours, others) == ([False], [True]), "what this notebook allocated itself is no warning"
     for little in (None, 0, 300 * 2**20):
         assert "memory-in-use" not in codes(session("colab", gpu(memory_bytes=16 * GIB, used_bytes=little)))
 

@@ -31,7 +31,7 @@ def test_what_mount_gives_is_a_place_for_checkpoints(world, at):
     environment = at(world.start("colab"))
     store = colabkeep.mount(timeout="1 min")
     train(store)
-    assert store.flush(60)
+    store.flush(3.0)  # copied by then; whether Drive has uploaded it, this mount does not say
     store.close()
     assert list((environment.root / "content/colabkeep-local/r/checkpoints").iterdir())
     assert list((world.folder / "drive/colabkeep/r/checkpoints").iterdir())
@@ -89,3 +89,14 @@ def test_a_time_limit_that_is_none_is_refused(timeout):
         colabkeep.mount(timeout=timeout)
     with pytest.raises(UsageError):
         colabkeep.secret("TOKEN", timeout=timeout)
+
+
+@pytest.mark.parametrize("platform", ["colab", "kaggle", "script"])
+@pytest.mark.parametrize("name", [123, None, b"TOKEN", ["TOKEN"]], ids=repr)
+def test_a_name_of_a_secret_is_a_text(world, at, platform, name):
+    """Anything else is refused in the same words on every platform, and never shown: it may be the value."""
+    at(world.start(platform))
+    with pytest.raises(UsageError) as caught:
+        colabkeep.secret(name)
+    assert type(name).__name__ in caught.value.problem
+    assert "123" not in str(caught.value)

@@ -6,8 +6,11 @@ import pytest
 import torch
 
 import colabkeep
+from colabkeep.hardware.probe import ProbeResult
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import BadAccelerator, UsageError
+
+from .conftest import build
 
 
 @pytest.fixture
@@ -83,6 +86,24 @@ def test_stop_lets_a_good_session_start(world, fit, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(("works", "steps"), [(False, None), (None, None), (True, 2)])
+def test_a_doubt_is_settled_before_anything_stops(world, fit, monkeypatch, works, steps):
+    """A build that should have no kernels for the card is tried first: if it computes, the training runs."""
+    doubtful = build("2.10.0+cu128", ("sm_75",))
+    monkeypatch.setattr(
+        "colabkeep.session.check.facts.installed_build", lambda name: doubtful if name == "torch" else None
+    )
+    tried = ProbeResult(works=works, detail="As told.")
+    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: tried)
+    environment = world.start("kaggle", ["Tesla P100-PCIE-16GB"])
+    if steps is None:
+        with pytest.raises(BadAccelerator) as caught:
+            fit(environment, on_bad_gpu="stop")
+        assert ("A trial on the card failed" in caught.value.problem) is (works is False)
+    else:
+        assert fit(environment, on_bad_gpu="stop").steps == steps
+
+
 def test_a_word_that_is_none_is_refused_at_once(fit):
     """Before anything is looked at or made."""
     with pytest.raises(UsageError) as caught:
@@ -96,3 +117,74 @@ def test_a_check_that_fails_does_not_end_the_training(world, fit, capsys, monkey
     monkeypatch.setattr("colabkeep.session.check.facts.find_accelerators", lambda *_, **__: 1 // 0)
     assert fit(world.start("colab")).steps == 2
     assert "the accelerators (ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_running_the_cell_again_is_no_second_draw(world, fit, capsys):
+    """The card is the same because the machine is: reconnecting is still the advice."""
+    environment = world.start("colab", ["Tesla K80"])
+    fit(environment)
+    fit(environment, max_epochs=2)
+    told = capsys.readouterr().out
+    assert told.count("Disconnect and delete runtime") == 2
+    assert ": reconnect. " in told
+    assert "again, as in the session before" not in told
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    """The trials on the device, which all fail, of a torch that has no kernels for a K80."""
+    made = []
+
+    def probe(framework, *, timeout):
+        made.append(framework)
+        return ProbeResult(works=False, detail="No.")
+
+    doubtful = build("2.10.0+cu128", ("sm_75",))
+    monkeypatch.setattr(
+        "colabkeep.session.check.facts.installed_build", lambda name: doubtful if name == "torch" else None
+    )
+    monkeypatch.setattr("colabkeep.session.check.facts.probe", probe)
+    return made
+
+
+def test_a_card_is_tried_once(world, fit, trials):
+    """What earlier sessions were given is weighed without a second trial, which may take a minute and a half."""
+    for number in (1, 2):
+        with pytest.raises(BadAccelerator):
+            fit(world.start("colab", ["Tesla K80"]), on_bad_gpu="stop")
+        assert trials == ["torch"] * number
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"max_epochs": 0},
+        {"max_time": "soon"},
+        {"session_limit": -1},
+        {"save_every": "often"},
+        {"keep_last": 0},
+        {"mode": "least"},
+        {"step_fn": print},
+        {"precision": "8-bit"},
+    ],
+    ids=str,
+)
+def test_a_word_that_cannot_be_meant_costs_no_trial(world, fit, trials, words):
+    """It is refused before the machine is asked anything."""
+    with pytest.raises(UsageError):
+        fit(world.start("colab", ["Tesla K80"]), on_bad_gpu="stop", **words)
+    assert trials == []
+    assert not fit.folder.exists()
+
+
+def test_the_same_poor_card_in_the_next_session_ends_the_advice_to_reconnect(world, fit, capsys):
+    """The run remembers what its last session was given: a second K80 in a row is trained on."""
+    k80 = ["Tesla K80"]
+    fit(world.start("colab", k80))
+    assert "Disconnect and delete runtime" in capsys.readouterr().out
+    fit(world.start("colab", k80), max_epochs=2)
+    again = capsys.readouterr().out
+    assert "stop trying" in again
+    assert "Disconnect and delete runtime" not in again
+    fit(world.start("colab", k80), run_name="another", max_epochs=1)
+    assert "Disconnect and delete runtime" in capsys.readouterr().out, "of another run nothing is known"

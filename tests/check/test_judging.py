@@ -9,18 +9,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colabkeep.hardware.base import Accelerator, Build
+from colabkeep.hardware.base import Accelerator, Build, Hidden, Trouble
 from colabkeep.hardware.catalogue import cards
 from colabkeep.hardware.probe import ProbeResult
 from colabkeep.platforms.base import Home, Menus
 from colabkeep.platforms.lifetime import SessionTime
 from colabkeep.session.check.advice import advise
-from colabkeep.session.check.facts import Facts, Place, device
+from colabkeep.session.check.facts import Facts, Place, best_gpu, device, prove
 from colabkeep.session.check.verdict import judge, speed_text
 
 from .conftest import K80, MENUS, P100, T4, build, gpu
 
 OLD = build("2.0.1+cu118", ("sm_37", "sm_60", "sm_75"))
+UNKNOWN = build("2.5.0a0+cu124", None)
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """Facts with the result of a trial."""
+
+    def tried(facts, result):
+        monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: result)
+        return prove(facts)
+
+    return tried
 
 
 # -- drawing again -------------------------------------------------------------------------------------
@@ -74,8 +86,9 @@ def test_a_platform_that_draws_may_draw_again_whatever_its_name(session):
 
 def test_nobody_is_sent_to_a_menu_that_is_not_there(session):
     """A K80 in a machine of one's own is what there is: it is kept if torch can use it."""
-    verdict = judge(session("script", K80, torch=OLD))
-    assert (verdict.word, verdict.code) == ("keep", "slow-card")
+    for menus in (Menus(), Menus(draws=True)):
+        verdict = judge(session("script", K80, torch=OLD, menus=menus))
+        assert (verdict.word, verdict.code) == ("keep", "slow-card")
 
 
 # -- cards that the build cannot use -------------------------------------------------------------------
@@ -102,7 +115,8 @@ def test_a_card_newer_than_the_build_asks_for_a_newer_build(session):
     new = gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0))
     verdict = judge(session("kaggle", new, torch=build("2.9.1+cu126", ("sm_50", "sm_90"))))
     assert verdict.word == "unusable"
-    assert "upgrade" in verdict.action
+    assert "--force-reinstall" in verdict.action
+    assert "may no longer fit" in verdict.action
 
 
 def test_a_build_without_cuda_is_named_as_the_cause(session):
@@ -112,15 +126,110 @@ def test_a_build_without_cuda_is_named_as_the_cause(session):
     assert "2.10.0+cpu" in verdict.reason
 
 
-def test_a_trial_that_failed_is_told(session):
+def test_a_trial_that_failed_is_told(session, tried):
     """What was proven is said to be proven."""
-    verdict = judge(session("script", P100, probe=ProbeResult(works=False, detail="no kernel image")))
-    assert "A trial on the card failed" in verdict.reason
+    verdict = judge(tried(session("script", P100), ProbeResult(works=False, detail="No kernel image, it said.")))
+    assert "A trial on the card failed: No kernel image, it said." in verdict.reason
+    assert verdict.code == "no-kernels"
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        ProbeResult(works=False, detail="A wrong result.", failed="Tesla T4"),
+        ProbeResult(works=False, detail="The driver is too old.", cause="no-device"),
+    ],
+    ids=["device", "none seen"],
+)
+def test_a_trial_that_failed_for_another_reason_is_no_lack_of_kernels(session, proof, tried):
+    """Its own words are told, with the driver, and nobody is sent to install another build."""
+    facts = tried(session("colab", gpu(driver="470.256.02"), torch=UNKNOWN), proof)
+    verdict = judge(facts)
+    assert (verdict.word, verdict.code) == ("unusable", "trial-failed")
+    assert proof.detail in verdict.reason
+    assert "470.256.02" in verdict.reason
+    assert "kernels" not in verdict.reason
+    assert "pip install" not in f"{verdict.action}"
+    assert "Click switch." in verdict.action
+    assert best_gpu(facts).tier == "D"
+
+
+def test_a_trial_is_about_the_card_it_failed_on(session, tried):
+    """A K80 beside a T4 fails the trial: the T4 computed, so it is kept; the framework counts in its own order."""
+    proof = ProbeResult(works=False, detail="No.", computed=("Tesla T4",), failed="Tesla K80", cause="no-kernels")
+    for two in ((T4, K80), (K80, T4)):
+        facts = tried(session("script", *two, torch=UNKNOWN), proof)
+        assert {one.accelerator.name: (one.works, one.supported) for one in facts.devices} == {
+            "Tesla T4": (True, True),
+            "Tesla K80": (False, False),
+        }
+        assert judge(facts).word == "keep"
+
+
+def test_a_card_that_lacks_kernels_has_twins_that_lack_them_too(session, tried):
+    """Two P100: the trial ended on the first, and says the same of the second."""
+    proof = ProbeResult(works=False, detail="No.", failed=P100.name, cause="no-kernels")
+    facts = tried(session("kaggle", P100, P100, torch=UNKNOWN), proof)
+    assert [(one.works, one.supported) for one in facts.devices] == [(False, False), (None, False)]
+    assert (judge(facts).word, judge(facts).code) == ("switch", "no-kernels")
+
+
+def test_one_broken_card_of_two_does_not_speak_against_the_other(session, tried):
+    """The second of two T4 fails for a reason of its own: the first is trained on."""
+    proof = ProbeResult(works=False, detail="It is lost.", computed=("Tesla T4",), failed="Tesla T4")
+    facts = tried(session("kaggle", T4, T4, torch=UNKNOWN), proof)
+    assert [(one.works, one.supported) for one in facts.devices] == [(True, True), (False, None)]
+    assert judge(facts).word == "keep"
+
+
+def test_a_slow_card_that_works_is_better_than_a_fast_one_that_does_not(session, tried):
+    """An A100 that fails beside a T4 that computes: the T4 is judged, and kept."""
+    a100 = gpu("NVIDIA A100-SXM4-40GB", (8, 0))
+    proof = ProbeResult(works=False, detail="It is lost.", computed=("Tesla T4",), failed=a100.name)
+    facts = tried(session("script", a100, T4, torch=UNKNOWN), proof)
+    assert (best_gpu(facts).accelerator, judge(facts).word) == (T4, "keep")
+
+
+def test_a_framework_that_sees_no_gpu_speaks_of_all_of_them(session, tried):
+    """Neither of two T4 is kept for the other's sake; an accelerator of another kind is not spoken of."""
+    proof = ProbeResult(works=False, detail="The driver is too old.", cause="no-device")
+    facts = tried(session("kaggle", T4, T4, Accelerator(kind="xpu", name="Kunlun XPU"), torch=UNKNOWN), proof)
+    assert [one.works for one in facts.devices] == [False, False, None]
+    assert judge(facts).code == "trial-failed"
+
+
+def test_a_failure_that_cannot_be_placed_is_nobody_s(session, tried):
+    """One of two computed, the other failed, and the framework calls them otherwise: no card is called broken."""
+    proof = ProbeResult(works=False, detail="No.", computed=("one",), failed="two")
+    facts = tried(session("script", T4, P100, torch=UNKNOWN), proof)
+    assert [one.works for one in facts.devices] == [None, None]
+    assert judge(facts).word == "keep"
+
+
+def test_a_card_that_computes_is_proven_whatever_it_is_called(session, tried):
+    """A trial that gives other names than the driver is about the card that would be trained on."""
+    for computed in ((), ("GRID something",)):
+        facts = tried(session("script", P100), ProbeResult(works=True, detail="Fine.", computed=computed))
+        assert (best_gpu(facts).supported, judge(facts).word) == (True, "keep")
+
+
+@pytest.mark.parametrize("torch", [build("2.11.0+cpu"), build("2.11.0+cu128")], ids=["cpu", "cuda"])
+def test_a_card_of_amd_under_a_build_without_rocm_stays_idle(session, torch, monkeypatch):
+    """Neither a build for the CPU nor one for CUDA computes on it, and no trial is needed to say so."""
+    amd = Accelerator(kind="rocm", name="AMD Instinct MI210")
+    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: 1 // 0)
+    verdict = judge(prove(session("script", amd, torch=torch)))
+    assert (verdict.word, verdict.code) == ("unusable", "cpu-build")
+    assert "without ROCm" in verdict.reason
+    rocm = dataclasses.replace(torch, version="2.9.1+rocm6.3", cuda=None, hip="6.3")
+    assert judge(session("script", amd, torch=rocm)).word == "keep"
 
 
 def test_one_usable_card_of_two_is_enough(session):
-    """A machine with a K80 and a T4 is judged by the card that torch can use."""
-    assert judge(session("script", K80, T4)).code == "good-card"
+    """A machine is judged by the card that torch can use, also where the other one is faster."""
+    v100 = gpu("Tesla V100-SXM2-16GB", (7, 0))
+    verdict = judge(session("script", v100, T4, torch=build("2.11.0+cu128", ("sm_75",))))
+    assert (verdict.word, verdict.speeds["cnn"]) == ("keep", 1.0)
 
 
 # -- no GPU, and other accelerators --------------------------------------------------------------------
@@ -140,10 +249,13 @@ def test_a_laptop_without_a_gpu_is_kept_honestly(session):
 
 
 def test_gpus_hidden_by_the_user_are_not_enabled_in_a_menu(session):
-    """CUDA_VISIBLE_DEVICES="" is the cause then, and is named."""
-    verdict = judge(session("colab", hidden=True))
-    assert verdict.word == "keep"
-    assert "CUDA_VISIBLE_DEVICES" in verdict.action
+    """The variable is the cause then, and is named with its value, which may be anything."""
+    value = "5\x1b[31m" + "9" * 5000
+    verdict = judge(session("colab", hidden=Hidden(variable="CUDA_VISIBLE_DEVICES", value=value, count=2)))
+    assert (verdict.word, verdict.code) == ("keep", "gpus-hidden")
+    assert "CUDA_VISIBLE_DEVICES='5\\x1b" in verdict.reason
+    assert ("all 2 accelerators" in verdict.reason, len(verdict.reason) < 250) == (True, True)
+    assert "unset CUDA_VISIBLE_DEVICES" in verdict.action
 
 
 def test_a_tpu_under_torch_is_no_gpu(session):
@@ -156,9 +268,14 @@ def test_a_tpu_under_torch_is_no_gpu(session):
 
 def test_what_could_not_be_told_speaks_against_nothing(session):
     """A driver that hangs is no reason to stop a training; the next step is said."""
-    verdict = judge(dataclasses.replace(session("colab"), devices=None))
+    untold = dataclasses.replace(session("colab"), devices=None)
+    verdict = judge(untold)
     assert (verdict.word, verdict.code) == ("keep", "accelerator-not-told")
     assert "nvidia-smi" in verdict.action
+    verdict = judge(dataclasses.replace(untold, untold=("the accelerators (ZeroDivisionError: by zero)",)))
+    assert ("ZeroDivisionError" in verdict.reason, "in time" in verdict.reason) == (True, False)
+    verdict = judge(dataclasses.replace(untold, trouble=Trouble(problem="It hung", remedy="Do that.")))
+    assert ("It hung" in verdict.reason, verdict.action) == (True, "Do that.")
 
 
 def test_a_card_that_nobody_knows_is_kept_without_a_number(session):
@@ -198,6 +315,9 @@ builds = st.builds(
     architectures=st.none() | st.lists(codes, max_size=4).map(tuple),
     known_from=st.sampled_from(["loaded", "table", "unknown"]),
 )
+troubles = st.builds(
+    Trouble, problem=texts, remedy=st.text(min_size=1).filter(str.strip), usable=st.sampled_from([None, False])
+)
 menus = st.builds(
     Menus, enable=maybe_texts, reconnect=maybe_texts, switch=maybe_texts, offered=texts, draws=st.booleans()
 )
@@ -231,7 +351,8 @@ def any_facts(draw: st.DrawFn) -> Facts:
         cpus=draw(st.none() | st.integers(1, 500)),
         workers=draw(st.none() | st.integers(0, 8)),
         probe=draw(st.none() | st.builds(ProbeResult, works=st.none() | st.booleans(), detail=texts)),
-        hidden=draw(st.booleans()),
+        hidden=draw(st.none() | st.builds(Hidden, variable=texts, value=texts, count=st.integers(1, 8))),
+        trouble=draw(st.none() | troubles),
         in_use=draw(st.booleans()),
         previous=tuple(draw(st.lists(names, max_size=3))),
         untold=tuple(draw(st.lists(texts, max_size=2))),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -41,6 +43,33 @@ def test_a_machine_out_of_order_says_what_and_what_to_do(report):
     assert lines[0].startswith("Google Colab (hosted): enable. ")
     assert lines[1].startswith("→ Runtime > Change runtime type")
     assert [line for line in lines if line.startswith("! ")]
+
+
+def test_the_idle_limit_is_told_with_how_sure_it_is(report):
+    """Beside the other limit, or alone; and where no figure is known, none is made up."""
+    idle = "it may end after 90 min without you at the page (medium confidence)."
+    assert f"left (low confidence); {idle}" in str(report("colab", ["Tesla T4"]))
+    assert "Session: it may end after 60 min without you at the page (low confidence)." in str(report("aistudio"))
+    assert "without you" not in str(report("kaggle", ["Tesla T4"]))
+    assert "Session:" not in str(report("script"))
+
+
+def test_a_process_that_may_have_no_more_threads_has_a_report(report, monkeypatch):
+    """Each question is told to be open, and why; nothing is raised."""
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", start)
+    told = str(report("script"))
+    assert "the platform (RuntimeError: can't start new thread)" in told
+    assert "the accelerators (RuntimeError: can't start new thread)" in told
+
+
+def test_a_part_that_ends_the_program_is_a_line_with_its_reason(report, monkeypatch):
+    """A package that calls sys.exit where it is looked at ends its own question, and is named."""
+    monkeypatch.setattr("colabkeep.session.check.facts.usable_cpus", lambda _: sys.exit("no licence"))
+    assert "the CPUs (SystemExit: no licence)" in str(report("script"))
 
 
 def test_equal_cards_are_counted(report):
@@ -123,10 +152,13 @@ def test_html_takes_nothing_from_the_machine_for_markup(report, world):
     assert "onerror=alert(1)" in page.text
 
 
-def test_text_cannot_steer_the_terminal(report):
-    """What a variable says is printed without its escape codes, and cannot begin a line of its own."""
-    made = report("script", [], environ={"COLABKEEP_PLATFORM": "\x1b[2Jx\r\nkeep"})
+def test_text_cannot_steer_the_terminal(world):
+    """A folder's name is printed without its escape codes, and cannot begin a line of its own."""
+    world.install(TORCH)
+    environment = world.start("script")
+    made = world.check(dataclasses.replace(environment, folder=environment.root / "\x1b[2Jx\r\nkeep"))
     assert "\x1b" not in str(made)
+    assert "\r" not in str(made)
     assert not any(line.startswith("keep") for line in str(made).splitlines())
 
 
@@ -143,6 +175,7 @@ def test_the_same_card_again_is_handed_in_by_name(report):
     ("torch", "behaves", "word", "advised"),
     [
         ("torch 2.10.0+cu128", "raise RuntimeError('CUDA error: no kernel image is available')", "switch", False),
+        ("torch 2.10.0+cu128", "raise RuntimeError('CUDA out of memory')", "switch", False),
         ("torch 2.10.0+cu128", "return 16.0", "keep", False),
         ("torch 2.12.0a0+cu130", "return 16.0", "keep", False),
         ("torch 2.12.0a0+cu130", "raise SystemExit", "switch", False),
@@ -164,6 +197,7 @@ class version: cuda, hip = "12.8", None
 class cuda:
     is_available = staticmethod(lambda: True)
     device_count = staticmethod(lambda: 1)
+    get_device_name = staticmethod(lambda _: "Tesla P100-PCIE-16GB")
 __version__ = {version!r}
 def ones(*_, **__): return _Number()
 """
@@ -174,6 +208,12 @@ def ones(*_, **__): return _Number()
     assert told.to_dict()["verdict"] == word
     assert told.checkup.facts.probe is not None
     assert any(line["code"] == "kernels-unknown" for line in told.to_dict()["advice"]) is advised
+
+
+def test_nothing_is_tried_unasked(report, monkeypatch):
+    """A second process that imports a framework takes a minute and memory, so it is never a surprise."""
+    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: pytest.fail("a trial"))
+    assert report("kaggle", ["Tesla P100-PCIE-16GB"]).to_dict()["verdict"] == "switch"
 
 
 def test_what_is_certain_is_not_tried(report, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,24 @@ def test_a_laptop_that_looks_like_a_service_is_a_laptop(world, tmp_path: Path):
     report = world.check(environment)
     assert (report.to_dict()["platform"]["name"], report.to_dict()["verdict"]) == ("script", "keep")
     assert "secret" not in f"{report} {report.to_json()}"
+
+
+@pytest.mark.parametrize(
+    ("platform", "installed", "loaded", "framework"),
+    [
+        ("colab", [CU128, PADDLE_13], [], "torch"),
+        ("colab", [CPU, PADDLE_13], [], "paddle"),
+        ("colab", [CU128, PADDLE_13], ["paddle"], "paddle"),
+        ("colab", [CPU, PADDLE_13], ["torch"], "torch"),
+        ("aistudio", [CU128, PADDLE_13], [], "paddle"),
+        ("aistudio", [CU128, "paddle 3.3.1"], [], "torch"),
+    ],
+)
+def test_the_framework_that_will_train_is_judged(world, platform, installed, loaded, framework):
+    """The one that the notebook has loaded; else one made for GPUs; else the platform's own."""
+    world.install(*installed)
+    environment = world.start(platform, [T4])
+    environment = dataclasses.replace(environment, modules=environment.modules | set(loaded))
+    facts = world.check(environment).checkup.facts
+    assert facts.build is not None
+    assert (facts.build.framework, len(facts.builds), facts.in_use) == (framework, 2, bool(loaded))

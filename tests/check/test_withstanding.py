@@ -17,6 +17,7 @@ from colabkeep.session.check.checkup import check_up
 from colabkeep.session.check.facts import PATIENCE, gather
 from colabkeep.session.clock import SystemClock
 from colabkeep.testing.clock import FakeClock
+from colabkeep.testing.hardware import FakeCard, fake_device_files
 from colabkeep.vocabulary.environment import Environment
 
 DEADLINE = 20.0  # seconds; four times the five that are promised, for a busy machine
@@ -55,24 +56,73 @@ def silent():
         os.close(os.open(path, os.O_RDWR))
 
 
+def judged(report):
+    told = report.to_dict()
+    return told["accelerators"], told["verdict"], told["advice"][0]["code"]
+
+
 @pytest.mark.parametrize(
-    "does",
-    ["garbage", "empty", "truncated", "always localised", "no driver", "mismatch", "fails", "lost", "endless"],
+    "does", ["garbage", "empty", "truncated", "always localised", "mismatch", "fails", "lost", "endless"]
 )
-def test_nonsense_of_the_driver_s_tool_is_no_card_and_no_error(world, in_time, does):
-    """No card is made up, and on a service that offers GPUs the way to get one is said."""
+def test_nonsense_of_the_driver_s_tool_is_no_card_and_not_none(world, in_time, does):
+    """No card is made up, and nobody is told that none is attached: it could not be told, and what to do is said."""
     world.install(TORCH)
     report = in_time(world.start("colab", ["Tesla T4"], does=does))
-    assert (report.to_dict()["accelerators"], report.to_dict()["verdict"]) == ([], "enable")
+    assert judged(report) == ([], "keep", "accelerator-not-told")
+    assert "nvidia-smi" in str(report) or "Restart the machine" in str(report)
+
+
+@pytest.mark.parametrize("does", ["no driver", "no library", "no devices"])
+def test_a_machine_without_a_driver_or_a_card_is_sent_to_enable_one(world, in_time, does):
+    """The tool is in the images of sessions without a GPU, too; there its complaint means what it says."""
+    world.install(TORCH)
+    environment = world.start("colab", ["Tesla T4"], does=does)
+    assert judged(in_time(environment)) == ([], "enable", "gpu-not-enabled")
+    fake_device_files(environment.root, "nvidia0")
+    assert judged(in_time(environment)) == ([], "keep", "accelerator-not-told"), "the kernel shows a card"
 
 
 @pytest.mark.parametrize("does", ["hangs", "ignores SIGTERM", "hangs with a child", "closes and hangs"])
 def test_a_driver_s_tool_that_hangs_is_given_up(world, in_time, does):
-    """The rest of the report is there all the same."""
+    """The rest of the report is there all the same, and a GPU that may be good is not called missing."""
     world.install(TORCH)
     report = in_time(world.start("kaggle", ["Tesla T4"], does=does))
-    assert report.to_dict()["accelerators"] == []
+    assert judged(report) == ([], "keep", "accelerator-not-told")
     assert report.to_dict()["storage"]["free_bytes"] > 0
+
+
+def test_a_driver_updated_under_way_asks_for_a_new_machine(world):
+    """The tool knows what is wrong, so the check says it, and the one thing that helps."""
+    world.install(TORCH)
+    report = world.check(world.start("colab", ["Tesla T4"], does="mismatch"))
+    assert "different versions" in report.checkup.verdict.reason
+    assert "Restart the machine" in report.checkup.verdict.action
+
+
+@pytest.mark.parametrize("value", ["", "-1", "NoDevFiles", "1", "7", "0,0", "all", "GPU-dead", "nan"])
+def test_a_gpu_that_a_variable_hides_is_not_called_missing(world, value):
+    """However the variable names no card: it is told as it is set, and nobody is sent to enable what is there."""
+    world.install(TORCH)
+    report = world.check(world.start("colab", ["Tesla T4"], environ={"CUDA_VISIBLE_DEVICES": value}))
+    assert judged(report) == ([], "keep", "gpus-hidden")
+    assert f"CUDA_VISIBLE_DEVICES={value!r}" in report.checkup.verdict.reason
+
+
+def test_nothing_is_hidden_where_there_is_nothing(world):
+    """A variable set on a machine without a GPU does not keep the way to get one from being said."""
+    world.install(TORCH)
+    report = world.check(world.start("colab", environ={"CUDA_VISIBLE_DEVICES": ""}))
+    assert judged(report) == ([], "enable", "gpu-not-enabled")
+
+
+def test_a_card_in_mig_mode_without_a_slice_is_named(world):
+    """It is there and cannot be used: the card and the command are said, instead of "no GPU"."""
+    world.install(TORCH)
+    bare = FakeCard(name="NVIDIA A100-SXM4-40GB", memory_mib=40960, capability=(8, 0), divisible=True)
+    report = world.check(world.start("script", [bare]))
+    assert judged(report) == ([], "unusable", "gpu-not-usable")
+    assert "NVIDIA A100-SXM4-40GB" in str(report)
+    assert "nvidia-smi mig -cgi" in str(report)
 
 
 def test_a_clock_that_never_answers_costs_only_the_session_s_time(world, in_time, silent):
@@ -104,6 +154,30 @@ def test_a_disk_that_never_says_how_full_it_is(world, in_time, monkeypatch):
     released.set()
     assert report.to_dict()["storage"]["url"].endswith("/kaggle/working/colabkeep-runs")
     assert report.to_dict()["storage"]["free_bytes"] is None
+
+
+@pytest.mark.parametrize("part", ["find_platform", "installed_build", "session_time", "_free_bytes", "usable_cpus"])
+def test_one_part_that_hangs_takes_nothing_else_with_it(world, monkeypatch, part):
+    """Whatever hangs, the card is told, and all that does not depend on what hangs."""
+    world.install(TORCH)
+    environment = world.start("kaggle", ["Tesla T4"])
+    released = threading.Event()
+    monkeypatch.setattr(f"colabkeep.session.check.facts.{part}", lambda *_, **__: released.wait())
+    facts = gather(environment, SystemClock(), patience=PATIENCE / 2)
+    released.set()
+    assert facts.devices is not None
+    assert [one.accelerator.name for one in facts.devices] == ["Tesla T4"]
+    known = {
+        "find_platform": facts.home is not None,
+        "installed_build": facts.build is not None,
+        "session_time": facts.session is not None,
+        "_free_bytes": facts.free_bytes is not None,
+        "usable_cpus": facts.cpus is not None,
+    }
+    assert [name for name, told in known.items() if not told] == (
+        ["find_platform", "session_time", "_free_bytes"] if part == "find_platform" else [part]
+    )
+    assert all("no answer in time" in line for line in facts.untold)
 
 
 def test_everything_hanging_at_once_is_still_one_deadline(world, in_time, silent):

@@ -411,7 +411,7 @@ def test_strides_that_were_made_up_are_refused(stride):
         (["show", "nope", "--storage", "{trained}"], 3, "CheckpointNotFound"),
         (["verify", "nope", "--storage", "{trained}"], 3, "CheckpointNotFound"),
         (["export", "nope", "{tmp}/out", "--storage", "{trained}"], 3, "CheckpointNotFound"),
-        (["list", "--storage", "ftp://x"], 2, "UsageError"),
+        (["list", "--storage", "nosuch://x"], 2, "UsageError"),
         (["list", "--storage", ""], 2, "UsageError"),
         (["export", "first", "{tmp}/bad name", "--storage", "{trained}"], 2, "UsageError"),
         (["list", "--storage", "{tmp}/file/below"], 4, "StoreError"),

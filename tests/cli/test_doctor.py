@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from colabkeep.hardware.base import Build
+from colabkeep.hardware.probe import ProbeResult
+from colabkeep.session.check import facts
 from colabkeep.testing.nvidia import fake_nvidia_smi
 from colabkeep.testing.platforms import fake_colab
 from colabkeep.vocabulary.environment import Environment
@@ -47,6 +50,23 @@ def test_doctor_takes_what_earlier_sessions_got(colabkeep_cli, k80):
     assert "stop trying" in told["advice"][0]["text"]
 
 
+def test_doctor_tries_the_card_only_if_asked(colabkeep_cli, k80, monkeypatch):
+    """`--probe` starts the trial, nothing else does."""
+    tried = []
+
+    def probe(framework, *, timeout):
+        tried.append((framework, timeout > 0))
+        return ProbeResult(works=False, detail="No.")
+
+    torch = Build(framework="torch", version="2.10.0+cu128", cuda="12.8", architectures=(), known_from="table")
+    monkeypatch.setattr(facts, "probe", probe)
+    monkeypatch.setattr(facts, "installed_build", lambda name: torch if name == "torch" else None)
+    assert colabkeep_cli("doctor").status == 0
+    assert tried == []
+    assert colabkeep_cli("doctor", "--probe").status == 0
+    assert tried == [("torch", True)]
+
+
 def test_doctor_is_told_of_by_the_help(capsys, colabkeep_cli):
     """With its options."""
     with pytest.raises(SystemExit):
@@ -62,3 +82,14 @@ def test_doctor_is_light_and_whole_in_a_process_of_its_own(process):
     told = json.loads(said.out, parse_constant=pytest.fail)
     assert told["verdict"] in ("keep", "reconnect", "switch", "enable", "unusable")
     assert told["storage"]["free_bytes"] > 0
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_doctor_is_read_where_the_terminal_knows_no_arrows(process, monkeypatch, encoding):
+    """A pipe or a locale without UTF-8 loses the signs that it does not have, and nothing else."""
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    monkeypatch.setenv("COLABKEEP_PLATFORM", "kaggle")
+    said = process("doctor")
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith("Kaggle (interactive)")
+    assert "Settings ? Accelerator" in said.out

@@ -61,6 +61,8 @@ WRITERS = {
     "stores/_locks.py",
     "stores/mounted/drafts.py",  # files on a mounted Drive
     "stores/mounted/places.py",  # and their folders
+    "stores/kaggle/child.py",  # kagglehub takes a whole folder only: one of hard links, in a process of its own
+    "stores/kaggle/hub.py",  # the pipe to that process
     "faces/demo.py",  # its temporary folder
     "faces/cli.py",  # the null device, when whoever read the output went away
 }

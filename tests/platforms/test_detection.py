@@ -58,7 +58,7 @@ def test_kaggle_needs_its_run_type_or_its_folder_and_a_variable_of_the_service(t
         assert (find_platform(kaggle.environment).name == "kaggle") is (expected == "kaggle")
 
 
-@pytest.mark.parametrize("sign", ["hostname", "prefix", "variables", "webide", "folders"])
+@pytest.mark.parametrize("sign", ["hostname", "prefix", "variables", "webide"])
 def test_aistudio_is_known_by_its_folder_and_any_one_sign(tmp_path, sign):
     """No marker is official, so each that users have shown is enough beside the folder."""
     with fake_aistudio(tmp_path, signs=[sign]) as studio:
@@ -66,8 +66,9 @@ def test_aistudio_is_known_by_its_folder_and_any_one_sign(tmp_path, sign):
 
 
 def test_a_home_folder_of_that_name_makes_no_aistudio(tmp_path):
-    """A user called aistudio, with the token and the settings of aistudio-sdk, on a laptop."""
-    with fake_aistudio(tmp_path, signs=[]) as studio:
+    """A user called aistudio, with ~/work, ~/data, the token and the settings of aistudio-sdk, on a laptop."""
+    with fake_aistudio(tmp_path, signs=["folders"]) as studio:
+        assert (studio.work.is_dir(), studio.data.is_dir()) == (True, True)
         studio.environ |= {"STUDIO_GIT_HOST": "git.aistudio.baidu.com", "STUDIO_CDN_HOST": "cdn"}
         assert found(replace(studio.environment, shell="")) == ("script", "process")
         assert found(studio.environment) == ("jupyter", "notebook")

@@ -51,14 +51,14 @@ def test_on_aistudio_the_card_is_chosen_at_the_start(tmp_path):
     menus = AIStudioPlatform().menus(laptop(tmp_path))
     assert (menus.reconnect, menus.draws) == (None, False)
     assert "启动环境" in menus.enable
+    assert "A800 with 80 GB" in menus.offered
     limits = AIStudioPlatform().limits(laptop(tmp_path))
     assert (limits.max_seconds, limits.idle_seconds, limits.confidence) == (None, 3600.0, "low")
 
 
 def test_an_aistudio_that_was_not_recognised_still_uses_its_work_folder(tmp_path):
     """The current folder would be reset; the folder below it that is kept is taken, and that is told."""
-    with fake_aistudio(tmp_path, signs=[]) as studio:
-        studio.work.mkdir()
+    with fake_aistudio(tmp_path, signs=["folders"]) as studio:
         platform = find_platform(studio.environment)
         home = platform.home(studio.environment)
         assert platform.name == "jupyter"

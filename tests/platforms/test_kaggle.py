@@ -139,6 +139,20 @@ def test_a_large_data_set_beside_it_hides_no_output(tmp_path):
         assert len(earlier_runs(kaggle.environment)) == 1
 
 
+@pytest.mark.parametrize("crowded", ["colabkeep-runs/r", "colabkeep-runs", "."])
+def test_no_run_is_lost_among_thousands_of_files(tmp_path, crowded):
+    """A training that wrote its samples beside its checkpoints: the disk lists them in no order, and the run counts."""
+    output = tmp_path / "output"
+    make_run(output / "colabkeep-runs")
+    for number in range(5000):
+        (output / crowded / f"sample {number}.png").touch()
+    for number in range(300):
+        (output / crowded / f"class {number}").mkdir()
+    with fake_kaggle(tmp_path / "world", inputs={"me/run": output}) as kaggle:
+        top = kaggle.root / "kaggle" / "input"
+        assert earlier_runs(kaggle.environment) == (str(top / "me" / "run" / "colabkeep-runs"),)
+
+
 def test_the_search_ends_whatever_is_attached(tmp_path):
     """A tree that is deep and wide is given up on, and the depth is bounded too."""
     deep = tmp_path / "data"

@@ -9,6 +9,7 @@ import pytest
 
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.lifetime import session_time
+from colabkeep.testing.platforms.colab import fake_colab
 from colabkeep.testing.platforms.contract import laptop
 from colabkeep.testing.platforms.machines import write
 from colabkeep.vocabulary.environment import Environment
@@ -59,6 +60,11 @@ def told(here, now=NOW, **words):
         ({"uptime": 2 * HOUR}, 2 * HOUR, "low"),
         ({"booted": NOW - 2 * HOUR}, 2 * HOUR, "low"),
         ({"booted": NOW - DAYS, "first": DAYS - 2 * HOUR}, 2 * HOUR, "medium"),
+        # a host that has been up longer than a session lasts, not longer than some do: the container is younger
+        ({"uptime": 13 * HOUR, "own": 13 * HOUR - 600}, 600.0, "low"),
+        ({"uptime": 12 * HOUR, "own": 12 * HOUR - 600}, 600.0, "low"),
+        ({"uptime": 20 * HOUR, "first": 0, "own": 18 * HOUR}, 2 * HOUR, "low"),
+        ({"uptime": 13 * HOUR, "first": 11 * HOUR, "own": 0}, 2 * HOUR, "medium"),
         # nothing that can be believed
         ({}, None, "low"),
         ({"uptime": DAYS}, None, "low"),
@@ -72,7 +78,7 @@ def told(here, now=NOW, **words):
     ids=str,
 )
 def test_the_time_used_is_what_the_machine_can_be_believed(tmp_path, facts, used, confidence):
-    """Ages of more than 26 hours or less than nothing belong to another machine or to a clock that was set."""
+    """Ages above the service's limit, or less than nothing, belong to another machine or to a clock that was set."""
     here = machine(tmp_path, **facts)
     left = 12 * HOUR if used is None else 12 * HOUR - used
     assert told(here) == (used, pytest.approx(left), confidence)
@@ -138,3 +144,18 @@ def test_this_very_machine_has_a_time():
     here = Environment.here()
     used = session_time(find_platform(here, "script"), here, time.time()).used_seconds
     assert used is None or used >= 0.0
+
+
+def test_a_users_own_limit_makes_no_machine_unbelievable(tmp_path):
+    """Whoever says "12 h" on a machine that is 20 hours old is over it: that is not put down to another machine."""
+    here = machine(tmp_path, uptime=20 * HOUR, first=0, own=19 * HOUR)
+    assert told(here, limit=12 * HOUR) == (20 * HOUR, 0.0, "medium")
+
+
+def test_the_idle_limit_is_told_apart_from_the_other(tmp_path):
+    """Colab's 90 minutes are less sure than its 12 hours; where nobody published a figure, none is told."""
+    with fake_colab(tmp_path) as colab:
+        answer = session_time(find_platform(colab.environment), colab.environment, NOW)
+    assert (answer.idle_seconds, answer.idle_confidence) == (1.5 * HOUR, "medium")
+    here = machine(tmp_path / "kaggle")
+    assert session_time(find_platform(here), here, NOW).idle_seconds is None

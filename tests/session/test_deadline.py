@@ -17,6 +17,7 @@ from colabkeep.stores import open_store
 from colabkeep.stores.base import Receipt, Source, Store
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.platforms import fake_kaggle
+from colabkeep.testing.platforms.machines import write
 from colabkeep.testing.training import hard_training
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import UsageError
@@ -153,6 +154,18 @@ def test_a_kaggle_batch_run_ends_an_hour_before_its_twelve(tmp_path: Path) -> No
     assert found.reserve == pytest.approx(HOUR)
     assert found.at <= 12 * HOUR
     assert "max_time" in found.text
+
+
+def test_a_batch_run_on_a_host_that_is_up_for_long_still_ends_cleanly(tmp_path: Path) -> None:
+    """The container's uptime is its host's, 13 hours: this process is ten minutes old, and that is what counts."""
+    here = batch(tmp_path)
+    started = int((13 * HOUR - 600) * 100)
+    write(here.root, "/proc/uptime", "46800.00 1.00\n")
+    write(here.root, "/proc/self/stat", f"5 (python) S {'0 ' * 18}{started} 0\n")
+    found = find_deadline(here, FakeClock())
+    assert found is not None
+    assert found.ends
+    assert found.at == pytest.approx(12 * HOUR - 600)
 
 
 def test_who_says_when_training_ends_is_not_overruled(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-import colabkeep
 from colabkeep._engine.repository import Repository
+from colabkeep.faces.cli import main
+from colabkeep.faces.lines import Lines
 from colabkeep.session.durability import durability_of, last_word
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
@@ -24,7 +25,7 @@ from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.errors import StoreUnavailable
-from colabkeep.vocabulary.events import DurabilityTold, Event, StepDone
+from colabkeep.vocabulary.events import CheckpointSetAside, DurabilityTold, Event, Restored, StepDone
 
 AWAY = StoreUnavailable(problem="The drive is away.", remedy="Mount it again.")
 LONG = 30.0  # seconds
@@ -80,7 +81,7 @@ def settled(run: Run, store: TieredStore) -> Durability:
 
 
 def test_a_run_says_at_any_moment_what_would_be_lost(tmp_path: Path) -> None:
-    """Nothing is safe at first; then back to the step of what the drive has confirmed, and a second more each second."""
+    """Nothing is safe at first; then back to what the drive has confirmed, and a second more each second."""
     drive, clock = Drive(), FakeClock()
     store = TieredStore(DirectoryStore(tmp_path), drive, pauses=(0.001, 0.002))
     with opened(store, clock) as run:
@@ -156,15 +157,11 @@ def test_memory_is_never_called_safe(kit: SimpleNamespace) -> None:
     assert "goes with it" in figures[-1].sentence
 
 
-def test_the_display_says_it_once_and_again_when_it_is_much(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_display_says_it_once_and_again_when_it_is_much(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A drive that is away for hours: said when half an hour is at stake, and when that has doubled."""
     drive, clock = Drive(), FakeClock()
     drive.away = True
     store = TieredStore(DirectoryStore(tmp_path), drive, pauses=(0.001, 0.002))
-    from colabkeep.faces.lines import Lines
-
     with opened(store, clock, observers=(Lines(clock),)) as run:
         for _ in run.epochs(1):
             for _batch in run.batches(list(range(12))):
@@ -181,10 +178,10 @@ def test_the_display_says_it_once_and_again_when_it_is_much(
 # -- of a run that this process does not train ---------------------------------------------------------
 
 
-def test_show_tells_what_would_be_lost(tmp_path: Path, kit: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_tells_what_would_be_lost(
+    tmp_path: Path, kit: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In words and in JSON, with the rung of the checkpoints that were asked about."""
-    from colabkeep.faces.cli import main
-
     kit.fit(tmp_path / "front", storage=f"{tmp_path}/front + {tmp_path}/behind", max_steps=5)
     capsys.readouterr()
     for storage, rung in ((f"{tmp_path}/front + {tmp_path}/behind", "sent"), (f"{tmp_path}/behind", "local")):
@@ -233,12 +230,13 @@ def test_a_run_without_a_diary_is_judged_by_its_checkpoints(tmp_path: Path, kit:
 
 def test_a_checkpoint_with_a_lost_blob_is_not_counted(tmp_path: Path, kit: SimpleNamespace) -> None:
     """Nobody could go on from it."""
-    kit.fit(tmp_path, max_steps=5, save_every="2 steps")
+    kit.fit(tmp_path, max_steps=3)
+    kit.fit(tmp_path, max_steps=5)
     repository = Repository(DirectoryStore(tmp_path), "r")
-    newest = max(repository.manifests(repository.ids()), key=lambda manifest: manifest.order)
+    newest = repository.manifest(max(repository.ids()))
     older = {blob.file for m in repository.manifests(repository.ids() - {newest.id}) for blob in m.blobs}
     (tmp_path / "r/blobs" / next(b.file for b in newest.blobs if b.file not in older)).unlink()
-    assert durability_of(Repository(DirectoryStore(tmp_path), "r")).step == 4
+    assert durability_of(Repository(DirectoryStore(tmp_path), "r")).step == 3
 
 
 def test_a_run_without_a_checkpoint_loses_all(tmp_path: Path) -> None:
@@ -251,15 +249,29 @@ def test_a_run_without_a_checkpoint_loses_all(tmp_path: Path) -> None:
 
 
 def test_two_sides_that_disagree_go_on_from_the_newest_good_one(tmp_path: Path, kit: SimpleNamespace) -> None:
-    """The newest lies in front, damaged there; the same one behind is whole: that is what training goes on from.
-    With the one behind gone too, it is the older one, and it is said which was walked past."""
-    pair = (tmp_path / "front", tmp_path / "behind")
-    kit.fit(tmp_path, storage=pair, max_steps=5, save_every="2 steps")
+    """The newest is damaged in front and whole behind: that is gone on from. Damaged there too, it is the older one,
+    and it is said what was walked past. A newer one that is behind only, of another machine, is the one."""
+    pair = tmp_path / "front", tmp_path / "behind"
+    for steps in (3, 5):
+        kit.fit(tmp_path, storage=pair, max_steps=steps)
+    events: list[Event] = []
+
+    def resumed(**words: Any) -> int:
+        events.clear()
+        kit.fit(tmp_path, callbacks=[events.append], **words)
+        return next(event.progress.step for event in events if isinstance(event, Restored))
+
     (name,) = [path.name for path in (pair[0] / "r/checkpoints").glob("000000000005-*")]
-    for side, resumed in ((pair[0], 5), (pair[1], 4)):
-        path = side / "r/checkpoints" / name
-        path.write_bytes(path.read_bytes()[:-1])
-        with colabkeep.Run("r", model=kit.cell(tmp_path)["model"], storage=pair, progress=False) as probe:
-            assert probe is not None
-        break_here = resumed
-        assert break_here in (4, 5)
+    damage(pair[0] / "r/checkpoints" / name)
+    assert resumed(storage=pair, max_steps=5) == 5
+    damage(pair[1] / "r/checkpoints" / name)
+    assert resumed(storage=pair, max_steps=4) == 3
+    assert [event.checkpoint for event in events if isinstance(event, CheckpointSetAside)] == [
+        name.removesuffix(".json")
+    ]
+    assert resumed(storage=(tmp_path / "another", pair[1]), max_steps=8) == 4
+    assert resumed(storage=pair, max_steps=8) == 8
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from colabkeep.frameworks.common.randomness import Stream
@@ -18,9 +18,17 @@ class StreamMarks:
     def __init__(self, streams: Sequence[Stream]) -> None:
         self._streams = [stream for stream in streams if stream.here]
         self._states: list[Any] = [None] * len(self._streams)
+        self._known: list[tuple[Callable[[], object], object]] = [(object, None)]  # the first mark reads
 
     def mark(self) -> None:
+        for glance, seen in self._known:
+            if glance() != seen:
+                self._read()
+                return
+
+    def _read(self) -> None:
         self._states = [stream.read() for stream in self._streams]
+        self._known = [(glance, glance()) for stream in self._streams for glance in stream.glances]
 
     def rewind(self) -> None:
         for stream, state in zip(self._streams, self._states, strict=True):

@@ -20,7 +20,7 @@ DRIVE_POINT = "/content/drive"
 _TYPE = "fuse.drive"  # in the mount table; drive.py of googlecolab/colabtools looks for it as well (2026-04)
 _SPELLINGS = ("MyDrive", "My Drive")  # both exist; the one without a blank is preferred
 _PATIENCE = 2.0  # seconds; a look at a mount whose program hangs would never come back
-_GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN, errno.ENOENT)
+_GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN)
 _OCTAL = re.compile(r"\\([0-7]{3})")  # how the mount table writes blanks
 
 
@@ -39,6 +39,11 @@ class Drive:
         """Has the program behind the mount ended ("transport endpoint is not connected")? Then mounting again
         cannot kill an upload: there is none."""
         return self.trouble is not None and self.trouble.errno in _GONE
+
+    @property
+    def empty(self) -> bool:
+        """Does its program answer that the user's folder is not there, as it does until it has read that folder?"""
+        return self.trouble is not None and self.trouble.errno == errno.ENOENT
 
 
 def find_drive(environment: Environment) -> Drive | None:

@@ -24,6 +24,7 @@ from importlib import import_module
 from typing import Any
 
 from colabkeep.platforms._front import front_end
+from colabkeep.platforms.colab.deadline import TooLate, deadline
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["colab_module", "why_unreachable"]
@@ -41,13 +42,17 @@ def why_unreachable(environment: Environment) -> str | None:
     return None
 
 
-def colab_module(name: str) -> Any:
-    """The module `google.colab.<name>`.
+def colab_module(name: str, seconds: float) -> Any:
+    """The module `google.colab.<name>`, imported within `seconds`. Main thread only.
 
     Raises:
-        ImportError: whatever it was that kept it from being imported.
+        ImportError: whatever it was that kept it from being imported, an import that does not end and one that ends
+            the program included: so nobody looks for the fault at the page, or at the user.
     """
     try:
-        return import_module(f"google.colab.{name}")
-    except Exception as error:
+        with deadline(seconds):
+            return import_module(f"google.colab.{name}")
+    except TooLate:
+        raise ImportError(f"google.colab.{name}: its import did not end within {seconds:g} s") from None
+    except (Exception, SystemExit) as error:
         raise ImportError(f"google.colab.{name}: {type(error).__name__}: {error}") from error

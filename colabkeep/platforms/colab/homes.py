@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from colabkeep.platforms._front import front_end
 from colabkeep.platforms.base import Home
 from colabkeep.platforms.colab.drive import Drive, find_drive, is_only_a_folder
@@ -54,7 +56,7 @@ def find_home(environment: Environment, kind: str) -> Home:
 def _on_drive(environment: Environment, drive: Drive, mine: str) -> Home:
     folder = str(environment.path(f"{mine}/colabkeep"))
     return Home(
-        storage=f"{environment.path(_LOCAL)} + {folder}",
+        storage=f"{environment.path(_LOCAL)} + mounted://{quote(folder)}",
         folder=folder,
         persists=True if drive.listed else None,
         reason=f"Google Drive is mounted at {drive.point}: checkpoints are written to this machine's disk, "

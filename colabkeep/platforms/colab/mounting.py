@@ -2,8 +2,9 @@
 
 `google.colab.drive.mount` (googlecolab/colabtools `drive.py`, 2026-04) asks the browser before it looks whether Drive
 is mounted, and where it finds nothing at its mount point it kills the program behind every mount, uploads included.
-So the mount table is read first, a healthy mount is left alone wherever it is, and a dead one is mounted again in its
-own place by a plain call, which clears it away; `force_remount` is never needed.
+So the mount table is read first, a healthy mount is left alone wherever it is, one that shows no files yet is given a
+moment, and a dead one is mounted again in its own place by a plain call, which clears it away; `force_remount` is never
+needed.
 
 The deadline. `timeout_ms` bounds the wait for the user's answer; a missing answer is no error there: it goes on and
 starts Drive without credentials, for up to 30 seconds more than `timeout_ms` at each step. So the call gets part of
@@ -14,6 +15,7 @@ then may still come up: the mount table is read again, and a mount that is there
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 
 from colabkeep.platforms.colab.deadline import TooLate, deadline
@@ -26,6 +28,7 @@ from colabkeep.vocabulary.errors import MountError
 __all__ = ["mount_drive"]
 
 _SHORTEST, _LONGEST = 2.0, 3600.0  # seconds; below 1000 ms Colab's own timeout becomes none at all
+_TO_SHOW, _PAUSE = 5.0, 0.25  # seconds at most until a Drive that is mounted shows the user's files; between two looks
 _TO_START = 30.0  # seconds at most of the whole, kept back for Drive to start once the user has answered
 
 
@@ -35,7 +38,7 @@ def mount_drive(environment: Environment, timeout: float) -> None:
     Raises:
         MountError: it is not.
     """
-    drive = find_drive(environment)
+    drive = _settled(environment, timeout)
     if _works(drive):
         return
     if drive is not None and not drive.gone:
@@ -60,6 +63,17 @@ def mount_drive(environment: Environment, timeout: float) -> None:
         )
 
 
+def _settled(environment: Environment, timeout: float) -> Drive | None:
+    """The mounted Drive; one that has just been mounted, and shows no files yet, is waited for."""
+    drive = find_drive(environment)
+    for _ in range(int(max(0.0, min(_TO_SHOW, timeout)) / _PAUSE)):  # in this order, nan becomes the longest
+        if drive is None or not drive.empty:
+            break
+        time.sleep(_PAUSE)
+        drive = find_drive(environment)
+    return drive
+
+
 def _works(drive: Drive | None) -> bool:
     return drive is not None and drive.folder is not None
 
@@ -78,7 +92,7 @@ def _ask_colab(point: str, timeout: float) -> None:
     seconds = min(max(_SHORTEST, timeout), _LONGEST)  # in this order, nan becomes the shortest
     patience = seconds - min(_TO_START, seconds / 4)
     with deadline(seconds):
-        mount = colab_module("drive").mount
+        mount = colab_module("drive", seconds / 4).mount
         if _takes(mount, "timeout_ms"):
             mount(point, timeout_ms=int(1000 * patience))
         else:

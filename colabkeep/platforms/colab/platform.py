@@ -33,7 +33,7 @@ class ColabPlatform:
 
     def matches(self, environment: Environment) -> bool:
         product = environment.environ.get("VERTEX_PRODUCT")
-        if product is not None:  # Workbench, the sister product, is another platform
+        if product:  # Workbench, the sister product, is another platform
             return product == "COLAB_ENTERPRISE"
         image = any(environment.environ.get(tag) for tag in _TAGS) and environment.is_dir("/content")
         return image or environment.is_file(_HOSTED) or "google.colab" in environment.shell

@@ -30,9 +30,10 @@ def find_secret(environment: Environment, name: str, timeout: float) -> str:
 def _ask_page(environment: Environment, name: str, timeout: float) -> str:
     if (why := why_unreachable(environment)) is not None:
         raise SecretError(problem=f"The secret {name!r} cannot be asked for here: {why}.", remedy=_by_variable(name))
+    seconds = min(max(_SHORTEST, timeout), _LONGEST)  # in this order, nan becomes the shortest
     try:
-        with deadline(min(max(_SHORTEST, timeout), _LONGEST)):
-            value = colab_module("userdata").get(name)
+        with deadline(seconds):
+            value = colab_module("userdata", seconds / 2).get(name)
     except (Exception, TooLate) as error:  # noqa: BLE001 - raised anew, without its text, which might show the value
         raise _refusal(name, error) from None
     if not isinstance(value, str) or not value:

@@ -11,6 +11,7 @@ _HOUR = 3600.0
 _HOSTED_LIMITS = SessionLimits(
     max_seconds=12 * _HOUR,
     idle_seconds=90 * 60.0,
+    idle_confidence="medium",
     source="Colab's FAQ: 12 hours at most, often less, up to 24 with Pro+; about 90 minutes idle is what the "
     "documentation of googlecolab/google-colab-cli says (2026-07)",
     confidence="high",
@@ -18,6 +19,7 @@ _HOSTED_LIMITS = SessionLimits(
 _ENTERPRISE_LIMITS = SessionLimits(
     max_seconds=18 * _HOUR,
     idle_seconds=180 * 60.0,
+    idle_confidence="medium",
     source="Google Cloud's documentation of Colab Enterprise: a default runtime is deleted 18 hours after it was made, "
     "and stops after 180 idle minutes; runtimes of other templates differ",
     confidence="medium",

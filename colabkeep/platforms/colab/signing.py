@@ -26,8 +26,10 @@ def sign_in_user(environment: Environment, *, timeout: float = 120.0) -> None:
         )
     try:
         # By itself it waits for ever where no page answers (googlecolab/colabtools, auth.py, 2026-04).
-        with deadline(min(max(_SHORTEST, timeout), _LONGEST)):
-            colab_module("auth").authenticate_user()
+        seconds = min(max(_SHORTEST, timeout), _LONGEST)
+        auth = colab_module("auth", seconds)
+        with deadline(seconds):
+            auth.authenticate_user()
     except TooLate:
         failure = PlatformError(
             problem=f"The notebook's page did not answer within {timeout:.0f} seconds when it was asked to sign in.",

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from itertools import islice
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from colabkeep.platforms.local import FOLDER
 from colabkeep.vocabulary.environment import Environment
@@ -21,44 +22,51 @@ _INPUT = "/kaggle/input"
 # Bounds for the datasets that are attached as well: with a million files they must not hold up the start.
 _DEEPEST = 8  # folders below the input folder
 _MOST_FOLDERS = 1000
-_MOST_ENTRIES = 1000  # of one folder; ours have one for each run
+_MOST_ENTRIES = 1000  # of one folder, in the order of the disk, which is none
 _MOST_BRANCHES = 100  # folders of one folder that are searched
 
 
 def earlier_runs(environment: Environment) -> tuple[str, ...]:
     """The folders below the input folder that contain runs, each a folder with a `run.json` and `checkpoints`.
 
-    Links are not followed, and what cannot be read is passed over. The search is bounded: near the top, and in
-    folders of our own name, nothing is missed.
+    Links are not followed, and what cannot be read is passed over. The search is bounded, so of a folder with very many
+    entries some are left out; but our own names are looked for by name, and in a folder of our own nothing is left out.
     """
-    top = environment.path(_INPUT)
-    found, queue = set(), deque([(top, 0)])
+    found, queue = set(), deque([(environment.path(_INPUT), 0)])
     for _ in range(_MOST_FOLDERS):
         if not queue:
             break
         folder, depth = queue.popleft()
-        names, files = _entries(folder)
-        if "run.json" in files and "checkpoints" in names:
-            if depth > 0:
-                found.add(str(folder.parent))
+        if depth > 0 and _is_run(folder):
+            found.add(str(folder.parent))
             continue  # what a run holds is known
-        if depth < _DEEPEST:
-            ours = [(folder / name, depth + 1) for name in names if name == FOLDER]
-            queue.extendleft(ours)
-            queue.extend((folder / name, depth + 1) for name in names[:_MOST_BRANCHES] if name != FOLDER)
+        if depth == _DEEPEST:
+            continue
+        if S_ISDIR(_mode(folder / FOLDER)):
+            queue.appendleft((folder / FOLDER, depth + 1))
+        names = _folders(folder, None if folder.name == FOLDER else _MOST_ENTRIES)
+        if folder.name == FOLDER and any(_is_run(folder / name) for name in names):
+            found.add(str(folder))
+        queue.extend((folder / name, depth + 1) for name in names[:_MOST_BRANCHES] if name != FOLDER)
     return tuple(sorted(found))
 
 
-def _entries(folder: Path) -> tuple[list[str], set[str]]:
-    """The names of the folders and of the files in a folder, links left out; the first ones, if there are many."""
-    names, files = [], set()
+def _is_run(folder: Path) -> bool:
+    return S_ISREG(_mode(folder / "run.json")) and S_ISDIR(_mode(folder / "checkpoints"))
+
+
+def _mode(place: Path) -> int:
+    """Of the place itself, should it be a link; 0, which is of no kind, where it cannot be looked at."""
+    try:
+        return place.lstat().st_mode
+    except OSError:
+        return 0
+
+
+def _folders(folder: Path, most: int | None) -> list[str]:
+    """The names of the folders in a folder, links left out; of the first `most` entries, if that is not None."""
     try:
         with os.scandir(folder) as entries:
-            for entry in islice(entries, _MOST_ENTRIES):
-                if entry.is_dir(follow_symlinks=False):
-                    names.append(entry.name)
-                elif entry.is_file(follow_symlinks=False):
-                    files.add(entry.name)
+            return sorted(entry.name for entry in islice(entries, most) if entry.is_dir(follow_symlinks=False))
     except OSError:
-        return [], set()
-    return sorted(names), files
+        return []

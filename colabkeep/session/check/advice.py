@@ -42,7 +42,7 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
                 code="bf16-emulated",
                 text="Do not believe torch.cuda.is_bf16_supported(): bf16 is emulated on this card, and slow.",
             )
-    if gpu.supported is None and facts.build is not None:
+    if gpu.supported is None and gpu.works is None and facts.build is not None:
         yield Advice(
             code="kernels-unknown",
             text=(
@@ -61,12 +61,13 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
             ),
             warns=True,
         )
-    if len(gpus) > 1 and gpu.supported is not False:
+    usable = [number for number, one in enumerate(gpus) if _can_compute(one) and not _is_slice(one)]
+    if len(usable) > 1:
         yield Advice(
             code="second-gpu-idle",
             text=(
-                f"{len(gpus)} GPUs, and a training here uses one of them. Put a second experiment on the next: "
-                'model.to("cuda:1"), another run_name, another process.'
+                f"{len(usable)} GPUs, and a training here uses one of them. Put a second experiment on the next: "
+                f'model.to("cuda:{usable[1]}"), another run_name, another process.'
             ),
             warns=True,
         )
@@ -80,8 +81,17 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
                 f"{_gib(used)}{total} of the GPU's memory are in use {whose}. Shut down other notebooks on this "
                 "machine if training runs out of memory."
             ),
-            warns=True,
+            warns=not facts.in_use,  # what a cell allocated before is no news
         )
+
+
+def _can_compute(gpu: Device) -> bool:
+    return gpu.supported is not False and gpu.works is not False
+
+
+def _is_slice(gpu: Device) -> bool:
+    """Is it part of a card? A process sees one of these only, so there is no next."""
+    return " MIG " in f" {gpu.accelerator.name} "
 
 
 def _tried(facts: Facts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from colabkeep.session.check.advice import Advice, advise
 from colabkeep.session.check.facts import Facts, gather, prove
@@ -12,7 +12,7 @@ from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import BadAccelerator
 
-__all__ = ["Checkup", "check_up", "refuse_bad"]
+__all__ = ["Checkup", "check_up", "judge_again", "refuse_bad"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,12 @@ def check_up(environment: Environment, clock: Clock, *, probe: bool = False, pre
     facts = gather(environment, clock, previous=previous)
     if probe:
         facts = prove(facts)
-    return Checkup(facts=facts, verdict=judge(facts), advice=advise(facts))
+    return _checkup(facts)
+
+
+def judge_again(checkup: Checkup, previous: Sequence[str]) -> Checkup:
+    """The same machine, which is not asked again, in the light of the cards that came before."""
+    return _checkup(replace(checkup.facts, previous=tuple(previous)))
 
 
 def refuse_bad(verdict: Verdict) -> None:
@@ -47,3 +52,7 @@ def refuse_bad(verdict: Verdict) -> None:
             problem=f"Nothing was trained, because of the accelerator ({verdict.word}). {verdict.reason}",
             remedy=f'{verdict.action} To train on it all the same: on_bad_gpu="advise".',
         )
+
+
+def _checkup(facts: Facts) -> Checkup:
+    return Checkup(facts=facts, verdict=judge(facts), advice=advise(facts))

@@ -25,13 +25,17 @@ class Errand(Generic[T]):
         self._work = work
         self._over = threading.Event()
         self._answers: list[T] = []
-        self._error: Exception | None = None
-        threading.Thread(target=self._run, name="colabkeep-check", daemon=True).start()
+        self._error: BaseException | None = None
+        try:
+            threading.Thread(target=self._run, name="colabkeep-check", daemon=True).start()
+        except RuntimeError as error:  # this process may have no more threads
+            self._error = error
+            self._over.set()
 
     def _run(self) -> None:
         try:
             self._answers.append(self._work())
-        except Exception as error:  # noqa: BLE001  # any failure of a part becomes a line of the report
+        except BaseException as error:  # noqa: BLE001  # a line of the report, also where a package ends the program
             self._error = error
         finally:
             self._over.set()
@@ -46,17 +50,23 @@ class Errand(Generic[T]):
 
 
 class Errands:
-    """Asks at once, collects until `patience` seconds have passed since this was made. `untold` has a line for
-    each question that has no answer."""
+    """Collects answers until `patience` seconds have passed since this was made. `untold` has a line for each question
+    that has no answer."""
 
     def __init__(self, clock: Clock, patience: float) -> None:
         self._clock = clock
-        self._end = clock.monotonic() + patience
+        self._patience = patience
+        self._begun = clock.monotonic()
         self.untold: list[str] = []
 
-    def collect(self, errand: Errand[T]) -> T | None:
-        """The answer; None where there is none, which is noted."""
-        answers, why = errand.answer(max(0.0, self._end - self._clock.monotonic()))
+    def collect(self, errand: Errand[T] | None, *, by: float = 1.0) -> T | None:
+        """The answer; None where there is none, which is noted. `by`: the share of the patience after which it is given
+        up, below 1 where other questions need the answer and some time of their own. A question that could not be asked
+        (None) has none, either, and the one it hung on is noted already."""
+        if errand is None:
+            return None
+        until = self._begun + by * self._patience
+        answers, why = errand.answer(max(0.0, until - self._clock.monotonic()))
         if not answers:
             self.untold.append(f"{errand.what} ({why})")
             return None

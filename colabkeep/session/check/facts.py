@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from colabkeep.hardware import find_accelerators
-from colabkeep.hardware.base import Accelerator, Build
+from colabkeep.hardware.base import Accelerator, Build, Hidden, Trouble
 from colabkeep.hardware.builds import installed_build
 from colabkeep.hardware.catalogue import Card, find_card
 from colabkeep.hardware.cpus import advised_workers, usable_cpus
 from colabkeep.hardware.probe import ProbeResult, probe
 from colabkeep.hardware.scores import Workload, score, tier
-from colabkeep.hardware.support import supports
+from colabkeep.hardware.support import is_made_for, supports
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import Home, Menus, Platform
 from colabkeep.platforms.lifetime import SessionTime, session_time
@@ -53,22 +53,23 @@ class Place:
 class Device:
     """An accelerator, and what it is worth here. `card`: its row of the catalogue. `tier`: "S" to "D", "unknown".
     `speeds`: relative to a T4 with mixed precision, by workload. `supported`: has the framework kernels for it
-    (None: not known)?"""
+    (None: not known)? `works`: what a trial on it proved (None: not tried)."""
 
     accelerator: Accelerator
     card: Card | None = None
     tier: str = "unknown"
     speeds: Mapping[Workload, float] = field(default_factory=dict)
     supported: bool | None = None
+    works: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that is known; None is what could not be told. `build`: the framework that will train, of all `builds`
     installed. `free_bytes`: at the home of checkpoints. `probe`: what a trial on the device said, where one was made.
-    `hidden`: CUDA_VISIBLE_DEVICES takes every GPU away. `in_use`: the framework is loaded in this process, so memory
-    in use may be its own. `previous`: cards of earlier sessions, the latest last. `untold`: what gave no answer, and
-    why."""
+    `hidden`: a variable takes every accelerator away. `trouble`: why `devices` could not be told. `in_use`: the
+    framework is loaded in this process, so memory in use may be its own. `previous`: cards of earlier sessions, the
+    latest last. `untold`: what gave no answer, and why."""
 
     place: Place = field(default_factory=Place)
     devices: tuple[Device, ...] | None = None
@@ -80,7 +81,8 @@ class Facts:
     cpus: int | None = None
     workers: int | None = None
     probe: ProbeResult | None = None
-    hidden: bool = False
+    hidden: Hidden | None = None
+    trouble: Trouble | None = None
     in_use: bool = False
     previous: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
@@ -98,26 +100,31 @@ def gather(
     cpus = Errand("the CPUs", lambda: usable_cpus(environment))
     workers = Errand("the loader workers", lambda: advised_workers(environment))
 
-    known, platform = errands.collect(place) or (Place(), None)
-    home, free, session = _on(platform, environment, clock, errands)
-    accelerators = errands.collect(found)
-    builds = tuple(build for errand in installed if (build := errands.collect(errand)) is not None)
+    known, platform = errands.collect(place, by=0.5) or (Place(), None)
+    at = session = free = worth = None
+    if platform is not None:
+        at = Errand("the storage", partial(platform.home, environment))
+        session = Errand("the session's time", partial(session_time, platform, environment, clock.time()))
+    accelerators = errands.collect(found, by=0.7)
+    builds = tuple(told for errand in installed if (told := errands.collect(errand, by=0.7)) is not None)
     build = _build_in_use(builds, environment, known.name)
-    devices = None
-    if accelerators is not None:
-        worth = Errand("the worth of the accelerators", lambda: tuple(device(one, build) for one in accelerators))
-        devices = errands.collect(worth)
+    if isinstance(accelerators, tuple):
+        worth = Errand("what the accelerators are worth", lambda: tuple(device(one, build) for one in accelerators))
+    home = errands.collect(at, by=0.8)
+    if home is not None:
+        free = Errand("the free space", partial(_free_bytes, home.folder))
     return Facts(
         place=known,
-        devices=devices,
+        devices=() if isinstance(accelerators, Hidden) else errands.collect(worth),
         builds=builds,
         build=build,
         home=home,
-        free_bytes=free,
-        session=session,
+        free_bytes=errands.collect(free),
+        session=errands.collect(session),
         cpus=errands.collect(cpus),
         workers=errands.collect(workers),
-        hidden=_hides_all(environment.environ.get("CUDA_VISIBLE_DEVICES")),
+        hidden=accelerators if isinstance(accelerators, Hidden) else None,
+        trouble=accelerators if isinstance(accelerators, Trouble) else None,
         in_use=build is not None and build.framework in environment.modules,
         previous=tuple(previous),
         untold=tuple(errands.untold),
@@ -140,9 +147,13 @@ def device(accelerator: Accelerator, build: Build | None) -> Device:
 
 
 def best_gpu(facts: Facts) -> Device | None:
-    """The GPU to train on: one that has kernels before one that has none, then the fastest, then the first."""
+    """The GPU to train on: one that works before one that cannot, then the fastest, then the first."""
+
+    def rank(one: Device) -> tuple[bool, bool, float]:
+        return one.supported is not False, one.works is not False, one.speeds.get(MAIN, 0.0)
+
     gpus = [one for one in facts.devices or () if one.accelerator.kind in _GPUS]
-    return max(gpus, key=lambda one: (one.supported is not False, one.speeds.get(MAIN, 0.0)), default=None)
+    return max(gpus, key=rank, default=None)
 
 
 def prove(facts: Facts, *, timeout: float = _PROBE_PATIENCE) -> Facts:
@@ -151,31 +162,52 @@ def prove(facts: Facts, *, timeout: float = _PROBE_PATIENCE) -> Facts:
     best = best_gpu(facts)
     if best is None or best.supported is True or facts.build is None or facts.devices is None:
         return facts
-    if best.supported is False and facts.build.cuda is None:
+    if is_made_for(facts.build, best.accelerator) is False:
         return facts  # a build without CUDA needs no trial
     result = probe(facts.build.framework, timeout=timeout)
-    if result.works is None:
-        return replace(facts, probe=result)
-    twin = replace(best, supported=result.works, tier=tier(best.card, usable=result.works))
-    devices = tuple(twin if one is best else one for one in facts.devices)
-    return replace(facts, devices=devices, probe=result)
+    proven = zip(facts.devices, _outcomes(facts.devices, best, result), strict=True)
+    return replace(facts, probe=result, devices=tuple(_tried(one, works, result) for one, works in proven))
+
+
+def _outcomes(devices: Sequence[Device], best: Device, result: ProbeResult) -> list[bool | None]:
+    """What the trial proved of each device: did it compute?
+
+    They are told apart by their names, for a framework may count them in another order than the driver does; those of
+    one name come in the same order. A trial that names none of them is about the best, or about all where it saw none;
+    where some computed before one failed, nobody can say which.
+    """
+    told = [(name, True) for name in result.computed]
+    if result.failed is not None and result.works is False:
+        told.append((result.failed, False))
+    if not {one.accelerator.name for one in devices} & {name for name, _ in told}:
+        meant = _GPUS if result.cause == "no-device" else ()
+        told_apart = result.works is not False or not result.computed
+        return [
+            result.works if told_apart and (one is best or one.accelerator.kind in meant) else None for one in devices
+        ]
+    outcomes: list[bool | None] = []
+    for one in devices:
+        outcome = next((each for each in told if each[0] == one.accelerator.name), None)
+        outcomes.append(None if outcome is None else outcome[1])
+        if outcome is not None:
+            told.remove(outcome)
+    return outcomes
+
+
+def _tried(one: Device, works: bool | None, result: ProbeResult) -> Device:
+    """A device, with what a trial proved of it. What the build lacks for it, it lacks for its twins."""
+    lacks = (
+        result.cause == "no-kernels" and works is not True and (works is False or one.accelerator.name == result.failed)
+    )
+    supported = False if lacks else True if works else one.supported
+    return replace(
+        one, works=works, supported=supported, tier=tier(one.card, usable=False if works is False else supported)
+    )
 
 
 def _place(platform: Platform, environment: Environment) -> tuple[Place, Platform]:
     kind, menus = platform.kind(environment), platform.menus(environment)
     return Place(name=platform.name, title=platform.title, kind=kind, menus=menus), platform
-
-
-def _on(
-    platform: Platform | None, environment: Environment, clock: Clock, errands: Errands
-) -> tuple[Home | None, int | None, SessionTime | None]:
-    if platform is None:
-        return None, None, None
-    at = Errand("the storage", lambda: platform.home(environment))
-    time = Errand("the session's time", lambda: session_time(platform, environment, clock.time()))
-    home = errands.collect(at)
-    free = None if home is None else errands.collect(Errand("the free space", partial(_free_bytes, home.folder)))
-    return home, free, errands.collect(time)
 
 
 def _free_bytes(folder: str) -> int:
@@ -192,11 +224,6 @@ def _build_in_use(builds: Sequence[Build], environment: Environment, platform: s
     own = "paddle" if platform == "aistudio" else "torch"
 
     def rank(build: Build) -> tuple[bool, bool, bool]:
-        return build.framework in environment.modules, build.cuda is not None, build.framework == own
+        return build.framework in environment.modules, bool(build.cuda or build.hip), build.framework == own
 
     return max(builds, key=rank, default=None)
-
-
-def _hides_all(visible: str | None) -> bool:
-    # CUDA stops reading the list at the first entry that names no device.
-    return visible is not None and visible.split(",")[0].strip() in ("", "-1", "NoDevFiles")

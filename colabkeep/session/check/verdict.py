@@ -8,15 +8,19 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from colabkeep.hardware.base import Accelerator, Build
-from colabkeep.hardware.builds import wheels_for
-from colabkeep.hardware.catalogue import find_card
+from colabkeep.hardware.catalogue import capability_of, find_card
 from colabkeep.hardware.scores import UNCERTAINTY, Workload, tier
+from colabkeep.hardware.support import is_made_for
+from colabkeep.hardware.wheels import wheels_for
 from colabkeep.session.check.facts import MAIN, WORKLOADS, Device, Facts, best_gpu
 
 __all__ = ["Verdict", "Word", "judge", "speed_text"]
 
 Word: TypeAlias = Literal["keep", "reconnect", "switch", "enable", "unusable"]
 
+_NEEDED = {"cuda": "CUDA", "rocm": "ROCm"}
+_LONGEST_VALUE = 80  # characters of a variable that are shown
+_LOOK = "Run !nvidia-smi in a cell: if it hangs too, restart the session."
 _NAMES: Mapping[Workload, str] = {"cnn": "CNN", "transformer": "Transformer", "rnn": "RNN"}
 
 
@@ -38,12 +42,7 @@ def judge(facts: Facts) -> Verdict:
     if gpu is not None:
         return _gpu(facts, gpu)
     if facts.devices is None:
-        return Verdict(
-            word="keep",
-            code="accelerator-not-told",
-            reason="Which accelerator is here could not be told in time, so nothing speaks against starting.",
-            action="Run !nvidia-smi in a cell: if it hangs too, restart the session.",
-        )
+        return _untold(facts)
     return _other(facts, facts.devices[0]) if facts.devices else _none(facts)
 
 
@@ -65,9 +64,11 @@ def _gpu(facts: Facts, gpu: Device) -> Verdict:
     if slow and menus.draws and menus.reconnect:
         if not _same_as_before(facts, gpu):
             return _reconnect(gpu, menus.reconnect)
-        again = f"A {name} again, as in the session before: stop trying, another connection costs time. "
+        again = f"{name} again, as in the session before: stop trying, another connection costs time. "
     if gpu.supported is False:
         return _no_kernels(facts, gpu, again)
+    if gpu.works is False:
+        return _trial_failed(facts, gpu, again)
     if slow and menus.switch:
         reason = f"{again}{_worth(gpu)}. Better ones can be chosen: {menus.offered or 'see the menu'}."
         return Verdict(word="switch", code="slow-card", reason=reason, action=menus.switch, speeds=gpu.speeds)
@@ -88,7 +89,7 @@ def _reconnect(gpu: Device, click: str) -> Verdict:
         ),
         action=(
             f"Save first, since the machine's disk is deleted with it; then {_sentence(click)} "
-            f'If a {gpu.accelerator.name} comes again, stop trying: check(previous=["{gpu.accelerator.name}"]) says '
+            f'If {gpu.accelerator.name} comes again, stop trying: check(previous=["{gpu.accelerator.name}"]) says '
             "what is left to do."
         ),
         speeds=gpu.speeds,
@@ -97,21 +98,24 @@ def _reconnect(gpu: Device, click: str) -> Verdict:
 
 def _no_kernels(facts: Facts, gpu: Device, again: str) -> Verdict:
     name, build = gpu.accelerator.name, facts.build
-    if build is not None and build.cuda is None and gpu.accelerator.kind == "cuda":
+    if build is not None and is_made_for(build, gpu.accelerator) is False:
+        needed = _NEEDED[gpu.accelerator.kind]
         return Verdict(
             word="unusable",
             code="cpu-build",
             reason=(
-                f"{again}The {build.framework} installed here, {build.version}, is a build without CUDA: it trains on "
-                f"the CPU while the {name} stays idle."
+                f"{again}The {build.framework} installed here, {build.version}, is a build without {needed}: it trains "
+                f"on the CPU while the {name} stays idle."
             ),
-            action=f"Install a build with CUDA, then restart the kernel. {_wheels(gpu, build)}",
+            action=f"Install a build with {needed}, then restart the kernel. {_wheels(gpu, build)}",
             speeds=gpu.speeds,
         )
     what = "The framework installed here" if build is None else f"{build.framework} {build.version}"
-    proof = " A trial on the card failed." if facts.probe is not None and facts.probe.works is False else ""
+    proof = (
+        f" A trial on the card failed: {facts.probe.detail}" if facts.probe is not None and gpu.works is False else ""
+    )
     reason = (
-        f"{again}{what} has no kernels for a {name}{_capability(gpu)}: CUDA looks available, and the first "
+        f"{again}{what} has no kernels for the {name}{_capability(gpu)}: CUDA looks available, and the first "
         f"computation fails.{proof}"
     )
     menus = facts.place.menus
@@ -120,6 +124,38 @@ def _no_kernels(facts: Facts, gpu: Device, again: str) -> Verdict:
         reason = f"{reason}{same} {_wheels(gpu, build)}"
         return Verdict(word="switch", code="no-kernels", reason=reason, action=menus.switch, speeds=gpu.speeds)
     return Verdict(word="unusable", code="no-kernels", reason=reason, action=_wheels(gpu, build), speeds=gpu.speeds)
+
+
+def _trial_failed(facts: Facts, gpu: Device, again: str) -> Verdict:
+    """It should work and does not: of the card, its driver, or what is installed, nobody can tell which."""
+    driver = "" if gpu.accelerator.driver is None else f" (driver {gpu.accelerator.driver})"
+    menus = facts.place.menus
+    said = "" if facts.probe is None else facts.probe.detail
+    other = f"choose another accelerator: {_sentence(menus.switch)}" if menus.switch else "train on another machine."
+    return Verdict(
+        word="unusable",
+        code="trial-failed",
+        reason=f"{again}A trial on the {gpu.accelerator.name}{driver} failed: {said}",
+        action=f"Restart the session and check again. If it fails again, {other}",
+        speeds=gpu.speeds,
+    )
+
+
+def _untold(facts: Facts) -> Verdict:
+    trouble = facts.trouble
+    if trouble is not None and trouble.usable is False:
+        return Verdict(word="unusable", code="gpu-not-usable", reason=f"{trouble.problem}.", action=trouble.remedy)
+    untold = next((line for line in facts.untold if "accelerators" in line), "")
+    why = untold.partition("(")[2].removesuffix(")") if trouble is None else trouble.problem
+    return Verdict(
+        word="keep",
+        code="accelerator-not-told",
+        reason=(
+            f"Which accelerator is here could not be told{f' ({why})' if why else ''}, so nothing speaks against "
+            "starting."
+        ),
+        action=_LOOK if trouble is None else trouble.remedy,
+    )
 
 
 def _other(facts: Facts, device: Device) -> Verdict:
@@ -139,12 +175,15 @@ def _other(facts: Facts, device: Device) -> Verdict:
 
 def _none(facts: Facts) -> Verdict:
     menus = facts.place.menus
-    if facts.hidden:
+    if facts.hidden is not None:
+        variable, value = facts.hidden.variable, facts.hidden.value
+        value = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
+        count = "the one accelerator" if facts.hidden.count == 1 else f"all {facts.hidden.count} accelerators"
         return Verdict(
             word="keep",
             code="gpus-hidden",
-            reason="CUDA_VISIBLE_DEVICES hides every GPU from this process: training runs on the CPU.",
-            action="If that is not meant: unset CUDA_VISIBLE_DEVICES and restart the kernel.",
+            reason=f"{variable}={value!r} hides {count} here from this process: training runs on the CPU.",
+            action=f"If that is not meant: unset {variable} and restart the kernel.",
         )
     if menus.enable:
         offered = f" It offers {menus.offered}." if menus.offered else ""
@@ -165,7 +204,7 @@ def _same_as_before(facts: Facts, gpu: Device) -> bool:
 
 def _newer_than(gpu: Device, build: Build | None) -> bool:
     """Is the card newer than all the build has kernels for? Then another build helps, and is the better way."""
-    capability = gpu.accelerator.capability or (gpu.card.capability if gpu.card else None)
+    capability = capability_of(gpu.accelerator)
     if capability is None or build is None or not build.architectures:
         return False
     known = [re.match(r"sm_(\d+)(\d)", name) for name in build.architectures]
@@ -183,7 +222,7 @@ def _capability(gpu: Device) -> str:
 
 def _wheels(gpu: Device, build: Build | None) -> str:
     """Which build would work."""
-    capability = gpu.accelerator.capability or (gpu.card.capability if gpu.card else None)
+    capability = capability_of(gpu.accelerator)
     if build is not None and build.framework == "paddle":
         return "https://www.paddlepaddle.org.cn/en/install/quick lists Paddle's builds by CUDA version."
     return "https://pytorch.org/get-started lists the builds." if capability is None else wheels_for(capability)

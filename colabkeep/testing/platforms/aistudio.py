@@ -22,7 +22,8 @@ from colabkeep.vocabulary.environment import Environment
 __all__ = ["FakeAIStudio", "Sign", "fake_aistudio"]
 
 Sign: TypeAlias = Literal["hostname", "prefix", "variables", "webide", "folders"]
-"""What users have shown of it: the host's name, conda's prefix, variables, `~/.webide`, and `work` beside `data`."""
+"""What users have shown of it: the host's name, conda's prefix, variables, `~/.webide`, and `work` beside `data`, which
+anybody may have."""
 
 _SHELL = "<ipykernel.zmqshell.ZMQInteractiveShell object at 0x7f1b2c3d4e5f>"
 _ALL: tuple[Sign, ...] = ("hostname", "prefix", "variables", "webide", "folders")

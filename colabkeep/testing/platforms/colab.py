@@ -31,7 +31,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from colabkeep.testing.faults import Fault
 from colabkeep.testing.platforms.google_colab import MessageError, google_colab
-from colabkeep.testing.platforms.machines import new_root, write
+from colabkeep.testing.platforms.machines import host_name, new_root, write
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["DriveFS", "DriveState", "FakeColab", "FrontEnd", "Kind", "fake_colab"]
@@ -43,8 +43,9 @@ FrontEnd: TypeAlias = Literal["answers", "refuses", "late", "absent", "vscode"]
 """What the page does when it is asked: says yes at once; says no; says yes after `LATE` seconds; keeps silent; answers
 sign-ins but not questions for secrets or JavaScript, as the VS Code extension."""
 
-DriveState: TypeAlias = Literal["unmounted", "mounted", "dead", "silent"]
-"""Dead: every look fails with errno 107. Silent: no look comes back until the machine is gone."""
+DriveState: TypeAlias = Literal["unmounted", "mounted", "empty", "dead", "silent"]
+"""Empty: mounted, and the user's files are not to be seen yet. Dead: every look fails with errno 107. Silent: no look
+comes back until the machine is gone."""
 
 DriveFS: TypeAlias = Literal["starts", "stops", "reads too long", "is forbidden", "times out", "starts late", "hangs"]
 """What Drive's own program does once it was allowed to start. "starts late": comes up, after the call has given up."""
@@ -124,7 +125,7 @@ class FakeColab:
             root=self.root,
             folder=self.root / "content",
             modules=frozenset({"IPython", "ipykernel", "google.colab"} if kernel else ()),
-            hostname="9f2c1a7b3d4e",
+            hostname=host_name(self.root),
             prefix="/usr",
             shell=_SHELL if kernel else "",
             machine=self,
@@ -149,7 +150,7 @@ class FakeColab:
         """Where a path of the machine lies. Below a broken mount, whatever is done with it fails, or hangs."""
         place = self.root / absolute.lstrip("/")
         for point, state in self._mounts.items():
-            if state != "mounted" and f"{absolute}/".startswith(f"{point}/"):
+            if state in ("dead", "silent") and f"{absolute}/".startswith(f"{point}/"):
                 return _broken_path(place, partial(self._answer, state, place))
         return place
 
@@ -282,7 +283,7 @@ def fake_colab(
     colab.write("/content/sample_data/README.md", "Sample data of Colab.\n")
     colab.write("/proc/uptime", "600.00 1100.00\n")
     if kind in ("hosted", "process"):
-        colab.write("/var/colab/hostname", "9f2c1a7b3d4e\n")
+        colab.write("/var/colab/hostname", f"{host_name(colab.root)}\n")
     if kind == "enterprise":
         colab.environ["VERTEX_PRODUCT"] = "COLAB_ENTERPRISE"
     colab.set_drive("/content/drive", drive)

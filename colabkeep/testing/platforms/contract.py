@@ -247,7 +247,7 @@ def _told(platform: Platform, environment: Environment) -> None:
     limits = platform.limits(environment)
     assert isinstance(limits, SessionLimits)
     assert limits.source.strip()
-    assert limits.confidence in get_args(Confidence)
+    assert {limits.confidence, limits.idle_confidence} <= set(get_args(Confidence))
     assert all(seconds is None or seconds > 0 for seconds in (limits.max_seconds, limits.idle_seconds))
     menus = platform.menus(environment)
     assert isinstance(menus, Menus)

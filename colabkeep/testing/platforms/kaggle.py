@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Literal, TypeAlias
 from urllib.error import HTTPError, URLError
 
-from colabkeep.testing.platforms.machines import new_root, write
+from colabkeep.testing.platforms.machines import host_name, new_root, write
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["FakeKaggle", "SecretsService", "fake_kaggle"]
@@ -76,7 +76,7 @@ class FakeKaggle:
             root=self.root,
             folder=self.root / "kaggle" / "working",
             modules=frozenset({"IPython", "ipykernel", "google.colab"}),
-            hostname="4d5e6f708192",
+            hostname=host_name(self.root),
             prefix="/usr",
             shell=_SHELL,
         )

@@ -100,9 +100,13 @@ def test_a_generator_put_in_place_of_numpys_own_is_followed() -> None:
 
 def test_looks_at_memory_are_tried_before_they_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """On an interpreter with another layout, states are read each time instead: slower, never wrong."""
-    monkeypatch.setattr("colabkeep.frameworks.common.randomness._python_bytes", lambda generator: lambda: b"the same")
-    monkeypatch.setattr("colabkeep.frameworks.common.randomness._numpy_bytes", lambda generator: lambda: b"the same")
-    monkeypatch.setattr("colabkeep.frameworks.torch.state.rng._cpu_bytes", lambda *where: lambda: (b"the same", b""))
+    monkeypatch.setattr(
+        "colabkeep.frameworks.common.randomness._python_glances", lambda generator: (lambda: b"the same",)
+    )
+    monkeypatch.setattr("colabkeep.frameworks.common.randomness._numpy_bytes", lambda generator: (lambda: b"the same",))
+    monkeypatch.setattr(
+        "colabkeep.frameworks.torch.state.rng._cpu_bytes", lambda *where: (lambda: b"the same", lambda: b"")
+    )
     for stream, draw in (
         (PythonStream(), random.random),
         (NumpyStream(), np.random.rand),

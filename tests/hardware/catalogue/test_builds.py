@@ -127,6 +127,19 @@ def test_a_half_loaded_torch_does_no_harm(asked):
     assert build["known_from"] == "table"
 
 
+def test_a_build_for_amd_is_recognised(asked):
+    """Its cards are computed on through HIP; CUDA has none."""
+    files = torch_files("2.9.1+rocm6.3", None)
+    files["torch/version.py"] = (
+        files["torch/version.py"]
+        .replace("= None\n", "= '6.3.42134'\n")
+        .replace("cuda: Optional[str] = '6.3.42134'", "cuda: Optional[str] = None")
+    )
+    build, _ = asked("torch", files)
+    assert (build["cuda"], build["hip"]) == (None, "6.3.42134")
+    assert asked("torch", torch_files("2.11.0+cu128", "12.8"))[0]["hip"] is None
+
+
 @pytest.mark.parametrize("file", ["paddle/version/__init__.py", "paddle/version.py"])
 def test_paddle_is_recognised(asked, file):
     """Its CUDA version is known, its architectures are not; "False" is its way to say that it has no CUDA."""
@@ -139,6 +152,7 @@ def test_paddle_is_recognised(asked, file):
         "cuda": "12.6",
         "architectures": None,
         "known_from": "unknown",
+        "hip": None,
     }
     build, _ = asked("paddle", {file: text.format("False")})
     assert (build["cuda"], build["architectures"]) == (None, [])

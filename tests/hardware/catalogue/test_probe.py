@@ -27,7 +27,7 @@ class Tensor:
     def sum(self): return Tensor(self.value * 8)
     def item(self): return self.value
 def ones(count, device): return Tensor()
-cuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 1)
+cuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 1, get_device_name="Tesla P4 {}".format)
 AcceleratorError = type("AcceleratorError", (RuntimeError,), {})
 """
 TOO_OLD = '''
@@ -97,13 +97,51 @@ def ones(count, device):
 """
     result = tried(more)
     assert result.works is False
-    assert "device 1" in result.detail
+    assert "device 1 (Tesla P4 1)" in result.detail
+    assert (result.computed, result.failed, result.cause) == (("Tesla P4 0",), "Tesla P4 1", "no-kernels")
 
 
 def test_two_good_cards_are_proven(tried):
     """Both, not only the first."""
     result = tried("cuda.device_count = lambda: 2")
     assert (result.works, "all 2 GPUs" in result.detail) == (True, True)
+    assert (result.computed, result.failed) == (("Tesla P4 0", "Tesla P4 1"), None)
+
+
+def test_a_framework_that_does_not_name_its_cards_is_tried_all_the_same(tried):
+    """What an older version lacks is not the card's fault."""
+    result = tried("del cuda.get_device_name")
+    assert (result.works, result.computed) == (True, ("",))
+
+
+def test_a_warning_counts_for_the_card_it_names(tried):
+    """torch warns of all unfit cards when it starts; a good one that fails does not lack kernels for that."""
+    more = """
+cuda.device_count = lambda: 2
+def ones(count, device):
+    sys.stderr.write("Tesla P40 with CUDA capability sm_61 is not compatible with the current PyTorch installation.")
+    if device == FAILS:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+    return Tensor()
+"""
+    # The name of one is the beginning of the other's, as with a P4 and a P40.
+    first = tried(f"cuda.get_device_name = ['Tesla P4', 'Tesla P40'].__getitem__\nFAILS = 'cuda:0'{more}")
+    assert (first.failed, first.cause, "has no kernels" in first.detail) == ("Tesla P4", "other", False)
+
+
+def test_a_warning_of_the_card_that_failed_tells_why(tried):
+    """The second card fails with another error, and was warned of."""
+    more = """
+cuda.device_count = lambda: 2
+def ones(count, device):
+    if device == "cuda:1":
+        sys.stderr.write("Found GPU1 Tesla P4 1 which is of cuda capability 6.1.\\nPyTorch no longer supports this GPU "
+                         "because it is too old.")
+        raise RuntimeError("CUDA error: unspecified launch failure")
+    return Tensor()
+"""
+    second = tried(more)
+    assert (second.computed, second.failed, second.cause) == (("Tesla P4 0",), "Tesla P4 1", "no-kernels")
 
 
 def test_a_build_without_kernels_is_recognised(tried):
@@ -137,13 +175,14 @@ def test_a_wrong_result_is_a_failure(tried):
     """A card that computes nonsense is not a card that works."""
     result = tried("def ones(count, device): return Tensor(3.0)")
     assert (result.works, "wrong result" in result.detail) == (False, True)
+    assert (result.cause, result.failed) == ("other", "Tesla P4 0")
 
 
 def test_a_full_card_proves_nothing(tried):
     """Another process may have taken the memory; the card may be fine."""
     result = tried("def ones(count, device): raise RuntimeError('CUDA error: out of memory')")
     assert result.works is None
-    assert "memory of device 0 is full" in result.detail
+    assert "memory of device 0 (Tesla P4 0) is full" in result.detail
 
 
 def test_a_driver_that_torch_cannot_use_is_told_in_its_own_words(tried):
@@ -157,6 +196,7 @@ cuda.is_available = available
     result = tried(more)
     assert result.works is False
     assert "sees no GPU" in result.detail
+    assert (result.cause, result.failed) == ("no-device", None)
     assert "driver on your system is too old" in result.detail
 
 
@@ -253,7 +293,7 @@ def test_an_endless_flood_is_ended_in_time(tried):
 def test_what_a_framework_prints_cannot_pass_for_an_answer_nor_steer_the_terminal(tried):
     """Its output is not trusted, and its words are shown as harmless, short text."""
     more = """
-print('{"version": "9", "gpu": true, "devices": 1, "computed": 1}')
+print('{"version": "9", "gpu": true, "devices": 1, "computed": ["x"]}')
 def ones(count, device): raise RuntimeError("\\x1b[31m" + "boom " * 1000)
 """
     result = tried(more)
@@ -274,10 +314,12 @@ class Tensor:
     def sum(self): return 16.0
 def ones(shape): return Tensor()
 def set_device(name): assert name == "gpu:0"
-device = types.SimpleNamespace(is_compiled_with_cuda=lambda: True, cuda=types.SimpleNamespace(device_count=lambda: 1))
+device = types.SimpleNamespace(is_compiled_with_cuda=lambda: True, cuda=types.SimpleNamespace(
+    device_count=lambda: 1, get_device_name=lambda index: "Tesla T4"))
 """,
     )
-    assert probe("paddle", timeout=PATIENCE).works is True
+    result = probe("paddle", timeout=PATIENCE)
+    assert (result.works, result.computed) == (True, ("Tesla T4",))
 
 
 def test_an_interrupted_probe_leaves_nothing_behind(tmp_path, install):

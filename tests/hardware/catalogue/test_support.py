@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colabkeep.hardware.base import Accelerator, Build
-from colabkeep.hardware.builds import wheels_for
-from colabkeep.hardware.support import has_kernels, supports
-from colabkeep.hardware.wheels import architectures, wheels_in_short
+from colabkeep.hardware.support import has_kernels, is_made_for, supports
+from colabkeep.hardware.wheels import architectures, wheels_for, wheels_in_short
 
 TABLE = Path(__file__).resolve().parents[3] / "scripts" / "gpus.csv"
 P100, T4, V100, L4, B200, PRO = (6, 0), (7, 5), (7, 0), (8, 9), (10, 0), (12, 0)
@@ -106,10 +105,30 @@ def test_a_card_known_by_name_needs_not_tell_its_capability():
     assert supports(build("sm_75"), card(None, "NVIDIA Something")) is None
 
 
-@pytest.mark.parametrize("kind", ["rocm", "tpu", "xpu", "npu"])
+@pytest.mark.parametrize("kind", ["tpu", "xpu", "npu"])
 def test_nothing_is_claimed_of_other_kinds(kind):
     """A Kunlun's placeholder capability makes no Ampere card of it."""
     assert supports(build("sm_86"), Accelerator(kind=kind, name="GPU", capability=(8, 6))) is None
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip", "nvidia", "amd"),
+    [("12.8", None, True, False), (None, None, False, False), (None, "6.3", False, None)],
+)
+def test_the_cards_of_amd_need_a_build_for_rocm(cuda, hip, nvidia, amd):
+    """A build for CUDA, or for the CPU, computes on none of them; of one for ROCm the kernels are not known."""
+    made = Build(framework="torch", version="2.9.1", cuda=cuda, architectures=("sm_75",), known_from="table", hip=hip)
+    assert supports(made, card(T4)) is nvidia
+    assert supports(made, Accelerator(kind="rocm", name="AMD Instinct MI210")) is amd
+
+
+def test_what_a_paddle_without_cuda_was_made_for_is_not_known():
+    """Its version file tells of CUDA alone; one that could not be read tells nothing at all."""
+    paddle = Build(framework="paddle", version="3.2.0", cuda=None, architectures=(), known_from="table")
+    amd = Accelerator(kind="rocm", name="AMD Instinct MI210")
+    assert is_made_for(paddle, amd) is None
+    assert is_made_for(paddle, card(T4)) is False
+    assert is_made_for(build(None, cuda=None, known_from="unknown"), amd) is None
 
 
 @pytest.mark.parametrize(
@@ -174,13 +193,24 @@ def test_a_student_is_told_which_wheel_to_install():
     """For an old card the last one that has it, for a new one the way up."""
     p100 = wheels_for(P100)
     assert "up to torch 2.7" in p100
-    assert 'pip install "torch==2.14.*" --index-url https://download.pytorch.org/whl/cu126' in p100
-    assert 'pip install "torch==2.7.*" --index-url https://download.pytorch.org/whl/cu118' in wheels_for((3, 7))
+    install = "pip install --force-reinstall"
+    assert f'{install} "torch==2.14.*" --index-url https://download.pytorch.org/whl/cu126' in p100
+    assert f'{install} "torch==2.7.*" --index-url https://download.pytorch.org/whl/cu118' in wheels_for((3, 7))
     assert wheels_for(T4).startswith("Every default torch wheel has kernels")
     blackwell = wheels_for(PRO)
     assert "since 2.8" in blackwell
     assert "cu126 wheels have none" in blackwell
-    assert "pip install --upgrade torch" in blackwell
+    assert f'{install} "torch" --index-url https://download.pytorch.org/whl/cu132' in blackwell
+
+
+@pytest.mark.parametrize("capability", [P100, T4, V100, PRO, (3, 7)])
+def test_what_is_advised_to_be_installed_replaces_what_is_there(capability):
+    """pip leaves a build of the same version alone, whatever it was made for, unless it is forced; and other packages
+    may not fit any more."""
+    told = wheels_for(capability)
+    assert "--force-reinstall" in told
+    assert "--index-url https://download.pytorch.org/whl/cu" in told
+    assert "may no longer fit" in told
 
 
 def test_portable_code_is_not_promised_to_cards_of_the_future():

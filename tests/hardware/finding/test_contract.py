@@ -25,6 +25,7 @@ from colabkeep.testing.hardware import (
 
 MISBEHAVING = (
     "no driver",
+    "no library",
     "mismatch",
     "garbage",
     "empty",

@@ -10,7 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from colabkeep.hardware import find_accelerators
-from colabkeep.testing.hardware import fake_device_files, fake_nvidia_smi, fake_nvml, fake_tpu, machine
+from colabkeep.hardware.base import Hidden, Trouble
+from colabkeep.hardware.nvidia_troubles import MISMATCH
+from colabkeep.testing.hardware import (
+    fake_device_files,
+    fake_nvidia_smi,
+    fake_nvml,
+    fake_pci_device,
+    fake_tpu,
+    machine,
+)
 
 
 def ways(environment, timeout=30.0):
@@ -53,19 +62,104 @@ def test_a_framework_in_use_is_asked_last(tmp_path, monkeypatch):
 
 
 def test_no_visible_card_is_the_last_word(tmp_path, monkeypatch):
-    """With CUDA_VISIBLE_DEVICES="" the answer is none: no other way is asked until one contradicts."""
+    """With CUDA_VISIBLE_DEVICES="" the answer is that: no other way is asked until one contradicts."""
     fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"])
     card = SimpleNamespace(name="Tesla T4", total_memory=15828320256, major=7, minor=5)
     cuda = SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1, get_device_properties=lambda _: card)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=None)))
-    assert ways(machine(tmp_path, CUDA_VISIBLE_DEVICES="")) == []
+    hidden = Hidden(variable="CUDA_VISIBLE_DEVICES", value="", count=1)
+    assert find_accelerators(machine(tmp_path, CUDA_VISIBLE_DEVICES=""), timeout=30.0) == hidden
 
 
 def test_a_tpu_machine_with_a_broken_program_still_has_its_tpu(tmp_path):
     """Trouble with one family of devices does not hide another."""
+    for does in ("no driver", "garbage"):
+        fake_tpu(tmp_path / does, "v5e")
+        fake_nvidia_smi(tmp_path / does / "usr/bin", ["Tesla T4"], does=does)
+        assert ways(machine(tmp_path / does)) == [("TPU v5 lite", "tpu")]
+
+
+def test_what_nobody_could_tell_is_not_nothing(tmp_path, monkeypatch):
+    """A driver's tool in trouble is told, whatever the other ways do not find; no driver at all is no GPU."""
+    fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"], does="mismatch")
+    fake_device_files(tmp_path, "kfd")  # AMD's door, with no card of theirs behind it
+    assert find_accelerators(machine(tmp_path), timeout=30.0) == MISMATCH
     fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"], does="no driver")
-    fake_tpu(tmp_path, "v5e")
-    assert ways(machine(tmp_path)) == [("TPU v5 lite", "tpu")]
+    assert find_accelerators(machine(tmp_path), timeout=30.0) == ()
+    fake_device_files(tmp_path, "nvidiactl")
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(["Tesla T4"], fails="nvmlInit"))
+    assert isinstance(find_accelerators(machine(tmp_path), timeout=30.0), Trouble)
+
+
+@pytest.mark.parametrize("does", ["no driver", "no library", "no devices"])
+@pytest.mark.parametrize("sign", ["its device file", "the bus"])
+def test_a_card_that_the_kernel_shows_is_a_second_witness(tmp_path, does, sign):
+    """A driver that is down on a machine with a card is trouble, though its tool says that there is none."""
+    fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"], does=does)
+    assert find_accelerators(machine(tmp_path), timeout=30.0) == ()
+    if sign == "the bus":
+        fake_pci_device(tmp_path, "0000:00:04.0", vendor="0x10de", device="0x1eb8", kind="0x030200")
+    else:
+        fake_device_files(tmp_path, "nvidia0", "nvidiactl")
+    told = find_accelerators(machine(tmp_path), timeout=30.0)
+    assert isinstance(told, Trouble)
+    assert ("0000:00:04.0" if sign == "the bus" else "/dev/nvidia0") in told.problem
+
+
+def test_a_device_file_without_any_tool_is_a_card_that_nobody_names(tmp_path):
+    """A slim container that was handed the card computes on it; it is not told that it has none."""
+    fake_device_files(tmp_path, "nvidia0")
+    assert isinstance(find_accelerators(machine(tmp_path)), Trouble)
+
+
+def test_the_bus_of_the_host_is_no_card_of_a_container(tmp_path):
+    """One that was not handed the card is shown it all the same, and so is a laptop without a driver."""
+    fake_pci_device(tmp_path, "0000:00:04.0", vendor="0x10de", device="0x1eb8", kind="0x030200")
+    assert find_accelerators(machine(tmp_path)) == ()
+    fake_nvidia_smi(tmp_path / "other/usr/bin", [], does="no driver")
+    fake_pci_device(tmp_path / "other", "0000:00:04.1", vendor="0x10de", device="0x10f8", kind="0x040300")
+    assert find_accelerators(machine(tmp_path / "other"), timeout=30.0) == (), "its sound is not a card"
+
+
+@pytest.mark.parametrize("part", ["import", "framework"])
+def test_libraries_that_hang_are_given_up(tmp_path, monkeypatch, part):
+    """A package that hangs while it is imported, and a framework whose driver died, do not hang the notebook."""
+    released = threading.Event()
+    fake_device_files(tmp_path, "nvidiactl")
+    if part == "import":
+        monkeypatch.setattr("colabkeep.hardware.nvml.import_module", lambda _: released.wait())
+    else:
+        cuda = SimpleNamespace(is_initialized=lambda: True, device_count=released.wait)
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=None)))
+    answers = []
+    asking = threading.Thread(
+        target=lambda: answers.append(find_accelerators(machine(tmp_path), timeout=0.5)), daemon=True
+    )
+    asking.start()
+    asking.join(10.0)
+    released.set()
+    assert [type(answer) for answer in answers] == [Trouble]
+
+
+def test_a_package_that_ends_its_thread_tells_nothing(tmp_path, monkeypatch):
+    """A broken pynvml may even exit; the next way is asked at once."""
+    fake_device_files(tmp_path, "nvidiactl")
+    fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"])
+    monkeypatch.setattr("colabkeep.hardware.nvml.import_module", lambda _: sys.exit("broken"))
+    assert ways(machine(tmp_path)) == [("Tesla T4", "nvidia-smi")]
+
+
+def test_a_process_that_may_have_no_more_threads_is_no_error(tmp_path, monkeypatch):
+    """Asking the library needs one; the program does not."""
+    fake_device_files(tmp_path, "nvidiactl")
+    fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"])
+    monkeypatch.setattr("colabkeep.hardware.patience.Thread.start", lambda _: _refuse())
+    assert ways(machine(tmp_path)) == [("Tesla T4", "nvidia-smi")]
+
+
+def _refuse():
+    raise RuntimeError("can't start new thread")
 
 
 def test_everything_hanging_at_once_is_given_up(tmp_path, monkeypatch):

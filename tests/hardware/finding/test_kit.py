@@ -39,6 +39,7 @@ def test_the_program_refuses_a_field_as_the_real_one_does(tmp_path):
     [
         ("no devices", 6, b"No devices were found\n"),
         ("no driver", 9, b"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
+        ("no library", 12, b"NVIDIA-SMI couldn't find libnvidia-ml.so"),
         ("mismatch", 18, b"Failed to initialize NVML: Driver/library version mismatch\n"),
         ("empty", 0, b""),
         ("garbage", 0, b"\x80\xff\x00"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from colabkeep.hardware.base import Hidden, Trouble
 from colabkeep.hardware.catalogue import cards as catalogue
 from colabkeep.hardware.nvidia_smi import NvidiaSmiFinder
 from colabkeep.hardware.nvml import NvmlFinder
@@ -113,17 +114,100 @@ def test_the_users_language_does_not_matter(with_smi):
     """The program is asked in plain English; one that answers 15.360 all the same is not believed."""
     (one,) = with_smi(["Tesla T4"], does="localised", LANG="de_DE.UTF-8", LC_ALL="de_DE.UTF-8")
     assert (one.memory_bytes, one.capability) == (15360 << 20, (7, 5))
-    assert with_smi(["Tesla T4"], does="always localised") is None
+    assert isinstance(with_smi(["Tesla T4"], does="always localised"), Trouble)
 
 
 def test_no_devices_is_an_answer(with_smi, with_nvml):
-    """A driver without cards says so: an empty list, unlike the None of a driver in trouble."""
+    """A driver without cards says so, and tools without a driver are what images for sessions without a GPU have."""
     assert with_smi([]) == with_nvml([]) == []
-    assert with_smi(["Tesla T4"], does="no driver") is None
-    assert with_nvml(["Tesla T4"], fails="nvmlInit", error="DriverNotLoaded") is None
+    for does in ("no driver", "no library"):
+        assert with_smi(["Tesla T4"], does=does) == []
+    for error in ("DriverNotLoaded", "LibraryNotFound"):
+        assert with_nvml(["Tesla T4"], fails="nvmlInit", error=error) == []
 
 
-@pytest.mark.parametrize(("value", "names"), [("1", ["B"]), ("1,0", ["B", "A"]), ("", []), ("-1", []), ("0,0", [])])
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        ("mismatch", "different versions"),
+        ("hangs", "gave no answer"),
+        ("closes and hangs", "gave no answer"),
+        ("endless", "gave no answer"),
+        ("fails", "exit code 255"),
+        ("garbage", "does not answer as it should"),
+        ("empty", "does not answer as it should"),
+        ("truncated", "does not answer as it should"),
+        ("lost", "does not answer as it should"),
+    ],
+)
+def test_a_tool_in_trouble_is_told_as_such(tmp_path, does, words):
+    """It is there and does not say what it should: that is not a machine without a GPU."""
+    fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"], does=does)
+    told = NvidiaSmiFinder().find(machine(tmp_path), timeout=2.0)
+    assert isinstance(told, Trouble)
+    assert words in told.problem
+    assert "estart" in told.remedy
+
+
+def test_a_driver_that_was_updated_under_way_needs_a_new_machine(with_smi, with_nvml):
+    """Both ways know the error by its number, and say that nothing but a restart helps."""
+    by_smi = with_smi(["Tesla T4"], does="mismatch")
+    assert by_smi == with_nvml(["Tesla T4"], fails="nvmlInit", error="LibRmVersionMismatch")
+    assert "Restart the machine" in by_smi.remedy
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"memory_mib": int("9" * 23)},
+        {"memory_mib": int("9" * 4000)},
+        {"capability": (int("7" * 30), 5)},
+        {"used_mib": 10**9},
+        {"name": "T4" * 200},
+    ],
+    ids=["memory", "memory without end", "capability", "used", "name"],
+)
+def test_numbers_that_no_card_has_are_not_believed(with_smi, told):
+    """Digits without end are garbage too, and neither shown nor an error."""
+    assert isinstance(with_smi([FakeCard(**{"name": "Tesla T4", **told})]), Trouble)
+
+
+def test_a_number_longer_than_python_reads_is_no_error(tmp_path):
+    """Python refuses to read numbers of more than 4300 digits; a tool may print them."""
+    path = fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"])
+    for line in (f"7.5, [N/A], GPU-1, {'9' * 5000}, 0, 580.1, Tesla T4", f"{'7' * 5000}.5, [N/A], GPU-1, 1, 0, 5, T4"):
+        path.write_text(f"#!/bin/sh\necho '{line}'\n")
+        assert isinstance(NvidiaSmiFinder().find(machine(tmp_path), timeout=PATIENCE), Trouble)
+
+
+def test_a_name_may_have_a_comma_in_it(with_smi):
+    """It makes the answer neither longer nor worthless."""
+    cards = [FakeCard(name="NVIDIA Graphics Device, rev. A, 7.5"), FakeCard(name="Tesla T4")]
+    for does in ("answers", "old"):
+        assert [one.name for one in with_smi(cards, does=does)] == [card.name for card in cards]
+
+
+def test_a_card_in_mig_mode_without_a_slice_is_named_with_the_way_out(with_smi, with_nvml):
+    """It cannot be used until it is divided, which is not the same as no card."""
+    bare = FakeCard(name="NVIDIA A100-SXM4-40GB", memory_mib=40960, capability=(8, 0), divisible=True)
+    told = with_smi([bare])
+    assert told == with_nvml([bare])
+    assert (bare.name in told.problem, "nvidia-smi mig -cgi" in told.remedy, told.usable) == (True, True, False)
+    for found in (with_smi([bare, FakeCard(name="Tesla T4")]), with_nvml([bare, FakeCard(name="Tesla T4")])):
+        assert [one.name for one in found] == ["Tesla T4"], "the other card is there all the same"
+
+
+@pytest.mark.parametrize("value", ["", "-1", "2", "0,0", "all", "nan", "GPU-dead", "NoDevFiles", "9" * 5000])
+def test_cards_that_are_all_hidden_are_told_with_what_hides_them(with_smi, with_nvml, value):
+    """Not a machine without cards: the variable and its value are told, whatever way it names none."""
+    cards = [FakeCard(name="A"), FakeCard(name="B")]
+    hidden = Hidden(variable="CUDA_VISIBLE_DEVICES", value=value, count=2)
+    assert with_smi(cards, CUDA_VISIBLE_DEVICES=value) == hidden
+    assert with_nvml(cards, environ={"CUDA_VISIBLE_DEVICES": value}) == hidden
+    assert with_smi([], CUDA_VISIBLE_DEVICES=value) == [], "where there is no card, none is hidden"
+
+
+@pytest.mark.parametrize(("value", "names"), [("1", ["B"]), ("1,0", ["B", "A"]), ("0,9", ["A"]), ("0", ["A"])])
 def test_only_visible_cards_count(with_smi, with_nvml, value, names):
     """CUDA_VISIBLE_DEVICES decides what a framework will see, and in which order."""
     cards = [FakeCard(name="A"), FakeCard(name="B")]
@@ -140,7 +224,9 @@ def test_a_library_that_fails_anywhere_tells_nothing_false(with_nvml, fails, err
     """Whichever call fails: no card at all (the next way is asked), or the cards without what could not be told."""
     whole = with_nvml([A100])
     found = with_nvml([A100], fails=fails, error=error)
-    if found is not None:
+    if isinstance(found, Trouble):
+        assert error in found.problem
+    elif found:
         assert [one.name for one in found] == [one.name for one in whole]
         assert found[0].memory_bytes in (None, whole[0].memory_bytes)
         assert fails in ("nvmlDeviceGetMigMode", "nvmlDeviceGetMemoryInfo") or found == whole
@@ -149,7 +235,7 @@ def test_a_library_that_fails_anywhere_tells_nothing_false(with_nvml, fails, err
 @pytest.mark.parametrize("fails", ["nvmlInit", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount", "nvmlDeviceGetName"])
 def test_a_library_that_fails_is_no_empty_machine(with_nvml, fails):
     """Failing is not the same as finding nothing."""
-    assert with_nvml(["Tesla T4"], fails=fails) is None
+    assert isinstance(with_nvml(["Tesla T4"], fails=fails), Trouble)
 
 
 def test_the_library_is_shut_down_again(tmp_path, monkeypatch):
@@ -173,7 +259,7 @@ def test_the_package_is_left_alone_without_a_driver(tmp_path, monkeypatch):
     """On a machine without the driver's device file the package is not even imported."""
     module = fake_nvml(["Tesla T4"])
     monkeypatch.setitem(sys.modules, "pynvml", module)
-    assert NvmlFinder().find(machine(tmp_path), timeout=PATIENCE) is None
+    assert NvmlFinder().find(machine(tmp_path), timeout=PATIENCE) == []
     assert module.calls == []
 
 
@@ -188,7 +274,7 @@ def test_a_program_in_the_notebooks_folder_is_not_run(tmp_path, monkeypatch):
     """A PATH with "." in it, and a download called nvidia-smi, do not make colabkeep run the download."""
     path = fake_nvidia_smi(tmp_path / "notebook", ["Tesla T4"], does="hangs")
     monkeypatch.chdir(tmp_path / "notebook")
-    assert NvidiaSmiFinder().find(machine(tmp_path, PATH=".::notebook"), timeout=2.0) is None
+    assert NvidiaSmiFinder().find(machine(tmp_path, PATH=".::notebook"), timeout=2.0) == []
     assert not Path(f"{path}.pids").exists()
 
 
@@ -197,14 +283,14 @@ def test_a_file_that_is_no_program_tells_nothing(tmp_path, text):
     """A broken installation is not an error of the user's training."""
     path = fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"])
     path.write_text(text)
-    assert NvidiaSmiFinder().find(machine(tmp_path), timeout=PATIENCE) is None
+    assert NvidiaSmiFinder().find(machine(tmp_path), timeout=PATIENCE) == []
 
 
 @pytest.mark.parametrize("does", ["hangs", "ignores SIGTERM", "hangs with a child", "closes and hangs"])
 def test_nothing_is_left_of_a_program_that_hangs(tmp_path, does):
     """It is killed, whatever it does against it, with every process it started."""
     path = fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"], does=does)
-    assert NvidiaSmiFinder().find(machine(tmp_path), timeout=2.0) is None
+    assert isinstance(NvidiaSmiFinder().find(machine(tmp_path), timeout=2.0), Trouble)
     processes = Path(f"{path}.pids").read_text().split()
     assert len(processes) == 1 + (does == "hangs with a child")
     assert [pid for pid in processes if _runs(pid)] == []

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from colabkeep.hardware import find_accelerators
+from colabkeep.hardware.base import Hidden
 from colabkeep.hardware.loaded import LoadedFinder
 from colabkeep.testing.hardware import fake_device_files, fake_pci_device, fake_tpu, machine
 
@@ -75,6 +76,8 @@ def test_kunlun_cards_are_counted_by_their_files(tmp_path, device, name):
     fake_device_files(tmp_path, "xpu0", "xpu3", "xpuctrl")
     assert found(machine(tmp_path)) == [("xpu", name, None)] * 2
     assert found(machine(tmp_path, XPU_VISIBLE_DEVICES="1")) == [("xpu", name, None)]
+    hidden = Hidden(variable="XPU_VISIBLE_DEVICES", value="7", count=2)
+    assert find_accelerators(machine(tmp_path, XPU_VISIBLE_DEVICES="7")) == hidden
 
 
 def test_ascend_cards_are_counted_by_their_files(tmp_path):
@@ -83,7 +86,8 @@ def test_ascend_cards_are_counted_by_their_files(tmp_path):
     assert found(machine(tmp_path)) == [("npu", "Ascend NPU", None)] * 2
     fake_pci_device(tmp_path, "0000:01:00.0", vendor="0x19e5", device="0xd802")
     assert found(machine(tmp_path)) == [("npu", "Ascend 910B", None)] * 2
-    assert found(machine(tmp_path, ASCEND_RT_VISIBLE_DEVICES="")) == []
+    hidden = Hidden(variable="ASCEND_RT_VISIBLE_DEVICES", value="", count=2)
+    assert find_accelerators(machine(tmp_path, ASCEND_RT_VISIBLE_DEVICES="")) == hidden
 
 
 def test_graphics_built_into_a_processor_is_no_accelerator(tmp_path):
@@ -104,7 +108,8 @@ def test_amd_cards_tell_their_memory(tmp_path):
     (one,) = find_accelerators(machine(tmp_path))
     assert (one.kind, one.name) == ("rocm", "Instinct MI210")
     assert (one.memory_bytes, one.used_bytes) == (64 * GIB, 3 * GIB)
-    assert found(machine(tmp_path, HIP_VISIBLE_DEVICES="-1")) == []
+    hidden = Hidden(variable="HIP_VISIBLE_DEVICES", value="-1", count=1)
+    assert find_accelerators(machine(tmp_path, HIP_VISIBLE_DEVICES="-1")) == hidden
 
 
 def paddle(*, cuda):
@@ -123,7 +128,7 @@ def test_a_placeholder_of_paddle_is_not_believed(tmp_path, monkeypatch):
     """A build for Kunlun answers for a card of capability 8.6 that is not there; a CUDA build tells the truth."""
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "paddle", paddle(cuda=False))
-    assert LoadedFinder().find(machine(tmp_path), timeout=1.0) is None
+    assert LoadedFinder().find(machine(tmp_path), timeout=1.0) == []
     monkeypatch.setitem(sys.modules, "paddle", paddle(cuda=True))
     (one,) = LoadedFinder().find(machine(tmp_path), timeout=1.0)
     assert (one.kind, one.capability, one.memory_bytes) == ("cuda", (8, 6), 96 * GIB)
@@ -134,4 +139,4 @@ def test_a_framework_counts_only_where_the_environment_has_it(tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "paddle", paddle(cuda=True))
     environment = machine(tmp_path)
     bare = type(environment)(environ={}, root=tmp_path, folder=tmp_path)
-    assert LoadedFinder().find(bare, timeout=1.0) is None
+    assert LoadedFinder().find(bare, timeout=1.0) == []

@@ -33,7 +33,7 @@ def test_an_answer_knows_whether_it_was_cut(text, whole):
 def test_no_program_fills_the_memory(size, kept):
     """64 KiB are more than any machine's cards need; what goes on after that is not an answer."""
     answer = say(f"print('x' * {size})")
-    assert (answer is not None) is kept
+    assert (answer.whole, answer.code == 0) == (kept, kept)
 
 
 def test_a_program_that_does_not_start_is_no_error(tmp_path):
@@ -45,7 +45,7 @@ def test_a_program_that_does_not_start_is_no_error(tmp_path):
 
 def test_no_time_is_no_answer():
     """A deadline that has passed already is kept too."""
-    assert say("print('late')", timeout=0.0) is None
+    assert say("print('late')", timeout=0.0) == Answer("", None)
 
 
 def test_descriptors_beyond_a_thousand_do_not_matter(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,7 +14,8 @@ from colabkeep.vocabulary.environment import Environment
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(
-        NvidiaSmiFinder().find(Environment.here(), timeout=30.0) in (None, []), reason="needs a CUDA device"
+        not isinstance(NvidiaSmiFinder().find(Environment.here(), timeout=30.0) or None, Sequence),
+        reason="needs a CUDA device",
     ),
 ]
 
@@ -28,7 +30,7 @@ from colabkeep.vocabulary.environment import Environment
 here = Environment.here()
 by_smi, by_nvml = (finder.find(here, timeout=30.0) for finder in (NvidiaSmiFinder(), NvmlFinder()))
 told = lambda found: [(one.name, one.memory_bytes, one.capability, one.uuid, one.driver) for one in found]
-assert by_nvml is None or told(by_nvml) == told(by_smi), (by_nvml, by_smi)
+assert by_nvml == [] or told(by_nvml) == told(by_smi), (by_nvml, by_smi)
 found = find_accelerators(here, timeout=30.0)
 assert told(found) == told(by_smi)
 not_initialised = 3  # CUDA_ERROR_NOT_INITIALIZED

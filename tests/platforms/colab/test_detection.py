@@ -95,3 +95,11 @@ def test_the_menus_are_those_of_the_kind(machine, platform):
     enterprise = platform.menus(machine(kind="enterprise").environment)
     assert "Runtime templates" in enterprise.enable
     assert not enterprise.draws
+
+
+def test_an_empty_variable_says_nothing(machine, platform):
+    """VERTEX_PRODUCT="" is as good as none: the machine is Google's, and Drive can be mounted."""
+    colab = machine()
+    colab.environ["VERTEX_PRODUCT"] = ""
+    assert platform.matches(colab.environment)
+    assert platform.kind(colab.environment) == "hosted"

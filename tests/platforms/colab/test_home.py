@@ -16,7 +16,7 @@ def test_with_drive_a_local_disk_stands_in_front_of_it(machine, platform):
     assert home.folder == str(first.root / "content/drive/MyDrive/colabkeep")
     store = open_store(home.storage)
     store.put("run/note", BytesSource(b"kept"))
-    assert store.flush(30.0)
+    store.flush(3.0)  # copied by then; whether Drive has uploaded it, this mount does not say
     store.close()
     assert (first.root / "content/colabkeep-local/run/note").read_bytes() == b"kept"
 

@@ -85,6 +85,26 @@ def test_a_drive_that_hangs_is_not_killed_for_a_dead_one(machine, platform):
         assert colab.calls == []
 
 
+def test_a_drive_that_shows_no_files_is_not_killed(machine, platform):
+    """Its program lives, and has not read the folder yet: nobody mounts over it, and its uploads go on."""
+    colab = machine(drive="empty")
+    text = refused(platform, colab, timeout=0.6)
+    assert "does not answer (No such file or directory)" in text
+    assert colab.calls == []
+    assert colab.mounts == {"/content/drive": "empty"}
+
+
+def test_a_drive_that_shows_no_files_yet_is_waited_for(machine, platform):
+    """A moment later they are there, and nobody was asked."""
+    colab = machine(drive="empty")
+    soon = threading.Timer(0.4, colab.set_drive, ("/content/drive", "mounted"))
+    soon.start()
+    home = platform.mount(colab.environment, timeout=BOUND)
+    soon.join()
+    assert home.persists is True
+    assert colab.calls == []
+
+
 def test_outside_the_notebook_nobody_is_asked(machine, platform):
     """`!python train.py` gets the line for a cell, and not an AttributeError about None."""
     colab = machine(kind="process")
@@ -129,6 +149,7 @@ def test_a_child_process_does_not_ask(machine):
         ({"drivefs": "reads too long"}, "so many files", "into folders"),
         ({"on_import": raising(RuntimeError("broken pip"))}, "RuntimeError: broken pip", "Restart session"),
         ({"on_import": raising(ModuleNotFoundError("No module named 'google.colab'"))}, "cannot be", "Restart session"),
+        ({"on_import": raising(SystemExit(3))}, "SystemExit: 3", "Restart session"),
     ],
     ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
@@ -241,9 +262,11 @@ def test_a_call_that_never_comes_back_is_ended(machine, platform, words):
 
 @pytest.mark.timeout(BOUND)
 def test_an_import_that_never_comes_back_is_ended(machine, platform):
-    """The deadline holds for google.colab's own import too."""
+    """The deadline holds for google.colab's own import too, and nobody blames the user for it."""
     text = refused(platform, machine(on_import=partial(threading.Event().wait)), timeout=2.0)
-    assert "not given in time" in text
+    assert "google.colab.drive: its import did not end within 0.5 s" in text
+    assert "Restart session" in text
+    assert "permission" not in text
 
 
 def test_a_drive_that_comes_up_late_counts(machine, platform):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -44,6 +45,7 @@ def test_a_secret_of_the_page_is_had(machine, platform):
         ({"front_end": "refuses"}, "answered with an error", "Reload the page"),
         ({"kind": "process"}, "program of its own", "os.environ['HF_TOKEN']"),
         ({"on_import": raising(SyntaxError("broken pip"))}, "SyntaxError: broken pip", "Restart session"),
+        ({"on_import": raising(SystemExit(3))}, "SystemExit: 3", "Restart session"),
     ],
     ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
@@ -97,6 +99,14 @@ def test_a_page_that_never_answers_is_not_waited_for(machine, platform, monkeypa
     monkeypatch.setattr(import_module("google.colab.userdata"), "get", get)
     for timeout in (1.0, 0.0, float("nan")):
         assert "did not answer" in refused(platform, colab, timeout=timeout)
+
+
+@pytest.mark.timeout(BOUND)
+def test_an_import_that_never_comes_back_is_told(machine, platform):
+    """The package is at fault then, and not the page."""
+    text = refused(platform, machine(on_import=threading.Event().wait), timeout=2.0)
+    assert "its import did not end" in text
+    assert "page did not answer" not in text
 
 
 def test_a_thread_does_not_ask(machine, platform):

@@ -38,8 +38,10 @@ class TorchBoundary:
 
     def mark(self) -> None:
         self._streams.mark()
-        self._buffers.mark()
-        self._counts = [scheduler.last_epoch for scheduler in self._schedulers]
+        if self._buffers.owners:
+            self._buffers.mark()
+        if self._schedulers:
+            self._counts = [scheduler.last_epoch for scheduler in self._schedulers]
         self._torn = False
 
     @property
@@ -64,12 +66,10 @@ class _Buffers:
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
         owners = {id(each): each for module in modules for _, each in Places(module).modules if each._buffers}
-        self._owners = [each._buffers for each in owners.values()]
+        self.owners = [each._buffers for each in owners.values()]
         self._plan()
 
     def mark(self) -> None:
-        if not self._owners:
-            return
         if not self._watch.unchanged() or not self._bulk.unchanged():
             self._plan()
         else:
@@ -85,8 +85,8 @@ class _Buffers:
                 owner[key] = was
 
     def _plan(self) -> None:
-        self._watch = Watch(self._owners)
-        self._places = [(owner, key, value) for owner in self._owners for key, value in owner.items()]
+        self._watch = Watch(self.owners)
+        self._places = [(owner, key, value) for owner in self.owners for key, value in owner.items()]
         found = {id(t): t for _, _, t in self._places if t is not None and not torch.nn.parameter.is_lazy(t)}
         self._live = list(found.values())
         # The copies must not become part of a graph; a buffer that wants gradients is read around it.

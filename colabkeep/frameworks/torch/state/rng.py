@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from colabkeep.frameworks.common.randomness import NumpyStream, PythonStream, Streams, bytes_at
+from colabkeep.frameworks.common.randomness import (
+    MOVED,
+    Glances,
+    NumpyStream,
+    PythonStream,
+    Streams,
+    bytes_at,
+    look_through,
+)
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["streams"]
@@ -27,13 +35,13 @@ class CpuStream:
     here = True
 
     def __init__(self) -> None:
-        self._look = _cpu_look(torch.default_generator)
+        self.glances = _cpu_glances(torch.default_generator)
         self._seen: object = None
         self._state: Tree = None
 
     def read(self) -> Tree:
         # get_state() allocates five kilobytes, for which the heap is tidied up each time; a look takes 0.2 µs.
-        look = self._look()
+        look = look_through(self.glances)
         if look != self._seen:
             self._seen, self._state = look, torch.default_generator.get_state()
         return self._state
@@ -49,16 +57,16 @@ _GLANCE = 40  # of these, from the seed on: a draw moves a position, a refill ev
 _PENDING = 28  # bytes behind the words, with the pending Gaussians
 
 
-def _cpu_look(generator: torch.Generator) -> Callable[[], object]:
-    """A look at a CPU generator that sees whether it moved; one that always says "moved" if its layout is another."""
+def _cpu_glances(generator: torch.Generator) -> Glances:
+    """Glances at a CPU generator that see whether it moved; one that always says "moved" if its layout is another."""
     trial: Any = torch.Generator()
     trial.manual_seed(_MARK)
     found = ctypes.string_at(trial._cdata, _HEAD) if hasattr(trial, "_cdata") else b""
     seed_at = found.find(struct.pack("=Q", _MARK))
     if seed_at < 0:
-        return object
+        return MOVED
     torch.rand(1, generator=trial)  # the first draw changes every word; those below change a position alone
-    look = _cpu_bytes(trial, seed_at)
+    look: Any = partial(look_through, _cpu_bytes(trial, seed_at))
     state, before = trial.get_state(), look()
     torch.rand(1, generator=trial)
     drawn = look()
@@ -70,13 +78,12 @@ def _cpu_look(generator: torch.Generator) -> Callable[[], object]:
     # Padding, and a Gaussian that is not pending, are left to chance; the position and the words are not.
     works = before[0][16:] == back[0][16:] and len({words[16:] for words, _ in (before, drawn, one)}) == 3
     works = works and one != look()
-    return _cpu_bytes(generator, seed_at) if works else object
+    return _cpu_bytes(generator, seed_at) if works else MOVED
 
 
-def _cpu_bytes(generator: Any, seed_at: int) -> Callable[[], tuple[bytes, bytes]]:
-    words = bytes_at(generator._cdata + seed_at, _GLANCE)
-    pending = bytes_at(generator._cdata + seed_at + _WORDS, _PENDING)
-    return lambda: (words(), pending())
+def _cpu_bytes(generator: Any, seed_at: int) -> Glances:
+    at = generator._cdata + seed_at
+    return bytes_at(at, _GLANCE), bytes_at(at + _WORDS, _PENDING)
 
 
 class DeviceStream:
@@ -90,10 +97,10 @@ class DeviceStream:
         self._module: Any = getattr(torch, kind, None)
         self.here: bool = self._module is not None and self._module._is_compiled()
         self._absent: list[Any] = []
+        self.glances: Glances = (self._glance,)
 
     def read(self) -> Tree:
-        # An empty tuple until the device wakes up; in a forked child of the one that woke it, it sleeps again.
-        if self._module is None or not self._module.default_generators or not self._module.is_initialized():
+        if self._asleep():
             return self._absent or None
         here = [generator.get_state() for generator in self._module.default_generators]
         return here + self._absent[len(here) :]
@@ -104,11 +111,19 @@ class DeviceStream:
         for i, one in enumerate(state[:count]):
             self._module.set_rng_state(one, i)  # put off by torch itself until the device is first used
 
+    def _asleep(self) -> bool:
+        # An empty tuple until the device wakes up; in a forked child of the one that woke it, it sleeps again.
+        return self._module is None or not self._module.default_generators or not self._module.is_initialized()
+
+    def _glance(self) -> object:
+        return None if self._asleep() else object()
+
 
 class MpsStream:
     """The generator of an Apple GPU."""
 
     name = "mps"
+    glances = MOVED
 
     def __init__(self) -> None:
         self.here = torch.backends.mps.is_available()

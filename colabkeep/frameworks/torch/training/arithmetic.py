@@ -19,6 +19,7 @@ from colabkeep.frameworks.torch.training.transfer import to_device
 
 __all__ = ["RunningMean", "TorchTraining"]
 
+_PAIR = frozenset({tuple, list})
 _GATHERED = 256  # losses of a CPU model added in one go, 0.3 µs each; one by one 2 µs, and 6 among the steps of a model
 
 
@@ -36,13 +37,15 @@ class TorchTraining:
         check_options(options)
         self._model = options.model
         self._optimizer = options.optimizer
-        self._loss_fn, self._step_fn = options.loss_fn, options.step_fn
+        self._loss_fn: Any = options.loss_fn
+        self._step_fn = options.step_fn
         self._metrics = dict(options.metrics or {})
         self._clip = options.gradient_clip_val
         self._device = next(options.model.parameters()).device
         self.precision = resolve_precision(options.precision, self._device)
         self._autocast = autocast(self.precision, self._device)
         self._plain = self._device.type == "cpu" and self.precision == "32-true"  # nothing to move, nothing to cast
+        self._pairs = self._plain and options.step_fn is None
         self._scaler = gradient_scaler(self.precision, self._device, options.optimizer)
         self.scaler: object | None = self._scaler
 
@@ -57,7 +60,9 @@ class TorchTraining:
         Raises:
             UsageError: the batch or the loss is not of the form that training needs.
         """
-        if self._plain:
+        if self._pairs and type(batch) in _PAIR and len(batch) == 2:
+            loss = self._loss_fn(self._model(batch[0]), batch[1])  # nearly always on a CPU: no need to look closer
+        elif self._plain:
             loss = self._loss(batch)
         else:
             with self._autocast:
@@ -123,8 +128,6 @@ class TorchTraining:
     def _loss(self, batch: Any) -> Any:
         if self._step_fn is not None:
             return self._step_fn(self._model, batch)
-        if type(batch) in (tuple, list) and len(batch) == 2 and self._loss_fn is not None:
-            return self._loss_fn(self._model(batch[0]), batch[1])  # nearly every batch: no need to look closer
         return self._measure_pair(batch)[0]
 
     def _measure_pair(self, batch: Any) -> tuple[Any, Any, Any]:
