@@ -213,21 +213,18 @@ def _export(words: argparse.Namespace) -> int:
 def _prune(words: argparse.Namespace) -> int:
     """delete the checkpoints of a run that are no longer needed; --dry-run only says what would go"""
     policy = prune_policy(words.keep_last, words.keep_best, words.monitor, words.mode)
-    repository = find_run(find_store(words.storage), words.run)
-    if words.dry_run:
-        plan, caught_up = plan_prune(repository, policy, apart=words.apart), True
-    else:
-        watch = _Progress(sys.stderr, "deleting from")
-        silent = words.json or not sys.stderr.isatty()
-        plan, caught_up = prune(
-            repository.store,
-            words.run,
-            policy,
-            SystemClock(),
-            apart=words.apart,
-            watch=(lambda *_: None) if silent else watch.one(words.run),
-        )
-        watch.end()
+    store = find_store(words.storage)
+    try:
+        repository, watch, caught_up = find_run(store, words.run), _Progress(sys.stderr, "deleting from"), True
+        if words.dry_run:
+            plan = plan_prune(repository, policy, apart=words.apart)
+        else:
+            silent = words.json or not sys.stderr.isatty()
+            each = (lambda *_: None) if silent else watch.one(words.run)
+            plan, caught_up = prune(store, words.run, policy, SystemClock(), apart=words.apart, watch=each)
+            watch.end()
+    finally:
+        store.close()  # a pair has a thread that brings the deletions to the slower side
     record = reports.prune_record(repository, plan, dry_run=words.dry_run, caught_up=caught_up)
     _print(words, record, tables.pruned_lines(record))
     return 0

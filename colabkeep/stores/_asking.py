@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import re
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,6 +53,8 @@ _PASSING = frozenset(
         "GenericError",  # obstore, after tries of its own
         "SSHException",  # paramiko
         "RequestException",  # requests
+        "ProtocolError",  # urllib3
+        "IncompleteRead",
         "TimeoutException",  # httpx, which huggingface_hub uses
         "NetworkError",
         "RemoteProtocolError",
@@ -83,12 +87,14 @@ class Words:
 
 class Asking:
     """Calls, on behalf of the store at `url`. `hiccups` counts the attempts that failed in passing: whoever is
-    refused a name after one of these may have been refused because of their own earlier attempt."""
+    refused a name after one of these may have been refused because of their own earlier attempt. With `one_at_a_time`
+    no two threads call at once: paramiko mixes up their answers."""
 
-    def __init__(self, url: str, words: Words, patience: Patience) -> None:
+    def __init__(self, url: str, words: Words, patience: Patience, *, one_at_a_time: bool = False) -> None:
         self._url = url
         self._words = words
         self._patience = patience
+        self._turn: AbstractContextManager[object] = threading.Lock() if one_at_a_time else nullcontext()
         self.hiccups = 0
 
     def __call__(
@@ -109,7 +115,8 @@ class Asking:
 
     def _once(self, doing: str, call: Callable[[], _T], missing: type[StoreError]) -> _T:
         try:
-            return call()
+            with self._turn:
+                return call()
         except ColabKeepError:
             raise
         except Exception as error:

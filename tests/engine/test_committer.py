@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from colabkeep._engine.journal import read_segment
@@ -224,3 +227,50 @@ def test_an_unfinished_snapshot_commits_nothing(kit, disk):
     with pytest.raises(TypeError):
         session.save(2, {"model": {"weight": object()}})
     assert disk.files == before
+
+
+def test_saves_that_come_faster_than_the_link_still_arrive(kit):
+    """With keep_last=1 and a link that takes longer than a save: the checkpoint on its way is not deleted under it, so
+    whole ones come over, one after the other, each the newest of its time."""
+    allowed = threading.Semaphore(0)  # each release lets one blob through
+
+    def slow(point):
+        if point.startswith(f"before put {kit.run}/blobs"):
+            assert allowed.acquire(timeout=LONG)
+
+    remote = FaultyStore(MemoryStore(), at=slow)
+    store = tiered(remote)
+    session = kit.Session(store, keep=KeepLast(1))
+    arrived = []
+    end = time.monotonic() + LONG
+    for step in range(1, 13):
+        session.save(step)
+        while store.properties.behind.sending is None:
+            assert time.monotonic() < end, "nothing is sent"
+            time.sleep(0.002)
+        if step % 4 == 0:
+            allowed.release()
+            while len(Repository(remote, kit.run).ids() - set(arrived)) == 0:
+                assert time.monotonic() < end, "nothing arrives"
+                time.sleep(0.002)
+            arrived += sorted(Repository(remote, kit.run).ids() - set(arrived))
+    assert [int(id[:12]) for id in arrived] == [1, 4, 8]
+    for _ in range(20):
+        allowed.release()
+    assert store.flush(LONG)
+    assert kit.newest(remote)[0].manifest.progress.step == 12
+    store.close()
+
+
+def test_before_its_first_save_a_session_deletes_nothing(kit, disk):
+    """Retention was changed to keep fewer: what was there stays until there is something newer."""
+    earlier = kit.Session(disk.store)
+    for step in (1, 2, 3):
+        earlier.save(step)
+    session = kit.Session(disk.store, "bbbbbbbb", keep=KeepLast(1), resume=kit.newest(disk.store)[0])
+    session.committer.ledger.add(session.repository.manifest("000000000003-aaaaaaaa"), {})
+    session.committer._untidy = True
+    session.committer.tidy()
+    assert steps(disk.store, kit) == [1, 2, 3]
+    session.save(4)
+    assert steps(disk.store, kit) == [4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from colabkeep._engine.repository import Repository
+from colabkeep._engine.restore import load_id
 from colabkeep.stores.base import BytesSource, StoreProperties
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.vocabulary.errors import StoreFull
@@ -177,3 +178,16 @@ def test_a_session_that_goes_on_in_a_full_place_makes_room_too(kit):
     assert steps(store, kit) == [3]
     train(kit, session, [5])
     assert steps(store, kit) == [3, 5]
+
+
+def test_going_back_in_a_full_place_deletes_nothing_of_what_came_after(kit):
+    """A session that goes on from an early checkpoint finds no room: the later ones, which it went back from, are not
+    its to delete."""
+    store = Quota(3 * SIZE + PART)
+    earlier = kit.Session(store)
+    train(kit, earlier, range(1, 4))
+    early = load_id(Repository(store, kit.run), "000000000001-aaaaaaaa")
+    session = kit.Session(store, "bbbbbbbb", keep=KeepLast(1), resume=early)
+    with pytest.raises(StoreFull):
+        train(kit, session, [9])
+    assert steps(store, kit) == [1, 2, 3]

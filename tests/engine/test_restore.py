@@ -341,3 +341,23 @@ def test_a_manifest_is_plain_json(kit, disk):
     assert record["progress"]["step"] == 1
     assert record["metrics"] == {"val_loss": 0.5}
     assert record["parts"]["notes"] == {"step": 1, "text": "step 1"}
+
+
+def test_a_store_that_fails_for_a_moment_does_not_cost_the_newest_checkpoint(kit, disk):
+    """A drive that hiccups while it is read is asked again, with a pause: going on from an older one would give up what
+    was trained since."""
+    session = kit.Session(disk.store)
+    session.save(1)
+    newest = session.save(2)
+    failures, slept = [], []
+
+    def hiccup(point):
+        if point == f"before get {disk.only_blob(newest)}" and len(failures) < 2:
+            failures.append(point)
+            raise StoreUnavailable(problem="The drive hiccups.", remedy="Wait.")
+
+    repository = Repository(FaultyStore(disk.store, at=hiccup), kit.run)
+    passed = []
+    loaded = load_newest(repository, lambda id, why: passed.append(id), sleep=slept.append)
+    assert (loaded.manifest, passed) == (newest, [])
+    assert len(failures) == len(slept) == 2

@@ -47,7 +47,7 @@ def open_url(url: str, *, reread: bool = False, patience: Patience | None = None
     if kind.flat and not rest.strip("/"):
         raise UsageError(problem=f"storage={url!r} names no bucket.", remedy=f"Write it as {protocol}://bucket/folder.")
     patience = patience or Patience()
-    asking = Asking(address, kind.words, patience)
+    asking = Asking(address, kind.words, patience, one_at_a_time=not kind.flat)
     if protocol in {"s3", "s3a"} and find_spec("s3fs") is None and find_spec("obstore") is not None:
         reach = partial(_obstore, rest, asking, patience)
     else:

@@ -46,8 +46,8 @@ class UploadJournal:
     def find(self, name: str, source: Source) -> Upload | None:
         """The upload that was begun for these very bytes under this name."""
         try:
-            for record, age in self._records(self._key(name, source)):
-                if age < _LIFE_SECONDS and (upload := self._read(record)) is not None:
+            for record, _ in self._records(self._key(name, source)):
+                if (upload := self._read(record)) is not None:
                     return upload
                 self._store.delete(record)
         except StoreError as error:

@@ -73,11 +73,9 @@ class Uploads:
             try:
                 file = transfer.run(offset, self._chunk_bytes)
             except _UploadGone:
+                # Perhaps because it was done, and the answer was lost: then the id is taken, and beginning says so.
                 self._journal.drop(name, source)
                 upload = None
-                # It may be gone because it was done, and the answer was lost.
-                if (done := self._files.look(file_id, doing)) is not None:
-                    return done
             else:
                 self._journal.drop(name, source)
                 return file

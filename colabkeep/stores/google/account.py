@@ -84,9 +84,15 @@ class _OneAtATime:
         self._turn = threading.Lock()
 
     def before_request(self, request: Any, method: str, url: str, headers: dict[str, str]) -> None:
-        """Sign the request's headers; renew first what has run out."""
+        """Sign the request's headers; renew first what has run out.
+
+        Not by the method of this name that google-auth has: for a service account that one also starts a thread which
+        asks iamcredentials.googleapis.com where the account may work from (2.62, credentials.py).
+        """
         with self._turn:
-            self.inner.before_request(request, method, url, headers)
+            if not self.inner.valid:
+                self.inner.refresh(request)
+            self.inner.apply(headers)
 
     def refresh(self, request: Any) -> None:
         """Get a new access token."""

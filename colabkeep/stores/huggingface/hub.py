@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from colabkeep.stores._asking import Asking, Words
 from colabkeep.stores._patience import Patience
 from colabkeep.stores.base import Source
 from colabkeep.stores.huggingface.deadline import within
+from colabkeep.stores.huggingface.download import streamed
 from colabkeep.stores.huggingface.stream import SourceFile
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError, StoreUnavailable
 
@@ -24,6 +25,7 @@ __all__ = ["Addition", "Fact", "Hub", "Moved"]
 _T = TypeVar("_T")
 
 _DEADLINE = 120.0  # seconds without any progress
+_READ = (10, 60)  # seconds: to connect, and between two pieces of an answer
 _IN_MEMORY = 12 * 2**20  # bytes; above the 10 MB up to which the Hub keeps a file in git itself
 _BRANCH = "main"
 _LOUD = ("huggingface_hub.utils._http", "huggingface_hub._commit_api", "huggingface_hub.hf_api", "huggingface_hub.lfs")
@@ -149,25 +151,21 @@ class Hub:
         )
         return {fact.sha256 for fact in map(self._fact, entries) if fact is not None and fact.sha256 is not None}
 
-    def read(self, name: str, start: int, end: int) -> bytes:
-        """The bytes from `start` up to `end`, not included."""
+    def reader(self, fact: Fact) -> BinaryIO:
+        """A file, opened for reading."""
         import requests
         from huggingface_hub import hf_hub_url
 
-        url = hf_hub_url(self._repo, self._path(name), revision=_BRANCH, endpoint=self._api.endpoint)
-        headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+        url = hf_hub_url(self._repo, self._path(fact.name), revision=_BRANCH, endpoint=self._api.endpoint)
+        headers = {"Accept-Encoding": "identity"}
         if self._token is not None:
+            # The Hub redirects to the storage of large files, another host: requests takes the token off then.
             headers["Authorization"] = f"Bearer {self._token}"
 
-        def fetch() -> bytes:
-            # A redirection to another host takes the token off; the Hub redirects large files to its storage.
-            answer = requests.get(url, headers=headers, timeout=(10, 60))
-            answer.raise_for_status()
-            if len(answer.content) != end - start:
-                raise ConnectionError(f"{len(answer.content)} bytes came instead of {end - start}")
-            return answer.content
+        def begin(start: int) -> Any:
+            return requests.get(url, headers={**headers, "Range": f"bytes={start}-"}, timeout=_READ, stream=True)
 
-        return self._ask(f"read {name!r}", fetch, missing=ObjectNotFound)
+        return streamed(fact.size, begin, self._ask, fact.name)
 
     def upload(self, name: str, source: Source) -> Addition:
         """Hand the bytes over. Large ones are at the Hub then, though not yet in any commit.

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from colabkeep.stores._locks import NoLock
-from colabkeep.stores._ranges import ranged
 from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
 from colabkeep.stores.huggingface.hub import Addition, Fact, Hub
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable, UsageError
@@ -92,7 +91,7 @@ class HuggingFaceStore:
                 problem=f"There is no object {name!r} in {self._url}.",
                 remedy="See `colabkeep show`: it may have been pruned.",
             )
-        return ranged(fact.size, lambda start, end: self._hub.read(name, start, end))
+        return self._hub.reader(fact)
 
     def doubt(self, name: str) -> bool:
         return False  # there is one copy only

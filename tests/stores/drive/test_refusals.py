@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 
 import pytest
+from google.oauth2.credentials import Credentials
 
 from colabkeep.stores.base import BytesSource
+from colabkeep.stores.drive import DriveStore
+from colabkeep.stores.drive.place import read_place
 from colabkeep.stores.drive.refusals import no_answer, refused
+from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.errors import StoreError, StoreFull, StoreUnavailable
 from tests.fakes.drive import html, refuse, revoke
@@ -139,8 +144,6 @@ def test_a_server_for_tokens_that_is_out_of_order_is_waited_for(drive, open_driv
 
 def test_an_access_token_that_cannot_be_renewed_is_told(drive, open_drive):
     """Signed in with a token alone: when it ends, the remedy is a lasting sign-in."""
-    from google.oauth2.credentials import Credentials
-
     store = open_drive(credentials=Credentials(token="short-lived"))
     with pytest.raises(StoreError, match="cannot be renewed") as caught:
         store.list("run")
@@ -150,10 +153,6 @@ def test_an_access_token_that_cannot_be_renewed_is_told(drive, open_drive):
 
 def test_nobody_listening_is_an_error_that_may_pass(open_drive, drive):
     """No network, or the service is away."""
-    from colabkeep.stores.drive import DriveStore
-    from colabkeep.stores.drive.place import read_place
-    from colabkeep.stores.google.account import Account, SignedIn
-
     credentials = drive.credentials()
     place = read_place("drive://runs?service=http://127.0.0.1:9")
     store = DriveStore(place, Account(lambda: SignedIn(credentials=credentials)), clock=FakeClock())
@@ -161,6 +160,37 @@ def test_nobody_listening_is_an_error_that_may_pass(open_drive, drive):
         store.list("run")
     store.close()
     assert isinstance(caught.value.__cause__, ConnectionError)
+
+
+def test_a_redirection_is_not_followed():
+    """The service sends nobody elsewhere; whoever does is in between, and would get the token."""
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    asked = []
+
+    class Between(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path.partition("?")[0])
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Between) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        signed = SignedIn(credentials=Credentials(token="token"))
+        place = read_place(f"drive://runs?service=http://127.0.0.1:{server.server_port}")
+        store = DriveStore(place, Account(lambda: signed), clock=FakeClock())
+        with pytest.raises(StoreError, match="HTTP 302"):
+            store.list("run")
+        store.close()
+        server.shutdown()
+        thread.join()
+    assert asked == ["/drive/v3/files"]
 
 
 class Answer:

@@ -56,7 +56,6 @@ ROUGH = {
     "consent revoked": [revoke().on("POST", "/upload/")],
     "tokens out of order": [refuse(503).on("POST", "/token", count=None)],
     "pages instead of tokens": [html(200).on("POST", "/token", count=None)],
-    "client unknown": [refuse(401, "invalid_client").on("POST", "/token", count=None)],
 }
 
 
@@ -67,11 +66,12 @@ def secret(drive):
 
 def everything_about(error):
     """What any tool could show of an error: its texts, its chain, hidden or not."""
-    seen, texts = set(), []
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        texts += [str(error), repr(error), repr(error.args), *traceback.format_exception(error)]
-        error = error.__cause__ or error.__context__
+    seen, texts, errors = set(), [], [error]
+    for error in errors:  # grows while it is walked
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            texts += [str(error), repr(error), repr(error.args), *traceback.format_exception(error)]
+            errors += [error.__cause__, error.__context__]
     return "\n".join(texts)
 
 

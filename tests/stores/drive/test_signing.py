@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -209,14 +210,26 @@ def test_one_thread_renews_for_all(drive):
         def __init__(self, inner):
             self._inner, self._inside, self.together = inner, threading.Lock(), 0
 
-        def before_request(self, *words):
-            if not self._inside.acquire(blocking=False):
-                self.together += 1
-                return
-            try:
-                self._inner.before_request(*words)
-                time.sleep(0.02)
-            finally:
+        @property
+        def valid(self):
+            with self._alone():
+                return self._inner.valid
+
+        def refresh(self, request):
+            with self._alone():
+                self._inner.refresh(request)
+                time.sleep(0.05)
+
+        def apply(self, headers):
+            with self._alone():
+                self._inner.apply(headers)
+
+        @contextmanager
+        def _alone(self):
+            alone = self._inside.acquire(blocking=False)
+            self.together += not alone
+            yield
+            if alone:
                 self._inside.release()
 
     watched = Watched(drive.credentials())

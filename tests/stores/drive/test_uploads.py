@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import requests
 
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.directory import DirectoryStore
@@ -365,25 +366,48 @@ def test_a_journalled_upload_of_a_file_that_is_gone_is_begun_anew(open_drive, so
     assert read(open_drive()) == DATA
 
 
-def test_an_old_or_damaged_record_is_not_followed(drive, open_drive, source, tmp_path, watch):
-    """An upload lives a week; a record that is older, or not what was written, is removed, and all is sent anew."""
+def test_what_the_service_remembers_of_a_deleted_file_is_not_believed(open_drive, source, tmp_path, monkeypatch):
+    """A finished upload may go on saying that it made its file: whether that is there is asked by its id."""
+    journal = DirectoryStore(tmp_path / "journal")
+    keeper = FaultyStore(journal, at=lambda point: raising(KeyboardInterrupt())() if "before delete" in point else None)
+    real, last = requests.Session.request, []
+
+    def remembering(self, method, url, **options):
+        if last and options.get("headers", {}).get("Content-Range", "").startswith("bytes */"):
+            return last.pop()
+        response = real(self, method, url, **options)
+        if method == "PUT" and response.status_code == 200:
+            last.append(response)
+        return response
+
+    monkeypatch.setattr(requests.Session, "request", remembering)
+    with pytest.raises(KeyboardInterrupt):
+        open_drive(chunk_bytes=CHUNK, journal=keeper).put(NAME, source)
+    open_drive().delete(NAME)
+    assert open_drive(chunk_bytes=CHUNK, journal=journal).put(NAME, source).rung == "confirmed"
+    assert read(open_drive()) == DATA
+
+
+def test_a_damaged_record_is_not_followed_and_an_old_one_removed(drive, open_drive, source, tmp_path):
+    """What is not what was written is as good as no record; one that is older than an upload can be is swept away."""
     journal = DirectoryStore(tmp_path / "journal")
     clock = FakeClock()
     drive.faults(refuse(503).on("PUT", "/upload/", count=None))
-    for _ in range(2):
-        with pytest.raises(StoreUnavailable):
-            open_drive(chunk_bytes=CHUNK, journal=journal, clock=clock).put(NAME, source)
+    with pytest.raises(StoreUnavailable):
+        open_drive(chunk_bytes=CHUNK, journal=journal, clock=clock).put(NAME, source)
     (record,) = (tmp_path / "journal").rglob("*.json")
-    drive.faults()
-    later = watch()
     record.write_bytes(record.read_bytes().replace(b"upload_id=", b"upload_id=x"))
-    assert open_drive("one", chunk_bytes=CHUNK, journal=journal, clock=clock).put(NAME, source).rung == "confirmed"
+    store = open_drive(chunk_bytes=CHUNK, journal=journal, clock=clock)
+    store.sweep("run")
+    assert record.exists(), "it is young"
+    with pytest.raises(StoreUnavailable):
+        store.put(NAME, source)
+    assert not record.exists()
     clock.advance(6.5 * 24 * 3600)
-    fresh = open_drive(chunk_bytes=CHUNK, journal=journal, clock=clock)
-    fresh.sweep("run")
+    store.sweep("run")
     assert list((tmp_path / "journal").rglob("*.json")) == []
-    assert fresh.put(NAME, source).rung == "confirmed"
-    assert len(later.chunks) == 2 * CHUNKS
+    drive.faults()
+    assert store.put(NAME, source).rung == "confirmed"
 
 
 def test_a_record_that_leads_elsewhere_is_not_followed(drive, open_drive, source, tmp_path):
@@ -415,8 +439,6 @@ def test_a_journal_that_fails_costs_no_checkpoint(open_drive, source):
 
 def test_an_interrupt_at_the_last_byte_leaves_nothing(store, source, monkeypatch, traffic):
     """Whoever interrupts a save believes that it is not there; so it is not."""
-    import requests
-
     real = requests.Session.request
 
     def interrupted(self, method, url, **options):

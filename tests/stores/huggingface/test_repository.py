@@ -75,6 +75,15 @@ def test_what_waits_is_seen_in_this_process(hub, opened):
     assert commits(hub) == 1
 
 
+def test_the_same_bytes_again_are_refused_too(hub, opened):
+    """A name is written once, also by who would write the same."""
+    store = opened()
+    for name in (BLOB, MANIFEST):
+        store.put(name, BytesSource(b"{}"))
+        with pytest.raises(NameTaken):
+            store.put(name, BytesSource(b"{}"))
+
+
 def test_a_flush_commits_what_waits(hub, opened):
     """Additions and deletions, together; a second one does nothing."""
     store = opened()
@@ -262,8 +271,23 @@ def test_a_download_that_breaks_off_goes_on(hub, opened, kind):
     store = opened()
     data = bytes(range(256)) * 5000
     store.put("run/a.bin", BytesSource(data))
-    hub.faults = [Fault("GET", "storage", kind, skip=1)]
+    hub.faults = [Fault("GET", "storage", kind)]
     assert read(store, "run/a.bin") == data
+
+
+def test_a_file_is_one_request_and_a_jump_another(hub, opened):
+    """Who reads all of it asks once; who looks at a header and at the end does not download what is between."""
+    store = opened()
+    data = bytes(range(256)) * 5000
+    store.put("run/a.bin", BytesSource(data))
+    hub.log.clear()
+    assert read(store, "run/a.bin") == data
+    assert len(hub.requests("^GET /storage")) == 1
+    with store.get("run/a.bin") as reader:
+        assert reader.read(10) == data[:10]
+        reader.seek(-10, io.SEEK_END)
+        assert reader.read() == data[-10:]
+    assert len(hub.requests("^GET /storage")) == 3
 
 
 def test_a_hub_that_falls_silent_is_given_up(hub, opened, ways):
