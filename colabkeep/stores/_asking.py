@@ -60,7 +60,7 @@ _PASSING = frozenset(
         "RemoteProtocolError",
     }
 )
-_FULL = re.compile(r"quota ?exceeded|insufficient ?storage|storage ?full|no space left", re.IGNORECASE)
+_FULL = re.compile(r"quota ?exceeded|insufficient ?storage|storage ?full|storage limit|no space left", re.IGNORECASE)
 _NO_ACCESS = re.compile(r"\bforbidden\b|does not have storage\.\S+ access|access ?denied", re.IGNORECASE)
 _PLACE_MISSING = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
 _PASSING_ERRNOS = frozenset(
@@ -88,7 +88,7 @@ class Words:
 class Asking:
     """Calls, on behalf of the store at `url`. `hiccups` counts the attempts that failed in passing: whoever is
     refused a name after one of these may have been refused because of their own earlier attempt. With `one_at_a_time`
-    no two threads call at once: paramiko mixes up their answers."""
+    no two threads call at once: paramiko mixes up their answers, and huggingface_hub's file system its memory."""
 
     def __init__(self, url: str, words: Words, patience: Patience, *, one_at_a_time: bool = False) -> None:
         self._url = url
@@ -195,7 +195,7 @@ def _names(error: BaseException) -> set[str]:
 
 def _is_full(error: Exception, status: int) -> bool:
     full = isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
-    return full or status == 507 or _FULL.search(str(error)) is not None
+    return full or status == 507 or (status != 429 and _FULL.search(str(error)) is not None)
 
 
 def _is_refusal(error: Exception, status: int) -> bool:

@@ -28,7 +28,7 @@ from the generator that belongs to the training."""
 class Copier:
     """One daemon thread, started by the first task that is not held. All that changes is guarded by `_state`.
 
-    `looked` is called by this thread when something has changed behind.
+    `looked` is called by this thread when a checkpoint has arrived, the queue is empty, or there is no room.
     """
 
     def __init__(self, carrier: Carrier, *, pauses: Pauses, looked: Callable[[], None]) -> None:
@@ -141,8 +141,10 @@ class Copier:
                     elif failures >= _GIVEN_UP:
                         self._queue.choose_again()
                 self._state.notify_all()
+                settled = task.is_manifest or self.full or not self._queue
             self._carrier.answer()
-            self._looked()
+            if settled:  # not after each object: it may be a request
+                self._looked()
             if failures:
                 self._pause(failures)
 

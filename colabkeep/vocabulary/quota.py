@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import linear_regression
+from statistics import correlation, linear_regression
 
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
@@ -19,6 +19,7 @@ __all__ = ["Load", "Look", "Room", "fitted", "full_at", "load_of", "proven", "sl
 
 _NEARLY = 0.97  # of the room: journals, leases and other people's small files come meanwhile
 _FEWEST = 4  # looks from which a pace is read
+_STEADY = -0.8  # correlation of slack and time, below which it is a pace and not an up and down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,15 +123,16 @@ def slack(least: RetentionPolicy, look: Look, load: Load, passing: int) -> int:
 
 
 def full_at(looks: Sequence[Look], load: Load) -> float | None:
-    """When the slack is used up at the pace of these looks, oldest first; None if it does not shrink, or by less than
-    the coming and going of a checkpoint or two."""
-    if len(looks) < _FEWEST or looks[0].at == looks[-1].at:
+    """When the slack is used up at the pace of these looks, oldest first. None if it does not shrink, by no more than
+    the coming and going of a checkpoint or two, or not steadily: trash is filled and emptied, too."""
+    times, amounts = [look.at for look in looks], [float(look.slack) for look in looks]
+    if len(looks) < _FEWEST or min(times) == max(times) or min(amounts) == max(amounts):
         return None
-    start = looks[0].at  # small numbers: the squares of today's dates would drown what differs
-    pace, at_start = linear_regression([look.at - start for look in looks], [look.slack for look in looks])
-    if pace >= 0 or -pace * (looks[-1].at - start) < 2 * load.save_bytes:
+    times = [at - looks[0].at for at in times]  # small numbers: the squares of today's dates would drown what differs
+    pace, at_start = linear_regression(times, amounts)
+    if pace >= 0 or correlation(times, amounts) > _STEADY or -pace * times[-1] < 2 * load.save_bytes:
         return None
-    return max(looks[-1].at, start - at_start / pace)
+    return max(looks[-1].at, looks[0].at - at_start / pace)
 
 
 def _fits(policy: RetentionPolicy, room: Room, load: Load) -> bool:

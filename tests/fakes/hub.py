@@ -45,6 +45,7 @@ class Fault:
     skip: int = 0
     count: int = 1
     seconds: float = 3600.0
+    message: str = "as the test wants it"
     headers: dict[str, str] = field(default_factory=dict)
 
     def takes(self, method: str, path: str) -> bool:
@@ -115,6 +116,7 @@ class FakeHub:
 
     def __init__(self, *, part_size: int | None = None, page: int = 1000, commits_per_hour: int | None = None) -> None:
         self.repos: dict[str, Repo] = {}
+        self.buckets: Any = None  # a `Buckets` of hub_buckets.py
         self.log: list[str] = []
         self.faults: list[Fault] = []
         self.part_size = part_size  # with one, uploads larger than it go in parts
@@ -262,9 +264,11 @@ class FakeHub:
 @contextmanager
 def running_hub(**options: Any) -> Iterator[FakeHub]:
     """The service, on a free port of this machine, until the end of the `with`."""
+    from tests.fakes.hub_buckets import Buckets
     from tests.fakes.hub_http import server_of
 
     hub = FakeHub(**options)
+    hub.buckets = Buckets(hub)
     server = server_of(hub)
     hub.url = f"http://127.0.0.1:{server.server_port}"
     hub.storage = f"http://localhost:{server.server_port}"

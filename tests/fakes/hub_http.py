@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.fakes.hub import FakeHub, Fault, Refused, Repo
+from tests.fakes.hub_buckets import lines
 
 __all__ = ["server_of"]
 
@@ -80,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is None:
             return
         if fault.kind == "status":
-            raise Refused(fault.status, "as the test wants it", headers=fault.headers)
+            raise Refused(fault.status, fault.message, headers=fault.headers)
         if fault.kind == "reset":
             raise _Broken
         if fault.kind == "silence":
@@ -201,6 +202,23 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.parts[oid, int(part)] = self.body
         return 200, {"ETag": f'"{len(self.body)}"'}, b""
 
+    def bucket(self, repo: str) -> dict[str, str]:
+        return self.hub.buckets.files(self.user(), repo)
+
+    def bucket_facts(self, repo: str) -> list[dict[str, Any]]:
+        files = self.bucket(repo)
+        return [self.hub.buckets.entry(path, files[path]) for path in self.json["paths"] if path in files]
+
+    def bucket_tree(self, repo: str, path: str | None = None) -> list[dict[str, Any]]:
+        recursive = self.query.get("recursive", "false") == "true"
+        return self.hub.buckets.tree(self.bucket(repo), (path or "").strip("/"), recursive)
+
+    def bucket_file(self, repo: str, path: str) -> tuple[int, dict[str, str], bytes]:
+        digest = self.bucket(repo).get(path)
+        if digest is None:
+            raise Refused(404, "Entry not found", "EntryNotFound")
+        return self.ranged(self.hub.buckets.bytes[digest], {})
+
     def references(self, repo: str) -> dict[str, Any]:
         known = self.repository(repo)
         head = {"name": "main", "ref": "refs/heads/main", "targetCommit": known.commits[-1][0]}
@@ -249,6 +267,12 @@ _ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("POST", rf"{_API}/paths-info/(?P<revision>\w+)", _Handler.facts),
     ("GET", rf"/{REPO}/resolve/(?P<revision>\w+)/(?P<path>.+)", _Handler.resolved),
     ("GET", rf"{_API}/lfs-files", _Handler.large),
+    ("POST", rf"/api/buckets/{REPO}", lambda h, repo: h.hub.buckets.create(h.writer(), repo, h.json)),
+    ("GET", rf"/api/buckets/{REPO}", lambda h, repo: h.hub.buckets.info(h.user(), repo)),
+    ("GET", rf"/api/buckets/{REPO}/tree(?P<path>/.*)?", _Handler.bucket_tree),
+    ("POST", rf"/api/buckets/{REPO}/paths-info", _Handler.bucket_facts),
+    ("POST", rf"/api/buckets/{REPO}/batch", lambda h, repo: h.hub.buckets.batch(h.bucket(repo), lines(h.body))),
+    ("GET", rf"/buckets/{REPO}/resolve/(?P<path>.+)", _Handler.bucket_file),
     ("POST", rf"{_API}/lfs-files/batch", _write(lambda h, repo, name: h.hub.forget(repo, h.json))),
 )
 

@@ -57,7 +57,8 @@ from colabkeep.vocabulary.state import HostTensor
 
 RUN = "losses"
 FAILING = 0.3  # of the drive's operations
-UPLOAD_SECONDS = 0.003  # longest time that an object waits for its upload
+UPLOAD_SECONDS = 0.02  # longest time between two uploads: slower than the saves come
+HICCUP = "The drive hiccups."
 PATIENCE = 60.0  # seconds; a life that says nothing for this long is a bug
 OTHERS = {"thesis/draft.txt": b"not ours", "losses2/blobs/x": b"another's", "photo.jpg": b"\xff\xd8\xff"}
 
@@ -153,7 +154,7 @@ class Drive:
 
     def _fail(self) -> None:
         if self._chance is not None and self._chance.random() < FAILING / 2:  # twice in most operations
-            raise StoreUnavailable(problem="The drive hiccups.", remedy="Wait.")
+            raise StoreUnavailable(problem=HICCUP, remedy="Wait.")
 
     @staticmethod
     def _refuse_taken(side: DirectoryStore, name: str, source: Any) -> None:
@@ -256,8 +257,10 @@ def begin(store: TieredStore, keep_last: int, say: Say) -> tuple[Saving, Trainer
 
 
 def walked_past(id: str, why: str) -> None:
-    """A user who reads that begins again: the drive will answer."""
-    raise StoreUnavailable(problem=f"walked past {id}: {why}", remedy="Run the cell again.")
+    """What a lost machine had not uploaded whole is rightly walked past. Where the drive only failed to answer, a user
+    who reads that runs the cell again."""
+    if HICCUP in why:
+        raise StoreUnavailable(problem=f"walked past {id}: {why}", remedy="Run the cell again.")
 
 
 def patiently(call: Any) -> Any:

@@ -38,4 +38,4 @@ def test_a_thousand_saves_into_fifteen_gigabytes_are_never_full() -> None:
     assert told["wrong"] == []
     assert (status, told["saves"], told["refused"]) == (0, 1000, 0)
     assert told["least_free"] > 0
-    assert told["kept_at_the_end"] >= 2
+    assert told["kept_at_the_end"] >= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.errors import StoreUnavailable
-from colabkeep.vocabulary.events import CheckpointSetAside, DurabilityTold, Event, Restored, StepDone
+from colabkeep.vocabulary.events import CheckpointSetAside, DurabilityTold, Event, Restored, SpaceShort, StepDone
 
 AWAY = StoreUnavailable(problem="The drive is away.", remedy="Mount it again.")
 LONG = 30.0  # seconds
@@ -173,6 +174,18 @@ def test_the_display_says_it_once_and_again_when_it_is_much(tmp_path: Path, capf
     said = [line for line in capfd.readouterr().out.splitlines() if "If this machine vanished" in line]
     assert ["all 30 min" in said[0], "all 60 min" in said[1], "all 2 h 00 min" in said[2]] == [True] * 3
     assert len(said) == 3
+
+
+def test_the_display_names_the_hour_in_which_a_place_is_full(capfd: pytest.CaptureFixture[str]) -> None:
+    """In the user's own time, with what to do; and says how many checkpoints are kept where there is less room."""
+    noon = datetime(2026, 11, 20, 12, 34).astimezone().timestamp()
+    lines = Lines(FakeClock())
+    lines(SpaceShort(url="drive", free_bytes=3 * 2**30, save_bytes=2**30, full_at=noon))
+    lines(SpaceShort(url="drive", free_bytes=3 * 2**30, save_bytes=2**30, keeps=2))
+    full, kept = capfd.readouterr().out.splitlines()
+    assert "3.0 GiB are free in drive, and a save takes 1.0 GiB" in full
+    assert "FULL between 12:00 and 13:00 on 2026-11-20" in full
+    assert "only 2 checkpoint(s) are kept" in kept
 
 
 # -- of a run that this process does not train ---------------------------------------------------------

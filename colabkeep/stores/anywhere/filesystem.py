@@ -33,13 +33,12 @@ class _FileSystem:
 
     def stat(self, name: str) -> Mapping[str, Any]:
         doing = f"say how large {name!r} is"
-        info = self._ask(doing, lambda: self._fs.info(self._path(name)), missing=ObjectNotFound)
+        info = self._ask(doing, lambda: self._info(name), missing=ObjectNotFound)
         if not _is_object(info):
             raise ObjectNotFound(
                 problem=f"There is no object {name!r}: that is a folder.", remedy="See `colabkeep list`."
             )
-        found: Mapping[str, Any] = info
-        return found
+        return info
 
     def read(self, name: str, start: int, end: int) -> bytes:
         def fetch() -> bytes:
@@ -49,6 +48,11 @@ class _FileSystem:
             return data
 
         return self._ask(f"read {name!r}", fetch, missing=ObjectNotFound)
+
+    def _info(self, name: str) -> Mapping[str, Any]:
+        self._fs.invalidate_cache()  # what it remembers may have been changed by another session
+        info: Mapping[str, Any] = self._fs.info(self._path(name))
+        return info
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -126,7 +130,7 @@ class FolderHands(_FileSystem):
 
     def taken(self, name: str) -> bool:
         try:
-            self._ask(f"look for {name!r}", lambda: self._fs.info(self._path(name)), missing=ObjectNotFound)
+            self._ask(f"look for {name!r}", lambda: self._info(name), missing=ObjectNotFound)
         except ObjectNotFound:
             return False
         return True

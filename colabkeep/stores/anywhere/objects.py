@@ -73,10 +73,10 @@ class ObstoreHands:
                 for piece in blocks:
                     if not belt.lay(bytes(piece)):  # a copy: it is still on the wire when the next one is asked for
                         break
+                belt.lay(None)
             except BaseException as error:
                 belt.lay(error)  # obstore gives the upload up
                 raise
-            belt.lay(None)
             self._ask(doing, sent.result, again=False)  # obstore has sent failed parts again by itself
 
     def remove(self, name: str) -> None:

@@ -32,14 +32,14 @@ class Api:
         account: Account,
         *,
         service: str = SERVICE,
-        sleep: Callable[[float], object],
+        sleep: Callable[[float], None],
         timeouts: tuple[float, float] = TIMEOUTS,
     ) -> None:
         self.account = account
         self.service = service
         self._timeouts = timeouts
         # 1, 2, 4 … 64 seconds as the guides ask for, two minutes in all; who has more patience asks again.
-        self.patiently = Patience(attempts=8, first=1.0, longest=64.0, sleep=lambda seconds: (sleep(seconds), None)[1])
+        self.patiently = Patience(attempts=8, first=1.0, longest=64.0, sleep=sleep)
 
     def ask(
         self,

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from colabkeep.stores.drive.api import Api
-from colabkeep.vocabulary.errors import StoreError
+from colabkeep.vocabulary.errors import ColabKeepError
 
 __all__ = ["Quota"]
 
@@ -30,8 +30,8 @@ class Quota:
         if old and self._turn.acquire(blocking=False):
             try:
                 self._free = self._ask()
-            except StoreError:
-                self._free = None  # a figure that nobody vouches for is worse than none
+            except ColabKeepError:  # nobody is signed in, too: whoever wants more than a figure is told
+                self._free = None  # one that nobody vouches for is worse than none
             finally:
                 self._asked = self._monotonic()
                 self._turn.release()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
@@ -63,11 +63,11 @@ class DriveStore:
         self._closing = threading.Event()
         self._now = time.time if clock is None else clock.time
         self._monotonic = time.monotonic if clock is None else clock.monotonic
-        self._sleep: Callable[[float], object] = self._closing.wait if clock is None else clock.sleep
+        self._sleep = self._pause if clock is None else clock.sleep
         self._api = Api(account, service=place.service, sleep=self._sleep, timeouts=timeouts)
         self._files = Files(self._api, place.shared_drive)
         self._tree = Tree(self._files, OwnFolder(self._files, place), self._monotonic)
-        self._journal = UploadJournal(journal or MemoryStore(), place.url, self._now)
+        self._journal = UploadJournal(MemoryStore() if journal is None else journal, place.url, self._now)
         self._uploads = Uploads(self._api, self._files, self._journal, chunk_bytes)
         self._quota = Quota(self._api, self._monotonic)
         self._doubts: dict[str, int] = {}
@@ -210,6 +210,9 @@ class DriveStore:
             MissingDependency: PyDrive2 is not installed.
         """
         return to_pydrive(self._account.credentials())
+
+    def _pause(self, seconds: float) -> None:
+        self._closing.wait(seconds)
 
     def _sent(self, name: str, source: Source, doing: str) -> RemoteFile | None:
         """The file; None if the folder went away meanwhile: then it is looked for, and if need be made, again."""

@@ -1,7 +1,8 @@
 """Work at a bucket of the Hub: files that are overwritten without history, which suits checkpoints that come and go.
 
 Its bytes travel by Xet only, a service that cannot be had on one's own machine, so what is here was tried against
-nothing but the client's own code (huggingface_hub 2.4.0). The test that runs it live is named in tests/README.md.
+the client's own code (huggingface_hub 2.4.0) with a stand-in for Xet. tests/stores/huggingface/test_buckets.py says how
+to try it against the real Hub.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class BucketHands(FolderHands):
         doing = f"write {name!r}"
         if not self._made:
             self._ask("be created", self._make)
+            self._fs.invalidate_cache()  # it may remember that there was none
             self._made = True
         file = self._ask(doing, lambda: self._fs.open(self._path(name), _WRITE, block_size=block_size(size)))
         try:

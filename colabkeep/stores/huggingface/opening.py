@@ -18,6 +18,8 @@ __all__ = ["open_url"]
 _PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 _PLACE = re.compile(rf"hf://(?P<bucket>buckets/)?(?P<id>{_PART}/{_PART})(?:/(?P<folder>{_PART}(?:/{_PART})*))?/?")
 
+_KINDS = ("buckets/", "datasets/", "spaces/", "kernels/")  # not an owner, but what kind of thing follows
+
 _BUCKET = Kind(lists_lag=True, words=WORDS)
 
 
@@ -41,7 +43,7 @@ def open_url(
         MissingDependency: huggingface_hub is not installed, or too old.
     """
     match = _PLACE.fullmatch(url.strip())
-    if match is None or (not match["bucket"] and match["id"].startswith(("datasets/", "spaces/"))):
+    if match is None or (not match["bucket"] and match["id"].startswith(_KINDS)):
         raise UsageError(
             problem=f"storage={url!r} names no repository of models and no bucket on the Hugging Face Hub.",
             remedy="Write hf://owner/name, or hf://owner/name/folder, the owner being your user name there.",
@@ -61,7 +63,7 @@ def open_url(
     def reach() -> Hands:
         from colabkeep.stores.huggingface.buckets import BucketHands
 
-        ask = Asking(address, WORDS, patience or Patience())
+        ask = Asking(address, WORDS, patience or Patience(), one_at_a_time=True)
         return BucketHands.at(match["id"], folder, token=token, endpoint=endpoint, ask=ask)
 
     return AnywhereStore(address, _BUCKET, reach)

@@ -6,7 +6,7 @@ import pytest
 
 from colabkeep.stores.base import BytesSource
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreFull, StoreUnavailable
+from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
 
 
 @pytest.fixture
@@ -130,4 +130,19 @@ def test_data_that_changes_while_it_is_saved_is_not_kept(store):
 
     with pytest.raises(OSError, match="not those that were captured"):
         store.put("run/a", Changing(b"abc"))
+    assert list(store.list("")) == []
+
+
+def test_a_source_that_does_not_end_is_not_followed(store):
+    """As soon as more comes than was announced it is given up: no disk is filled by it."""
+
+    class Endless(ChunkedSource):
+        def chunks(self):
+            while self.reads < 100:
+                self.reads += 1
+                yield memoryview(b"xyz")
+            raise AssertionError("it was followed")
+
+    with pytest.raises(StoreError, match="came with at least 6"):
+        store.put("run/a", Endless(b"xyz", announced=4))
     assert list(store.list("")) == []

@@ -40,6 +40,20 @@ def stored(s3, store, name):
     return s3.get_object(Bucket=BUCKET, Key=key(store, name))["Body"].read()
 
 
+def in_parts(s3, name, data):
+    """What another client stores under the name, in as many requests as colabkeep would need."""
+    if len(data) <= 5 * MIB:
+        s3.put_object(Bucket=BUCKET, Key=name, Body=data)
+        return
+    upload = {"Bucket": BUCKET, "Key": name}
+    upload["UploadId"] = s3.create_multipart_upload(**upload)["UploadId"]
+    parts = []
+    for number, start in enumerate(range(0, len(data), 5 * MIB), 1):
+        answer = s3.upload_part(**upload, PartNumber=number, Body=data[start : start + 5 * MIB])
+        parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+    s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+
+
 def unfinished(s3):
     return s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
 
@@ -107,14 +121,8 @@ def test_an_answer_that_got_lost_does_no_harm(place, opened, s3, door, tmp_path,
 def test_somebody_else_s_object_is_not_taken_for_one_s_own(place, opened, s3, door, tmp_path):
     """Also after failed attempts, other bytes under the name are other bytes."""
     store = opened(place(tmp_path))
-    door.wrong = [
-        Wrong(
-            "PUT",
-            "json",
-            "else",
-            call=lambda: s3.put_object(Bucket=BUCKET, Key=key(store, "run/a.json"), Body=b"faster"),
-        ),
-    ]
+    fast = {"Bucket": BUCKET, "Key": key(store, "run/a.json"), "Body": b"faster"}
+    door.wrong = [Wrong("PUT", "json"), Wrong("PUT", "json", "else", call=lambda: s3.put_object(**fast))]
     with pytest.raises(NameTaken):
         store.put("run/a.json", BytesSource(b"slower"))
     assert stored(s3, store, "run/a.json") == b"faster"
@@ -213,9 +221,10 @@ def test_a_place_whose_digests_are_not_of_the_bytes_is_not_believed(place, opene
 def test_what_arrived_changed_is_not_called_confirmed(place, opened, s3, door, tmp_path, chunks):
     """It is removed, and the next attempt sends it anew."""
     store = opened(place(tmp_path))
-    damage = {"Bucket": BUCKET, "Key": key(store, "run/a"), "Body": b"?" * sum(map(len, chunks))}
+    damaged = b"?" * sum(map(len, chunks))
     # The first look finds nothing, the last look nothing; the third one is for the digest.
-    door.wrong = [Wrong("HEAD", "run/a", "else", skip=2, call=lambda: s3.put_object(**damage))]
+    damage = Wrong("HEAD", "run/a", "else", skip=2, call=lambda: in_parts(s3, key(store, "run/a"), damaged))
+    door.wrong = [damage]
     with pytest.raises(StoreUnavailable, match="did not arrive"):
         store.put("run/a", ChunkedSource(*chunks))
     assert list(store.list("")) == []
@@ -239,8 +248,8 @@ def test_reading_goes_on_after_failures(store, s3, door):
     """A range that fails, or comes cut, is asked for again; the bytes are right."""
     store.put(NAME, ChunkedSource(*LARGE))
     door.wrong = [
-        Wrong("GET", "large", skip=1, code="InternalError", status=500),
-        Wrong("GET", "large", skip=2, count=1),
+        Wrong("GET", "large", skip=1, status=500, code="InternalError"),
+        Wrong("GET", "large", "cut", skip=2),
     ]
     assert read(store, NAME) == b"".join(LARGE)
 

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from colabkeep.stores.base import BytesSource
 from colabkeep.stores.drive import DriveStore
 from colabkeep.stores.drive.place import read_place
 from colabkeep.stores.google.account import Account, SignedIn
@@ -51,6 +52,14 @@ class TestDriveStoreWithTroubles(_OnDrive):
             reset_request(1000),
         ]
         self.drive.faults(*[one.on(path="/drive/v3/", count=None, chance=0.03, seed=next(seeds)) for one in troubles])
+
+    def test_the_troubles_are_real(self, store):
+        """A store that met none would have proven nothing."""
+        before = len(self.drive.requests())
+        for number in range(40):
+            store.put(f"run/{number}", BytesSource(b"abc"))
+        troubles = {seen.fault for seen in self.drive.requests()[before:] if seen.fault}
+        assert len(troubles) >= 3
 
 
 class TestWrappedDriveStore(_OnDrive):

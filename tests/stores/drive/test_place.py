@@ -70,7 +70,7 @@ import sys
 from colabkeep.stores import open_store
 store = open_store("drive://runs")
 store.url
-print(sorted({name.split(".")[0] for name in sys.modules} & {"google", "requests", "urllib3", "pydrive2", "httplib2"}))
+print(sorted(sys.modules.keys() & {"google.auth", "requests", "urllib3", "pydrive2", "httplib2"}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from colabkeep.stores.base import BytesSource
+from colabkeep.stores.drive import open_drive as open_drive_url
 from colabkeep.testing.clock import FakeClock
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import UsageError
 from tests.fakes.drive import refuse, silence
 
 
@@ -77,3 +80,12 @@ def test_what_the_store_can_do_is_said_without_asking(limited, open_drive):
     assert (properties.top_rung, properties.persists, properties.locks) == ("confirmed", True, False)
     assert properties.max_object_bytes == 5 * 2**40
     assert properties.lists_lag
+
+
+def test_properties_are_had_without_a_sign_in(tmp_path):
+    """Asking what a store can do is no reason to fail, or to ask anybody; the first real use says what is missing."""
+    environment = Environment(environ={}, root=tmp_path, folder=tmp_path)
+    store = open_drive_url("drive://runs", environment=environment)
+    assert store.properties.free_bytes is None
+    with pytest.raises(UsageError, match="Nobody is signed in"):
+        store.list("run")

@@ -18,7 +18,7 @@ from colabkeep.stores.base import BytesSource
 from colabkeep.stores.huggingface import hub as door
 from colabkeep.stores.huggingface import store as store_module
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
+from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
 from tests.fakes.hub import TOKEN, Fault, File
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -90,6 +90,7 @@ def test_a_flush_commits_what_waits(hub, opened):
     store.put("run.json", BytesSource(b"{}"))
     receipt = store.put(BLOB, BytesSource(b"blob"))
     store.delete("run.json")
+    assert not store.flush(0.0)
     assert store.flush(30.0)
     assert store.flush(30.0)
     assert (commits(hub), names(opened()), store.confirm(receipt).rung) == (2, [BLOB], "confirmed")
@@ -374,6 +375,16 @@ def test_a_missing_or_revoked_token_is_told(hub, opened, token):
         assert not isinstance(caught.value, ObjectNotFound)
         assert not caught.value.retryable
         assert "settings/tokens" in caught.value.remedy
+
+
+def test_a_full_account_is_told_as_such(hub, opened):
+    """A hundred gigabytes of private storage are free; what is refused for want of them is not called a bad token."""
+    store = opened()
+    said = "Private repository storage limit reached, please upgrade your plan"
+    hub.faults = [Fault("POST", "/commit/main", "status", 403, message=said)]
+    with pytest.raises(StoreFull, match="storage limit reached"):
+        store.put(MANIFEST, BytesSource(b"{}"))
+    assert store.put(MANIFEST, BytesSource(b"{}")).rung == "confirmed"
 
 
 def test_somebody_else_s_namespace_is_refused(hub, opened):

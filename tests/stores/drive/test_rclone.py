@@ -1,0 +1,107 @@
+"""What colabkeep keeps on Drive is ordinary files: rclone, by other people, works on them; and the other way round."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from contextlib import contextmanager
+
+import pytest
+
+from colabkeep.stores.base import BytesSource, Receipt
+from colabkeep.stores.drive import DriveStore
+from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.google.account import Account, SignedIn
+from colabkeep.testing.clock import FakeClock
+from tests.fakes.drive import Settings
+from tests.fakes.drive.checking import checked_drive
+from tests.fakes.proxy import certificates, connect_proxy
+from tests.fakes.test_drive_rclone import RCLONE, Rclone
+
+pytestmark = pytest.mark.skipif(RCLONE is None, reason="rclone is not installed (Debian: apt-get install rclone)")
+
+OBJECTS = {
+    "run/run.json": b'{"run":"run"}',
+    "run/blobs/weights.safetensors": random.Random(3).randbytes(700_000),
+    "run/blobs/empty": b"",
+    "run/checkpoints/000000000010-0a1b2c3d.json": b"{}",
+}
+
+
+class Machine:
+    """One Drive, asked by colabkeep or by rclone, one after the other: rclone insists on TLS and on Google's names."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._made = certificates(folder)
+        self._settings = Settings()
+
+    @contextmanager
+    def colabkeep(self):
+        """A store in the folder "colabkeep"."""
+        with checked_drive(self._folder, settings=self._settings) as drive:
+            account = Account(lambda: SignedIn(credentials=drive.credentials()))
+            place = read_place(f"drive://colabkeep?service={drive.url}")
+            store = DriveStore(place, account, clock=FakeClock(), chunk_bytes=2**18)
+            yield store
+            store.close()
+
+    @contextmanager
+    def rclone(self):
+        """The command."""
+        with (
+            checked_drive(self._folder, tls=self._made.server, settings=self._settings) as drive,
+            connect_proxy(drive.port) as proxy,
+        ):
+            yield Rclone(drive, self._folder, self._folder / "authority.pem", proxy)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The same objects as files on this machine."""
+    for name, data in OBJECTS.items():
+        path = tmp_path / "local" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return tmp_path / "local"
+
+
+def test_rclone_lists_checks_reads_and_deletes_what_colabkeep_wrote(machine, folder, tmp_path):
+    """Names, folders, bytes and digests are as on any disk; and what rclone deletes is gone for colabkeep."""
+    with machine.colabkeep() as store:
+        for name, data in OBJECTS.items():
+            store.put(name, BytesSource(data))
+    with machine.rclone() as rclone:
+        listed = rclone("lsf", "--recursive", "--files-only", "fake:colabkeep").decode().splitlines()
+        assert sorted(listed) == sorted(OBJECTS)
+        rclone("check", str(folder), "fake:colabkeep")
+        rclone("copy", "fake:colabkeep", str(tmp_path / "back"))
+        rclone("check", "--download", str(folder), str(tmp_path / "back"))
+        assert rclone("cat", "fake:colabkeep/run/run.json") == OBJECTS["run/run.json"]
+        rclone("deletefile", "fake:colabkeep/run/blobs/empty")
+    with machine.colabkeep() as store:
+        assert {entry.name for entry in store.list("run")} == OBJECTS.keys() - {"run/blobs/empty"}
+
+
+def test_colabkeep_lists_reads_confirms_and_deletes_what_rclone_wrote(machine, folder):
+    """A run that was copied there by hand is a run; colabkeep adds to it and removes from it, and rclone agrees."""
+    with machine.rclone() as rclone:
+        rclone("copy", str(folder), "fake:colabkeep")
+    with machine.colabkeep() as store:
+        assert {entry.name: entry.size for entry in store.list("")} == {n: len(d) for n, d in OBJECTS.items()}
+        for name, data in OBJECTS.items():
+            with store.get(name) as reader:
+                assert reader.read() == data
+            digest = hashlib.sha256(data).hexdigest()
+            sent = Receipt(name=name, size=len(data), sha256=digest, rung="sent")
+            assert store.confirm(sent).rung == "confirmed"
+        store.delete("run/run.json")
+        store.put("run/blobs/more", BytesSource(b"more"))
+    with machine.rclone() as rclone:
+        listed = rclone("lsf", "--recursive", "--files-only", "fake:colabkeep").decode().splitlines()
+        assert set(listed) == OBJECTS.keys() - {"run/run.json"} | {"run/blobs/more"}
