@@ -132,7 +132,8 @@ class Copier:
                     failures = 0
                     if not self._closed:
                         self._queue.done(task)
-                    self._trouble = None if error is None else self._trouble
+                    if not any(other.refused for other in self._queue):  # else what refused them is trouble still
+                        self._trouble = None if error is None else self._trouble
                 else:
                     failures += 1
                     self._trouble = error

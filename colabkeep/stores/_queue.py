@@ -119,9 +119,10 @@ class Queue:
             return leases[0]
         if self._begun is None:
             self._begin()
-        if self._begun is not None:
+        least = min(self._tasks, key=lambda task: task.refused, default=None)
+        if self._begun is not None and (least is None or self._begun.refused <= least.refused):
             return self._of(self._begun)
-        return min(self._tasks, key=lambda task: task.refused, default=None)
+        return least  # what was refused for good does not keep back what was not
 
     def _begin(self) -> None:
         waiting = [task for task in self._tasks if task.is_manifest]

@@ -115,11 +115,12 @@ def test_a_job_wakes_the_chore_again():
 
 def test_nothing_runs_after_closing():
     """When close returns, no thread of the writer touches the store any more."""
+    before = set(threading.enumerate())  # of other tests
     chore = Chore(times=10**9)
     writer = Writer(chore, pause=0.0)
     writer.submit(lambda: None)
-    assert chore.calls >= 0
+    assert any(thread.name == "colabkeep-writer" for thread in set(threading.enumerate()) - before)
     writer.close()
     calls = chore.calls
-    assert not any(thread.name == "colabkeep-writer" for thread in threading.enumerate())
+    assert not set(threading.enumerate()) - before
     assert chore.calls == calls

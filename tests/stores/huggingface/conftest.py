@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +24,8 @@ def _no_xet(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent/token")
     monkeypatch.delenv("HF_TOKEN", raising=False)
+    if detecting := find_spec("huggingface_hub.utils._detect_agent"):  # it asks huggingface.co itself, once a day
+        monkeypatch.setattr(f"{detecting.name}._registry", {"standardEnvVars": [], "harnesses": {}})
     # Its waits between two attempts; it has no setting for them.
     monkeypatch.setattr(_http, "time", SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None}))
     yield
