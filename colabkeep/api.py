@@ -93,6 +93,8 @@ class Run(session.Run):
         max_time: stop cleanly after this time of the session: "11 h", seconds, or a timedelta.
         session_limit: how long this machine lives at most, from its start, where you know better than colabkeep (a paid
             plan, a limit of your own). The last save comes before that; so does, in a Kaggle batch run, the end.
+        flush_timeout: how long the end of the session waits, at most, until the storage that lasts has everything:
+            "30 min", seconds, or a timedelta; 0 does not wait. What is left is told meanwhile.
         seed: of the order of the data and the randomness in data sets.
         callbacks: functions called with each event (`colabkeep.vocabulary.events`).
         progress: False prints nothing.
@@ -121,6 +123,7 @@ class Run(session.Run):
         mode: Mode = "min",
         max_time: Any = None,
         session_limit: Any = None,
+        flush_timeout: Any = 60.0,
         seed: int = 0,
         callbacks: Iterable[Callable[[Event], None]] = (),
         progress: bool = True,
@@ -140,6 +143,7 @@ class Run(session.Run):
             mode=mode,
             max_time=max_time,
             session_limit=session_limit,
+            flush_timeout=flush_timeout,
             seed=seed,
             observers=observers(callbacks, progress=progress),
         )
@@ -164,6 +168,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     max_steps: int | None = None,
     max_time: Any = None,
     session_limit: Any = None,
+    flush_timeout: Any = 60.0,
     run_name: str = "default",
     storage: Any = "auto",
     resume: str = "auto",
@@ -200,7 +205,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         state: more objects with state_dict and load_state_dict, by name.
         max_epochs, max_steps: the length of the whole run; one of the two at least.
         max_time: stop cleanly after this time of the session: "11 h", seconds, or a timedelta.
-        session_limit: as for `Run`.
+        session_limit, flush_timeout: as for `Run`.
         precision: "32-true", "16-mixed", "bf16-mixed", or "auto" (what the device does best).
         accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
         gradient_clip_val: the largest norm of the gradients.
@@ -252,6 +257,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             mode=mode,
             max_time=max_time,
             session_limit=session_limit,
+            flush_timeout=flush_timeout,
             seed=seed,
             observers=observers(callbacks, progress=progress),
         ),

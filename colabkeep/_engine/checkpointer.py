@@ -111,14 +111,16 @@ class Checkpointer:
                 remedy=getattr(failure, "remedy", "Mend the storage, or choose another with storage=…, and run again."),
             ) from failure
 
-    def close(self, patience: float = 60.0) -> bool:
+    def close(self, patience: float = 60.0, waiting: Callable[[], None] = lambda: None) -> bool:
         """Finish the save in flight, end the thread, let slower storage catch up for at most `patience`
-        seconds, write the rest of the journal. True when every checkpoint is where it should be."""
+        seconds, write the rest of the journal. True when every checkpoint is where it should be.
+
+        `waiting` is called now and then meanwhile: there may be events."""
         self._writer.close()
-        there = self._committer.catch_up(patience)
+        there = self._committer.catch_up(patience, waiting)
         # On this thread, now that the writer's has ended: one at a time uses the committer.
         self._guarded(self._committer.finish)
-        return there and self._committer.catch_up(_LAST_WORDS)
+        return there and self._committer.catch_up(min(patience, _LAST_WORDS), waiting)
 
     def _work(self, shot: Shot, started: float) -> None:
         try:

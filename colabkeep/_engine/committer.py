@@ -15,13 +15,15 @@ from colabkeep._engine.repository import Repository
 from colabkeep._version import __version__
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, StoreError, StoreFull
-from colabkeep.vocabulary.events import Event, Noted, Pruned, SaveCommitted, StoreDegraded
+from colabkeep.vocabulary.events import CatchingUp, Event, Noted, Pruned, SaveCommitted, StoreDegraded
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Capture, Snapshot
 
 __all__ = ["Committer", "Identity", "Shot"]
+
+_SLICE = 15.0  # seconds between two words about what slower storage still lacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +158,28 @@ class Committer:
         self._leaving = True
         return self.tidy()
 
-    def catch_up(self, seconds: float) -> bool:
-        """Let slower storage catch up, for a bounded time. True when all is where it should be."""
+    def catch_up(self, seconds: float, waiting: Callable[[], None]) -> bool:
+        """Let slower storage catch up, for a bounded time. True when all is where it should be. What is left is said
+        once in a while, and then `waiting` is called."""
+        store, end = self._repository.store, self._clock.monotonic() + seconds
         try:
-            return self._repository.store.flush(seconds)
+            while not store.flush(min(_SLICE, left := max(0.0, end - self._clock.monotonic()))):
+                if left <= _SLICE:
+                    return False
+                behind = store.properties.behind
+                self._say(
+                    CatchingUp(
+                        url=store.url if behind is None else behind.url,
+                        waiting_bytes=None if behind is None else behind.waiting_bytes,
+                        bytes_per_second=None if behind is None else behind.bytes_per_second,
+                        left=left - _SLICE,
+                    )
+                )
+                waiting()
         except StoreError as error:
-            self._say(StoreDegraded(url=self._repository.store.url, detail=error.problem))
+            self._say(StoreDegraded(url=store.url, detail=error.problem))
             return False
+        return True
 
     def _tell_degraded(self) -> None:
         degraded, self._degraded = self._degraded, self._repository.store.degraded

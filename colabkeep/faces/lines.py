@@ -13,6 +13,7 @@ from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.events import (
+    CatchingUp,
     CheckpointSetAside,
     DeadlineNear,
     DurabilityTold,
@@ -139,6 +140,13 @@ def _deadline(event: DeadlineNear) -> str:
     return f"this session is over in {duration_text(event.seconds)} at most: {then}"
 
 
+def _catching_up(event: CatchingUp) -> str:
+    left = "" if event.waiting_bytes is None else f", {size_text(event.waiting_bytes)} left"
+    if event.waiting_bytes and event.bytes_per_second:
+        left += f" at {size_text(round(event.bytes_per_second))} a second"
+    return f"waiting for {event.url}{left}; for {duration_text(event.left)} more at most (flush_timeout=…)"
+
+
 def _space(event: SpaceShort) -> str:
     room = f"{size_text(event.free_bytes)} are free in {event.url}, and a save takes {size_text(event.save_bytes)}"
     if event.keeps is not None:
@@ -161,6 +169,7 @@ _SENTENCES: Mapping[type, Callable[[Any], str]] = {
     RunStarted: _started,
     Restored: _restored,
     RestoredInexactly: lambda event: f"not bit for bit: {event.reason}",
+    CatchingUp: _catching_up,
     CheckpointSetAside: lambda event: f"walked past {event.checkpoint}: {event.reason}",
     EpochDone: _epoch_done,
     SaveSkipped: _skipped,

@@ -88,3 +88,6 @@ class AIStudioPlatform:
 
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
         return secret_from_variable(environment, name)
+
+    def google_user(self, environment: Environment) -> None:
+        return None

@@ -14,6 +14,7 @@ A secret's value MUST NOT appear in an error, a log or a `repr`. A user's own to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -113,5 +114,12 @@ class Platform(Protocol):
 
         Raises:
             SecretError: there is none, access is not granted, or the service does not answer; they are told apart.
+        """
+        ...
+
+    def google_user(self, environment: Environment) -> Callable[[], None] | None:
+        """What makes the user of the notebook's page known to Google's libraries; None where no page can do that.
+
+        Calling it may show a dialog. It raises `PlatformError` where nobody agrees. On the main thread only.
         """
         ...

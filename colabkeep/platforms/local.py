@@ -46,6 +46,9 @@ class _OwnMachine:
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
         return secret_from_variable(environment, name)
 
+    def google_user(self, environment: Environment) -> None:
+        return None
+
 
 class JupyterPlatform(_OwnMachine):
     """Plain Jupyter. Its kinds are "vscode" and "notebook", and "process" for what a notebook started."""

@@ -221,6 +221,9 @@ class TablePlatform:
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
         return secret_from_variable(environment, name)
 
+    def google_user(self, environment: Environment) -> None:
+        return None
+
 
 def _holds(sign: str, environment: Environment) -> bool:
     if sign.startswith("/"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from colabkeep._engine.checkpointer import Checkpointer
 from colabkeep.frameworks.base import Boundary
@@ -112,10 +112,12 @@ class Keeper:
                 return None
         return "The last step could not be saved, and there is no later one to save it with"
 
-    def settle(self) -> list[Event]:
-        """Wait until all is where it should be, for a bounded time, and let go of the store; what is to be told."""
+    def settle(self, waiting: Callable[[], None]) -> list[Event]:
+        """Wait until all is where it should be, for a bounded time, and let go of the store; what is to be told.
+
+        `waiting` is called now and then meanwhile: there may be events."""
         told: list[Event] = []
-        if not self._saver.close():
+        if not self._saver.close(self._spec.flush_timeout, waiting):
             told.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
         if self._spec.closes_store:
             self._spec.store.close()

@@ -47,9 +47,10 @@ class RunSpec:
 
     `parts` are the user's objects by part name, in the order in which they are restored. `max_time`:
     seconds of this session, None for no limit; `deadline`: when the machine goes, if that is known; `machine`: which
-    one it is. `loader`, if known at the start, is checked against the checkpoint before anything is touched. `best` is
-    None when nothing is monitored. `closes_store`: the store was opened for this run, and is closed with it.
-    `settings`: what the user may change from session to session without changing a bit; a change is told.
+    one it is. `flush_timeout`: seconds that the end waits at most for slower storage. `loader`, if known at the start,
+    is checked against the checkpoint before anything is touched. `best` is None when nothing is monitored.
+    `closes_store`: the store was opened for this run, and is closed with it. `settings`: what the user may change from
+    session to session without changing a bit; a change is told.
     """
 
     name: str
@@ -65,6 +66,7 @@ class RunSpec:
     max_time: float | None = None
     deadline: Deadline | None = None
     machine: MachineGiven | None = None
+    flush_timeout: float = 60.0
     loader: object | None = None
     observers: tuple[Callable[[Event], None], ...] = ()
     closes_store: bool = False

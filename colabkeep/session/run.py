@@ -104,7 +104,7 @@ class Run:
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(RunStopped(reason=self.stopped, progress=self.progress, checkpoint=self.checkpoint))
-            self._announcer.queue.extend(self._keeper.settle())
+            self._announcer.queue.extend(self._keeper.settle(self._announcer.drain))
             self._announcer.drain()
         finally:
             self._session.lock.release()

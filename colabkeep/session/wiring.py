@@ -16,6 +16,7 @@ from colabkeep.session.machine import this_machine
 from colabkeep.session.opening import RunSpec
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
+from colabkeep.stores.doors import Doors
 from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NotPersistent, UsageError
@@ -36,6 +37,9 @@ __all__ = [
 ]
 
 
+_SECRET_SECONDS = 20.0  # how long the notebook's page may take to answer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunArguments:
     """The words that every run knows; `colabkeep.Run` says what they mean. `objects` may hold None."""
@@ -52,6 +56,7 @@ class RunArguments:
     mode: Mode = "min"
     max_time: Any = None
     session_limit: Any = None
+    flush_timeout: Any = 60.0
     seed: int = 0
     observers: tuple[Callable[[Event], None], ...] = ()
 
@@ -129,7 +134,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
     best = _best(arguments.keep_best, arguments.monitor, arguments.mode)
     clock = SystemClock()
-    max_time, limit = _seconds(arguments)
+    max_time, limit, flush_timeout = _seconds(arguments)
     here = Environment.here()
     deadline = find_deadline(here, clock, limit=limit, may_end=max_time is None)
     store = find_store(arguments.storage)
@@ -145,6 +150,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
         resume=arguments.resume,
         seed=arguments.seed,
         max_time=max_time,
+        flush_timeout=flush_timeout,
         deadline=deadline,
         machine=this_machine(here),
         clock=clock,
@@ -228,7 +234,7 @@ def find_store(storage: Any) -> Store:
     if isinstance(storage, str) and storage == "auto":
         here = Environment.here()
         return open_home(find_platform(here).home(here))
-    return open_store(storage)
+    return open_store(storage, doors=_doors(Environment.here()))
 
 
 def open_home(home: Home) -> Store:
@@ -243,6 +249,18 @@ def open_home(home: Home) -> Store:
             remedy=home.remedy or 'Name a folder that outlives it: storage="<folder>".',
         )
     return open_store(home.storage, home.earlier)
+
+
+def _doors(environment: Environment) -> Doors:
+    """What this platform can do for a store; nothing is asked of it yet."""
+    home = environment.environ.get("HOME")
+    cache = environment.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else None)
+    platform = find_platform(environment)
+    return Doors(
+        secret=lambda name: platform.secret(environment, name, timeout=_SECRET_SECONDS),
+        user=platform.google_user(environment),
+        disk=None if cache is None else environment.path(cache) / "colabkeep",
+    )
 
 
 def _check(arguments: FitArguments) -> None:
@@ -300,8 +318,9 @@ def _retention(keep_last: object, best: KeepBest | None) -> RetentionPolicy:
     return last if best is None else last + best
 
 
-def _seconds(arguments: RunArguments) -> tuple[float | None, float | None]:
-    """`max_time` and `session_limit`."""
+def _seconds(arguments: RunArguments) -> tuple[float | None, float | None, float]:
+    """`max_time`, `session_limit` and `flush_timeout`."""
     given = {"max_time": arguments.max_time, "session_limit": arguments.session_limit}
     max_time, limit = (None if value is None else read_duration(name, value) for name, value in given.items())
-    return max_time, limit
+    patience = arguments.flush_timeout
+    return max_time, limit, 0.0 if patience == 0 else read_duration("flush_timeout", patience)

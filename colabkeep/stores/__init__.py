@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from colabkeep.stores.base import Store
+from colabkeep.stores.doors import Doors
 from colabkeep.vocabulary.errors import MissingDependency, UsageError
 
 __all__ = ["Storage", "open_store"]
@@ -24,32 +26,52 @@ lasting store behind) of these; "a + b" is a pair too."""
 class _Part:
     """`opener` is "module:function", called with the URL; `missing` is the remedy when it cannot be imported.
 
+    `signs_in`: it is called with the doors, too. `far`: saves do not wait for it, this machine's disk goes in front.
     The scheme "*" is any other; its opener gives None for one that it does not know either.
     """
 
     scheme: str
     opener: str
     missing: str
+    signs_in: bool = False
+    far: bool = False
 
 
 _PARTS = (
     _Part("file", "colabkeep.stores.directory:open_url", "Folders need a POSIX system: Linux, macOS or WSL."),
-    _Part("mounted", "colabkeep.stores.mounted:open_url", "Folders need a POSIX system: Linux, macOS or WSL."),
-    _Part("drive", "colabkeep.stores.drive:open_url", "Install colabkeep again: google-auth or requests is missing."),
-    _Part("kaggle", "colabkeep.stores.kaggle:open_url", 'Install it: pip install "colabkeep[kaggle]".'),
+    _Part(
+        "mounted", "colabkeep.stores.mounted:open_url", "Folders need a POSIX system: Linux, macOS or WSL.", far=True
+    ),
+    _Part(
+        "drive",
+        "colabkeep.stores.drive:open_url",
+        "Install colabkeep again: google-auth or requests is missing.",
+        signs_in=True,
+        far=True,
+    ),
+    # Not far: it gathers everything on this machine's disk by itself.
+    _Part("kaggle", "colabkeep.stores.kaggle:open_url", 'Run: pip install "colabkeep[kaggle]"', signs_in=True),
     _Part("memory", "colabkeep.stores.memory:open_url", "Install colabkeep again: a part of it is missing."),
-    _Part("hf", "colabkeep.stores.huggingface.opening:open_url", 'Run: pip install "colabkeep[hf]"'),
-    _Part("*", "colabkeep.stores.anywhere.opening:open_url", 'Run: pip install "colabkeep[s3]"'),  # the last one
+    _Part(
+        "hf",
+        "colabkeep.stores.huggingface.opening:open_url",
+        'Run: pip install "colabkeep[hf]"',
+        signs_in=True,
+        far=True,
+    ),
+    _Part("*", "colabkeep.stores.anywhere.opening:open_url", 'Run: pip install "colabkeep[s3]"', far=True),  # the last
 )
 
 _PLUS = re.compile(r" \+ (?=/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)  # how a pair of stores says its url
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
-def open_store(storage: Storage, earlier: Sequence[str] = ()) -> Store:
+def open_store(storage: Storage, earlier: Sequence[str] = (), doors: Doors = Doors()) -> Store:  # noqa: B008
     """The store that `storage` names: see `Storage`. Nothing is written, and nothing is contacted yet.
 
     `earlier`: folders with runs of earlier sessions, which are read as if they lay in the store, and never written.
+    `doors`: what the platform can do for a sign-in. With its disk, a far place that is named alone (a URL, not a store)
+    becomes a pair with a folder on that disk in front, so that no save waits for a network.
 
     Raises:
         UsageError: it is none of these, or a URL of an unknown kind.
@@ -58,24 +80,38 @@ def open_store(storage: Storage, earlier: Sequence[str] = ()) -> Store:
     if earlier:
         from colabkeep.stores.overlay import OverlayStore
 
-        return OverlayStore(open_store(storage), [open_store(folder) for folder in earlier])
+        return OverlayStore(open_store(storage, doors=doors), [open_store(folder) for folder in earlier])
+    store, far = _open(storage, doors)
+    if not far or doors.disk is None:
+        return store
+    return _pair((str(doors.disk / "front" / _folder_name(store.url)), store), doors)
+
+
+def _folder_name(url: str) -> str:
+    """By which the next kernel finds it again: readable, and another one for each URL."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", url).strip("-")[:40]
+    return f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
+
+
+def _open(storage: Storage, doors: Doors) -> tuple[Store, bool]:
+    """The store as it was named, and whether saves to it would wait for a network."""
     if all(callable(getattr(storage, method, None)) for method in ("put", "get", "list")):
-        return cast("Store", storage)
+        return cast("Store", storage), False
     if isinstance(storage, tuple | list):
-        return _pair(storage)
+        return _pair(storage, doors), False
     if not isinstance(storage, str | os.PathLike):
-        return _signed_in(storage)
+        return _signed_in(storage, doors), True
     path: object = os.fspath(storage)
     if not isinstance(path, str) or not path.strip():
         raise _no_place(storage)
     if isinstance(storage, str) and len(sides := _PLUS.split(path, maxsplit=1)) == 2:
-        return _pair(sides)
+        return _pair(sides, doors), False
     if isinstance(storage, str) and (url := _URL.match(path)):
-        return _opened(url[1].lower(), path)
-    return _opened("file", Path(path).expanduser().absolute().as_uri())
+        return _opened(url[1].lower(), path, doors)
+    return _opened("file", Path(path).expanduser().absolute().as_uri(), doors)
 
 
-def _signed_in(storage: object) -> Store:
+def _signed_in(storage: object, doors: Doors) -> Store:
     """The Drive of a PyDrive2 object."""
     from colabkeep.stores.google.bridge import is_pydrive
 
@@ -83,7 +119,7 @@ def _signed_in(storage: object) -> Store:
         raise _no_place(storage)
     from colabkeep.stores.drive import open_pydrive
 
-    return open_pydrive(storage)
+    return open_pydrive(storage, doors)
 
 
 def _no_place(storage: object) -> UsageError:
@@ -93,7 +129,7 @@ def _no_place(storage: object) -> UsageError:
     )
 
 
-def _opened(scheme: str, url: str) -> Store:
+def _opened(scheme: str, url: str, doors: Doors) -> tuple[Store, bool]:
     for part in _PARTS:
         if part.scheme in (scheme, "*"):
             module, function = part.opener.split(":")
@@ -103,16 +139,16 @@ def _opened(scheme: str, url: str) -> Store:
                 raise MissingDependency(
                     problem=f"The store for {url} cannot be loaded: {error}.", remedy=part.missing
                 ) from error
-            store: Store | None = opener(url)
+            store: Store | None = opener(url, doors) if part.signs_in else opener(url)
             if store is not None:
-                return store
+                return store, part.far
     raise UsageError(
         problem=f"storage={url!r}: there is no store for {scheme}:// here.",
         remedy=f"Use one of {_schemes()}, or the path of a folder.",
     )
 
 
-def _pair(storage: tuple[Any, ...] | list[Any]) -> Store:
+def _pair(storage: tuple[Any, ...] | list[Any], doors: Doors) -> Store:
     if len(storage) != 2 or any(isinstance(side, tuple | list) for side in storage):
         raise UsageError(
             problem=f"storage={storage!r} is not a pair of places.",
@@ -121,7 +157,7 @@ def _pair(storage: tuple[Any, ...] | list[Any]) -> Store:
         )
     from colabkeep.stores.tiered import TieredStore
 
-    front, behind = (open_store(side) for side in storage)
+    front, behind = (_open(side, doors)[0] for side in storage)
     given_by_name = not (front is storage[0] and behind is storage[1])  # two memory stores have the same url
     if front is behind or (given_by_name and front.url == behind.url):
         raise UsageError(

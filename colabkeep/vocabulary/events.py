@@ -15,6 +15,7 @@ from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.progress import Progress
 
 __all__ = [
+    "CatchingUp",
     "CheckpointSetAside",
     "DeadlineNear",
     "DurabilityTold",
@@ -178,6 +179,17 @@ class UploadMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CatchingUp:
+    """The session has ended and waits for its slower storage, for `left` more seconds at most. `waiting_bytes` are
+    still to come, at `bytes_per_second` as measured lately; both are None where that is not known."""
+
+    url: str
+    waiting_bytes: int | None
+    bytes_per_second: float | None
+    left: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceShort:
     """A place is getting too small. A save takes `save_bytes`. `full_at`: when it will be full at this pace, in seconds
     since 1970 (UTC); None if it will not. `keeps`: so few checkpoints are kept from now on, for more do not fit;
@@ -247,6 +259,7 @@ Event: TypeAlias = (
     | RungReached
     | DurabilityTold
     | UploadMeasured
+    | CatchingUp
     | SpaceShort
     | Pruned
     | StoreDegraded

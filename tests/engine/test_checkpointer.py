@@ -18,7 +18,7 @@ from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed, StoreFull, StoreUnavailable
-from colabkeep.vocabulary.events import SaveCommitted, SaveFailing, SaveSkipped, SaveStarted
+from colabkeep.vocabulary.events import CatchingUp, SaveCommitted, SaveFailing, SaveSkipped, SaveStarted
 from colabkeep.vocabulary.policies import KeepLast
 from colabkeep.vocabulary.progress import Progress
 
@@ -228,3 +228,29 @@ def test_a_failure_after_a_resume_keeps_what_was_resumed_from(kit, desk):
         assert desk.save(step)
         desk.finish()
     assert desk.loaded(kit) == 1
+
+
+class Slow:
+    """A store whose other side catches up after some seconds of the clock, as if behind a narrow line."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.ready_at = clock, clock.monotonic() + seconds
+
+    def flush(self, timeout):
+        self.clock.advance(min(timeout, max(0.0, self.ready_at - self.clock.monotonic())))
+        return self.clock.monotonic() >= self.ready_at
+
+
+@pytest.mark.parametrize(
+    ("takes", "patience", "there"), [(100.0, 600.0, True), (100.0, 40.0, False), (100.0, 0.0, False)]
+)
+def test_the_end_waits_as_long_as_it_was_told_and_says_what_is_left(desk, monkeypatch, takes, patience, there):
+    """A user who said half an hour sees that something moves; one who said nothing is not held up."""
+    slow, woken = Slow(desk.clock, takes), []
+    monkeypatch.setattr(desk.store, "flush", slow.flush, raising=False)
+    began = desk.clock.monotonic()
+    assert desk.saver.close(patience, lambda: woken.append(desk.clock.monotonic() - began)) is there
+    assert desk.clock.monotonic() - began == min(takes, patience)
+    left = [event.left for event in desk.of(CatchingUp)]
+    assert left == sorted(left, reverse=True)
+    assert len(left) == len(woken) == max(0, (min(takes, patience) - 1) // 15)

@@ -120,7 +120,7 @@ def test_a_session_goes_on_counting_where_the_last_one_ended(tmp_path: Path) -> 
                 clock.advance(600)
                 run.step()
             break
-        run._saver.close = lambda patience=0.0: True  # type: ignore[method-assign]  # the kernel dies before it catches up
+        run._saver.close = lambda *_: True  # type: ignore[method-assign]  # the kernel dies before it catches up
     with opened(store, clock) as run:
         assert (run.resumed_from is not None, run.durability.lost_seconds) == (True, 1200)
         clock.advance(5)
@@ -222,7 +222,7 @@ def test_what_is_on_a_dead_machine_s_disk_only_is_not_counted(tmp_path: Path) ->
                 if batch == 1:
                     settled(run, store)
                     drive.away = True
-        run._saver.close = lambda patience=0.0: True  # type: ignore[method-assign]  # nothing arrives any more
+        run._saver.close = lambda *_: True  # type: ignore[method-assign]  # nothing arrives any more
     store.close()
     later = TieredStore(front, FaultyStore(drive), pauses=(0.001, 0.002))
     found = durability_of(Repository(later, "r"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from colabkeep.platforms._front import front_end
 from colabkeep.platforms.base import Home, Menus, SessionLimits
 from colabkeep.platforms.colab.homes import find_home
@@ -84,3 +87,8 @@ class ColabPlatform:
         from colabkeep.platforms.colab.secrets import find_secret
 
         return find_secret(environment, name, timeout)
+
+    def google_user(self, environment: Environment) -> Callable[[], None]:
+        from colabkeep.platforms.colab.signing import sign_in_user
+
+        return partial(sign_in_user, environment)

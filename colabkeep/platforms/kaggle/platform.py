@@ -92,6 +92,9 @@ class KagglePlatform:
                 return secret_from_variable(environment, name)
             raise
 
+    def google_user(self, environment: Environment) -> None:
+        return None
+
 
 def _word(environment: Environment) -> str:
     if environment.environ.get("KAGGLE_IS_COMPETITION_RERUN", "").strip().lower() not in ("", "0", "false"):

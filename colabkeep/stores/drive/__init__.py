@@ -8,6 +8,6 @@ knows how much room there is. Who is signed in, and how, is the business of `col
 
 from __future__ import annotations
 
-from colabkeep.stores.drive.store import DriveStore, open_drive, open_pydrive, open_url
+from colabkeep.stores.drive.store import DriveStore, open_pydrive, open_url
 
-__all__ = ["DriveStore", "open_drive", "open_pydrive", "open_url"]
+__all__ = ["DriveStore", "open_pydrive", "open_url"]

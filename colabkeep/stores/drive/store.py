@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores.base import Entry, Receipt, Rung, Source, Store, StoreProperties, check_name
+from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.doors import Doors
 from colabkeep.stores.drive.api import TIMEOUTS, Api
 from colabkeep.stores.drive.download import download
 from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile
@@ -28,13 +30,13 @@ from colabkeep.stores.drive.tree import Copies, Tree
 from colabkeep.stores.drive.upload import CHUNK_BYTES, Uploads
 from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.stores.google.bridge import from_pydrive, to_pydrive
-from colabkeep.stores.google.signing import Doors, is_service_account, sign_in
+from colabkeep.stores.google.signing import is_service_account, sign_in
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
 
-__all__ = ["DriveStore", "open_drive", "open_pydrive", "open_url"]
+__all__ = ["DriveStore", "open_pydrive", "open_url"]
 
 _LARGEST = 5 * 2**40  # bytes; the `maximum` of the upload methods in the discovery document of v3
 _TRIES = 3  # for bytes that arrive as others, or into a folder that goes away
@@ -242,29 +244,18 @@ class DriveStore:
         return copies[self._doubts.get(name, 0) % len(copies)]
 
 
-def open_url(url: str) -> DriveStore:
+def open_url(url: str, doors: Doors = Doors(), *, environment: Environment | None = None) -> DriveStore:  # noqa: B008
     """The store of a drive:// URL, for whoever is signed in on this machine.
 
     Raises:
         UsageError: the URL cannot be meant so.
     """
-    return open_drive(url)
-
-
-def open_drive(
-    url: str, *, doors: Doors | None = None, journal: Store | None = None, environment: Environment | None = None
-) -> DriveStore:
-    """The same, with what the platform can do for the sign-in, and a store that remembers uploads under way.
-
-    Raises:
-        UsageError: the URL cannot be meant so.
-    """
     place = read_place(url)
-    account = Account(lambda: _fitting(place, sign_in(doors or Doors(), environment or Environment.here())))
-    return DriveStore(place, account, journal=journal)
+    account = Account(lambda: _fitting(place, sign_in(doors, environment or Environment.here())))
+    return DriveStore(place, account, journal=_journal(doors))
 
 
-def open_pydrive(given: Any, *, url: str = "drive://", journal: Store | None = None) -> DriveStore:
+def open_pydrive(given: Any, doors: Doors = Doors(), *, url: str = "drive://") -> DriveStore:  # noqa: B008
     """The store for a PyDrive2 `GoogleDrive` or `GoogleAuth` that is signed in. Its credentials are taken, and used by
     google-auth: PyDrive2's own upload waits for ever after one lost answer (1.21.3, run against a local server).
 
@@ -272,7 +263,11 @@ def open_pydrive(given: Any, *, url: str = "drive://", journal: Store | None = N
         UsageError: nobody is signed in there.
     """
     place, signed = read_place(url), SignedIn(credentials=from_pydrive(given))
-    return DriveStore(place, Account(lambda: _fitting(place, signed)), journal=journal)
+    return DriveStore(place, Account(lambda: _fitting(place, signed)), journal=_journal(doors))
+
+
+def _journal(doors: Doors) -> Store | None:
+    return None if doors.disk is None else DirectoryStore(doors.disk)
 
 
 def _fitting(place: Place, signed: SignedIn) -> SignedIn:

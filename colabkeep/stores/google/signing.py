@@ -13,27 +13,15 @@ metadata server for ten seconds and draw its pauses from the training's generato
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from colabkeep.stores.doors import Doors
 from colabkeep.stores.google.account import SignedIn
 from colabkeep.stores.google.secret import ROBOT_SCOPE, SECRET_NAME, UserSecret, read_secret
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import PlatformError, SecretError, UsageError
 
-__all__ = ["Doors", "is_service_account", "sign_in"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
-    """What only the platform can do, handed in by whoever knows it.
-
-    `secret`: the value of the user's secret of a name; raises `SecretError` where there is none. `user`: make the
-    page's user known to google-auth (Colab's `authenticate_user`); raises `PlatformError` where that cannot be done.
-    """
-
-    secret: Callable[[str], str] | None = None
-    user: Callable[[], None] | None = None
+__all__ = ["is_service_account", "sign_in"]
 
 
 def sign_in(doors: Doors, environment: Environment) -> SignedIn:

@@ -9,6 +9,7 @@ from colabkeep.stores._patience import Patience
 from colabkeep.stores.anywhere.hands import Hands
 from colabkeep.stores.anywhere.kinds import Kind
 from colabkeep.stores.anywhere.store import AnywhereStore
+from colabkeep.stores.doors import Doors
 from colabkeep.stores.huggingface.hub import WORDS, Hub
 from colabkeep.stores.huggingface.store import HuggingFaceStore
 from colabkeep.vocabulary.errors import MissingDependency, UsageError
@@ -25,6 +26,7 @@ _BUCKET = Kind(lists_lag=True, words=WORDS)
 
 def open_url(
     url: str,
+    doors: Doors = Doors(),  # noqa: B008
     *,
     token: str | None = None,
     endpoint: str | None = None,
@@ -33,10 +35,10 @@ def open_url(
 ) -> HuggingFaceStore | AnywhereStore:
     """The store at a hf:// URL. Nothing is contacted yet, but for Colab's secrets, which may ask the user.
 
-    `token` is looked for by huggingface_hub where none is given: HF_TOKEN, its own file, Colab's secrets. That is done
-    here and now because Colab answers the main thread only. It is kept in memory, nowhere else. `endpoint` is
-    another Hub than huggingface.co, or what HF_ENDPOINT says. `deadline`: after how many seconds without any
-    progress a request is given up.
+    `token` is looked for by huggingface_hub where none is given (HF_TOKEN, its own file, Colab's secrets), then among
+    the platform's secrets. That is done here and now because Colab answers the main thread only. It is kept in memory,
+    nowhere else. `endpoint` is another Hub than huggingface.co, or what HF_ENDPOINT says. `deadline`: after how many
+    seconds without any progress a request is given up.
 
     Raises:
         UsageError: it names no repository or bucket.
@@ -54,7 +56,7 @@ def open_url(
         raise MissingDependency(
             problem=f"The store for hf:// cannot be loaded: {error}.", remedy='Run: pip install "colabkeep[hf]"'
         ) from error
-    token = token or get_token()
+    token = token or get_token() or doors.find_secret("HF_TOKEN")
     address, folder = url.strip().rstrip("/"), match["folder"] or ""
     if not match["bucket"]:
         hub = Hub(match["id"], folder, token=token, endpoint=endpoint, patience=patience, deadline=deadline or 120.0)

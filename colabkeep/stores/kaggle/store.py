@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
 from colabkeep.stores.base import Entry, Lock, Receipt, Source, StoreProperties
+from colabkeep.stores.doors import Doors
 from colabkeep.stores.kaggle.contents import Contents
 from colabkeep.stores.kaggle.dataset import Dataset
 from colabkeep.stores.kaggle.hub import Hub
@@ -25,7 +26,7 @@ from colabkeep.vocabulary.errors import MissingDependency, StoreUnavailable, Usa
 __all__ = ["KaggleStore", "open_url"]
 
 _URL = re.compile(r"kaggle://([A-Za-z0-9_-]+)/([a-z0-9-]{6,50})/?", re.IGNORECASE)
-_FOLDER = "~/.cache/colabkeep/kaggle"
+_FOLDER = "~/.cache/colabkeep"
 
 
 class KaggleStore:
@@ -146,8 +147,9 @@ class KaggleStore:
         return any(name == receipt.name for name, _ in named)
 
 
-def open_url(url: str) -> KaggleStore:
-    """The store of a kaggle://owner/name URL. Nothing is contacted, and nothing written, yet.
+def open_url(url: str, doors: Doors = Doors()) -> KaggleStore:  # noqa: B008
+    """The store of a kaggle://owner/name URL. Nothing is contacted, and nothing written, yet; but the platform is asked
+    for the secret KAGGLE_API_TOKEN where there is neither such a variable nor an older key.
 
     Raises:
         UsageError: it does not name a dataset, or Kaggle would not take the name.
@@ -165,6 +167,18 @@ def open_url(url: str) -> KaggleStore:
             problem=f"The store for {url} cannot be loaded: there is no package kagglehub.", remedy=INSTALL
         )
     handle = f"{parts[1]}/{parts[2]}".lower()
-    folder = Path(_FOLDER).expanduser() / handle
-    inputs = attached(handle, Environment.here().path(INPUT))
-    return KaggleStore(Hub(handle, str(folder)), folder, inputs=inputs)
+    here = Environment.here()
+    folder = (doors.disk or Path(_FOLDER).expanduser()) / "kaggle" / handle
+    hub = Hub(handle, str(folder), environ=_with_token(here, doors))
+    return KaggleStore(hub, folder, inputs=attached(handle, here.path(INPUT)))
+
+
+def _with_token(here: Environment, doors: Doors) -> Mapping[str, str] | None:
+    """The environment of Kaggle's client, if it needs more than this process has. The client runs in a process of its
+    own, where Colab answers no questions."""
+    home = Path(here.environ.get("KAGGLE_CONFIG_DIR") or "~/.kaggle").expanduser()
+    signed_in = any(name in here.environ for name in ("KAGGLE_API_TOKEN", "KAGGLE_KEY")) or any(
+        (home / file).is_file() for file in ("kaggle.json", "access_token", "credentials.json")
+    )
+    token = None if signed_in else doors.find_secret("KAGGLE_API_TOKEN")
+    return None if token is None else {**here.environ, "KAGGLE_API_TOKEN": token}

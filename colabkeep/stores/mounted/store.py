@@ -27,6 +27,7 @@ __all__ = ["MountedStore", "open_url"]
 
 _PER_FOLDER = 500
 _ABANDONED = 24 * 3600.0  # seconds; no Colab session lasts longer (Colab FAQ, 2026): nobody writes that file any more
+_SILENCE = 10.0  # seconds; a DriveFS says of a new file that it is on this machine only long before
 _LOOKS = (0.05, 5.0)  # seconds between two looks at the uploads: at first, at most (ChromiumOS's own script: 5)
 
 
@@ -128,15 +129,18 @@ class MountedStore:
         return self._patience(lambda: self._sweep(parts))
 
     def flush(self, timeout: float) -> bool:
-        end = self._clock.monotonic() + timeout
+        began = self._clock.monotonic()
+        end = began + timeout
         pause, longest = _LOOKS
         while True:
             try:
                 done = self._patience(self._all_arrived, quick=True)
+                silent = self._uploads.says_nothing
             except StoreUnavailable:
-                done = False  # told by `degraded`; it may be back before the time is over
-            left = end - self._clock.monotonic()
-            if done or left <= 0:
+                done = silent = False  # told by `degraded`; it may be back before the time is over
+            now = self._clock.monotonic()
+            left = end - now
+            if done or left <= 0 or (silent and now - began >= _SILENCE):
                 return done
             self._clock.sleep(min(pause, left))
             pause = min(2 * pause, longest)

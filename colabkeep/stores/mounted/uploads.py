@@ -79,6 +79,7 @@ class Uploads:
         self._guard = threading.Lock()
         self._waiting: dict[str, Spot] = {}
         self.heard = False  # has DriveFS ever named an id? Then this is a Drive
+        self.says_nothing = True  # about any file so far: nothing will, if this is an ordinary folder
         self.lost: str | None = None  # an object that vanished before it was seen in Drive
 
     def add(self, spot: Spot) -> None:
@@ -155,4 +156,5 @@ class Uploads:
         except FileNotFoundError:
             return Upload("unknown", lost=True)
         self.heard = self.heard or upload.id is not None
+        self.says_nothing = self.says_nothing and upload == Upload("unknown")
         return upload if whole else Upload("unknown", lost=True)

@@ -230,6 +230,15 @@ class PlatformContract:
         assert refusal.problem.strip()
         assert refusal.remedy.strip()
 
+    def test_whether_the_pages_user_can_be_asked_is_told_without_asking(
+        self, platform: Platform, environment: Environment
+    ) -> None:
+        """Google's libraries learn of the user when the answer is called, and not before."""
+        before = set(sys.modules)
+        user = platform.google_user(environment)
+        assert user is None or callable(user)
+        assert not {name for name in set(sys.modules) - before if name.startswith("google.")}
+
     def test_a_secret_that_nobody_has_is_told(self, platform: Platform, environment: Environment) -> None:
         """The error names it, is a LookupError, and says where to put it."""
         with pytest.raises(SecretError) as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.drive import open_drive as open_drive_url
+from colabkeep.stores.drive import open_url as open_drive_url
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import UsageError

@@ -11,10 +11,11 @@ import pytest
 
 from colabkeep.platforms.colab.signing import sign_in_user
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.drive import open_drive as open_drive_url
+from colabkeep.stores.doors import Doors
+from colabkeep.stores.drive import open_url as open_drive_url
 from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.stores.google.secret import SECRET_NAME, ServiceAccountKey, UserSecret, read_secret
-from colabkeep.stores.google.signing import Doors, sign_in
+from colabkeep.stores.google.signing import sign_in
 from colabkeep.testing.platforms.colab import fake_colab
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import PlatformError, SecretError, StoreError, UsageError
@@ -50,7 +51,7 @@ def test_the_users_own_client_from_the_platforms_secrets_comes_first(drive, tmp_
 def test_the_same_line_may_be_an_environment_variable(drive, tmp_path):
     """Where a platform has no secrets, or not this one."""
     given = environment(tmp_path, COLABKEEP_DRIVE=json.dumps(drive.authorized_user()))
-    for doors in (None, Doors(secret=secrets())):
+    for doors in (Doors(), Doors(secret=secrets())):
         store = open_drive_url(f"drive://runs?service={drive.url}", doors=doors, environment=given)
         assert list(store.list("")) == []
         store.close()

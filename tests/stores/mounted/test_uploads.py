@@ -10,6 +10,7 @@ import pytest
 
 from colabkeep.stores.base import BytesSource, Receipt
 from colabkeep.stores.mounted import MountedStore
+from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.errors import StoreUnavailable
 
 ID, UNCOMMITTED = "user.drive.id", "user.drive.uncommitted"
@@ -85,6 +86,16 @@ def test_an_ordinary_folder_says_nothing(tmp_path):
     receipt = put(store, "run/a")
     assert (receipt.rung, store.flush(0.1), store.confirm(receipt).rung) == ("unknown", False, "unknown")
     assert store.properties.persists is None
+
+
+def test_nobody_waits_long_for_what_an_ordinary_folder_will_never_say(tmp_path):
+    """After some seconds of silence about every file a flush ends, with much of its time left."""
+    clock = FakeClock()
+    store = MountedStore(tmp_path / "colabkeep", clock=clock)
+    put(store, "run/a")
+    began = clock.monotonic()
+    assert not store.flush(600.0)
+    assert 10.0 <= clock.monotonic() - began < 30.0
 
 
 @pytest.mark.skipif(not hasattr(os, "setxattr"), reason="this system has no extended attributes")
