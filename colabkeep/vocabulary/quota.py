@@ -19,6 +19,7 @@ __all__ = ["Load", "Look", "Room", "fitted", "full_at", "load_of", "proven", "sl
 
 _NEARLY = 0.97  # of the room: journals, leases and other people's small files come meanwhile
 _FEWEST = 4  # looks from which a pace is read
+_AHEAD = 24.0  # times as far as was looked back: after an hour, a day
 _STEADY = -0.8  # correlation of slack and time, below which it is a pace and not an up and down
 
 
@@ -124,7 +125,8 @@ def slack(least: RetentionPolicy, look: Look, load: Load, passing: int) -> int:
 
 def full_at(looks: Sequence[Look], load: Load) -> float | None:
     """When the slack is used up at the pace of these looks, oldest first. None if it does not shrink, by no more than
-    the coming and going of a checkpoint or two, or not steadily: trash is filled and emptied, too."""
+    the coming and going of a checkpoint or two, or not steadily (trash is filled and emptied, too), or if that is much
+    further ahead than was looked back: what a disk does for seconds says nothing about the night."""
     times, amounts = [look.at for look in looks], [float(look.slack) for look in looks]
     if len(looks) < _FEWEST or min(times) == max(times) or min(amounts) == max(amounts):
         return None
@@ -132,7 +134,8 @@ def full_at(looks: Sequence[Look], load: Load) -> float | None:
     pace, at_start = linear_regression(times, amounts)
     if pace >= 0 or correlation(times, amounts) > _STEADY or -pace * times[-1] < 2 * load.save_bytes:
         return None
-    return max(looks[-1].at, looks[0].at - at_start / pace)
+    ends = max(looks[-1].at, looks[0].at - at_start / pace)
+    return ends if ends - looks[-1].at <= _AHEAD * times[-1] else None
 
 
 def _fits(policy: RetentionPolicy, room: Room, load: Load) -> bool:

@@ -149,11 +149,14 @@ def declining(*amounts):
         ((4, 2, 0, -2), 3),
         ((9, 6, 9, 6, 9, 6, 8, 5, 8, 5, 8, 5), None),
         ((9, 8.4, 8.8, 8.1, 7.6, 7.9, 7, 6.7, 6.2, 6.4, 5.8), 29),
+        ((100, 99, 98, 97), None),
+        ((70, 69, 68, 67), 70),
     ],
     ids=str,
 )
 def test_the_hour_in_which_it_is_full_is_foretold(amounts, hour):
-    """At the pace of late; not from two or three looks, nor from the coming and going of a checkpoint."""
+    """At the pace of late; not from two or three looks, nor from the coming and going of a checkpoint, nor
+    days ahead from some hours."""
     found = full_at(declining(*amounts), SAVE)
     assert found is None if hour is None else found == pytest.approx(hour * 3600.0, rel=0.05)
 
