@@ -12,8 +12,9 @@ from colabkeep._version import __version__
 from colabkeep.vocabulary.errors import ColabKeepError
 
 if TYPE_CHECKING:
-    from colabkeep.api import Run, check, mount, resumable_fit, secret
+    from colabkeep.api import Run, browse, check, mount, resumable_fit, secret
     from colabkeep.faces.gpus import compare_gpus
+    from colabkeep.faces.report import report
     from colabkeep.session.verify import verify_resume
     from colabkeep.session.weights import load_weights
 
@@ -21,10 +22,12 @@ __all__ = [
     "ColabKeepError",
     "Run",
     "__version__",
+    "browse",
     "check",
     "compare_gpus",
     "load_weights",
     "mount",
+    "report",
     "resumable_fit",
     "secret",
     "verify_resume",
@@ -32,11 +35,13 @@ __all__ = [
 
 _PLACES = {
     "Run": "colabkeep.api",
+    "browse": "colabkeep.api",
     "check": "colabkeep.api",
     "mount": "colabkeep.api",
     "resumable_fit": "colabkeep.api",
     "secret": "colabkeep.api",
     "compare_gpus": "colabkeep.faces.gpus",
+    "report": "colabkeep.faces.report",
     "load_weights": "colabkeep.session.weights",
     "verify_resume": "colabkeep.session.verify",
 }

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from colabkeep.faces.check import Report, examine
-from colabkeep.faces.lines import Lines
+from colabkeep.faces.panel.choosing import Progress, displays
+from colabkeep.faces.panel.ladder import Display
+from colabkeep.faces.result import FitResult, run_html
 from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
+from colabkeep.session.announcer import Announcer
 from colabkeep.session.check.checkup import judge_again, refuse_bad
 from colabkeep.session.check.past import cards_before
 from colabkeep.session.clock import SystemClock
-from colabkeep.session.fit import FitResult, fit
+from colabkeep.session.fit import fit
 from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import UnknownArgument, UsageError
-from colabkeep.vocabulary.events import Event, Noted
+from colabkeep.vocabulary.events import Event, MachineChecked
 from colabkeep.vocabulary.policies import Mode
 
-__all__ = ["Run", "check", "mount", "resumable_fit", "secret"]
+if TYPE_CHECKING:
+    from colabkeep.faces.browser.model import Browser
+
+__all__ = ["Run", "browse", "check", "mount", "resumable_fit", "secret"]
 
 _FOREIGN = {
     "ckpt_path": "resume",
@@ -97,7 +103,10 @@ class Run(session.Run):
             "30 min", seconds, or a timedelta; 0 does not wait. What is left is told meanwhile.
         seed: of the order of the data and the randomness in data sets.
         callbacks: functions called with each event (`colabkeep.vocabulary.events`).
-        progress: False prints nothing.
+        progress: True shows what this front end can: a panel in a notebook, lines of text elsewhere, both in a Kaggle
+            batch run. "html", "widgets" (ipywidgets, with the same panel below it for when they are dead) or "text"
+            choose one; False shows nothing. Where checkpoints lie on this machine's disk, a page and a record for
+            programs are kept beside them: `<run_name>.status.html` and `<run_name>.status.json`.
 
     Raises:
         UsageError: an argument cannot be meant so.
@@ -126,10 +135,11 @@ class Run(session.Run):
         flush_timeout: Any = 60.0,
         seed: int = 0,
         callbacks: Iterable[Callable[[Event], None]] = (),
-        progress: bool = True,
+        progress: Progress = True,
         **foreign: Any,
     ) -> None:
         refuse_foreign("Run", foreign)
+        shown = displays(progress, SystemClock(), Environment.here())
         arguments = RunArguments(
             run_name=run_name,
             objects={"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "ema": ema},
@@ -145,9 +155,12 @@ class Run(session.Run):
             session_limit=session_limit,
             flush_timeout=flush_timeout,
             seed=seed,
-            observers=observers(callbacks, progress=progress),
+            observers=(*shown, *callbacks),
         )
         super().__init__(wire_run(arguments))
+
+    def _repr_html_(self) -> str:
+        return run_html(self)
 
 
 def resumable_fit(  # noqa: PLR0913  # a door, as above
@@ -182,7 +195,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     gradient_clip_val: float | None = None,
     seed: int = 0,
     callbacks: Iterable[Callable[[Event], None]] = (),
-    progress: bool = True,
+    progress: Progress = True,
     on_bad_gpu: Literal["advise", "stop", "ignore"] = "advise",
     **foreign: Any,
 ) -> FitResult:
@@ -228,6 +241,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     refuse_foreign("resumable_fit", foreign)
     if on_bad_gpu not in ("advise", "stop", "ignore"):
         raise UsageError(problem=f"on_bad_gpu={on_bad_gpu!r} is unknown.", remedy='Use "advise", "stop" or "ignore".')
+    shown = displays(progress, SystemClock(), Environment.here())
     arguments = FitArguments(
         model=model,
         train_loader=train_loader,
@@ -259,12 +273,12 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             session_limit=session_limit,
             flush_timeout=flush_timeout,
             seed=seed,
-            observers=observers(callbacks, progress=progress),
+            observers=(*shown, *callbacks),
         ),
     )
     plan = plan_fit(arguments)  # a word that cannot be meant so is refused before the GPU is tried
-    _check_first(on_bad_gpu, storage, run_name, progress=progress)
-    return fit(plan)
+    _check_first(on_bad_gpu, storage, run_name, shown)
+    return FitResult.of(fit(plan))
 
 
 def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
@@ -314,6 +328,24 @@ def mount(*, timeout: Any = 180.0) -> Store:
     return open_home(find_platform(here).mount(here, timeout=read_duration("timeout", timeout)))
 
 
+def browse(storage: Any = "auto") -> Browser:
+    """Look around in a storage: where it is and how durable, its runs and checkpoints, and what can be done with them.
+
+    As the last line of a cell it has buttons: show a run's report, verify it, export its weights, delete what is no
+    longer needed (said first, then done), and sign in and mount step by step. Elsewhere, and without ipywidgets, it is
+    text with the lines to type: each button is a method. Nothing is changed by looking.
+
+    Args:
+        storage: where to look, as in `resumable_fit`; "auto" is this platform's own place.
+
+    Returns:
+        Browser: an error of the storage is shown by it, with the remedy, and not raised here.
+    """
+    from colabkeep.faces.browser.model import Browser  # a training does not wait for what a browser needs
+
+    return Browser(storage, mount=mount)
+
+
 def secret(name: str, *, timeout: Any = 20.0) -> str:
     """The value of the secret `name`, as the platform keeps it: Colab's key icon, Kaggle's Add-ons, or a variable.
 
@@ -334,24 +366,16 @@ def secret(name: str, *, timeout: Any = 20.0) -> str:
     return find_platform(here).secret(here, name, timeout=read_duration("timeout", timeout))
 
 
-def _check_first(on_bad_gpu: str, storage: Any, run_name: str, *, progress: bool) -> None:
-    if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not progress):
+def _check_first(on_bad_gpu: str, storage: Any, run_name: str, shown: Sequence[Display]) -> None:
+    if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not shown):
         return  # nobody would hear it
     report = examine(probe=True)
     if report.checkup.verdict.word == "reconnect":  # unless it was tried before, to no avail
         report = Report(judge_again(report.checkup, cards_before(storage, run_name)))
-    if progress:
-        display = Lines(SystemClock())
-        for line in report.opening_lines():
-            display(Noted(text=line))
+    found = MachineChecked(verdict=report.checkup.verdict.word, lines=tuple(report.opening_lines()))
+    Announcer(tuple(shown), SystemClock()).tell(found)  # as in a run: a display that fails ends nothing
     if on_bad_gpu == "stop":
         refuse_bad(report.checkup.verdict)
-
-
-def observers(callbacks: Iterable[Callable[[Event], None]], *, progress: bool) -> tuple[Callable[[Event], None], ...]:
-    """The user's own, and the display unless it is switched off."""
-    display = (Lines(SystemClock()),) if progress else ()
-    return (*display, *callbacks)
 
 
 def refuse_foreign(door: str, words: Mapping[str, Any]) -> None:

@@ -185,7 +185,8 @@ class Committer:
         degraded, self._degraded = self._degraded, self._repository.store.degraded
         if self._degraded != degraded:
             detail = self._degraded or "works again"
-            self._say(StoreDegraded(url=self._repository.store.url, detail=detail))
+            healed = self._degraded is None
+            self._say(StoreDegraded(url=self._repository.store.url, detail=detail, healed=healed))
 
     def _store(self, shot: Shot, snapshot: Snapshot) -> tuple[Manifest, int]:
         encoded = encode_parts(snapshot.parts)

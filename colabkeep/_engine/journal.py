@@ -64,7 +64,10 @@ def read_segment(text: bytes) -> list[dict[str, Any]]:
     body += b"\n"
     if text != body + last + b"\n" or last != dumps({"sha256": hashlib.sha256(body).hexdigest()}):
         raise ValueError("it is not what was written (its digest differs)")
-    records = [json.loads(line) for line in body.splitlines()]
+    try:
+        records = [json.loads(line) for line in body.splitlines()]
+    except RecursionError as error:
+        raise ValueError("a line of it is nested too deeply") from error
     if not all(isinstance(record, dict) for record in records):
         raise ValueError("a line of it is not a record")
     return records

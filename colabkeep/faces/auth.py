@@ -20,10 +20,10 @@ from colabkeep.stores.google.consent import (
 from colabkeep.stores.google.secret import SECRET_NAME, UserSecret
 from colabkeep.vocabulary.errors import UsageError
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["SET_UP", "STORE", "add_arguments", "main"]
 
 _SCOPES = "https://www.googleapis.com/auth/"
-_SET_UP = """\
+SET_UP = """\
 colabkeep has no OAuth client of its own; yours takes ten minutes, once:
   1. https://console.cloud.google.com: make a project, and in APIs & Services enable the Google Drive API.
   2. https://console.cloud.google.com/auth/overview: Get started, audience External; then Audience > Publish app
@@ -32,7 +32,7 @@ colabkeep has no OAuth client of its own; yours takes ten minutes, once:
      and Download JSON.
 Then: colabkeep auth --client <the downloaded file>
 """
-_STORE = f"""\
+STORE = f"""\
 Store the line as the secret {SECRET_NAME}:
   Colab   the key symbol at the left edge > Add new secret, Notebook access on
   Kaggle  Add-ons > Secrets > Add secret, attached to the notebook
@@ -63,14 +63,14 @@ def main(words: argparse.Namespace) -> int:
     if secret is None:
         secret = ask_by_paste(client, scope, _ask_for_address, clock)
     _warn(secret, clock.time())
-    _tell(_STORE)
+    _tell(STORE)
     sys.stdout.write(secret.text() + "\n")
     return 0
 
 
 def _client(file: str | None) -> OAuthClient:
     if file is None:
-        _tell(_SET_UP)
+        _tell(SET_UP)
         if not sys.stdin.isatty():
             raise UsageError(
                 problem="It is not said which OAuth client to ask for.", remedy="Name its file: --client FILE."

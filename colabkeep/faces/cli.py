@@ -12,12 +12,13 @@ from importlib import import_module
 from typing import TextIO
 
 from colabkeep._version import __version__
-from colabkeep.faces import export, reports, tables
+from colabkeep.faces import export, report, reports, tables
 from colabkeep.session.catalogue import find_run, run_names
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.pruning import plan_prune, prune
 from colabkeep.session.weights import choose
 from colabkeep.session.wiring import find_store, prune_policy
+from colabkeep.stores.base import BytesSource
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
     CheckpointNotFound,
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     show = _command(commands, "show", _show)
     show.add_argument("run", help="the run's name")
     show.add_argument("--checkpoint", metavar="ID", help="the one to look into (default: the newest)")
+    _add_report(_command(commands, "report", _report))
     verify = _command(commands, "verify", _verify)
     verify.add_argument("run", nargs="?", help="the run's name (default: all runs)")
     _add_export(_command(commands, "export", _export))
@@ -145,6 +147,12 @@ def _command(
     return parser
 
 
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", help="the run's name (default: the only one there)")
+    parser.add_argument("--html", metavar="FILE", help="write it as a page instead of printing it")
+    parser.add_argument("--force", action="store_true", help="replace a file that exists")
+
+
 def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's name")
     parser.add_argument("out", nargs="?", default="model.safetensors", help="the file (default: model.safetensors)")
@@ -177,6 +185,21 @@ def _show(words: argparse.Namespace) -> int:
     """show one run: its sessions, its checkpoints, and one of them from inside"""
     record = reports.show_record(find_run(find_store(words.storage), words.run), words.checkpoint)
     _print(words, record, tables.show_lines(record))
+    return 0
+
+
+def _report(words: argparse.Namespace) -> int:
+    """tell the whole story of a run: machines, gaps, what was lost, saves, the loss curve"""
+    page = None if words.html is None else export.Target(words.html, force=words.force, name="report.html")
+    store = find_store(words.storage)
+    try:
+        told = report.report_on(store, words.run)
+    finally:
+        store.close()
+    if page is not None:
+        page.write(BytesSource(told.to_html().encode()))
+    lines = told.lines() if page is None else [f"{page.path}: the story of {tables.plain(told.story.run)}"]
+    _print(words, told.to_dict(), lines)
     return 0
 
 

@@ -10,7 +10,7 @@ from colabkeep._engine.restore import Loaded
 from colabkeep.faces.tables import Record
 from colabkeep.session.weights import weights_of
 from colabkeep.stores import open_store
-from colabkeep.stores.base import Store, check_name
+from colabkeep.stores.base import Source, Store, check_name
 from colabkeep.vocabulary.errors import CheckpointDamaged, MissingDependency, NotStorable, ObjectNotFound, UsageError
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
@@ -21,15 +21,15 @@ _FORMATS = {"torch": "pt", "numpy": "np"}  # what readers of safetensors call th
 
 
 class Target:
-    """The file to write: `out`, or `model.safetensors` inside it if it is a folder.
+    """The file to write: `out`, or `name` inside it if it is a folder.
 
     Raises:
         UsageError: it exists and `force` is not given, or its name is none that we write.
     """
 
-    def __init__(self, out: str, *, force: bool) -> None:
+    def __init__(self, out: str, *, force: bool, name: str = _FILE) -> None:
         path = Path(out).expanduser().absolute()
-        self.path = path / _FILE if path.is_dir() else path
+        self.path = path / name if path.is_dir() else path
         self._name = check_name(self.path.name)
         self._folder: Store = open_store(self.path.parent)
         if self._exists() and not force:
@@ -38,10 +38,10 @@ class Target:
                 remedy="Choose another name, or replace it with --force.",
             )
 
-    def write(self, pack: Pack) -> None:
+    def write(self, content: Source) -> None:
         """Write the file whole or not at all. One that `force` replaces is gone if that fails."""
         self._folder.delete(self._name)
-        self._folder.put(self._name, pack)
+        self._folder.put(self._name, content)
 
     def _exists(self) -> bool:
         try:

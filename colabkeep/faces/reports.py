@@ -16,7 +16,7 @@ from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointNotFound
 from colabkeep.vocabulary.manifest import Manifest
 
-__all__ = ["BAD", "list_record", "prune_record", "show_record", "verify_record"]
+__all__ = ["BAD", "durability_record", "list_record", "prune_record", "show_record", "verify_record"]
 
 BAD = frozenset({"damaged", "missing", "unreadable"})
 """States of a file that speak of damage."""
@@ -53,7 +53,7 @@ def show_record(repository: Repository, id: str | None) -> Record:
         "created": run_record(repository).get("created"),
         "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(repository)],
         "checkpoints": [_full(info) | {"rung": rungs.get(info.id)} for info in found],
-        "durability": _durability(durability),
+        "durability": durability_record(durability),
         "checkpoint": None if chosen is None else _inside(repository, chosen),
     }
 
@@ -111,7 +111,8 @@ def _full(info: CheckpointInfo) -> dict[str, Any]:
     return {**_brief(info), "reason": manifest.reason, "metrics": metrics}
 
 
-def _durability(durability: Durability) -> dict[str, Any]:
+def durability_record(durability: Durability) -> dict[str, Any]:
+    """What would be lost, and the sentence that says so."""
     return {
         "sentence": durability.sentence,
         "lost_seconds": durability.lost_seconds,

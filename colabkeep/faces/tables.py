@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "pruned_lines",
     "show_lines",
     "size_text",
+    "utc_time",
     "verify_lines",
 ]
 
@@ -95,6 +96,14 @@ def local_time(seconds: object) -> str:
         return "?"
     try:
         return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # a year that the calendar does not have
+        return "?"
+
+
+def utc_time(seconds: float | None) -> str:
+    """Seconds since 1970 as date and time in UTC, to the minute: it is the same wherever it is read, and whenever."""
+    try:
+        return "?" if seconds is None else f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
     except (ValueError, OverflowError, OSError):  # a year that the calendar does not have
         return "?"
 

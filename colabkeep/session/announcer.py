@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -66,11 +65,11 @@ class Announcer:
         for observer in tuple(self.observers):
             try:
                 observer(event)
-            except Exception:  # noqa: BLE001  # see the class: told, and training goes on
+            except Exception as error:  # noqa: BLE001  # see the class: told, and training goes on
                 self.observers.remove(observer)
-                last = traceback.format_exc().strip().splitlines()[-1]
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
                 self.queue.append(
-                    Noted(text=f"An observer failed and is not called any more ({last}); training goes on.")
+                    Noted(text=f"An observer failed and is not called any more ({why}); training goes on.")
                 )
 
 

@@ -22,12 +22,14 @@ _SLOWER = 2.0  # the last save may take so many times what the longest before to
 class Deadline:
     """`at`: when the machine goes at the latest, in seconds of the run's clock. `reserve`: seconds before that in which
     nothing is to be written any more. `ends`: training ends then by itself, because what a session made is kept only if
-    it ends in time; else it is saved and goes on, since the figure may be wrong. `text` tells the user."""
+    it ends in time; else it is saved and goes on, since the figure may be wrong. `text` tells the user; `source` says
+    where the figure is from."""
 
     at: float
     reserve: float
     ends: bool
     text: str
+    source: str = ""
 
     def last_call(self, save_seconds: float) -> float:
         """When the last save must begin if the longest so far took `save_seconds`."""
@@ -59,6 +61,7 @@ def find_deadline(
         reserve=reserve,
         ends=ends,
         text=f"This session lasts {_span(time.left_seconds)} more at most. {time.source} {then}",
+        source=time.source,
     )
 
 

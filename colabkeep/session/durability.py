@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from colabkeep._engine.journal import SEGMENT_FILE, read_segment
 from colabkeep._engine.lease import fences
@@ -83,9 +83,13 @@ def last_word(repository: Repository) -> LastWord | None:
             at = record.get("at") if at is None else at
             progress = record.get("progress")
             seconds = progress.get("seconds") if isinstance(progress, dict) else None
-            if isinstance(seconds, (int, float)) and isinstance(at, (int, float)):
+            if _is_time(seconds) and _is_time(at):
                 return LastWord(session=session, at=at, seconds=seconds, stopped=stopped)
     return None
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and 0 <= value < 2**63  # neither NaN, nor what no calendar has
 
 
 def _backwards(repository: Repository, segments: Iterable[str]) -> Iterator[dict[str, Any]]:

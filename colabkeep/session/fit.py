@@ -9,17 +9,14 @@ from typing import Any
 
 from colabkeep.frameworks.base import Batch
 from colabkeep.session.catalogue import CheckpointInfo, checkpoints, find_run
-from colabkeep.session.opening import RunSpec
+from colabkeep.session.opening import RunSpec, taken_over
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import FitPlan, wire_fit
 from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import RestoredInexactly
+from colabkeep.vocabulary.events import LengthTold, RestoredInexactly
 from colabkeep.vocabulary.seeds import derive
 
 __all__ = ["Best", "FitResult", "fit", "train"]
-
-
-_FOREVER = 2**62  # epochs, where max_steps says when to stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +37,8 @@ class FitResult:
     `epochs` and `steps` are those of the whole run; `resumed_from` is the step at which this session
     went on, None for a fresh start. `history` has one record per epoch: {"epoch", "step", "train_loss",
     "lr", "val_loss", …}. `stopped`: "finished", or why training ended early ("max_time", "max_steps").
+    `losses`: the loss curve of the whole run, as (step, loss), at most 512 points; `resumed_at`: the steps at which its
+    sessions went on.
     """
 
     run_name: str
@@ -50,6 +49,8 @@ class FitResult:
     best: Best | None
     checkpoints: Sequence[CheckpointInfo] = field(repr=False)
     stopped: str
+    losses: Sequence[tuple[int, float]] = field(default=(), repr=False)
+    resumed_at: Sequence[int] = field(default=(), repr=False)
 
 
 def fit(plan: FitPlan) -> FitResult:
@@ -66,7 +67,9 @@ def fit(plan: FitPlan) -> FitResult:
 def train(run: Run, plan: FitPlan) -> None:
     """The loop, inside the run's `with` block."""
     state = plan.state
-    for _ in run.epochs(_FOREVER if plan.arguments.max_epochs is None else plan.arguments.max_epochs):
+    if plan.arguments.max_steps is not None:
+        run.tell(LengthTold(max_steps=plan.arguments.max_steps))
+    for _ in run.epochs(plan.arguments.max_epochs):
         if not run.progress.batches:
             state.mean.reset()
         plan.training.train()
@@ -176,6 +179,8 @@ def _result(run: Run, spec: RunSpec) -> FitResult:
         best=_best(spec, run.history.records, found),
         checkpoints=found,
         stopped=run.stopped or "",
+        losses=run.losses.points,
+        resumed_at=taken_over(run.resumed_from),
     )
 
 

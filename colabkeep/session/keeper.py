@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from colabkeep._engine.checkpointer import Checkpointer
 from colabkeep.frameworks.base import Boundary
 from colabkeep.session.history import History
-from colabkeep.session.opening import RunSpec, Value
+from colabkeep.session.losses import LOSSES, LossCurve, plain_points
+from colabkeep.session.opening import OpenSession, RunSpec, Value
 from colabkeep.session.position import Position
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed
 from colabkeep.vocabulary.events import Event, Noted
@@ -37,17 +38,30 @@ class StopTraining(BaseException):
 class Keeper:
     """Decides and asks the engine to save. `metrics` are those measured at the current boundary."""
 
-    def __init__(self, spec: RunSpec, position: Position, history: History, saver: Checkpointer) -> None:
+    def __init__(
+        self, spec: RunSpec, position: Position, session: OpenSession, history: History, losses: LossCurve
+    ) -> None:
         self.metrics: dict[str, float] = {}
         self._spec = spec
         self._position = position
         self._history = history
-        self._saver = saver
+        self._losses = losses
+        self._journal = session.journal
+        self._saver = session.checkpointer
+        for name, own in (("history", history), ("losses", losses)):
+            if name in session.trees:
+                own.load_state_dict(session.trees[name])
         self._start = position.progress
         self._mark = SaveMark(progress=position.progress, at=spec.clock.monotonic())
         self._asked: str | None = None
         self._deadline = spec.deadline
         self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(_LONGEST)
+
+    def count(self, step: int, loss: Any) -> None:
+        """A step is done: what was measured before it is of other weights."""
+        self.metrics = {}
+        if step >= self._losses.next:
+            self._losses.add(step, loss)
 
     def due(self, now: float) -> str | None:
         """The reason to save at this boundary, or None. `now` in seconds of the run's clock."""
@@ -74,6 +88,7 @@ class Keeper:
         """
         self._asked = None
         self._mark = SaveMark(progress=self._position.progress, at=self._spec.clock.monotonic())
+        self._note_losses()
         self._saver.save(self._parts(), self._position.progress, reason, self.metrics)
 
     def ask(self, reason: str) -> None:
@@ -123,8 +138,14 @@ class Keeper:
             self._spec.store.close()
         return told
 
+    def _note_losses(self) -> None:
+        """In the part of the journal that is written beside this checkpoint."""
+        points = [] if self._saver.busy else self._losses.news()  # reading them may wait for the GPU, as a save does
+        if points:
+            self._journal.add({"at": self._spec.clock.time(), "event": LOSSES, "points": plain_points(points)})
+
     def _parts(self) -> Mapping[str, object]:
-        own = {"run": Value({"seed": self._spec.seed}), "history": self._history}
+        own = {"run": Value({"seed": self._spec.seed}), "history": self._history, "losses": self._losses}
         return {**self._spec.parts, **own, **self._position.parts()}
 
     def _is_saved(self) -> bool:

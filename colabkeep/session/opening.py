@@ -14,11 +14,13 @@ from colabkeep._engine.checkpointer import Checkpointer
 from colabkeep._engine.codec import encode_parts
 from colabkeep._engine.committer import Committer, Identity
 from colabkeep._engine.journal import Journal
-from colabkeep._engine.lease import take_lease
+from colabkeep._engine.lease import Lease, take_lease
+from colabkeep._engine.ledger import Ledger
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import Loaded, load_best, load_id, load_newest
 from colabkeep.frameworks.base import Framework
 from colabkeep.session.deadline import Deadline
+from colabkeep.session.losses import LossCurve
 from colabkeep.stores.base import Lock, Store
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import (
@@ -29,15 +31,24 @@ from colabkeep.vocabulary.errors import (
     StoreBusy,
     UsageError,
 )
-from colabkeep.vocabulary.events import CheckpointSetAside, Event, MachineGiven, Noted, Restored, RestoredInexactly
+from colabkeep.vocabulary.events import (
+    CheckpointSetAside,
+    DurabilityTold,
+    Event,
+    MachineGiven,
+    Noted,
+    Recalled,
+    Restored,
+    RestoredInexactly,
+)
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import KeepBest, RetentionPolicy, SavePolicy
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["OpenSession", "RunSpec", "Value", "open_session", "take_lock"]
+__all__ = ["OpenSession", "RunSpec", "Value", "open_session", "take_lock", "taken_over"]
 
-OWN_PARTS = ("run", "history", "rng", "rng_at_epoch", "loader")
+OWN_PARTS = ("run", "history", "rng", "rng_at_epoch", "loader", "losses")
 """Parts of a checkpoint that are the session's own; every other is an object of the user."""
 
 
@@ -134,28 +145,23 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         lease = take_lease(repository, session, about)
         manifest, own = None, dict[str, Tree]()
         if loaded is not None:
-            manifest, own = loaded.manifest, {name: own_state(loaded, name) for name in OWN_PARTS}
+            manifest, own = loaded.manifest, _own(loaded)
             trees = {name: loaded.parts[name] for name in spec.parts}
             loaded = None
             for name in spec.parts:  # one by one: memory of what is loaded is free for what is not yet
                 spec.framework.restore(spec.parts, {name: trees.pop(name)})
             _tell(spec, manifest, events)
+            events.append(_recalled(manifest, own, lease))
     except BaseException:
         lock.release()
         raise
     if spec.deadline is not None:
         events.append(Noted(text=spec.deadline.text))
     journal = Journal(repository, session)
-    identity = Identity(
-        framework=spec.framework.name,
-        fingerprint=spec.framework.fingerprint(spec.parts),
-        settings=spec.settings,
-        parent=manifest.id if manifest else None,
-        lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
-    )
+    identity = _identity(spec, manifest)
     committer = Committer(lease, journal, spec.retention, spec.clock, identity, events.append)
     if manifest is not None:
-        committer.ledger.add(manifest, {})
+        _remember(committer.ledger, manifest, events)
     return OpenSession(
         id=session,
         lock=lock,
@@ -164,6 +170,29 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         resumed_from=manifest,
         trees=own,
     )
+
+
+def _identity(spec: RunSpec, manifest: Manifest | None) -> Identity:
+    return Identity(
+        framework=spec.framework.name,
+        fingerprint=spec.framework.fingerprint(spec.parts),
+        settings=spec.settings,
+        parent=manifest.id if manifest else None,
+        lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
+    )
+
+
+def _remember(ledger: Ledger, manifest: Manifest, events: deque[Event]) -> None:
+    """Begin with what training goes on from, and tell how safe it is, if that is known without asking the store."""
+    ledger.add(manifest, {})
+    durability = ledger.durability(manifest.progress.seconds)
+    if durability.rung is not None:  # else it is being asked, and the answer is told
+        events.append(DurabilityTold(durability=durability))
+
+
+def _own(loaded: Loaded) -> dict[str, Tree]:
+    # The first checkpoints of all had no curve of the loss.
+    return {name: own_state(loaded, name) for name in OWN_PARTS if name in loaded.parts or name != "losses"}
 
 
 def own_state(loaded: Loaded, name: str) -> Tree:
@@ -179,6 +208,11 @@ def own_state(loaded: Loaded, name: str) -> Tree:
             remedy="It was not written by a training. Choose another with resume=…, or another run_name.",
         )
     return tree["state"]
+
+
+def taken_over(manifest: Manifest | None) -> tuple[int, ...]:
+    """The steps at which the sessions that led to a checkpoint took over from each other, and its own."""
+    return () if manifest is None else (*(step for _, step in manifest.lineage), manifest.progress.step)
 
 
 def take_lock(store: Store, run: str, about: Mapping[str, Any]) -> Lock:
@@ -263,6 +297,13 @@ def _rehearse(spec: RunSpec) -> None:
         encode_parts(snapshot.parts)
     finally:
         snapshot.release()
+
+
+def _recalled(manifest: Manifest, own: Mapping[str, Tree], lease: Lease) -> Recalled:
+    losses = LossCurve()
+    if "losses" in own:
+        losses.load_state_dict(own["losses"])
+    return Recalled(points=losses.points, resumed_at=taken_over(manifest), sessions=lease.fence)
 
 
 def _tell(spec: RunSpec, manifest: Manifest, events: deque[Event]) -> None:

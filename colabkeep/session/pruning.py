@@ -24,7 +24,7 @@ from colabkeep.vocabulary.events import Pruned
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
 
-__all__ = ["PrunePlan", "plan_prune", "prune"]
+__all__ = ["PrunePlan", "plan_prune", "prune", "refuse_live"]
 
 _SILENCE = 3600.0  # seconds after which a session on another machine that says nothing counts as gone
 _PATIENCE = 600.0  # seconds for the slower side of a pair to delete the same
@@ -89,7 +89,7 @@ def prune(
     about = {"host": socket.gethostname(), "pid": os.getpid(), "started": clock.time(), "purpose": "prune"}
     with take_lock(store, run, about):
         repository = Repository(store, run)
-        _refuse_live(repository, clock)
+        refuse_live(repository, clock)
         plan = plan_prune(repository, policy, apart=apart)
         if not plan.doomed and not plan.files:
             return plan, True
@@ -108,7 +108,7 @@ def _note(journal: Journal, clock: Clock, event: str, ids: list[str]) -> None:
     journal.write()
 
 
-def _refuse_live(repository: Repository, clock: Clock) -> None:
+def refuse_live(repository: Repository, clock: Clock) -> None:
     """A lock holds on one machine, or on none: ask the diary whether another machine trains this run.
 
     Raises:

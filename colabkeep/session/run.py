@@ -11,6 +11,7 @@ from colabkeep.session.announcer import Announcer
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
+from colabkeep.session.losses import LossCurve
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Position
 from colabkeep.session.signals import StopRequests
@@ -19,6 +20,7 @@ from colabkeep.vocabulary.events import (
     DeadlineNear,
     EpochDone,
     Event,
+    LengthTold,
     MetricsLogged,
     Noted,
     RestoredInexactly,
@@ -42,7 +44,8 @@ class Run:
     def __init__(self, spec: RunSpec) -> None:
         self.name = spec.name
         self.history = History()
-        self.finished = False
+        self.losses = LossCurve()
+        self.began = self.finished = False
         self.stopped: str | None = None  # why the session ended, once it has
         self._spec = spec
         self._announcer = Announcer(spec.observers, spec.clock)
@@ -65,11 +68,9 @@ class Run:
 
     def _start(self) -> None:
         spec = self._spec
-        if "history" in self._session.trees:
-            self.history.load_state_dict(self._session.trees["history"])
         self._saver = self._session.checkpointer
         self._position = Position(spec.framework, spec.seed, self._session.progress, self._session.trees)
-        self._keeper = Keeper(spec, self._position, self.history, self._saver)
+        self._keeper = Keeper(spec, self._position, self._session, self.history, self.losses)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
         self._began = spec.clock.monotonic()
@@ -77,10 +78,8 @@ class Run:
         self._saver.begin(self._zero)
         self._signals.install()
         self._announcer.write_to(self._session.journal)
-        promise = spec.framework.exactness(spec.parts)
-        self._announcer.begin(
-            RunStarted(run=self.name, session=self._session.id, storage=spec.store.url, promise=promise)
-        )
+        self.began = True
+        self._announcer.begin(_beginning(spec, self._session.id))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -103,7 +102,7 @@ class Run:
             self._boundary.close()
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
-            self._announcer.tell(RunStopped(reason=self.stopped, progress=self.progress, checkpoint=self.checkpoint))
+            self._announcer.tell(_end(self, self.stopped, error))
             self._announcer.queue.extend(self._keeper.settle(self._announcer.drain))
             self._announcer.drain()
         finally:
@@ -139,9 +138,10 @@ class Run:
         """What would be lost if this machine vanished now, as far as is known; asks nobody and waits for nothing."""
         return self._saver.ledger.durability(self.progress.seconds if self.stopped is not None else None)
 
-    def epochs(self, max_epochs: int) -> Iterator[int]:
-        """The numbers of the epochs that are left, from the one under way up to `max_epochs - 1`."""
-        while self.progress.epoch < max_epochs:
+    def epochs(self, max_epochs: int | None) -> Iterator[int]:
+        """The numbers of the epochs that are left, from the one under way up to `max_epochs - 1`; None: without end."""
+        self._announcer.tell(LengthTold(max_epochs=max_epochs))
+        while max_epochs is None or self.progress.epoch < max_epochs:
             self._position.begin_epoch()
             self._boundary.mark()
             yield self.progress.epoch
@@ -178,7 +178,7 @@ class Run:
         """
         now = self._spec.clock.monotonic()
         progress = self._position.advance(now - self._zero)
-        self._keeper.metrics = {}
+        self._keeper.count(progress.step, loss)
         self._boundary.mark()
         if now >= self._announcer.steps_from:
             self._announcer.deliver(StepDone(progress=progress, epoch_batches=self.epoch_batches, loss=loss))
@@ -252,6 +252,26 @@ class Run:
             self._signals.honour()
         if self._spec.max_time is not None and now - self._began >= self._spec.max_time:
             raise StopTraining("max_time")
+
+
+def _beginning(spec: RunSpec, session: str) -> RunStarted:
+    deadline, clock = spec.deadline, spec.clock
+    return RunStarted(
+        run=spec.name,
+        session=session,
+        storage=spec.store.url,
+        promise=spec.framework.exactness(spec.parts),
+        folder=spec.store.properties.folder,
+        ends_at=None if deadline is None else clock.time() + deadline.at - clock.monotonic(),
+        ends_source="" if deadline is None else deadline.source,
+    )
+
+
+def _end(run: Run, reason: str, error: BaseException | None) -> RunStopped:
+    said = ""
+    if reason == "error" and error is not None:
+        said = ": ".join(filter(None, (type(error).__name__, str(error).strip().partition("\n")[0][:500])))
+    return RunStopped(reason=reason, progress=run.progress, checkpoint=run.checkpoint, error=said)
 
 
 def _tell_end(run: Run, deadline: Deadline, now: float) -> None:

@@ -22,7 +22,7 @@ from colabkeep.vocabulary.events import Event, RunStarted, StepDone
 __all__ = ["ResumeReport", "verify_resume"]
 
 _RUN = "verify-resume"
-_UNCOMPARED = ("run", "history", "loader")  # own parts that hold no arithmetic of the training
+_UNCOMPARED = ("run", "history", "losses", "loader")  # own parts that hold no arithmetic of the training
 _IGNORED = {
     "run_name", "storage", "resume", "save_every", "keep_last", "keep_best", "monitor", "mode",
     "max_epochs", "max_steps", "max_time", "callbacks", "progress",

@@ -113,7 +113,8 @@ class Behind:
 
     `free_bytes`: as in `StoreProperties`. `full`: what it refused last, it refused for want of room. `waiting_bytes`
     are still to come, at `bytes_per_second` as measured lately (None: not yet). `sending` is the manifest of the
-    checkpoint that is on its way: who deletes it now throws away what was sent of it.
+    checkpoint that is on its way: who deletes it now throws away what was sent of it. `account`: as in
+    `StoreProperties`.
     """
 
     url: str
@@ -122,6 +123,7 @@ class Behind:
     waiting_bytes: int = 0
     bytes_per_second: float | None = None
     sending: str | None = None
+    account: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,9 @@ class StoreProperties:
     machine (None: cannot be told). `locks`: `lock` tells a live holder from a dead one.
     `max_object_bytes`, `free_bytes`: bytes, None where unknown or unlimited. `lists_lag`: a fresh
     object may be missing from `list` for a while. `behind`: the slower side of a store that has two; then
-    `free_bytes` are those of the faster one.
+    `free_bytes` are those of the faster one. `folder`: on this machine's own disk, where small files beside the objects
+    may be replaced (`colabkeep.stores.notes`); None where there is none. `account`: who is signed in, as the service
+    names them; None where nobody is, or it was not told.
     """
 
     top_rung: Rung
@@ -142,6 +146,8 @@ class StoreProperties:
     free_bytes: int | None = None
     lists_lag: bool = False
     behind: Behind | None = None
+    folder: str | None = None
+    account: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ class DirectoryStore:
 
     @property
     def properties(self) -> StoreProperties:
-        return StoreProperties(top_rung="local", locks=self._locks, free_bytes=self._free_bytes())
+        return StoreProperties(top_rung="local", locks=self._locks, free_bytes=self._free_bytes(), folder=self._root)
 
     @property
     def degraded(self) -> str | None:

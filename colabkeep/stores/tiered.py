@@ -74,6 +74,7 @@ class TieredStore:
             max_object_bytes=min(limits, default=None),
             free_bytes=front.free_bytes,
             lists_lag=behind.lists_lag,
+            folder=front.folder,
             behind=Behind(
                 url=self.behind.url,
                 free_bytes=behind.free_bytes,
@@ -81,6 +82,7 @@ class TieredStore:
                 waiting_bytes=self._copier.waiting_bytes,
                 bytes_per_second=self._carrier.bytes_per_second,
                 sending=self._copier.sending,
+                account=behind.account,
             ),
         )
 

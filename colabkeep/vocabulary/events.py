@@ -21,10 +21,13 @@ __all__ = [
     "DurabilityTold",
     "EpochDone",
     "Event",
+    "LengthTold",
+    "MachineChecked",
     "MachineGiven",
     "MetricsLogged",
     "Noted",
     "Pruned",
+    "Recalled",
     "Restored",
     "RestoredInexactly",
     "RunStarted",
@@ -43,12 +46,34 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A session began. `promise` is the one line that says what is exact on this machine."""
+    """A session began. `promise` is the one line that says what is exact on this machine. `folder`: where on this
+    machine's disk the checkpoints lie, or come by; None where they do not. `ends_at`: when the machine goes at the
+    latest, in seconds since 1970 (UTC), as far as that is known; `ends_source` says from what."""
 
     run: str
     session: str
     storage: str
     promise: str
+    folder: str | None = None
+    ends_at: float | None = None
+    ends_source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthTold:
+    """How long the run is to be in all; None: not by this measure, or it was told before."""
+
+    max_epochs: int | None = None
+    max_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineChecked:
+    """What the check before a training found, told to displays only. `verdict`: "keep", "reconnect", "switch",
+    "enable" or "unusable"; `lines` say it to people, the next click included."""
+
+    verdict: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +94,17 @@ class Restored:
     checkpoint: str
     progress: Progress
     age: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """The past of a run that goes on, told once after `Restored`. `points`: its loss curve so far, as (step, loss);
+    `resumed_at`: the steps from which its sessions went on, this one last; `sessions`: how many there are, this one
+    too."""
+
+    points: tuple[tuple[int, float], ...]
+    resumed_at: tuple[int, ...]
+    sessions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,10 +247,11 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDegraded:
-    """A tier of the store is out of order; `detail` says what that means for the training."""
+    """A tier of the store is out of order; `detail` says what that means for the training. `healed`: it works again."""
 
     url: str
     detail: str
+    healed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,17 +273,21 @@ class Noted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStopped:
     """The session ended. `reason`: "finished", "max_time", "session_end" (of the machine), "max_steps", "sigterm",
-    "interrupt", "error", "left"."""
+    "interrupt", "error", "left". `error`: the kind and the first line of the exception that ended it, else ""."""
 
     reason: str
     progress: Progress
     checkpoint: str | None
+    error: str = ""
 
 
 Event: TypeAlias = (
     RunStarted
+    | LengthTold
+    | MachineChecked
     | MachineGiven
     | Restored
+    | Recalled
     | RestoredInexactly
     | CheckpointSetAside
     | StepDone

@@ -59,6 +59,7 @@ WRITERS = {
     "stores/directory.py",  # the directory store, in three files
     "stores/_posix.py",
     "stores/_locks.py",
+    "stores/notes.py",  # pages for people beside the objects, which are replaced
     "stores/mounted/drafts.py",  # files on a mounted Drive
     "stores/mounted/places.py",  # and their folders
     "stores/kaggle/child.py",  # kagglehub takes a whole folder only: one of hard links, in a process of its own

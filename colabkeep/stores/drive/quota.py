@@ -15,7 +15,10 @@ _TIMEOUTS = (3.0, 5.0)  # whoever asks for a store's properties does not want to
 
 
 class Quota:
-    """Asks at most once a minute, one thread at a time, and counts in between what this process adds and removes."""
+    """Asks at most once a minute, one thread at a time, and counts in between what this process adds and removes.
+
+    `account`: whose room it is, an address, as of the last answer that told it.
+    """
 
     def __init__(self, api: Api, monotonic: Callable[[], float]) -> None:
         self._api = api
@@ -23,6 +26,7 @@ class Quota:
         self._turn = threading.Lock()
         self._asked: float | None = None
         self._free: int | None = None
+        self.account: str | None = None
 
     def free(self) -> int | None:
         """Bytes; None where there is no limit, or it cannot be told now."""
@@ -43,9 +47,11 @@ class Quota:
             self._free = max(0, self._free - size)
 
     def _ask(self) -> int | None:
+        query = {"fields": "storageQuota,user(emailAddress)"}
         answer = self._api.ask_once(
-            "GET", "/drive/v3/about", doing="say how full it is", query={"fields": "storageQuota"}, timeouts=_TIMEOUTS
+            "GET", "/drive/v3/about", doing="say how full it is", query=query, timeouts=_TIMEOUTS
         )
+        self.account = answer.get("user", {}).get("emailAddress", self.account)
         quota = answer.get("storageQuota", {})
         if "limit" not in quota:
             return None

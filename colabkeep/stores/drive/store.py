@@ -84,7 +84,12 @@ class DriveStore:
         # What lies in a shared drive counts against nobody's account.
         free = self._quota.free() if self._place.shared_drive is None else None
         return StoreProperties(
-            top_rung="confirmed", persists=True, max_object_bytes=_LARGEST, free_bytes=free, lists_lag=True
+            top_rung="confirmed",
+            persists=True,
+            max_object_bytes=_LARGEST,
+            free_bytes=free,
+            lists_lag=True,
+            account=self._quota.account,
         )
 
     @property

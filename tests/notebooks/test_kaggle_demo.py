@@ -1,0 +1,27 @@
+"""kaggle_demo: versions of one notebook, each of which goes on from the output of the one before."""
+
+from __future__ import annotations
+
+import shutil
+
+from colabkeep.testing.platforms import fake_kaggle
+
+
+def test_a_chain_of_versions_ends_like_one_long_training(maker, shown, tmp_path):
+    """Tried in the editor, then three batch runs, given only the output of the one before: no step is done twice, and
+    the weights are those of the unbroken training."""
+    output, began = None, []
+    for run_type in ("Interactive", "Batch", "Batch"):
+        notebook = maker.source("kaggle_demo")
+        inputs = {} if output is None else {"notebooks/you/kaggle-demo": output}
+        with fake_kaggle(tmp_path, run_type=run_type, inputs=inputs) as machine:
+            maker.execute(notebook, machine.environment.folder, machine)
+            if output is not None:
+                shutil.rmtree(output)
+            output = machine.save_version()
+        told = shown(notebook)
+        began.append(told.went_on_from("chain"))
+        assert f"Kaggle ({run_type.lower()})" in told.everywhere()
+        assert ("FINISHED" in told.by("chain")) is (len(began) == 3)
+    assert began == [0, 55, 110]
+    assert told.is_equal()

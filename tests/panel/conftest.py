@@ -1,0 +1,176 @@
+"""A run as its events tell it, and notebooks that are really executed."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from colabkeep.faces.panel.model import Panel
+from colabkeep.faces.panel.state import PanelState
+from colabkeep.testing.clock import FakeClock
+from colabkeep.vocabulary.durability import Place, Standing, assess
+from colabkeep.vocabulary.events import (
+    DeadlineNear,
+    DurabilityTold,
+    Event,
+    LengthTold,
+    MachineChecked,
+    MachineGiven,
+    Recalled,
+    Restored,
+    RungReached,
+    RunStarted,
+    RunStopped,
+    SaveCommitted,
+    SaveFailing,
+    SaveStarted,
+    StepDone,
+    StoreDegraded,
+)
+from colabkeep.vocabulary.progress import Progress
+
+DRIVE = Place(url="/content/drive/MyDrive/runs", top="confirmed", persists=True)
+
+
+def at(step: int, *, of: int = 100) -> Progress:
+    """The position after a step: a hundred batches in an epoch, three steps a second."""
+    return Progress(epoch=step // of, step=step, batches=step % of, samples=step * 32, seconds=step / 3)
+
+
+@dataclass
+class Story:
+    """Tells a run to a panel, and remembers all it told."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    language: str = "en"
+    run: str = "r"
+    place: Place = DRIVE
+    events: list[Event] = field(default_factory=list)
+    standings: dict[str, Standing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.panel = Panel(self.clock, PanelState(platform="Google Colab", language=self.language))
+
+    def tell(self, *events: Event) -> Story:
+        for event in events:
+            self.events.append(event)
+            self.panel.take(event)
+        return self
+
+    def start(self, *, resumed_at: int | None = None) -> Story:
+        self.tell(MachineChecked(verdict="keep", lines=("Google Colab (hosted), Tesla T4: keep.",)))
+        ends = self.clock.time() + 7 * 3600
+        self.tell(
+            RunStarted(
+                run=self.run,
+                session="s1",
+                storage="/content/runs + /content/drive/MyDrive/runs",
+                promise="Exact.",
+                ends_at=ends,
+                ends_source="Limit: the FAQ of Colab.",
+            ),
+            MachineGiven(platform="colab", kind="hosted", accelerators=("Tesla T4",)),
+        )
+        if resumed_at is not None:
+            points = tuple((step, 3.0 / (1 + step / 50)) for step in range(1, resumed_at + 1))
+            self.tell(Restored(checkpoint=f"{resumed_at:012d}-s0", progress=at(resumed_at), age=400.0))
+            self.tell(Recalled(points=points, resumed_at=(resumed_at,), sessions=2))
+        return self.tell(LengthTold(max_epochs=10))
+
+    def train(self, first: int, last: int) -> Story:
+        for step in range(first, last + 1):
+            self.clock.advance(1 / 3)
+            self.tell(StepDone(progress=at(step), epoch_batches=100, loss=3.0 / (1 + step / 50)))
+        return self
+
+    def save(self, step: int, *, rung: str | None = "confirmed") -> Story:
+        """Save: captured (None), or committed and on its rung."""
+        self.tell(SaveStarted(progress=at(step), reason="epoch", blocked=0.1))
+        if rung is None:
+            return self
+        id = f"{step:012d}-s1"
+        self.tell(
+            SaveCommitted(
+                checkpoint=id, progress=at(step), reason="epoch", bytes=2**20, written=9, seconds=2.0, rung="local"
+            )
+        )
+        if rung != "local":
+            self.tell(RungReached(checkpoint=id, rung=rung))
+        self.standings[id] = Standing(checkpoint=id, step=step, seconds=step / 3, rung=rung)  # type: ignore[arg-type]
+        seconds = self.panel.state.progress.seconds
+        durability = assess(tuple(self.standings.values()), self.place, seconds)
+        return self.tell(DurabilityTold(durability=durability))
+
+    def stop(self, reason: str, error: str = "") -> Story:
+        return self.tell(
+            RunStopped(reason=reason, progress=self.panel.state.progress, checkpoint="000000000200-s1", error=error)
+        )
+
+    @property
+    def state(self) -> PanelState:
+        return self.panel.state
+
+
+def in_phase(phase: str, **words: Any) -> Story:
+    """A story that has come to this state."""
+    story = Story(**words)
+    if phase == "starting":
+        return story
+    if phase in ("fresh", "resumed"):
+        return story.start(resumed_at=200 if phase == "resumed" else None)
+    story.start().train(1, 100).save(100).train(101, 200)
+    if phase == "saving":
+        return story.save(200, rung=None).train(201, 212)
+    story.save(200, rung="local" if phase == "uploading" else "confirmed").train(201, 212)
+    more: dict[str, Event] = {
+        "degraded": StoreDegraded(url="drive", detail="The drive is away."),
+        "unsaved": SaveFailing(progress=at(210), error="The disk is full.", retry_in=15.0),
+        "ending": DeadlineNear(seconds=600.0, ends=True),
+    }
+    if phase in more:
+        return story.tell(more[phase])
+    reasons = {"interrupted": "interrupt", "finished": "finished", "failed": "error"}
+    return story.stop(reasons[phase], "ValueError: no" if phase == "failed" else "") if phase in reasons else story
+
+
+PHASES = (
+    "starting",
+    "fresh",
+    "resumed",
+    "saving",
+    "uploading",
+    "durable",
+    "degraded",
+    "ending",
+    "interrupted",
+    "finished",
+    "failed",
+)
+
+
+def text_of(html: str) -> str:
+    """What a reader sees of some HTML."""
+    from html import unescape
+
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def picture_of(html: str) -> str:
+    """The SVG inside the picture."""
+    found = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    assert found, "there is a picture"
+    return b64decode(found[1]).decode()
+
+
+@pytest.fixture
+def kernel_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings of Jupyter and IPython of their own, so that a test neither reads nor writes the user's."""
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    return tmp_path

@@ -1,0 +1,200 @@
+"""What the panel knows of a run after each event."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from colabkeep.faces.panel.model import Panel, fold
+from colabkeep.faces.panel.state import PanelState
+from colabkeep.testing.clock import FakeClock
+from colabkeep.vocabulary.durability import Place
+from colabkeep.vocabulary.events import (
+    DeadlineNear,
+    LengthTold,
+    Noted,
+    Pruned,
+    Recalled,
+    RunStopped,
+    StepDone,
+    StoreDegraded,
+)
+from colabkeep.vocabulary.progress import Progress
+
+from .conftest import PHASES, Story, at, in_phase
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_each_state_is_reached_by_what_happens(phase: str) -> None:
+    """The ten states, and the moment before the run is open."""
+    assert in_phase(phase).state.phase == phase
+
+
+def test_what_matters_most_is_shown() -> None:
+    """Failed before ending, ending before degraded, degraded before saving, saving before durable."""
+    story = in_phase("durable")
+    order = ["durable"]
+    story.save(212, rung=None)
+    order.append(story.state.phase)
+    story.tell(StoreDegraded(url="drive", detail="away"))
+    order.append(story.state.phase)
+    story.tell(DeadlineNear(seconds=60.0))
+    order.append(story.state.phase)
+    story.stop("error")
+    order.append(story.state.phase)
+    assert order == ["durable", "saving", "degraded", "ending", "failed"]
+
+
+def test_a_storage_that_works_again_ends_the_alarm() -> None:
+    """The chip goes back to what it was when the store says so, and a later alarm has its own time."""
+    story = in_phase("degraded")
+    assert story.state.trouble_since == pytest.approx(story.clock.time())
+    story.tell(StoreDegraded(url="drive", detail="works again", healed=True))
+    assert story.state.phase == "durable"
+    story.clock.advance(100)
+    story.tell(StoreDegraded(url="drive", detail="away"))
+    assert story.state.trouble_since == pytest.approx(story.clock.time())
+
+
+def test_a_save_that_works_ends_the_alarm_of_one_that_failed() -> None:
+    """ "Not saved" stands until something is saved."""
+    story = in_phase("unsaved")
+    assert (story.state.phase, story.state.failing) == ("degraded", "The disk is full.")
+    assert story.save(212).state.phase == "durable"
+
+
+def test_what_would_be_lost_counts_from_the_last_safe_step() -> None:
+    """Not from the newest checkpoint, which is on this machine only yet."""
+    story = in_phase("uploading")
+    assert (story.state.safe_step, story.state.lost_steps) == (100, 112)
+    assert story.state.lost_seconds == pytest.approx(112 / 3)
+
+
+def test_nothing_is_safe_in_a_place_that_goes_with_the_machine() -> None:
+    """All of it would be lost, and the state is not called durable."""
+    story = Story(place=Place(url="memory://", top="local", persists=False)).start().train(1, 50).save(50, rung="local")
+    assert (story.state.phase, story.state.safe_step, story.state.lost_steps) == ("degraded", None, 50)
+
+
+def test_a_place_that_cannot_tell_is_not_waited_for() -> None:
+    """Its checkpoints stay "unknown" for ever, and the panel does not say "uploading" for ever."""
+    story = Story(place=Place(url="mount", top="sent", persists=True)).start().train(1, 50).save(50, rung="unknown")
+    assert story.state.phase == "durable"
+
+
+@pytest.mark.parametrize(
+    ("told", "share", "total"),
+    [
+        ([LengthTold(max_epochs=10)], 0.212, 1000),
+        ([LengthTold(max_steps=400)], 0.53, 400),
+        ([LengthTold(max_steps=400), LengthTold(max_epochs=10)], 0.53, 400),
+        ([LengthTold(max_epochs=2), LengthTold(max_steps=400)], 1.0, 200),
+        ([], None, None),
+    ],
+    ids=["epochs", "steps", "both, steps first", "both, epochs first", "neither"],
+)
+def test_progress_goes_by_what_ends_the_run_first(told: list[Any], share: float | None, total: int | None) -> None:
+    """By epochs or by steps; unknown where neither was said."""
+    story = Story().tell(*told).train(201, 212)
+    assert (story.state.share, story.state.total_steps) == (pytest.approx(share) if share else None, total)
+
+
+def test_steps_in_all_are_not_guessed_where_a_step_takes_several_batches() -> None:
+    """With gradient accumulation the share is known from the batches; a number of steps would be made up."""
+    progress = Progress(epoch=1, step=75, batches=50, seconds=60.0)
+    state = PanelState(max_epochs=10, epoch_batches=100, progress=progress)
+    assert (state.share, state.total_steps) == (pytest.approx(0.15), None)
+
+
+def test_speed_and_time_left_are_those_of_the_last_half_minute() -> None:
+    """A slow beginning does not make the rest look long."""
+    story = Story().tell(LengthTold(max_steps=1000))
+    for step in range(1, 101):
+        story.tell(StepDone(progress=Progress(step=step, seconds=step * 10.0), epoch_batches=None))
+    for n in range(1, 201):
+        story.tell(StepDone(progress=Progress(step=100 + n, seconds=1000.0 + n * 0.2), epoch_batches=None))
+    assert story.state.steps_per_second == pytest.approx(5.0)
+    assert story.state.seconds_left == pytest.approx(700 / 5)
+
+
+def test_one_step_tells_no_speed() -> None:
+    """Nothing is divided by nothing at the start."""
+    story = Story().start().train(1, 1)
+    assert (story.state.steps_per_second, story.state.seconds_left) == (None, None)
+
+
+def test_the_curve_covers_all_sessions_and_stays_bounded() -> None:
+    """What was recalled comes first, own steps follow, in order; a day of steps does not make the page heavy."""
+    story = Story().start(resumed_at=500).train(501, 3000)
+    steps = [step for step, _ in story.state.points]
+    assert steps == sorted(steps)
+    assert (steps[0], story.state.resumed_at, story.state.sessions) == (1, (500,), 2)
+    assert steps[-1] > 2900
+    assert 200 < len(steps) <= 512
+
+
+def test_every_resumption_is_marked() -> None:
+    """Those of earlier sessions and this one's own, each once."""
+    story = Story().start(resumed_at=300)
+    story.tell(Recalled(points=(), resumed_at=(100, 200, 300), sessions=4))
+    assert (story.state.resumed_at, story.state.sessions) == ((100, 200, 300), 4)
+
+
+@pytest.mark.parametrize(
+    ("loss", "shown"),
+    [(0.5, 0.5), (torch.tensor(0.25), 0.25), (None, None), (torch.ones(3), None), ("no", None), ({}, None)],
+    ids=["number", "tensor", "none", "tensor of many", "text", "mapping"],
+)
+def test_a_loss_that_is_no_number_is_not_drawn(loss: object, shown: float | None) -> None:
+    """The panel goes on without it."""
+    state = fold(PanelState(), StepDone(progress=at(1), epoch_batches=None, loss=loss), 0.0)
+    assert state.loss == shown
+    assert state.points == (() if shown is None else ((1, shown),))
+
+
+def test_a_loss_that_is_not_finite_is_kept_as_it_is() -> None:
+    """The picture says where the training broke."""
+    state = fold(PanelState(), StepDone(progress=at(7), epoch_batches=None, loss=math.nan), 0.0)
+    assert [step for step, value in state.points if math.isnan(value)] == [7]
+
+
+def test_what_was_deleted_stays_on_the_curve_only() -> None:
+    """Its step was safe then; the table lists what is there."""
+    story = in_phase("durable").tell(Pruned(checkpoints=("000000000100-s1",)))
+    assert [(saved.step, saved.gone) for saved in story.state.saves] == [(200, False), (100, True)]
+    story.tell(Pruned(checkpoints=("000000000200-s1",)))
+    assert story.state.newest_own is None
+
+
+def test_a_repeated_sentence_is_listed_once() -> None:
+    """And the list has an end."""
+    story = Story()
+    for n in range(40):
+        story.tell(Noted(text=f"note {n // 2}"))
+    assert [happened.text for happened in story.state.happened] == [f"note {n}" for n in range(19, 7, -1)]
+
+
+@pytest.mark.parametrize("cut", range(0, 240, 7))
+def test_a_story_that_breaks_off_is_a_state_like_any_other(cut: int) -> None:
+    """A process can die after any event: each prefix of a run can be shown."""
+    from colabkeep.faces.panel.html import render
+    from colabkeep.faces.panel.line import line
+
+    whole = in_phase("failed").events
+    panel = Panel(FakeClock())
+    for event in whole[:cut]:
+        panel.take(event)
+    assert "<table" in render(panel.state)
+    assert panel.state.phase.upper() in line(panel.state)
+
+
+def test_folding_changes_nothing_that_was_there() -> None:
+    """A state can be kept, compared and drawn later."""
+    before = in_phase("durable").state
+    copy = replace(before)
+    fold(before, RunStopped(reason="error", progress=at(300), checkpoint=None), 1.0)
+    assert before == copy
