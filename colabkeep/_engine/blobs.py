@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import repeat
 
+from colabkeep._engine.listing import Listing
 from colabkeep._engine.packs import Extent, Pack, read_layout, unpack
 from colabkeep._engine.reading import read_exactly, sha256_of_stream
 from colabkeep.stores.base import Receipt, Store
@@ -22,8 +23,9 @@ _READERS = 2  # files at once: reading and hashing let other threads run, and fr
 class Blobs:
     """The files below `<run>/blobs`. `id` is the checkpoint on whose behalf one is read, for the error's text."""
 
-    def __init__(self, store: Store, run: str) -> None:
+    def __init__(self, store: Store, run: str, listing: Listing) -> None:
         self._store = store
+        self._listing = listing
         self._folder = f"{run}/blobs"
         self._trusted: set[str] = set()  # files whose bytes this session wrote or hashed
         self._looked = False
@@ -32,7 +34,7 @@ class Blobs:
 
     def present(self) -> dict[str, int]:
         """File → size in bytes."""
-        found = {entry.name[len(self._folder) + 1 :]: entry.size for entry in self._store.list(self._folder)}
+        found = self._listing.files("blobs")
         if not self._looked:
             self._looked = True
             self.known |= found.keys()

@@ -56,11 +56,17 @@ class Governor:
         self._kept = retention.most
         self._places: dict[str, _Place] = {}  # by url
 
+    @property
+    def keeps_all(self) -> bool:
+        """Will nothing ever be doomed?"""
+        return self._retention.keeps_all
+
     def doomed(
         self, line: Sequence[Manifest], spared: Set[str], store: Store, arrived: Callable[[str], bool]
     ) -> list[Manifest]:
         """What cannot be kept of these checkpoints, oldest first; never one whose id is `spared`. `arrived` tells of a
-        blob's file whether it lies in the slower place too, if the store has two."""
+        blob's file whether it lies in the slower place too, if the store has two. Where all is kept, the newest two of
+        the line are enough: nothing is weighed then but the next save against what is free."""
         load, rooms = load_of(line), self._rooms(line, store.properties, store.url, arrived)
         policy = fitted(self._retention, rooms, load)
         doomed = [manifest for manifest in policy.doomed(line) if manifest.id not in spared]

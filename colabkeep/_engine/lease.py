@@ -53,10 +53,10 @@ class Lease:
 def fences(repository: Repository) -> dict[str, int]:
     """Session → fencing number, of all sessions that ever wrote this run.
 
-    Where a lease was lost, a manifest of that session says the same.
+    Where a lease was lost, a manifest of that session says the same, if it was there when anybody looked last.
     """
     found = _leases(repository)
-    for id in repository.ids():
+    for id in repository.seen_ids():
         session = id.split("-")[1]
         if session not in found:
             found.update((manifest.session, manifest.fence) for manifest in repository.manifests([id]))

@@ -17,11 +17,13 @@ from colabkeep.vocabulary.events import DurabilityTold, Event, RungReached, Uplo
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.progress import Progress
 
-__all__ = ["Ledger", "objects_of", "place_of"]
+__all__ = ["LOOKS_BACK", "Ledger", "objects_of", "place_of"]
 
 _PAUSE = 10.0  # seconds at least between two tellings of what would be lost
 _REMINDER = 60.0  # seconds between tellings of what has not changed: something is on its way
-_OLDER = 8  # checkpoints of earlier sessions that are looked at, at most, to find one that is safe
+
+LOOKS_BACK = 8
+"""Checkpoints of earlier sessions that are looked at, at most, to find one that is safe."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +117,7 @@ class Ledger:
         older = 0
         for manifest in reversed(manifests):
             if manifest.id not in self._entries:
-                if older == _OLDER:
+                if older == LOOKS_BACK:
                     return None
                 older += 1
                 self.add(manifest, {})

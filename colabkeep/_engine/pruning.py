@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from colabkeep._engine.blobs import damaged
 from colabkeep._engine.governor import Governor
-from colabkeep._engine.ledger import Ledger
-from colabkeep._engine.repository import Repository
+from colabkeep._engine.ledger import LOOKS_BACK, Ledger
+from colabkeep._engine.repository import Repository, id_parts
 from colabkeep.vocabulary.manifest import Manifest
 
 __all__ = ["PRUNING", "Pruner", "line_of", "remove", "unneeded"]
@@ -36,7 +36,8 @@ class Pruner:
         Raises:
             StoreError: the store could not be asked.
         """
-        line = line_of(self._repository, last)
+        # Where all is kept, nobody needs to read what earlier sessions have kept, which may be thousands.
+        line = line_of(self._repository, last, earlier=LOOKS_BACK if self._governor.keeps_all else None)
         store, run = self._repository.store, self._repository.run
         spared = {last.id, self._ledger.newest_arrived(line) or last.id}
         behind = store.properties.behind
@@ -62,10 +63,25 @@ class Pruner:
         self._ledger.forget([manifest.id for manifest in doomed])
 
 
-def line_of(repository: Repository, last: Manifest) -> list[Manifest]:
+def line_of(repository: Repository, last: Manifest, *, earlier: int | None = None) -> list[Manifest]:
     """The checkpoints that led to `last`, itself included, oldest first: what an abandoned line or a zombie wrote is
-    not on it, nor what was set aside."""
-    candidates = repository.manifests(repository.ids() - repository.aside())
+    not on it, nor what was set aside. `earlier`: of those of other sessions than the last one only the newest so many.
+
+    Names tell what is not on it, so that it need not be read.
+
+    Raises:
+        StoreError: the store failed.
+    """
+    own: list[str] = []
+    others: list[tuple[int, int, str]] = []
+    for id in repository.ids() - repository.aside():
+        step, session, number = id_parts(id)
+        if session == last.session:
+            own.append(id)
+        elif last.came_by(session, step):
+            others.append((step, number, id))  # along a line, a later session has later steps
+    newest = sorted(others)[0 if earlier is None else max(0, len(others) - earlier) :]
+    candidates = repository.manifests([*own, *(id for *_, id in newest)])
     return [other for other in candidates if last.continues(other) and other.order <= last.order]
 
 
@@ -79,7 +95,7 @@ def unneeded(repository: Repository, doomed: Sequence[Manifest]) -> dict[str, in
         CheckpointDamaged: a mark in `aside/` cannot be read, so that it is not known what it protects.
         StoreError: the store failed.
     """
-    protected = repository.protected_by_marks()
+    protected = _protected_by_marks(repository)
     ids = repository.known_ids() - {manifest.id for manifest in doomed}
     kept = repository.manifests(ids)
     protected |= {blob.file for manifest in kept for blob in manifest.blobs}
@@ -107,3 +123,18 @@ def remove(
     for file, size in files.items():
         repository.blobs.delete(file)
         watch(f"blobs/{file}", size)
+
+
+def _protected_by_marks(repository: Repository) -> set[str]:
+    """The blobs that marks in `aside/` keep for whoever wants to rescue what was found damaged.
+
+    Raises:
+        CheckpointDamaged: a mark cannot be read.
+    """
+    found: set[str] = set()
+    for id in repository.aside():
+        protects = repository.sealed_record(f"aside/{id}.json").get("protects")
+        if not isinstance(protects, list):
+            raise damaged(id, f"the mark aside/{id}.json does not say what it protects")
+        found.update(map(str, protects))
+    return found

@@ -7,11 +7,14 @@ the commit. Manifests go before the blobs that only they named.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from colabkeep._engine.blobs import Blobs, damaged
 from colabkeep._engine.codec import decode_part, references
+from colabkeep._engine.listing import Listing
 from colabkeep._engine.reading import SMALL, read_up_to
 from colabkeep.stores.base import BytesSource, Receipt, Store, check_name
 from colabkeep.vocabulary.errors import (
@@ -27,9 +30,19 @@ from colabkeep.vocabulary.manifest import FORMAT, BlobRef, Manifest
 from colabkeep.vocabulary.sealed import seal, unseal
 from colabkeep.vocabulary.state import HostTensor, Tree
 
-__all__ = ["CHECKPOINT_ID", "Repository"]
+__all__ = ["CHECKPOINT_ID", "Repository", "id_parts"]
 
 CHECKPOINT_ID = re.compile(r"(\d{12})-([0-9a-f]{8})(?:-(\d{1,6}))?")
+
+_MANY = 16  # manifests; for fewer no threads are started
+_READERS = 8  # at 0.1 s a request this is a third of what Drive lets a user ask in a minute (12,000: "Usage limits")
+
+
+def id_parts(id: str) -> tuple[int, str, int]:
+    """Step, session and number of the checkpoint of that id. An id that is none has step 0 and no session."""
+    match = CHECKPOINT_ID.fullmatch(id)
+    step, session, number = match.groups() if match else ("0", "", "0")
+    return int(step), session, int(number or 0)
 
 
 class Repository:
@@ -38,14 +51,21 @@ class Repository:
     def __init__(self, store: Store, run: str) -> None:
         self.store = store
         self.run = check_name(run)
-        self.blobs = Blobs(store, run)
+        self.listing = Listing(store, run)
+        self.blobs = Blobs(store, run, self.listing)
         self._manifests: dict[str, Manifest] = {}
+        self._ids: set[str] | None = None
 
     # -- reading -----------------------------------------------------------------------------------
 
     def ids(self) -> set[str]:
         """The ids of all checkpoints, usable or not."""
-        return self._ids_in("checkpoints")
+        self._ids = _ids_of(self.files("checkpoints"))
+        return set(self._ids)
+
+    def seen_ids(self) -> set[str]:
+        """The same as of the last time that anybody asked."""
+        return self.ids() if self._ids is None else set(self._ids)
 
     def known_ids(self) -> set[str]:
         """The same, with what this session wrote or read: a listing may lag behind that."""
@@ -53,12 +73,11 @@ class Repository:
 
     def aside(self) -> set[str]:
         """The ids of checkpoints that were found damaged and set aside."""
-        return self._ids_in("aside")
+        return _ids_of(self.files("aside"))
 
     def files(self, folder: str) -> dict[str, int]:
         """Everything in a folder of the run: name inside the folder → size in bytes."""
-        prefix = f"{self.run}/{folder}/"
-        return {entry.name[len(prefix) :]: entry.size for entry in self.store.list(prefix[:-1])}
+        return self.listing.files(folder)
 
     def manifest(self, id: str) -> Manifest:
         """Read one manifest (kept in memory: manifests never change); another copy if the first is damaged.
@@ -84,14 +103,34 @@ class Repository:
         return manifest
 
     def manifests(self, ids: Iterable[str]) -> list[Manifest]:
-        """The readable ones among `ids`, oldest first."""
-        found = []
+        """The readable ones among `ids`, oldest first.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        found, ids = [], list(ids)
+        self.read_ahead(ids)
         for id in ids:
             try:
                 found.append(self.manifest(id))
             except CheckpointError:
                 continue  # found and reported where it matters: on resume and by `verify`
         return sorted(found, key=lambda manifest: manifest.order)
+
+    def read_ahead(self, ids: Iterable[str]) -> None:
+        """Have the manifests of these at hand, as far as they can be read; where there are many, several at a time.
+
+        Raises:
+            StoreError: the store failed.
+        """
+
+        def read(id: str) -> None:
+            with suppress(CheckpointError):  # found and reported where it is needed
+                self._manifests[id] = self._read_manifest(id)
+
+        unread = [id for id in ids if id not in self._manifests]
+        if len(unread) >= _MANY:
+            _at_once(read, unread)
 
     def lost(self, manifest: Manifest) -> list[BlobRef]:
         """The blobs of a checkpoint that are not there, as far as a listing can tell; none if it cannot."""
@@ -220,27 +259,20 @@ class Repository:
                 remedy="Nothing was deleted; `colabkeep verify` shows the whole run.",
             ) from error
 
-    def protected_by_marks(self) -> set[str]:
-        """The blobs that marks in `aside/` keep for whoever wants to rescue what was found damaged.
-
-        Raises:
-            CheckpointDamaged: a mark cannot be read.
-        """
-        found: set[str] = set()
-        for id in self.aside():
-            protects = self.sealed_record(f"aside/{id}.json").get("protects")
-            if not isinstance(protects, list):
-                raise damaged(id, f"the mark aside/{id}.json does not say what it protects")
-            found.update(map(str, protects))
-        return found
-
-    def _ids_in(self, folder: str) -> set[str]:
-        names = (name.removesuffix(".json") for name in self.files(folder) if name.endswith(".json"))
-        return {name for name in names if CHECKPOINT_ID.fullmatch(name)}
-
     def _read_small(self, name: str, id: str) -> bytes:
         try:
             with self.store.get(f"{self.run}/{name}") as reader:
                 return read_up_to(reader, SMALL + 1)
         except ObjectNotFound as error:
             raise damaged(id, f"{name} is missing") from error
+
+
+def _ids_of(files: Iterable[str]) -> set[str]:
+    names = (file.removesuffix(".json") for file in files if file.endswith(".json"))
+    return {name for name in names if CHECKPOINT_ID.fullmatch(name)}
+
+
+def _at_once(read: Callable[[str], None], ids: Sequence[str]) -> None:
+    """Where one fails, those that have not begun do not begin."""
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="colabkeep-reader") as pool:
+        list(pool.map(read, ids))

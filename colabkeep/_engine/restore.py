@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from colabkeep._engine.lease import fences
-from colabkeep._engine.repository import CHECKPOINT_ID, Repository
+from colabkeep._engine.repository import Repository, id_parts
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
     CheckpointError,
@@ -39,14 +39,13 @@ def newest_first(repository: Repository) -> list[str]:
     back, or beside a zombie, the line that the last session continued is the run's. The order is that of
     `Manifest.order`.
     """
-    fence_of = fences(repository)
+    ids, fence_of = repository.ids(), fences(repository)
 
     def age(id: str) -> tuple[int, str, int, int]:
-        match = CHECKPOINT_ID.fullmatch(id)
-        step, session, ordinal = match.groups() if match else ("0", "", "0")
-        return fence_of.get(session, 0), session, int(step), int(ordinal or 0)
+        step, session, number = id_parts(id)
+        return fence_of.get(session, 0), session, step, number
 
-    return sorted(repository.ids(), key=age, reverse=True)
+    return sorted(ids, key=age, reverse=True)
 
 
 def load_newest(
@@ -56,7 +55,7 @@ def load_newest(
     marking: bool = True,
     sleep: Callable[[float], None] = lambda _: None,
 ) -> Loaded | None:
-    """The newest checkpoint that is whole, or None if the run has none at all.
+    """The newest checkpoint that is whole, or None if the run has none at all; on a good day after one listing.
 
     `said` is called with (id, why) for each one walked past. Damaged ones are set aside until they are found
     whole again (a mount may have been half there), unless `marking` is False (a reader that does not hold the run's
@@ -67,17 +66,18 @@ def load_newest(
         NoUsableCheckpoint: there are some, and none can be used.
     """
     reasons = []
-    for id in newest_first(repository):
-        try:
-            loaded = _load_patiently(repository, id, sleep)
-            if marking:
-                repository.clear_mark(id)
-            return loaded
-        except (CheckpointDamaged, CheckpointUnsupported, StoreError) as error:
-            reasons.append(f"{id}: {error.problem}")
-            said(id, error.problem)
-            if marking and isinstance(error, CheckpointDamaged):
-                _set_aside(repository, id, error.problem, said)
+    with repository.listing.one_look():
+        for id in newest_first(repository):
+            try:
+                loaded = _load_patiently(repository, id, sleep)
+                if marking:
+                    repository.clear_mark(id)
+                return loaded
+            except (CheckpointDamaged, CheckpointUnsupported, StoreError) as error:
+                reasons.append(f"{id}: {error.problem}")
+                said(id, error.problem)
+                if marking and isinstance(error, CheckpointDamaged):
+                    _set_aside(repository, id, error.problem, said)
     if not reasons:
         return None
     listed = "".join(f"\n  - {reason}" for reason in reasons)
@@ -137,6 +137,7 @@ def _load_patiently(repository: Repository, id: str, sleep: Callable[[float], No
         except StoreError as error:
             if not error.retryable:
                 raise
+            repository.listing.forget()  # a mount that fails may have shown too little
             sleep(pause)
     return _load(repository, id)
 

@@ -24,8 +24,7 @@ BAD = frozenset({"damaged", "missing", "unreadable"})
 
 def list_record(store: Store) -> Record:
     """All runs with their checkpoints, newest first."""
-    names = run_names(store)
-    return {"runs": [{"name": n, "checkpoints": [_brief(c) for c in checkpoints(Repository(store, n))]} for n in names]}
+    return {"runs": [{"name": name, "checkpoints": _briefs(Repository(store, name))} for name in run_names(store)]}
 
 
 def show_record(repository: Repository, id: str | None) -> Record:
@@ -35,6 +34,11 @@ def show_record(repository: Repository, id: str | None) -> Record:
         CheckpointNotFound: the run has no checkpoint of that id.
         CheckpointDamaged, CheckpointUnsupported: its manifest cannot be read.
     """
+    with repository.listing.one_look():
+        return _shown(repository, id)
+
+
+def _shown(repository: Repository, id: str | None) -> Record:
     found = checkpoints(repository)
     if id is None:
         chosen = next((info.manifest for info in found if info.manifest is not None), None)
@@ -97,6 +101,11 @@ def _verified(repository: Repository, watch: Callable[[str, int, int], None]) ->
         "ok": not any(finding.state in BAD for finding in findings),
         "findings": [{"file": f.file, "state": f.state, "text": f.text} for f in findings],
     }
+
+
+def _briefs(repository: Repository) -> list[dict[str, Any]]:
+    with repository.listing.one_look():
+        return [_brief(info) for info in checkpoints(repository)]
 
 
 def _brief(info: CheckpointInfo) -> dict[str, Any]:

@@ -72,8 +72,9 @@ def find_run(store: Store, run: str) -> Repository:
 
 def checkpoints(repository: Repository) -> list[CheckpointInfo]:
     """The checkpoints of a run, newest first."""
-    aside = repository.aside()
-    found = [_info(repository, id, aside=id in aside) for id in newest_first(repository)]
+    aside, ids = repository.aside(), newest_first(repository)
+    repository.read_ahead(ids)
+    found = [_info(repository, id, aside=id in aside) for id in ids]
     newest = next((info.manifest for info in found if info.state == "committed"), None)
     return [_placed(info, newest) for info in found]
 

@@ -86,7 +86,11 @@ class Manifest:
 
     def continues(self, other: Manifest) -> bool:
         """Does `other` lie on the line of sessions that led to this checkpoint?"""
-        return other.session == self.session or other.progress.step <= dict(self.lineage).get(other.session, -1)
+        return self.came_by(other.session, other.progress.step)
+
+    def came_by(self, session: str, step: int) -> bool:
+        """Does a checkpoint of that session at that step lie there?"""
+        return session == self.session or step <= dict(self.lineage).get(session, -1)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, id: str) -> Manifest:

@@ -164,6 +164,11 @@ class RetentionPolicy(Protocol):
         """How many it keeps at most; None where there is no limit."""
         ...
 
+    @property
+    def keeps_all(self) -> bool:
+        """Does it keep every one, whatever room there is? Then nobody needs to ask it."""
+        ...
+
     def fewer(self) -> RetentionPolicy | None:
         """The next stricter one, for a place that is too small for this one; None if this cannot be made stricter."""
         ...
@@ -194,6 +199,10 @@ class _Union(_Keeping):
         counts = [policy.most for policy in self.policies]
         return None if None in counts else sum(count or 0 for count in counts)
 
+    @property
+    def keeps_all(self) -> bool:
+        return any(policy.keeps_all for policy in self.policies)
+
     def fewer(self) -> RetentionPolicy | None:
         """The member that keeps the most is made stricter first."""
         for policy in sorted(self.policies, key=lambda each: each.most or 0, reverse=True):
@@ -212,6 +221,10 @@ class KeepLast(_Keeping):
     @property
     def most(self) -> int | None:
         return self.n
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.n is None
 
     def fewer(self) -> RetentionPolicy | None:
         return KeepLast(self.n - 1) if self.n is not None and self.n > 1 else None
@@ -232,6 +245,10 @@ class KeepBest(_Keeping):
     @property
     def most(self) -> int | None:
         return self.n
+
+    @property
+    def keeps_all(self) -> bool:
+        return False
 
     def fewer(self) -> RetentionPolicy | None:
         return KeepBest(n=self.n - 1, monitor=self.monitor, mode=self.mode) if self.n > 1 else None

@@ -101,10 +101,9 @@ def test_damage_by_a_zombie_is_noticed_before_anything_else_goes(kit):
     """Both train the same bits, so they share blobs; the old machine deletes one. The new one sees it when it would
     prune, keeps what it has, and writes the blob anew with its next save."""
     store = MemoryStore()
-    session = kit.Session(store, keep=KeepLast(1))
-    session.save(1)
     faulty = FaultyStore(store)
-    session.repository.store = faulty
+    session = kit.Session(faulty, keep=KeepLast(1))
+    session.save(1)
 
     def steal(point):
         if point.startswith(f"after list {kit.run}/aside"):

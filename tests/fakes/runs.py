@@ -1,0 +1,92 @@
+"""A run with many checkpoints, made without training, and what a session asks of its store at the beginning."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from colabkeep._engine.codec import encode_parts
+from colabkeep._engine.committer import Committer, Identity, Shot
+from colabkeep._engine.journal import Journal
+from colabkeep._engine.lease import take_lease
+from colabkeep._engine.repository import Repository
+from colabkeep._engine.restore import load_newest
+from colabkeep.session.clock import SystemClock
+from colabkeep.stores.base import BytesSource, Store
+from colabkeep.vocabulary.events import Event
+from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.policies import RetentionPolicy
+from colabkeep.vocabulary.progress import Progress
+from colabkeep.vocabulary.state import HostTensor
+
+__all__ = ["RUN", "filled", "resumed"]
+
+RUN = "run"
+
+
+@dataclass
+class Taken:
+    """A capture that is complete."""
+
+    parts: dict[str, Any]
+
+    def finish(self) -> Taken:
+        return self
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+def state(step: int) -> dict[str, Any]:
+    """The state of a very small training."""
+    return {"model": {"weight": HostTensor(dtype="F32", shape=(1,), data=memoryview(struct.pack("<f", step)))}}
+
+
+def filled(store: Store, checkpoints: int) -> None:
+    """So many checkpoints of one session, each with a blob and a part of the diary, as if all had been kept."""
+    repository, session = Repository(store, RUN), "aaaaaaaa"
+    repository.open_run(created=0.0, run_id="0" * 16)
+    lease, journal = take_lease(repository, session, {}), Journal(repository, session)
+    for step in range(1, checkpoints + 1):
+        encoded = encode_parts(state(step))
+        blobs = tuple(repository.blobs.put(pack, session, {})[0] for pack in encoded.packs)
+        manifest = Manifest(
+            id=f"{step:012d}-{session}",
+            run=RUN,
+            session=session,
+            fence=lease.fence,
+            progress=Progress(step=step, seconds=float(step)),
+            blobs=blobs,
+            parts=encoded.parts,
+            framework="numpy",
+            metrics={"val_loss": float(step % 7)},
+        )
+        journal.add({"at": float(step), "event": "StepDone", "progress": asdict(manifest.progress)})
+        journal.write()
+        store.put(f"{RUN}/checkpoints/{manifest.id}.json", BytesSource(manifest.to_bytes()))
+
+
+def resumed(store: Store, retention: RetentionPolicy) -> Callable[[int], Manifest]:
+    """What a session does at its beginning; the answer saves a state at a step, and tidies up."""
+    repository, session = Repository(store, RUN), secrets.token_hex(4)
+    store.sweep(RUN)
+    repository.open_run(created=0.0, run_id="1" * 16)
+    loaded = load_newest(repository, lambda *_: None)
+    assert loaded is not None
+    lease = take_lease(repository, session, {})
+    newest = loaded.manifest
+    lineage = (*newest.lineage, (newest.session, newest.progress.step))
+    identity = Identity(framework="numpy", fingerprint={}, parent=newest.id, lineage=lineage)
+    events: deque[Event] = deque()
+    committer = Committer(lease, Journal(repository, session), retention, SystemClock(), identity, events.append)
+    committer.ledger.add(newest, {})
+
+    def save(step: int) -> Manifest:
+        shot = Shot(capture=Taken(state(step)), progress=Progress(step=step), reason="steps", metrics={})
+        return committer.commit(shot)
+
+    return save
