@@ -9,30 +9,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
+from colabkeep._engine.blobs import BLOB_FILE
 from colabkeep._engine.codec import decode_part
+from colabkeep._engine.commits import Commits
 from colabkeep._engine.journal import SEGMENT_FILE, read_segment
 from colabkeep._engine.lease import LEASE_FILE
 from colabkeep._engine.packs import read_layout
-from colabkeep._engine.pruning import PRUNING
 from colabkeep._engine.reading import SMALL, read_up_to, sha256_of_stream
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
+from colabkeep.stores.base import sides
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, ObjectNotFound, StoreError
-from colabkeep.vocabulary.events import Pruned, SaveCommitted
 from colabkeep.vocabulary.manifest import FORMAT, Manifest
 from colabkeep.vocabulary.sealed import unseal
 from colabkeep.vocabulary.state import HostTensor
 
 __all__ = ["Finding", "State", "audit"]
 
-State: TypeAlias = Literal["ok", "damaged", "missing", "unreadable", "unsupported", "orphan", "foreign"]
+State: TypeAlias = Literal["ok", "damaged", "missing", "unreadable", "unsupported", "orphan", "foreign", "unsent"]
 """ok: as it was written. damaged: not so. missing: other files say that it was there. unreadable: the store failed to
 read it. unsupported: in a newer format. orphan: a whole blob that no manifest names, left by a save that
-was killed or failed. foreign: nothing that colabkeep writes; nothing reads it."""
+was killed or failed. foreign: nothing that colabkeep writes; nothing reads it. unsent: a checkpoint that is on this
+machine only, and not in the place that lasts."""
 
-_BLOB_FILE = re.compile(r"([0-9a-f]{64})(?:-[0-9a-f]{8})?\.safetensors")
 _NOTHING = memoryview(b"")
 _ID_FILE = re.compile(rf"({CHECKPOINT_ID.pattern})\.json")
 
@@ -40,22 +41,45 @@ _ID_FILE = re.compile(rf"({CHECKPOINT_ID.pattern})\.json")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What was found about one file. `file` is its name inside the run, `size` in bytes as the store lists it, `text` a
-    sentence for people, empty when all is well."""
+    sentence for people, empty when all is well. `place`: which side of a store with two it is about, its URL."""
 
     file: str
     state: State
     size: int = 0
     text: str = ""
+    place: str = ""
 
 
 def audit(repository: Repository) -> Iterator[Finding]:
     """Read the whole run, one small file or one chunk of a large one at a time.
 
-    There is one finding for each file that is there, as soon as it was read, then one for each that should be.
+    There is one finding for each file that is there, as soon as it was read, then one for each that should be. Of a
+    store with two sides the lasting one is read, too, and what is in front only is told: a run that reads well on the
+    machine that trained it may be damaged everywhere else.
 
     Raises:
         StoreError: the run cannot be listed.
     """
+    yield from _audit(repository)
+    lasting = sides(repository.store)[-1]
+    if lasting is not repository.store:
+        yield from _audit_behind(repository, Repository(lasting, repository.run))
+
+
+def _audit_behind(both: Repository, behind: Repository) -> Iterator[Finding]:
+    here, there = both.ids(), behind.ids()
+    for finding in _audit(behind):
+        # What else seems to be missing there may be on its way.
+        if finding.state in ("ok", "damaged", "unreadable") or (
+            finding.state == "missing" and finding.file.startswith("blobs/")
+        ):
+            yield replace(finding, place=behind.store.url)
+    for id in sorted(here - there):
+        text = f"Checkpoint {id} is on this machine only: train the run again here, and it is sent."
+        yield Finding(file=f"checkpoints/{id}.json", state="unsent", text=text, place=behind.store.url)
+
+
+def _audit(repository: Repository) -> Iterator[Finding]:
     work = _Audit(repository)
     listed = {entry.name[len(repository.run) + 1 :]: entry.size for entry in repository.store.list(repository.run)}
     # Blobs come after the manifests that name them. The diary is listed again when all else is read: by then it tells
@@ -77,8 +101,7 @@ class _Audit:
         self._unread = 0  # manifests that cannot be read, so that it is not known which blobs they name
         self._fences: dict[str, str] = {}  # session → its number, as text
         self._segments: dict[str, set[int]] = {}  # session → numbers of its segments
-        self._committed: set[str] = set()
-        self._pruned: set[str] = set()
+        self._commits = Commits()
 
     def look(self, name: str, size: int) -> Iterator[Finding]:
         """Read one file; nothing is said of one that vanished since it was listed."""
@@ -110,7 +133,7 @@ class _Audit:
         for file in sorted({file for id in ids for file in self._needs.get(id, ()) if file not in blobs}):
             yield _lost(f"blobs/{file}", f"It is needed by {self._needing(file)}, which cannot be used.")
         present = ids | {match[1] for match in map(_ID_FILE.fullmatch, _below("checkpoints", listed)) if match}
-        for id in sorted(self._committed - self._pruned - present):
+        for id in self._commits.missing(present):
             yield _lost(f"checkpoints/{id}.json", f"Checkpoint {id} was committed and never pruned, and is gone.")
         for session, numbers in sorted(self._segments.items()):
             expected = 0
@@ -173,11 +196,7 @@ class _Audit:
 
     def _segment(self, name: str, match: re.Match[str]) -> tuple[State, str]:
         self._segments.setdefault(match[1], set()).add(int(match[2]))
-        for record in read_segment(self._text(name)):
-            if record.get("event") == SaveCommitted.__name__:
-                self._committed |= _ids([record.get("checkpoint")])
-            elif record.get("event") in (PRUNING, Pruned.__name__):
-                self._pruned |= _ids(record.get("checkpoints"))
+        self._commits.read(read_segment(self._text(name)))
         return "ok", ""
 
     def _blob(self, name: str, match: re.Match[str]) -> tuple[State, str]:
@@ -208,17 +227,11 @@ class _Audit:
 
 _PLACES: tuple[tuple[str, re.Pattern[str], Callable[[_Audit, str, re.Match[str]], tuple[State, str]]], ...] = (
     ("aside", _ID_FILE, _Audit._mark),
-    ("blobs", _BLOB_FILE, _Audit._blob),
+    ("blobs", BLOB_FILE, _Audit._blob),
     ("checkpoints", _ID_FILE, _Audit._manifest),
     ("journal", SEGMENT_FILE, _Audit._segment),
     ("lease", LEASE_FILE, _Audit._lease),
 )
-
-
-def _ids(values: Any) -> set[str]:
-    if not isinstance(values, list):
-        return set()
-    return {value for value in values if isinstance(value, str) and CHECKPOINT_ID.fullmatch(value)}
 
 
 def _below(folder: str, listed: Mapping[str, int]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,8 +16,9 @@ from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported
 from colabkeep.vocabulary.manifest import BlobRef
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["Blobs", "damaged"]
+__all__ = ["BLOB_FILE", "Blobs", "damaged"]
 
+BLOB_FILE = re.compile(r"([0-9a-f]{64})(?:-[0-9a-f]{8})?\.safetensors")
 _READERS = 2  # files at once: reading and hashing let other threads run, and free notebooks have two cores
 
 
@@ -33,8 +35,8 @@ class Blobs:
         self._receipts: dict[str, Receipt] = {}  # object name → receipt, of what was written since it was asked last
 
     def present(self) -> dict[str, int]:
-        """File → size in bytes."""
-        found = self._listing.files("blobs")
+        """File → size in bytes. What somebody else has put there is none of ours: it is not even seen."""
+        found = {file: size for file, size in self._listing.files("blobs").items() if BLOB_FILE.fullmatch(file)}
         if not self._looked:
             self._looked = True
             self.known |= found.keys()

@@ -108,23 +108,27 @@ class Ledger:
         return events
 
     def newest_arrived(self, manifests: Sequence[Manifest]) -> str | None:
-        """The newest of these (oldest first) that is as durable as it can become here; those of earlier sessions are
-        looked at until one is found.
+        """The newest of these (oldest first) that is as durable as it can become here. Where none is known to be, the
+        best that has left this machine, for it is all that a lost machine leaves. Those of earlier sessions are looked
+        at until one is found.
 
         Raises:
             StoreError: the store could not be asked.
         """
-        older = 0
+        older, best = 0, None
         for manifest in reversed(manifests):
             if manifest.id not in self._entries:
-                if older == LOOKS_BACK:
-                    return None
+                if older >= LOOKS_BACK and best is not None:
+                    break
                 older += 1
                 self.add(manifest, {})
                 self.ask()
-            if self._entries[manifest.id].standing.rung == self._top:
+            rung = self._entries[manifest.id].standing.rung
+            if rung == self._top:
                 return manifest.id
-        return None
+            if rung != "local" and (best is None or RUNGS.index(rung) > RUNGS.index(best.rung)):
+                best = self._entries[manifest.id].standing
+        return None if best is None else best.checkpoint
 
     def has_arrived(self, name: str) -> bool:
         """Is this object known not to wait on this machine?"""

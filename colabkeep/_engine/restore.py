@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from colabkeep._engine.commits import vanished
 from colabkeep._engine.lease import fences
 from colabkeep._engine.repository import Repository, id_parts
 from colabkeep.vocabulary.errors import (
@@ -63,7 +64,7 @@ def load_newest(
     a `sleep` of so many seconds between: going on from an older one would give up what was trained since.
 
     Raises:
-        NoUsableCheckpoint: there are some, and none can be used.
+        NoUsableCheckpoint: there are some, and none can be used; or there were some, by the diary, and none is left.
     """
     reasons = []
     with repository.listing.one_look():
@@ -79,6 +80,7 @@ def load_newest(
                 if marking and isinstance(error, CheckpointDamaged):
                     _set_aside(repository, id, error.problem, said)
     if not reasons:
+        _refuse_vanished(repository)
         return None
     listed = "".join(f"\n  - {reason}" for reason in reasons)
     raise NoUsableCheckpoint(
@@ -88,6 +90,17 @@ def load_newest(
             'bring it back and run again. To start from zero all the same: resume="never" or another run_name.'
         ),
     )
+
+
+def _refuse_vanished(repository: Repository) -> None:
+    gone = vanished(repository)
+    if gone:
+        raise NoUsableCheckpoint(
+            problem=f"The run {repository.run!r} has no checkpoint any more, and its diary says that there were "
+            f"{len(gone)}, the latest {gone[-1]}: they were deleted, or are not shown.",
+            remedy="Nothing was trained. If the storage is not fully there (a mount, a sync, Drive's trash), bring it "
+            'back and run again. To start from zero: resume="never" or another run_name.',
+        )
 
 
 def load_id(repository: Repository, id: str) -> Loaded:

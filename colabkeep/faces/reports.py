@@ -89,8 +89,8 @@ def _verified(repository: Repository, watch: Callable[[str, int, int], None]) ->
     files = size = 0
     watch(repository.run, files, size)
     for finding in audit(repository):
-        files += finding.state != "missing"
-        size += finding.size
+        files += finding.state not in ("missing", "unsent") and not finding.place
+        size += finding.size if not finding.place else 0
         if finding.state != "ok":
             findings.append(finding)
         watch(repository.run, files, size)
@@ -99,7 +99,7 @@ def _verified(repository: Repository, watch: Callable[[str, int, int], None]) ->
         "files": files,
         "bytes": size,
         "ok": not any(finding.state in BAD for finding in findings),
-        "findings": [{"file": f.file, "state": f.state, "text": f.text} for f in findings],
+        "findings": [{"file": f.file, "state": f.state, "text": f.text, "place": f.place} for f in findings],
     }
 
 

@@ -57,7 +57,8 @@ def verify_lines(record: Record) -> Iterator[str]:
     """What was found that is not as it was written, and a summary for each run."""
     for run in record["runs"]:
         for finding in run["findings"]:
-            yield f"{run['name']}/{plain(finding['file'])}: {finding['state']}. {plain(finding['text'])}"
+            where = f" in {plain(finding['place'])}" if finding["place"] else ""
+            yield f"{run['name']}/{plain(finding['file'])}{where}: {finding['state']}. {plain(finding['text'])}"
         verdict = "all as written" if run["ok"] else "NOT all as written; nothing was changed"
         yield f"{run['name']}: {run['files']} files, {size_text(run['bytes'])}, {verdict}"
 

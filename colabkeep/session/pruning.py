@@ -11,6 +11,7 @@ from typing import Any
 
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import take_lease
+from colabkeep._engine.ledger import objects_of
 from colabkeep._engine.pruning import PRUNING, line_of, remove, unneeded
 from colabkeep._engine.repository import Repository
 from colabkeep.session.catalogue import sessions
@@ -18,8 +19,9 @@ from colabkeep.session.durability import durability_of, last_word, tip
 from colabkeep.session.opening import take_lock
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.durability import RUNGS, lowest
 from colabkeep.vocabulary.durations import duration_text
-from colabkeep.vocabulary.errors import RunBusy
+from colabkeep.vocabulary.errors import RunBusy, StoreUnavailable
 from colabkeep.vocabulary.events import Pruned
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
@@ -56,7 +58,7 @@ def plan_prune(repository: Repository, policy: RetentionPolicy, *, apart: bool =
     repository.blobs.present()  # what is a left-over is told by what is there now
     newest = tip(repository)
     line = [] if newest is None else line_of(repository, newest)
-    spared = {durability_of(repository).checkpoint, None if newest is None else newest.id}
+    spared = {_left_by_a_lost_machine(repository), None if newest is None else newest.id}
     doomed = [manifest for manifest in policy.doomed(line) if manifest.id not in spared]
     others = repository.manifests(repository.ids() - repository.aside() - {manifest.id for manifest in line})
     if apart:
@@ -83,6 +85,7 @@ def prune(
 
     Raises:
         RunBusy: the run is being trained.
+        StoreUnavailable: the newest checkpoint is on this machine only, and cannot be sent; nothing was deleted.
         CheckpointDamaged, StoreError: as `plan_prune`.
     """
     session = secrets.token_hex(4)
@@ -94,12 +97,38 @@ def prune(
         if not plan.doomed and not plan.files:
             return plan, True
         lease = take_lease(repository, session, about)
+        _send_first(repository, tip(repository))
         journal, ids = Journal(repository, session), [manifest.id for manifest in plan.doomed]
         _note(journal, clock, PRUNING, ids)
         lease.check()
         remove(repository, plan.doomed, watch)
         _note(journal, clock, Pruned.__name__, ids)
         return plan, store.flush(_PATIENCE)
+
+
+def _left_by_a_lost_machine(repository: Repository) -> str | None:
+    """The checkpoint to go on from if this machine were lost; where none is known to be safe, the best that left it."""
+    durability = durability_of(repository)
+    beyond = [each for each in durability.standings if RUNGS.index(each.rung) > RUNGS.index("local")]
+    best = max(beyond, key=lambda each: (RUNGS.index(each.rung), each.step), default=None)
+    return durability.checkpoint or (None if best is None else best.checkpoint)
+
+
+def _send_first(repository: Repository, newest: Manifest | None) -> None:
+    """In the place that lasts, the newest checkpoint arrives before any other goes."""
+    store, run = repository.store, repository.run
+    behind = store.properties.behind
+    if behind is None or newest is None:
+        return
+    store.sweep(run)  # what an earlier session left here is sent, too
+    store.flush(_PATIENCE)
+    objects = objects_of(newest, run, store.properties)
+    if lowest(store.confirm(receipt).rung for receipt in objects) == "local":
+        raise StoreUnavailable(
+            problem=f"The newest checkpoint of {run!r}, {newest.id}, is on this machine only, and {behind.url} does "
+            "not take it now. Nothing was deleted: what is there is all that a lost machine would leave.",
+            remedy="Run this command again when that place can be reached and has room.",
+        )
 
 
 def _note(journal: Journal, clock: Clock, event: str, ids: list[str]) -> None:

@@ -43,6 +43,7 @@ __all__ = [
     "Store",
     "StoreProperties",
     "check_name",
+    "sides",
 ]
 
 Rung: TypeAlias = Literal["local", "sent", "confirmed", "unknown"]
@@ -124,6 +125,12 @@ class Behind:
     bytes_per_second: float | None = None
     sending: str | None = None
     account: str | None = None
+
+
+def sides(store: Store) -> tuple[Store, ...]:
+    """The stores that this one is made of, the quick one first and the one that lasts last; itself where it is one."""
+    made_of: tuple[Store, ...] = getattr(store, "sides", (store,))
+    return made_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

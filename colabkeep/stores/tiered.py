@@ -61,6 +61,11 @@ class TieredStore:
         return f"{self.front.url} + {self.behind.url}"
 
     @property
+    def sides(self) -> tuple[Store, Store]:
+        """What it is made of."""
+        return self.front, self.behind
+
+    @property
     def properties(self) -> StoreProperties:
         front = self.front.properties
         # Free space is a request to some services: the copier asks for it, so that no save waits for the answer.

@@ -295,3 +295,26 @@ def test_a_drive_that_is_away_is_said(trained, tmp_path):
     store = FaultyStore(DirectoryStore(trained), at=lambda point: (_ for _ in ()).throw(AWAY))
     with pytest.raises(StoreUnavailable):
         plan_prune(Repository(store, "first"), KeepLast(1))
+
+
+def test_nothing_goes_before_the_newest_has_arrived_where_it_lasts(storage, tmp_path):
+    """The newest checkpoint is on this machine only, and the drive does not take it: what it has stays."""
+    behind = tmp_path / "behind"
+    store = TieredStore(DirectoryStore(storage), DirectoryStore(behind))
+    store.sweep("first")
+    assert store.flush(60)
+    store.close()
+    newest = max((behind / "first" / "checkpoints").iterdir())
+    newest.unlink()
+
+    def refuse(point):
+        if point.startswith("before put first/checkpoints/"):
+            raise AWAY
+
+    there = steps(behind)
+    store = TieredStore(DirectoryStore(storage), FaultyStore(DirectoryStore(behind), at=refuse), pauses=(0.01, 0.02))
+    store.flush = lambda seconds: TieredStore.flush(store, 1.0)
+    with pytest.raises(StoreUnavailable, match="Nothing was deleted"):
+        prune(store, "first", KeepLast(1), SystemClock())
+    store.close()
+    assert (steps(storage), steps(behind)) == ([2, 4, 6], there)

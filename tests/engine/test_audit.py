@@ -15,6 +15,7 @@ from colabkeep._engine.repository import Repository
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
+from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.vocabulary.errors import StoreUnavailable
 from colabkeep.vocabulary.manifest import FORMAT
@@ -59,7 +60,7 @@ def folder(trained, tmp_path):
 
 
 def findings(folder):
-    store = folder if isinstance(folder, (FaultyStore, MemoryStore)) else DirectoryStore(folder)
+    store = folder if isinstance(folder, (FaultyStore, MemoryStore, TieredStore)) else DirectoryStore(folder)
     return list(audit(Repository(store, "run")))
 
 
@@ -289,3 +290,36 @@ def test_a_sealed_diary_with_odd_records_is_only_read(folder):
     states = bad(folder)
     assert states.pop("journal/aaaaaaaa-00000.jsonl") == "damaged"
     assert states == {"lease/?-aaaaaaaa.json": "missing"}
+
+
+@pytest.fixture
+def pair(folder, tmp_path):
+    """The run on this machine's disk, and in the place that lasts."""
+    behind = shutil.copytree(folder, tmp_path / "behind")
+    store = TieredStore(DirectoryStore(folder), DirectoryStore(behind))
+    yield store, behind
+    store.close()
+
+
+def test_the_place_that_lasts_is_read_too(pair):
+    """What is whole on this machine and damaged or gone in the other place is named, with that place."""
+    store, behind = pair
+    assert {finding.state for finding in findings(store)} == {"ok"}
+    first, second = only(behind, "blobs")[:2]
+    first.write_bytes(first.read_bytes()[:-1] + b"!")
+    second.unlink()
+    found = {finding.file: finding for finding in findings(store) if finding.state != "ok"}
+    assert {file: finding.state for file, finding in found.items()} == {
+        f"blobs/{first.name}": "damaged",
+        f"blobs/{second.name}": "missing",
+    }
+    assert {finding.place for finding in found.values()} == {str(behind)}
+
+
+def test_a_checkpoint_that_was_not_sent_yet_is_no_damage(pair):
+    """It is told, for a lost machine would take it along."""
+    store, behind = pair
+    newest = only(behind, "checkpoints")[-1]
+    newest.unlink()
+    (found,) = [finding for finding in findings(store) if finding.state != "ok"]
+    assert (found.file, found.state, found.place) == (f"checkpoints/{newest.name}", "unsent", str(behind))

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from colabkeep._engine.pruning import line_of
+from colabkeep._engine.pruning import line_of, remove
 from colabkeep._engine.repository import Repository
+from colabkeep.stores.base import BytesSource
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.vocabulary.errors import StoreUnavailable
@@ -87,3 +88,18 @@ def test_one_that_is_damaged_among_many_is_left_out():
     store.delete(f"{RUN}/checkpoints/000000000007-aaaaaaaa.json")
     repository = Repository(store, RUN)
     assert len(repository.manifests([*repository.ids(), "000000000007-aaaaaaaa"])) == 19
+
+
+def test_what_somebody_else_has_put_into_the_run_is_left_alone(kit, disk):
+    """Whatever lies among our files under a name that is none of ours is neither counted nor deleted."""
+    session = kit.Session(disk.store)
+    saved = [session.save(step) for step in (1, 2)]
+    foreign = [f"{kit.run}/blobs/{name}" for name in ("notes.txt", "model.safetensors", "0123.safetensors")]
+    for name in foreign:
+        disk.store.put(name, BytesSource(b"mine"))
+    later = kit.Session(disk.store, "bbbbbbbb", resume=kit.newest(disk.store)[0])
+    later.save(3)
+    later.repository.blobs.present()
+    remove(later.repository, saved)
+    assert [name for name in foreign if name in disk.files] == foreign
+    assert disk.only_blob(saved[0]) not in disk.files

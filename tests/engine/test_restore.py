@@ -361,3 +361,25 @@ def test_a_store_that_fails_for_a_moment_does_not_cost_the_newest_checkpoint(kit
     loaded = load_newest(repository, lambda id, why: passed.append(id), sleep=slept.append)
     assert (loaded.manifest, passed) == (newest, [])
     assert len(failures) == len(slept) == 2
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew_in_silence(kit, disk):
+    """Its diary knows of them: somebody emptied the folder, or the storage shows half of what it has."""
+    session = kit.Session(disk.store, keep=KeepLast(1))
+    first, second = session.save(1), session.save(2)
+    for manifest in (first, second):
+        session.journal.add({"event": "SaveCommitted", "checkpoint": manifest.id})
+    session.committer.finish()
+    for name in (*disk.names("checkpoints"), *disk.names("blobs")):
+        del disk.files[name]
+    with pytest.raises(NoUsableCheckpoint, match="no checkpoint any more") as caught:
+        load_newest(Repository(disk.store, kit.run), lambda *_: None)
+    assert second.id in caught.value.problem
+    assert first.id not in caught.value.problem, "that one was pruned"
+    assert "resume=" in caught.value.remedy
+
+
+def test_a_run_that_was_killed_before_its_first_save_begins_anew(kit, disk):
+    """It has a lease and no diary."""
+    kit.Session(disk.store)
+    assert load_newest(Repository(disk.store, kit.run), lambda *_: None) is None
