@@ -318,3 +318,19 @@ def test_nothing_goes_before_the_newest_has_arrived_where_it_lasts(storage, tmp_
         prune(store, "first", KeepLast(1), SystemClock())
     store.close()
     assert (steps(storage), steps(behind)) == ([2, 4, 6], there)
+
+
+def test_the_newest_that_left_the_machine_stays_where_nothing_is_ever_confirmed(storage):
+    """A place that cannot state digests was given the older two; the newest is on its way."""
+    newest = max((storage / "first" / "checkpoints").iterdir()).stem
+
+    class Silent(DirectoryStore):
+        @property
+        def properties(self):
+            return StoreProperties(top_rung="confirmed", persists=True)
+
+        def confirm(self, receipt):
+            return replace(receipt, rung="local" if newest in receipt.name else "sent")
+
+    plan = plan_prune(Repository(Silent(storage), "first"), KeepLast(1))
+    assert [manifest.progress.step for manifest in plan.doomed] == [2]

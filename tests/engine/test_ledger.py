@@ -32,12 +32,15 @@ class Drive(MemoryStore):
         super().__init__()
         self.stated = set()
         self.asked = []
+        self.away = False
 
     @property
     def properties(self):
         return StoreProperties(top_rung="confirmed", persists=True)
 
     def put(self, name, source):
+        if self.away:
+            raise AWAY
         return replace(super().put(name, source), rung="sent", id=f"id of {name}")
 
     def confirm(self, receipt):
@@ -274,3 +277,17 @@ def test_an_earlier_session_s_checkpoint_that_is_safe_is_found(kit, drive):
     assert second.committer.ledger.durability().step == 1
     assert Repository(drive, kit.run).ids() == {"000000000001-aaaaaaaa"}
     store.close()
+
+
+def test_where_nothing_is_ever_stated_the_newest_that_left_the_machine_is_spared(kit, drive, tiered):
+    """The drive takes bytes and says no more of them: what it was given last is all that a lost machine would leave."""
+    session = kit.Session(tiered)
+    saved = [session.save(1), session.save(2)]
+    assert tiered.flush(LONG)
+    drive.away = True
+    saved.append(session.save(3))
+    ledger = session.committer.ledger
+    ledger.ask()
+    assert standings(session) == {1: "sent", 2: "sent", 3: "local"}
+    assert ledger.newest_arrived(saved) == saved[1].id
+    assert ledger.newest_arrived(saved[2:]) is None, "that one did not leave"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -305,6 +306,30 @@ def test_an_object_that_the_drive_never_takes_lets_the_rest_pass(tiered):
     while "run/later" not in {entry.name for entry in behind.list("run")}:
         assert not store.flush(0.01)
     assert "Not allowed." in store.degraded, "what gets through does not end the trouble of what does not"
+
+
+def test_an_object_that_got_there_unnoticed_is_not_fetched_if_the_drive_states_its_digest(tiered):
+    """The answer to its upload was lost: gigabytes are not read again for what a question answers."""
+
+    class Stating(Drive):
+        def put(self, name, source):
+            receipt = super().put(name, source)
+            if self.answers_get_lost:
+                self.answers_get_lost = False
+                raise StoreUnavailable(problem="The answer was lost.", remedy="Wait.")
+            return receipt
+
+        def confirm(self, receipt):
+            return replace(receipt, rung="confirmed")
+
+    drive = Stating()
+    drive.answers_get_lost = True
+    behind = FaultyStore(drive)
+    store = tiered(behind=behind)
+    put(store, "run/a")
+    assert store.flush(PATIENCE)
+    assert "run/a" in {entry.name for entry in drive.list("run")}
+    assert not [point for point in behind.points if point.startswith("before get")]
 
 
 def test_a_checkpoint_with_a_damaged_blob_is_not_sent(tiered):
