@@ -26,10 +26,6 @@ MARKS: Mapping[bool | None, str] = {True: " (done)", False: " (to do)", None: ""
 _PATIENCE = 4.0  # seconds for all questions together: a mount that hangs must not hang the browser
 _MOUNT = "colabkeep.mount()"
 _BROWSE = 'colabkeep.browse("drive://colabkeep")'
-_SIGN_IN = f"""\
-import os
-os.environ["{SECRET_NAME}"] = colabkeep.secret("{SECRET_NAME}")
-{_BROWSE}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +100,9 @@ def _own_account(environment: Environment) -> Iterator[Step]:
     )
     yield Step(
         title="Sign in with it in this session",
-        lines=(f"The secret {SECRET_NAME} is read when the storage is opened, and shown nowhere.",),
+        lines=(f"The platform's secret {SECRET_NAME} is read when the storage is opened, and shown nowhere.",),
         done=True if there else None,
-        code=_BROWSE if there else _SIGN_IN,
+        code=_BROWSE,
     )
 
 
