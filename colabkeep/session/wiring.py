@@ -14,6 +14,7 @@ from colabkeep.session.clock import SystemClock
 from colabkeep.session.deadline import find_deadline
 from colabkeep.session.machine import this_machine
 from colabkeep.session.opening import RunSpec
+from colabkeep.session.remounting import Remounting
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
 from colabkeep.stores.doors import Doors
@@ -38,6 +39,7 @@ __all__ = [
 
 
 _SECRET_SECONDS = 20.0  # how long the notebook's page may take to answer
+_REMOUNT_SECONDS = 60.0  # and how long training may be held up, where its Drive died: perhaps nobody is at the page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,8 @@ def wire_run(arguments: RunArguments) -> RunSpec:
     max_time, limit, flush_timeout = _seconds(arguments)
     here = Environment.here()
     deadline = find_deadline(here, clock, limit=limit, may_end=max_time is None)
-    store = find_store(arguments.storage)
+    remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
+    store = find_store(arguments.storage, remounting.ask)
     return RunSpec(
         name=arguments.run_name,
         parts=parts,
@@ -154,7 +157,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
         deadline=deadline,
         machine=this_machine(here),
         clock=clock,
-        observers=arguments.observers,
+        observers=(*arguments.observers, remounting),  # the others tell first why the page is asked
     )
 
 
@@ -224,8 +227,9 @@ def _settings(arguments: FitArguments, loader: object) -> dict[str, str]:
     return {name: str(value) for name, value in told.items()}
 
 
-def find_store(storage: Any) -> Store:
-    """Open what the user wrote; "auto" is the platform's own place, with what earlier sessions left there.
+def find_store(storage: Any, remount: Callable[[], bool] | None = None) -> Store:
+    """Open what the user wrote; "auto" is the platform's own place, with what earlier sessions left there. `remount`:
+    as in `Doors`; only a training has one, for who merely looks shall not be asked to agree to anything.
 
     Raises:
         UsageError: it names no store.
@@ -233,12 +237,12 @@ def find_store(storage: Any) -> Store:
     """
     if isinstance(storage, str) and storage == "auto":
         here = Environment.here()
-        return open_home(find_platform(here).home(here))
-    return open_store(storage, doors=_doors(Environment.here()))
+        return open_home(find_platform(here).home(here), remount)
+    return open_store(storage, doors=_doors(Environment.here(), remount))
 
 
-def open_home(home: Home) -> Store:
-    """Open a platform's own place, with what earlier sessions left there.
+def open_home(home: Home, remount: Callable[[], bool] | None = None) -> Store:
+    """Open a platform's own place, with what earlier sessions left there. `remount`: as in `find_store`.
 
     Raises:
         NotPersistent: it vanishes with this machine.
@@ -248,10 +252,10 @@ def open_home(home: Home) -> Store:
             problem=f"Checkpoints would go to {home.folder}, which is gone with this machine. {home.reason}",
             remedy=home.remedy or 'Name a folder that outlives it: storage="<folder>".',
         )
-    return open_store(home.storage, home.earlier)
+    return open_store(home.storage, home.earlier, Doors(remount=remount))
 
 
-def _doors(environment: Environment) -> Doors:
+def _doors(environment: Environment, remount: Callable[[], bool] | None) -> Doors:
     """What this platform can do for a store; nothing is asked of it yet."""
     home = environment.environ.get("HOME")
     cache = environment.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else None)
@@ -260,6 +264,7 @@ def _doors(environment: Environment) -> Doors:
         secret=lambda name: platform.secret(environment, name, timeout=_SECRET_SECONDS),
         user=platform.google_user(environment),
         disk=None if cache is None else environment.path(cache) / "colabkeep",
+        remount=remount,
     )
 
 

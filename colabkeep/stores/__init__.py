@@ -40,7 +40,11 @@ class _Part:
 _PARTS = (
     _Part("file", "colabkeep.stores.directory:open_url", "Folders need a POSIX system: Linux, macOS or WSL."),
     _Part(
-        "mounted", "colabkeep.stores.mounted:open_url", "Folders need a POSIX system: Linux, macOS or WSL.", far=True
+        "mounted",
+        "colabkeep.stores.mounted:open_url",
+        "Folders need a POSIX system: Linux, macOS or WSL.",
+        signs_in=True,
+        far=True,
     ),
     _Part(
         "drive",

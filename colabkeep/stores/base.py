@@ -48,7 +48,7 @@ __all__ = [
 
 Rung: TypeAlias = Literal["local", "sent", "confirmed", "unknown"]
 """local: on this machine's disk; sent: handed to the remote; confirmed: the remote itself stated
-the right digest; unknown: the store cannot tell."""
+the right digest; unknown: it is there as it was put, and the store cannot tell more. What is not is "local" at most."""
 
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 

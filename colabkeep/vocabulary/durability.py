@@ -2,7 +2,7 @@
 
 Only what outlives the machine counts. Where the place itself can state the digests it holds, only what it has
 stated counts ("confirmed"): what was merely handed to it may still be on this machine. Where it cannot, what it was
-given counts, and the sentence says so.
+given counts as long as it is seen there, and the sentence says so.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from colabkeep.vocabulary.durations import duration_text
 __all__ = ["RUNGS", "Durability", "Place", "RungName", "Standing", "assess", "lowest"]
 
 RungName: TypeAlias = Literal["captured", "local", "unknown", "sent", "confirmed"]
-"""captured: in host memory; local: on this machine's disk; unknown: the place cannot tell; sent: handed to the place;
-confirmed: the place itself stated the right digest."""
+"""captured: in host memory; local: on this machine's disk; unknown: it is there as it was put, and the place, which
+says nothing of anything it holds, may have it beyond this machine; sent: handed to the place; confirmed: the place
+itself stated the right digest. What is not there, or not as it was put, is local at most, and so is what a place that
+does speak has not spoken of yet."""
 
 RUNGS: tuple[RungName, ...] = ("captured", "local", "unknown", "sent", "confirmed")
 """From the least durable to the most."""
@@ -108,5 +110,5 @@ def lowest(rungs: Iterable[RungName]) -> RungName:
 
 def _newest_safe(newest_first: Sequence[Standing], place: Place) -> Standing | None:
     at_top = (each for each in newest_first if RUNGS.index(each.rung) >= RUNGS.index(place.top))
-    # A place that says "unknown" will never say more: it counts, and is called what it is.
+    # A place that says "unknown" of what is there will never say more: it counts, and is called what it is.
     return next(at_top, None) or next((each for each in newest_first if each.rung == "unknown"), None)

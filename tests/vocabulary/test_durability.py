@@ -29,6 +29,8 @@ def figure(place: Place, *standings: Standing, minutes: float = 60) -> tuple[int
         (DRIVE, {10: "sent", 20: "sent"}, (0, 60.0, None)),
         (DRIVE, {10: "unknown", 20: "unknown", 30: "sent"}, (20, 40.0, "unknown")),
         (DRIVE, {10: "confirmed", 20: "unknown"}, (10, 50.0, "confirmed")),
+        (DRIVE, {10: "unknown", 20: "local"}, (10, 50.0, "unknown")),
+        (DRIVE, {10: "local", 20: "local"}, (0, 60.0, None)),
         (DRIVE, {}, (0, 60.0, None)),
         (Place(url="nas", top="sent", persists=None), {10: "sent", 20: "local"}, (10, 50.0, "sent")),
         (Place(url="nas", top="sent", persists=None), {10: "sent", 20: "confirmed"}, (20, 40.0, "confirmed")),

@@ -9,7 +9,7 @@ from contextlib import suppress
 from colabkeep.stores._posix import Files
 from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
 
-__all__ = ["READ", "Draft", "remove"]
+__all__ = ["READ", "Draft", "read_whole", "remove"]
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -118,6 +118,23 @@ class Draft:
             "announced; it is not kept.",
             remedy="Its data changed while it was being saved: leave arrays and files alone until their save is done.",
         )
+
+
+def read_whole(files: Files, path: str) -> bytes:
+    """All bytes of a small file.
+
+    Raises:
+        OSError: it is not there, or the mount does not answer.
+    """
+    data = bytearray()
+    descriptor = files.open(path, READ)
+    try:
+        while piece := files.pread(descriptor, _CHUNK, len(data)):
+            data += piece
+    finally:
+        with suppress(OSError):  # nothing was written through it
+            files.close(descriptor)
+    return bytes(data)
 
 
 def remove(files: Files, path: str, *, truncate: bool) -> None:

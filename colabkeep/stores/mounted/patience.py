@@ -28,7 +28,7 @@ _REMEDY = (
 class Remount:
     """A call that mounts again. Colab's own asks the browser through the kernel, which only works, and only without
     taking another's answer, on the main thread (googlecolab/colabtools `_message.py`, 2026-04): so `in_background`
-    is False unless said otherwise."""
+    is False unless said otherwise. A call that returns False has left it to another thread: it is made again."""
 
     call: Callable[[], object]
     in_background: bool = False
@@ -83,10 +83,13 @@ class Patience:
                 return False
             self._tried = ""
         try:
-            self._remount.call()
+            done = self._remount.call()
         except Exception as error:  # noqa: BLE001  # whatever a platform's own call raises is shown to the user
             said = error.problem if isinstance(error, ColabKeepError) else f"{type(error).__name__}: {error}"
             self._tried = f" Mounting it again failed: {said}"
+            return False
+        if done is False:
+            self._tried = None
             return False
         return True
 

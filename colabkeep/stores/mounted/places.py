@@ -20,7 +20,7 @@ from colabkeep.stores._posix import Files
 from colabkeep.stores.mounted.names import is_legal, is_overflow, overflow, parse
 from colabkeep.vocabulary.errors import StoreUnavailable
 
-__all__ = ["Place", "Spot", "mounted_part"]
+__all__ = ["Place", "Spot", "is_in_drive", "mounted_part"]
 
 _MY_DRIVE = frozenset({"MyDrive", "My Drive"})  # Colab has both spellings of the one folder
 _SHARED = frozenset({"Shareddrives", "Shared drives"})
@@ -164,10 +164,17 @@ class Place:
 
 def mounted_part(root: Path) -> str:
     """The part of the path that is there when, and only when, Drive is mounted: it is never made."""
-    for path in (root, *root.parents):
-        if path.name in _MY_DRIVE or path.parent.name in _SHARED:
-            return str(path)
-    return str(root.parent)
+    return str(_drive_part(root) or root.parent)
+
+
+def is_in_drive(root: Path) -> bool:
+    """Does the path lead into somebody's own Drive or a shared one, as Colab mounts them?"""
+    return _drive_part(root) is not None
+
+
+def _drive_part(root: Path) -> Path | None:
+    paths = (root, *root.parents)
+    return next((path for path in paths if path.name in _MY_DRIVE or path.parent.name in _SHARED), None)
 
 
 def _gone(what: str) -> StoreUnavailable:

@@ -14,12 +14,13 @@ from urllib.parse import quote, unquote, urlsplit
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores._posix import OS_FILES, Files, explained
 from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.stores.doors import Doors
 from colabkeep.stores.mounted.drafts import Draft
 from colabkeep.stores.mounted.objects import Objects
 from colabkeep.stores.mounted.patience import Patience, Remount
-from colabkeep.stores.mounted.places import Place, Spot
+from colabkeep.stores.mounted.places import Place, Spot, is_in_drive
 from colabkeep.stores.mounted.reading import Reader
-from colabkeep.stores.mounted.uploads import Upload, Uploads, ask
+from colabkeep.stores.mounted.uploads import SILENCE, Upload, Uploads, ask
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreUnavailable, UsageError
 
@@ -27,7 +28,6 @@ __all__ = ["MountedStore", "open_url"]
 
 _PER_FOLDER = 500
 _ABANDONED = 24 * 3600.0  # seconds; no Colab session lasts longer (Colab FAQ, 2026): nobody writes that file any more
-_SILENCE = 10.0  # seconds; a DriveFS says of a new file that it is on this machine only long before
 _LOOKS = (0.05, 5.0)  # seconds between two looks at the uploads: at first, at most (ChromiumOS's own script: 5)
 
 
@@ -57,7 +57,7 @@ class MountedStore:
         self._place = Place(self._root, files, per_folder)
         self._objects = Objects(files, self._place, truncate=truncate)
         self._patience = Patience(self._root, clock, tuple(pauses), remount)
-        self._uploads = Uploads(files)
+        self._uploads = Uploads(files, clock)
 
     @property
     def url(self) -> str:
@@ -111,6 +111,8 @@ class MountedStore:
         self._patience(lambda: self._delete(name))
 
     def confirm(self, receipt: Receipt) -> Receipt:
+        """As promised. What is not there any more, or is empty or cut, is "local": on this machine, if anywhere; and
+        `list` does not show it."""
         check_name(receipt.name)
         upload = self._patience(lambda: self._upload_of(receipt.name), quick=True)
         return replace(receipt, rung=upload.rung, id=upload.id or receipt.id)
@@ -140,7 +142,7 @@ class MountedStore:
                 done = silent = False  # told by `degraded`; it may be back before the time is over
             now = self._clock.monotonic()
             left = end - now
-            if done or left <= 0 or (silent and now - began >= _SILENCE):
+            if done or left <= 0 or (silent and now - began >= SILENCE):
                 return done
             self._clock.sleep(min(pause, left))
             pause = min(2 * pause, longest)
@@ -172,7 +174,7 @@ class MountedStore:
         try:
             upload = self._uploads.of(name, spot)
         except OSError:
-            upload = Upload("unknown")  # it was written and read again; only this question has no answer yet
+            upload = Upload("local")  # it was written and read again; only this question has no answer yet
         return Receipt(name=name, size=size, sha256=draft.sha256, rung=upload.rung, id=upload.id)
 
     def _open(self, name: str) -> Reader:
@@ -219,6 +221,8 @@ class MountedStore:
 
     def _all_arrived(self) -> bool:
         with explained(self._root, "ask about uploads"):
+            if self._uploads.waiting():
+                self._place.folder(())  # where the whole mount is gone, none of its files was lost
             return self._uploads.all_arrived()
 
     def _free_bytes(self) -> int | None:
@@ -254,8 +258,9 @@ class _Watched:
             raise
 
 
-def open_url(url: str) -> MountedStore:
-    """The store of a mounted:/// URL. `?truncate=no` leaves what is deleted to the trash as it is.
+def open_url(url: str, doors: Doors = Doors()) -> MountedStore:  # noqa: B008
+    """The store of a mounted:/// URL. `?truncate=no` leaves what is deleted to the trash as it is. A folder in the
+    user's Drive is mounted again, where the platform can do that.
 
     Raises:
         UsageError: the URL names a host, no absolute path, or another option.
@@ -267,4 +272,6 @@ def open_url(url: str) -> MountedStore:
             problem=f"{url!r} does not name a folder on a mounted Google Drive.",
             remedy="Write mounted:// followed by the absolute path: mounted:///content/drive/MyDrive/colabkeep.",
         )
-    return MountedStore(path, truncate=not parts.query)
+    again = doors.remount if is_in_drive(Path(path)) else None
+    remount = None if again is None else Remount(call=again, in_background=True)
+    return MountedStore(path, truncate=not parts.query, remount=remount)

@@ -69,7 +69,13 @@ class Colab:
         store = TieredStore(DirectoryStore(self.disk), self.mounted(), pauses=(0.001, 0.002))
         try:
             colabkeep.resumable_fit(
-                **words, run_name="r", storage=store, save_every="3 steps", keep_last=2, resume="auto"
+                **words,
+                run_name="r",
+                storage=store,
+                save_every="3 steps",
+                keep_last=2,
+                resume="auto",
+                flush_timeout=1,  # by the real clock, and Drive does nothing meanwhile: see `at_step`
             )
             return store.flush(PATIENCE)
         finally:

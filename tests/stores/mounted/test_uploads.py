@@ -10,8 +10,11 @@ import pytest
 
 from colabkeep.stores.base import BytesSource, Receipt
 from colabkeep.stores.mounted import MountedStore
+from colabkeep.stores.mounted.uploads import SILENCE
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.errors import StoreUnavailable
+from colabkeep.vocabulary.manifest import BlobRef, Manifest
+from colabkeep.vocabulary.progress import Progress
 
 ID, UNCOMMITTED = "user.drive.id", "user.drive.uncommitted"
 ABSENT = OSError(errno.ENODATA, "no data")
@@ -58,11 +61,12 @@ def saying(mount, **attributes):
         (b"1AbC-_9", b"00", "unknown"),
     ],
 )
-def test_only_an_id_of_drive_together_with_nothing_uncommitted_is_confirmed(mount, make, id, uncommitted, rung):
-    """Everything odd is unknown, and what DriveFS calls its own is on this machine only."""
+def test_only_an_id_of_drive_together_with_nothing_uncommitted_is_confirmed(mount, make, tide, id, uncommitted, rung):
+    """Everything odd is unknown, in the end, and what DriveFS calls its own is on this machine only."""
     store = make(files=saying(mount, id=id, uncommitted=uncommitted))
     receipt = put(store, "run/a")
-    assert receipt.rung == rung
+    assert receipt.rung in {rung, "local"}
+    tide.advance(SILENCE)
     assert store.confirm(receipt).rung == rung
     assert store.flush(5.0) == (rung == "confirmed")
 
@@ -70,7 +74,7 @@ def test_only_an_id_of_drive_together_with_nothing_uncommitted_is_confirmed(moun
 def test_the_way_of_a_file_into_drive(mount, store):
     """Nothing is said, then it is on this machine only, then it is in Drive under an id of its own."""
     receipt = put(store, "run/a")
-    assert (receipt.rung, store.properties.persists) == ("unknown", None)
+    assert (receipt.rung, store.properties.persists) == ("local", None)
     mount.notice()
     assert (store.confirm(receipt).rung, store.properties.persists) == ("local", None)
     mount.sync()
@@ -81,11 +85,25 @@ def test_the_way_of_a_file_into_drive(mount, store):
 
 
 def test_an_ordinary_folder_says_nothing(tmp_path):
-    """On a disk without Drive the rung is unknown, for ever, and a flush says so."""
-    store = MountedStore(tmp_path / "colabkeep")
+    """On a disk without Drive the rung is unknown, for ever, and a flush says so; a young silence proves nothing."""
+    clock = FakeClock()
+    store = MountedStore(tmp_path / "colabkeep", clock=clock)
     receipt = put(store, "run/a")
-    assert (receipt.rung, store.flush(0.1), store.confirm(receipt).rung) == ("unknown", False, "unknown")
+    assert (receipt.rung, store.flush(0.1), store.confirm(receipt).rung) == ("local", False, "local")
+    clock.advance(SILENCE)
+    assert (store.confirm(receipt).rung, put(store, "run/b").rung, store.flush(0.1)) == ("unknown", "unknown", False)
     assert store.properties.persists is None
+
+
+def test_a_file_that_drivefs_did_not_notice_yet_is_on_this_machine_only(mount, store, tide):
+    """Where it speaks of others its silence is no answer, however long it lasts: a lost machine would take the file."""
+    put(store, "run/a")
+    mount.notice()
+    mount.sync()
+    tide.advance(100 * SILENCE)
+    receipt = put(store, "run/b")
+    tide.advance(100 * SILENCE)
+    assert (receipt.rung, store.confirm(receipt).rung) == ("local", "local")
 
 
 def test_nobody_waits_long_for_what_an_ordinary_folder_will_never_say(tmp_path):
@@ -124,7 +142,7 @@ def test_an_object_is_as_durable_as_the_least_of_those_put_before_it(mount, stor
             mount._noticed.discard(str(path))
     mount.sync()
     assert [path.name[0] for path in mount.cloud.rglob("*~*")] == ["1"]
-    assert rungs(store, receipts) == ["unknown", "unknown", "unknown"]
+    assert rungs(store, receipts) == ["local", "local", "local"]
     mount.notice()
     assert rungs(store, receipts) == ["local", "local", "local"]
     assert [store.confirm(receipt).id for receipt in receipts] == [None, None, None]
@@ -163,7 +181,7 @@ def test_uploads_of_an_earlier_session_on_this_machine_are_waited_for(mount, mak
     for path in mount.root.rglob("a~*"):
         mount._noticed.discard(str(path))
     mount.sync()
-    assert store.confirm(receipt).rung == "unknown"
+    assert store.confirm(receipt).rung == "local"
     mount.notice()
     mount.sync()
     assert store.confirm(receipt).rung == "confirmed"
@@ -233,7 +251,7 @@ def test_what_vanishes_before_it_was_uploaded_is_told_and_never_confirmed(mount,
     later = put(store, "run/checkpoints/1")
     mount.notice()
     mount.sync()
-    assert rungs(store, [lost, later]) == ["unknown", "unknown"]
+    assert rungs(store, [lost, later]) == ["local", "local"]
     assert not store.flush(10.0)
     assert "'run/blobs/a'" in store.degraded
     assert "Run this cell again" in store.degraded
@@ -244,6 +262,85 @@ def test_what_vanishes_before_it_was_uploaded_is_told_and_never_confirmed(mount,
     mount.sync()
     assert rungs(store, [lost, later]) == ["confirmed", "confirmed"]
     assert store.degraded is None
+
+
+def lose(mount, last):
+    """The mount dies, and takes one file with it."""
+    mount.die()
+    mount.come_back()
+    (file,) = mount.root.rglob(f"{last}~*")
+    file.unlink()
+
+
+@pytest.mark.parametrize("fate", ["missing", "empty", "cut"])
+def test_what_was_lost_is_never_taken_for_what_an_ordinary_folder_keeps(mount, make, tide, fate):
+    """ "unknown" counts as perhaps safe, so it is said of nothing that is known not to be there, on any mount."""
+    mount.silent = True
+    store = make()
+    kept, lost = put(store, "run/blobs/a"), put(store, "run/blobs/b", b"long data")
+    tide.advance(SILENCE)
+    assert rungs(store, [kept, lost]) == ["unknown", "unknown"]
+    (file,) = mount.root.rglob("b~*")
+    file.unlink() if fate == "missing" else file.write_bytes(b"" if fate == "empty" else b"cut")
+    assert rungs(store, [kept, lost]) == ["unknown", "local"]
+    assert rungs(make(), [lost]) == ["local"], "nor does another process"
+
+
+@pytest.mark.parametrize("last", ["run.json", "lease/1", "journal/1", "checkpoints/1.json"])
+def test_what_no_checkpoint_needs_holds_none_back_when_it_is_lost(mount, make, last):
+    """Later checkpoints are confirmed; the loss is told, and a flush does not call it done."""
+    store = make(pauses=())
+    lost = put(store, f"run/{last}")
+    lose(mount, last.rpartition("/")[2].partition(".")[0])
+    later = [put(store, "run/blobs/b"), put(store, "run/checkpoints/2.json")]
+    mount.notice()
+    mount.sync()
+    assert rungs(store, [lost, *later]) == ["local", "confirmed", "confirmed"]
+    assert lost.name in store.degraded
+    assert not store.flush(10.0)
+
+
+SHARED, OWN = "a" * 64 + ".safetensors", "b" * 64 + ".safetensors"
+
+
+def put_manifest(store, step, *blobs):
+    """Put a manifest that names these blobs."""
+    id = f"{step:012d}-aaaaaaaa"
+    named = tuple(BlobRef(file=file, sha256=file[:64], size=4) for file in blobs)
+    words = {"id": id, "run": "run", "session": "aaaaaaaa", "fence": 1, "parts": {}, "framework": "none"}
+    data = Manifest(progress=Progress(step=step), blobs=named, **words).to_bytes()
+    return put(store, f"run/checkpoints/{id}.json", data)
+
+
+def test_a_lost_blob_holds_back_the_checkpoints_that_name_it_until_it_was_put_again(mount, make):
+    """Those that do without are confirmed meanwhile, and in the end all are."""
+    store = make(pauses=())
+    shared = put(store, f"run/blobs/{SHARED}")
+    old = put_manifest(store, 1, SHARED)
+    lose(mount, "a" * 64)
+    other = [put(store, f"run/blobs/{OWN}"), put_manifest(store, 2, OWN)]
+    needing = put_manifest(store, 3, OWN, SHARED)
+    mount.notice()
+    mount.sync()
+    for _ in range(2):
+        assert rungs(store, [shared, old, needing]) == ["local", "local", "local"]
+        assert rungs(store, other) == ["confirmed", "confirmed"]
+    put(store, f"run/blobs/{SHARED}")
+    mount.notice()
+    assert rungs(store, [shared, old, needing]) == ["local", "local", "local"]
+    mount.sync()
+    assert rungs(store, [shared, old, needing, *other]) == ["confirmed"] * 5
+    assert (store.degraded, store.waiting()) == (None, ())
+
+
+def test_a_mount_that_is_away_has_lost_nothing(mount, make):
+    """Its files are not seen while it is unmounted; that is told as what it is."""
+    store = make(pauses=())
+    put(store, "run/blobs/a")
+    mount.away = errno.ENOENT
+    assert not store.flush(0.0)
+    assert "vanished from there" not in store.degraded
+    assert "cannot be reached" in store.degraded
 
 
 def test_asking_does_not_wait(mount, store, tide):
@@ -259,16 +356,16 @@ def test_asking_does_not_wait(mount, store, tide):
 
 
 def test_a_put_is_not_undone_by_a_question_that_is_not_answered(mount, make):
-    """The bytes were written and read again; that DriveFS cannot be asked just now makes the rung unknown."""
+    """The bytes were written and read again; while DriveFS cannot be asked it is on this machine."""
     store = make(files=saying(mount, id=OSError(errno.EIO, "not now"), uncommitted=ABSENT))
-    assert put(store, "run/a").rung == "unknown"
+    assert put(store, "run/a").rung == "local"
     assert [entry.name for entry in make().list("")] == ["run/a"]
 
 
 def test_an_object_of_another_machine_is_asked_about_as_it_was_found(mount, make):
-    """A receipt alone is enough, of an object that this process never saw; a missing one is unknown."""
+    """A receipt alone is enough, of an object that this process never saw; a missing one is not there."""
     receipt = put(make(), "run/a")
     mount.notice()
     mount.sync()
     assert make().confirm(replace(receipt, rung="sent", id=None)).rung == "confirmed"
-    assert make().confirm(replace(receipt, name="run/b")).rung == "unknown"
+    assert make().confirm(replace(receipt, name="run/b")).rung == "local"

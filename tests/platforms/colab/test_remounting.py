@@ -1,0 +1,72 @@
+"""Colab's Drive dies in the middle of a training: it comes back between two steps, and gets what it missed."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import colabkeep
+from colabkeep.session.wiring import find_store
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import StoreUnavailable
+from colabkeep.vocabulary.events import StoreDegraded
+
+BOUND = 60.0  # seconds; several times what this may take, for a Drive that never comes back
+
+
+class Weights:
+    """An array."""
+
+    def __init__(self):
+        self.array = np.zeros(10)
+
+    def state_dict(self):
+        return {"array": self.array}
+
+    def load_state_dict(self, state):
+        self.array = np.array(state["array"])
+
+
+@pytest.mark.parametrize("storage", ["auto", "named"])
+def test_a_drive_that_dies_in_a_training_is_mounted_again_by_itself(machine, monkeypatch, storage):
+    """Nobody has to stop the cell; the page is asked once, by a plain mount in the old place."""
+    colab = machine(drive="mounted")
+    colab.environ["XDG_CACHE_HOME"] = "/root/.cache"
+    environment = colab.environment
+    monkeypatch.setattr(Environment, "here", classmethod(lambda cls: environment))
+    place = "auto" if storage == "auto" else f"mounted://{colab.root}/content/drive/MyDrive/colabkeep"
+    weights, heard = Weights(), []
+    with colabkeep.Run(
+        "r", state={"weights": weights}, storage=place, save_every=None, flush_timeout=1, callbacks=[heard.append]
+    ) as training:
+        training.step()
+        training.save(wait=True)
+        colab.set_drive("/content/drive", "dead")
+        end = time.monotonic() + BOUND
+        while colab.mounts["/content/drive"] != "mounted" and time.monotonic() < end:
+            weights.array = weights.array + 1.0
+            training.step()
+            training.save(wait=True)
+            time.sleep(0.05)
+        last = training.checkpoint
+        while not list(colab.account.rglob(f"{last}*")) and time.monotonic() < end:
+            training.step()
+            time.sleep(0.05)
+    (call,) = (call for call in colab.calls if call.startswith("drive.mount"))
+    assert call.startswith("drive.mount(/content/drive, force_remount=False")
+    assert list(colab.account.rglob(f"{last}*")), "the newest checkpoint is in Drive"
+    assert "training goes on" in next(event.detail for event in heard if isinstance(event, StoreDegraded))
+
+
+def test_who_merely_looks_is_not_asked_to_mount(machine, monkeypatch):
+    """Listing runs shows no dialog: the error says what to type."""
+    colab = machine(drive="dead")
+    environment = colab.environment
+    monkeypatch.setattr(Environment, "here", classmethod(lambda cls: environment))
+    store = find_store(f"{colab.root}/front + mounted://{colab.root}/content/drive/MyDrive/colabkeep").behind
+    monkeypatch.setattr(store._patience, "_pauses", ())
+    with pytest.raises(StoreUnavailable, match=r"colabkeep\.mount\(\)"):
+        list(store.list(""))
+    assert colab.calls == []
