@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from colabkeep.stores._shown import is_key_file, shown
 from colabkeep.stores.base import Store
 from colabkeep.stores.doors import Doors
 from colabkeep.vocabulary.errors import MissingDependency, UsageError
@@ -106,7 +107,7 @@ def _open(storage: Storage, doors: Doors) -> tuple[Store, bool]:
     if not isinstance(storage, str | os.PathLike):
         return _signed_in(storage, doors), True
     path: object = os.fspath(storage)
-    if not isinstance(path, str) or not path.strip():
+    if not isinstance(path, str) or not path.strip() or is_key_file(path):
         raise _no_place(storage)
     if isinstance(storage, str) and len(sides := _PLUS.split(path, maxsplit=1)) == 2:
         return _pair(sides, doors), False
@@ -128,7 +129,7 @@ def _signed_in(storage: object, doors: Doors) -> Store:
 
 def _no_place(storage: object) -> UsageError:
     return UsageError(
-        problem=f"storage={storage!r} is not a place for checkpoints.",
+        problem=f"storage={shown(storage)} is not a place for checkpoints.",
         remedy=f'Give a folder such as storage="checkpoints", a URL ({_schemes()}), a store, or a pair of these.',
     )
 
@@ -141,13 +142,13 @@ def _opened(scheme: str, url: str, doors: Doors) -> tuple[Store, bool]:
                 opener = getattr(import_module(module), function)
             except ImportError as error:
                 raise MissingDependency(
-                    problem=f"The store for {url} cannot be loaded: {error}.", remedy=part.missing
+                    problem=f"The store for {shown(url)} cannot be loaded: {error}.", remedy=part.missing
                 ) from error
             store: Store | None = opener(url, doors) if part.signs_in else opener(url)
             if store is not None:
                 return store, part.far
     raise UsageError(
-        problem=f"storage={url!r}: there is no store for {scheme}:// here.",
+        problem=f"storage={shown(url)}: there is no store for {scheme}:// here.",
         remedy=f"Use one of {_schemes()}, or the path of a folder.",
     )
 
@@ -155,7 +156,7 @@ def _opened(scheme: str, url: str, doors: Doors) -> tuple[Store, bool]:
 def _pair(storage: tuple[Any, ...] | list[Any], doors: Doors) -> Store:
     if len(storage) != 2 or any(isinstance(side, tuple | list) for side in storage):
         raise UsageError(
-            problem=f"storage={storage!r} is not a pair of places.",
+            problem=f"storage={shown(storage)} is not a pair of places.",
             remedy='Give two: storage=("/content/checkpoints", "/content/drive/MyDrive/checkpoints"), the fast one '
             "first, the one that outlives the machine second.",
         )
@@ -165,7 +166,7 @@ def _pair(storage: tuple[Any, ...] | list[Any], doors: Doors) -> Store:
     given_by_name = not (front is storage[0] and behind is storage[1])  # two memory stores have the same url
     if front is behind or (given_by_name and front.url == behind.url):
         raise UsageError(
-            problem=f"storage={storage!r}: both places are the same.",
+            problem=f"storage={shown(storage)}: both places are the same.",
             remedy="Give two different places, or just the one.",
         )
     return TieredStore(front, behind)

@@ -31,6 +31,7 @@ from colabkeep.stores._posix import (
     open_below,
     sync_folder,
 )
+from colabkeep.stores._shown import shown
 from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError, StoreUnavailable, UsageError
 
@@ -343,7 +344,7 @@ def open_url(url: str) -> DirectoryStore:
     path = unquote(parts.path)
     if parts.netloc not in {"", "localhost"} or not path.startswith("/"):
         raise UsageError(
-            problem=f"{url!r} does not name a folder of this machine.",
+            problem=f"{shown(url)} does not name a folder of this machine.",
             remedy="Write the path itself, or file:// followed by the absolute path: file:///content/checkpoints.",
         )
     return DirectoryStore(path)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import BinaryIO
 
+from colabkeep.stores._shown import shown
 from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreBusy, StoreError, UsageError
 
@@ -135,7 +136,7 @@ def open_url(url: str) -> MemoryStore:
     """
     if url.rstrip("/") != "memory:":
         raise UsageError(
-            problem=f"{url!r} names a place in memory, and there is none: each memory store is new and empty.",
+            problem=f"{shown(url)} names a place in memory, and there is none: each memory store is new and empty.",
             remedy="Write memory:// alone; or the path of a folder, to find checkpoints again.",
         )
     return MemoryStore()

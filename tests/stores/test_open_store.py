@@ -13,7 +13,7 @@ from colabkeep.stores.base import BytesSource
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.vocabulary.errors import MissingDependency, UsageError
+from colabkeep.vocabulary.errors import ColabKeepError, MissingDependency, UsageError
 
 
 def test_a_path_is_a_folder(tmp_path, monkeypatch):
@@ -60,7 +60,7 @@ def test_a_store_is_taken_as_it_is():
         ("", ["folder"]),
         ("   ", ["folder"]),
         (None, ["None", "folder"]),
-        (7, ["7", "folder"]),
+        (7, ["int", "folder"]),
         (b"bytes", ["bytes", "folder"]),
         (("a",), ["two"]),
         (("a", "b", "c"), ["two"]),
@@ -95,7 +95,7 @@ def test_only_the_store_that_is_used_is_loaded(tmp_path):
         "import sys\n"
         "from colabkeep.stores import open_store\n"
         "loaded = [name for name in sys.modules if name.startswith('colabkeep.stores.')]\n"
-        "assert set(loaded) <= {'colabkeep.stores.base', 'colabkeep.stores.doors'}, loaded\n"
+        "assert set(loaded) <= {'colabkeep.stores.base', 'colabkeep.stores.doors', 'colabkeep.stores._shown'}, loaded\n"
         "open_store(sys.argv[1])\n"
         "for name in ('tenacity', 'colabkeep.stores.tiered', 'colabkeep.stores.memory', 'asyncio', 'requests'):\n"
         "    assert name not in sys.modules, name\n"
@@ -112,3 +112,41 @@ def test_two_stores_of_one_process_know_nothing_of_each_other(tmp_path):
     assert list(second.list("")) == list(second.behind.list("")) == []
     first.close()
     second.close()
+
+
+SECRET = "s3cr3t0123456789"
+SECRETS = [
+    *(
+        f"{scheme}://{rest.format(SECRET)}"
+        for scheme in ("file", "mounted", "drive", "kaggle", "memory", "hf", "s3", "s3a", "gs", "gcs", "sftp", "ssh")
+        for rest in ("{}@x", "me:{}@x/y", "me:a/{}@x/y", "x?token={}", "x?{}", "#{}")
+    ),
+    f"nobody-has-this://me:{SECRET}@x?key={SECRET}",
+    f"drive://id=short?token={SECRET}",
+    f"drive://x?service=http://me:{SECRET}@example.org",
+    f"drive://x?shared_drive=!{SECRET}",
+    {"type": "service_account", "private_key": SECRET},
+    f'{{"type": "service_account", "private_key": "{SECRET}"}}',
+    f"-----BEGIN PRIVATE KEY-----\n{SECRET}",
+    SECRET.encode(),
+    ({"private_key": SECRET}, "s3://bucket"),
+    (f"hf://{SECRET}@x", "s3://bucket", "s3://bucket"),
+    (f"s3://{SECRET}@x", f"s3://{SECRET}@x"),
+]
+
+
+def said_of(storage):
+    """What the error says, with its cause; and what was opened where there is none."""
+    try:
+        return "", open_store(storage).url
+    except ColabKeepError as error:
+        return f"{error} {error!r} {error.__cause__!r}", ""
+
+
+@pytest.mark.parametrize("storage", SECRETS, ids=range(len(SECRETS)))
+def test_a_secret_in_storage_is_in_no_error(storage):
+    """Keys before an "@", behind a "?" or "#", a key file that was read: an error that is shown to others has none of
+    it. What can be opened after all (a user's name for SFTP, a fragment in a path) is a place."""
+    said, opened = said_of(storage)
+    assert SECRET not in said
+    assert said or opened.startswith(("sftp://", "ssh://", "file://", "drive://"))

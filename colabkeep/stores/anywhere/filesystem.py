@@ -11,6 +11,7 @@ from typing import Any
 
 from colabkeep.stores._asking import Asking
 from colabkeep.stores.anywhere.hands import block_size
+from colabkeep.stores.base import Source
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError
 
 __all__ = ["FlatHands", "FolderHands"]
@@ -31,9 +32,9 @@ class _FileSystem:
     def hiccups(self) -> int:
         return self._ask.hiccups
 
-    def stat(self, name: str) -> Mapping[str, Any]:
+    def stat(self, name: str, *, again: bool = True) -> Mapping[str, Any]:
         doing = f"say how large {name!r} is"
-        info = self._ask(doing, lambda: self._info(name), missing=ObjectNotFound)
+        info = self._ask(doing, lambda: self._info(name), again=again, missing=ObjectNotFound)
         if not _is_object(info):
             raise ObjectNotFound(
                 problem=f"There is no object {name!r}: that is a folder.", remedy="See `colabkeep list`."
@@ -81,12 +82,11 @@ class FlatHands(_FileSystem):
             return False
         return True
 
-    def send(self, name: str, size: int, blocks: Iterator[memoryview]) -> None:
-        if size > block_size(size):
-            self._send_parts(name, block_size(size), blocks)
+    def send(self, name: str, source: Source, blocks: Iterator[memoryview]) -> None:
+        if source.size > block_size(source.size):
+            self._send_parts(name, source, blocks)
         else:
-            data = b"".join(map(bytes, blocks))
-            self._ask(f"write {name!r}", lambda: self._fs.pipe_file(self._path(name), data, mode="create"))
+            self._send_whole(name, source, b"".join(map(bytes, blocks)))
 
     def remove(self, name: str) -> None:
         with suppress(ObjectNotFound):
@@ -95,10 +95,13 @@ class FlatHands(_FileSystem):
     def sweep(self, prefix: str) -> int:
         return 0
 
-    def _send_parts(self, name: str, block: int, blocks: Iterator[memoryview]) -> None:
+    def _send_whole(self, name: str, source: Source, data: bytes) -> None:
+        self._ask(f"write {name!r}", lambda: self._fs.pipe_file(self._path(name), data, mode="create"))
+
+    def _send_parts(self, name: str, source: Source, blocks: Iterator[memoryview]) -> None:
         """By fsspec's own writer, whose upload is invisible until it is committed (gcsfs: a resumable upload)."""
         doing = f"write {name!r}"
-        file = self._ask(doing, partial(self._opened, name, block))
+        file = self._ask(doing, partial(self._opened, name, source))
         try:
             for piece in blocks:
                 self._ask(doing, partial(file.write, piece), again=False)
@@ -110,8 +113,9 @@ class FlatHands(_FileSystem):
         finally:
             file.closed = True  # else its destructor would complete an upload that was given up
 
-    def _opened(self, name: str, block: int) -> Any:
-        return self._fs.open(self._path(name), _CREATE, block_size=block, autocommit=False)
+    def _opened(self, name: str, source: Source, **more: Any) -> Any:
+        block = block_size(source.size)
+        return self._fs.open(self._path(name), _CREATE, block_size=block, autocommit=False, **more)
 
 
 class FolderHands(_FileSystem):
@@ -135,13 +139,13 @@ class FolderHands(_FileSystem):
             return False
         return True
 
-    def send(self, name: str, size: int, blocks: Iterator[memoryview]) -> None:
+    def send(self, name: str, source: Source, blocks: Iterator[memoryview]) -> None:
         folder, _, last = self._path(name).rpartition("/")
-        draft = f"{folder}/.{last}.{secrets.token_hex(8)}.tmp"
+        draft, block = f"{folder}/.{last}.{secrets.token_hex(8)}.tmp", block_size(source.size)
         doing, file = f"write {name!r}", None
         try:
             self._ask(doing, lambda: self._fs.mkdirs(folder, exist_ok=True))
-            file = self._ask(doing, lambda: self._fs.open(draft, _WRITE, block_size=block_size(size)), again=False)
+            file = self._ask(doing, lambda: self._fs.open(draft, _WRITE, block_size=block), again=False)
             for piece in blocks:
                 self._ask(doing, partial(file.write, piece), again=False)
             self._ask(doing, file.close, again=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from colabkeep.stores.base import Source
+
 __all__ = ["BLOCK", "Hands", "block_size"]
 
 BLOCK = 8 * 2**20
@@ -34,8 +36,9 @@ class Hands(Protocol):
         """Is there anything of that name?"""
         ...
 
-    def stat(self, name: str) -> Mapping[str, Any]:
-        """What the place says about an object: "size" in bytes, and a digest under the key of its library.
+    def stat(self, name: str, *, again: bool = True) -> Mapping[str, Any]:
+        """What the place says about an object: "size" in bytes, a digest under the key of its library, and under
+        "notes" what the writer left beside it (see `digests.notes`). `again`: it is asked again where that can help.
 
         Raises:
             ObjectNotFound: there is none.
@@ -46,8 +49,8 @@ class Hands(Protocol):
         """The bytes from `start` up to `end`, not included."""
         ...
 
-    def send(self, name: str, size: int, blocks: Iterator[memoryview]) -> None:
-        """Make the object of the blocks; it appears whole, after the last of them, or not at all.
+    def send(self, name: str, source: Source, blocks: Iterator[memoryview]) -> None:
+        """Make the object of the blocks, which are the source's; it appears whole, after the last, or not at all.
 
         What the iterator raises, also after its last block, comes out as it is, and nothing is left behind.
 

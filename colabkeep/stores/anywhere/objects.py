@@ -10,7 +10,9 @@ from threading import Event
 from typing import Any
 
 from colabkeep.stores._asking import Asking
+from colabkeep.stores.anywhere.digests import notes, notes_of
 from colabkeep.stores.anywhere.hands import block_size
+from colabkeep.stores.base import Source
 from colabkeep.vocabulary.errors import ObjectNotFound
 
 __all__ = ["ObstoreHands"]
@@ -46,10 +48,12 @@ class ObstoreHands:
             return False
         return True
 
-    def stat(self, name: str) -> Mapping[str, Any]:
-        doing = f"say how large {name!r} is"
-        info: Mapping[str, Any] = self._ask(doing, lambda: self._bucket.head(self._key(name)), missing=ObjectNotFound)
-        return {"size": info["size"], "ETag": info["e_tag"]}
+    def stat(self, name: str, *, again: bool = True) -> Mapping[str, Any]:
+        def look() -> Mapping[str, Any]:
+            found = self._bucket.get(self._key(name), options={"head": True})
+            return {"size": found.meta["size"], "ETag": found.meta["e_tag"], "notes": dict(found.attributes)}
+
+        return self._ask(f"say how large {name!r} is", look, again=again, missing=ObjectNotFound)
 
     def read(self, name: str, start: int, end: int) -> bytes:
         def fetch() -> bytes:
@@ -57,16 +61,24 @@ class ObstoreHands:
 
         return self._ask(f"read {name!r}", fetch, missing=ObjectNotFound)
 
-    def send(self, name: str, size: int, blocks: Iterator[memoryview]) -> None:
-        key, block, doing = self._key(name), block_size(size), f"write {name!r}"
-        if size <= block:
+    def send(self, name: str, source: Source, blocks: Iterator[memoryview]) -> None:
+        key, block, doing = self._key(name), block_size(source.size), f"write {name!r}"
+        if source.size <= block:
             data = b"".join(map(bytes, blocks))
-            self._ask(doing, lambda: self._bucket.put(key, data, mode="create", use_multipart=False))
+            beside = notes_of(source, data)
+            self._ask(doing, lambda: self._bucket.put(key, data, mode="create", use_multipart=False, attributes=beside))
             return
+        beside = notes(source.sha256)
         with ThreadPoolExecutor(1, thread_name_prefix="colabkeep-obstore") as pool:
             belt = _Belt()
             sent = pool.submit(
-                self._bucket.put, key, iter(belt), use_multipart=True, chunk_size=block, max_concurrency=1
+                self._bucket.put,
+                key,
+                iter(belt),
+                use_multipart=True,
+                chunk_size=block,
+                max_concurrency=1,
+                attributes=beside,
             )
             sent.add_done_callback(belt.stop)
             try:

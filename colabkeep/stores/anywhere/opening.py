@@ -9,6 +9,7 @@ from typing import Any
 
 from colabkeep.stores._asking import Asking
 from colabkeep.stores._patience import Patience
+from colabkeep.stores._shown import shown
 from colabkeep.stores.anywhere.hands import Hands
 from colabkeep.stores.anywhere.kinds import OTHER, Kind, kind_of
 from colabkeep.stores.anywhere.store import AnywhereStore
@@ -19,7 +20,8 @@ __all__ = ["open_url"]
 _FORCED = "fsspec+"
 """Before the scheme: fsspec's own file system, although colabkeep has a store for that scheme (fsspec+memory://)."""
 
-_SECRET = re.compile(r"//[^/@]*:[^/@]*@")
+_SECRET = re.compile(r"[^/@]*:[^/@]*@")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def open_url(url: str, *, reread: bool = False, patience: Patience | None = None) -> AnywhereStore | None:
@@ -44,8 +46,9 @@ def open_url(url: str, *, reread: bool = False, patience: Patience | None = None
     if protocol not in fsspec.available_protocols():
         return None
     _check(url, rest)
-    if kind.flat and not rest.strip("/"):
-        raise UsageError(problem=f"storage={url!r} names no bucket.", remedy=f"Write it as {protocol}://bucket/folder.")
+    if kind.flat and _BUCKET.fullmatch(rest.partition("/")[0]) is None:
+        problem = f"storage={shown(url)} names no bucket: its name comes right after the two slashes."
+        raise UsageError(problem=problem, remedy=f"Write it as {protocol}://bucket/folder.")
     patience = patience or Patience()
     asking = Asking(address, kind.words, patience, one_at_a_time=not kind.flat)
     if protocol in {"s3", "s3a"} and find_spec("s3fs") is None and find_spec("obstore") is not None:
@@ -64,7 +67,7 @@ def _missing(protocol: str, error: ImportError, kind: Kind) -> MissingDependency
 
 
 def _check(url: str, rest: str) -> None:
-    if _SECRET.search(f"//{rest}"):
+    if _SECRET.match(rest):
         raise UsageError(
             problem="The URL in storage=… holds a password, which would then stand in logs and journals.",
             remedy="Leave it out, and let the service's own environment variables or key files say it.",
@@ -81,6 +84,7 @@ def _file_system(address: str, kind: Kind, ask: Asking) -> Hands:
     from fsspec.core import url_to_fs
 
     from colabkeep.stores.anywhere.filesystem import FlatHands, FolderHands
+    from colabkeep.stores.anywhere.gcs import GoogleHands
     from colabkeep.stores.anywhere.s3 import S3Hands
 
     protocol = address.partition("://")[0]
@@ -88,8 +92,8 @@ def _file_system(address: str, kind: Kind, ask: Asking) -> Hands:
     fs, root = ask("be reached", lambda: url_to_fs(address, **options))
     if not kind.flat:
         return FolderHands(fs, root, ask)
-    is_s3fs = get_filesystem_class(protocol).__module__.startswith("s3fs")
-    return S3Hands(fs, root, ask) if is_s3fs else FlatHands(fs, root, ask)
+    library = get_filesystem_class(protocol).__module__.partition(".")[0]
+    return {"s3fs": S3Hands, "gcsfs": GoogleHands}.get(library, FlatHands)(fs, root, ask)
 
 
 def _obstore(rest: str, ask: Asking, patience: Patience) -> Hands:
@@ -99,5 +103,7 @@ def _obstore(rest: str, ask: Asking, patience: Patience) -> Hands:
 
     bucket, _, root = rest.partition("/")
     again = patience.attempts - 1  # for the parts of an upload, which only obstore itself can send again
-    place = ask("be reached", lambda: from_url(f"s3://{bucket}", retry_config={"max_retries": again}))
+    # A signed request's body has to have the digest that was signed: S3 compares each part as it arrives.
+    options: dict[str, Any] = {"retry_config": {"max_retries": again}, "unsigned_payload": False}
+    place = ask("be reached", lambda: from_url(f"s3://{bucket}", **options))
     return ObstoreHands(place, root, ask)

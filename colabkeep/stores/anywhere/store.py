@@ -7,19 +7,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import BinaryIO
 
 from colabkeep.stores._blocks import Tally, blocks
+from colabkeep.stores._confirmed import Confirmed
+from colabkeep.stores._deadline import within
+from colabkeep.stores._listings import Listings
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores._ranges import ranged
-from colabkeep.stores.anywhere.digests import stated
+from colabkeep.stores.anywhere.digests import restated, stated
 from colabkeep.stores.anywhere.hands import BLOCK, Hands, block_size
 from colabkeep.stores.anywhere.kinds import Kind
 from colabkeep.stores.base import Entry, Receipt, Rung, Source, StoreProperties, check_name
 from colabkeep.vocabulary.errors import NameTaken, StoreError, StoreUnavailable, UsageError
 
 __all__ = ["AnywhereStore"]
+
+_MOMENT = 1.0  # seconds that a question about durability may take
+_SMALL = 2**20  # bytes that can be read in such a moment
 
 
 class AnywhereStore:
@@ -30,6 +35,12 @@ class AnywhereStore:
     one's own it is not): then the object is read back once, and if it is whole, this place's word is not asked for
     any more, and its objects are "sent". Where nothing is stated they are "sent" too. With `reread`, whatever the
     service does not confirm is read back and hashed, which costs its download, and is "confirmed" as well.
+
+    What another session put is "confirmed" when the service states a digest that belongs to the SHA-256 in question,
+    by the notes of whoever wrote it (see `digests`); or, where there are none, when it is small and was read back.
+    Of a large object without notes only the size can be seen: it stays "sent". Each is asked about once.
+
+    Others' changes are seen some seconds late: see `Listings`.
     """
 
     def __init__(
@@ -49,8 +60,9 @@ class AnywhereStore:
         self._states_digest = kind.digest != "none"
         self._guard = threading.Lock()  # of `_hands`
         self._hands: Hands | None = None
+        self._listings = Listings(self._find, monotonic, whole_runs=kind.flat)
         self._unsure: dict[str, Tally] = {}  # sent, and nobody could be asked about it yet
-        self._since: set[str] = set()  # confirmed after their put
+        self._confirmed = Confirmed()
 
     @property
     def url(self) -> str:
@@ -67,14 +79,18 @@ class AnywhereStore:
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
         hands, tally = self._at_work(), Tally()
-        before = hands.hiccups
-        self._refuse_taken(hands, name)
+        if not self._listings.lacks(name):
+            self._refuse_taken(hands, name)
         try:
-            hands.send(name, source.size, self._watched(hands, name, source, tally))
-        except NameTaken:
-            if hands.hiccups == before or self._is_there(hands, name, tally) is not True:
-                raise  # else an answer got lost, and what has the name is our own
-        return Receipt(name=name, size=tally.size, sha256=tally.sha256, rung=self._rung(hands, name, tally))
+            rung = self._sent(hands, name, source, tally)
+        except BaseException:
+            self._listings.forget(name)
+            raise
+        self._listings.wrote(name, tally.size)
+        self._confirmed.forget(name)
+        if rung == "confirmed":
+            self._confirmed.learn(name, tally.sha256)
+        return Receipt(name=name, size=tally.size, sha256=tally.sha256, rung=rung)
 
     def get(self, name: str) -> BinaryIO:
         check_name(name)
@@ -85,16 +101,22 @@ class AnywhereStore:
         return False  # there is one copy only
 
     def list(self, prefix: str) -> Sequence[Entry]:
-        start = f"{check_name(prefix)}/" if prefix else ""
-        found = self._at_work().find(prefix)
-        return [Entry(name=name, size=size) for name, size in found if name.startswith(start) and _is_legal(name)]
+        found = self._listings.below(check_name(prefix) if prefix else "")
+        return [Entry(name=name, size=size) for name, size in found.items()]
 
     def delete(self, name: str) -> None:
-        self._at_work().remove(check_name(name))
+        check_name(name)
+        try:
+            self._at_work().remove(name)
+        except BaseException:
+            self._listings.forget(name)
+            raise
+        self._listings.deleted(name)
         self._unsure.pop(name, None)
+        self._confirmed.forget(name)
 
     def confirm(self, receipt: Receipt) -> Receipt:
-        return replace(receipt, rung="confirmed") if receipt.name in self._since else receipt
+        return receipt if self._top_rung() != "confirmed" else self._confirmed.answer(receipt, self._shows)
 
     def lock(self, name: str, holder: str) -> NoLock:
         check_name(name)
@@ -110,7 +132,7 @@ class AnywhereStore:
                 break
             del self._unsure[name]
             if self._rung(self._at_work(), name, tally) == "confirmed":
-                self._since.add(name)
+                self._confirmed.learn(name, tally.sha256)
         return not self._unsure
 
     def close(self) -> None:
@@ -122,6 +144,39 @@ class AnywhereStore:
             if self._hands is None:
                 self._hands = self._reach()
             return self._hands
+
+    def _find(self, prefix: str) -> dict[str, int]:
+        """All objects below the prefix; what another session deleted is not called confirmed any more."""
+        found = {name: size for name, size in self._at_work().find(prefix) if _is_legal(name)}
+        self._confirmed.listed(prefix, found)
+        return found
+
+    def _sent(self, hands: Hands, name: str, source: Source, tally: Tally) -> Rung:
+        """Send the source, and tell how durable it is then."""
+        before = hands.hiccups
+        try:
+            hands.send(name, source, self._watched(hands, name, source, tally))
+        except NameTaken:
+            if hands.hiccups == before or self._is_there(hands, name, tally) is not True:
+                raise  # else an answer got lost, and what has the name is our own
+        return self._rung(hands, name, tally)
+
+    def _shows(self, receipt: Receipt) -> bool | None:
+        """Has the place the bytes of the receipt? None: that cannot be told within a second."""
+        hands = self._at_work()
+
+        def look() -> bool:
+            info = hands.stat(receipt.name, again=False)
+            if int(info["size"]) != receipt.size:
+                return False
+            if restated(info, self._kind.digest, receipt.sha256):
+                return True
+            return receipt.size <= _SMALL and _reads_back(hands, receipt.name, receipt)
+
+        try:
+            return within(_MOMENT, look)
+        except (StoreError, TimeoutError):
+            return None  # it is asked again
 
     def _watched(self, hands: Hands, name: str, source: Source, tally: Tally) -> Iterator[memoryview]:
         """The blocks, hashed; and after the last one a last look, when there is nothing left but to publish."""
@@ -157,12 +212,13 @@ class AnywhereStore:
         try:
             there = self._is_there(hands, name, tally)
             if there is None and self._reread:
-                there = self._reads_back(hands, name, tally)
+                there = _reads_back(hands, name, tally)
         except StoreUnavailable:
             self._unsure[name] = tally
             return "sent" if self._kind.remote else "unknown"
         if there is False:
             hands.remove(name)
+            self._listings.forget(name)
             raise StoreUnavailable(
                 problem=f"{name!r} did not arrive in {self._url} as it was sent; it was removed there.",
                 remedy="It is sent again by itself.",
@@ -179,15 +235,17 @@ class AnywhereStore:
         said = stated(info, self._kind.digest, tally) if self._states_digest else None
         if said is not False:
             return said
-        whole = self._reads_back(hands, name, tally)
+        whole = _reads_back(hands, name, tally)
         self._states_digest = self._states_digest and not whole
         return whole
 
-    def _reads_back(self, hands: Hands, name: str, tally: Tally) -> bool:
-        digest = hashlib.sha256()
-        for start in range(0, tally.size, BLOCK):
-            digest.update(hands.read(name, start, min(start + BLOCK, tally.size)))
-        return digest.hexdigest() == tally.sha256
+
+def _reads_back(hands: Hands, name: str, sent: Tally | Receipt) -> bool:
+    """Are these the bytes that the place gives?"""
+    digest = hashlib.sha256()
+    for start in range(0, sent.size, BLOCK):
+        digest.update(hands.read(name, start, min(start + BLOCK, sent.size)))
+    return digest.hexdigest() == sent.sha256
 
 
 def _is_legal(name: str) -> bool:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from colabkeep.stores._shown import shown
 from colabkeep.stores.drive.api import SERVICE
 from colabkeep.vocabulary.errors import UsageError
 
@@ -13,6 +14,7 @@ __all__ = ["Place", "read_place"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{10,100}")
 _DEFAULT = "colabkeep"
+_WORD = re.compile(r"[a-z_]{1,20}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,26 +48,31 @@ def read_place(url: str) -> Place:
     options = dict(parse_qsl(query, keep_blank_values=True))
     top = None
     if parts and parts[0].startswith("id="):
-        top = _checked_id(url, parts.pop(0)[3:])
+        top = _checked_id(url, parts.pop(0)[3:], "id=…, the folder's,")
     shared = options.pop("shared_drive", None)
     place = Place(
         folders=tuple(parts) if parts or top else (_DEFAULT,),
         top=top,
-        shared_drive=None if shared is None else _checked_id(url, shared),
+        shared_drive=None if shared is None else _checked_id(url, shared, "shared_drive=…"),
         service=_checked_service(url, options.pop("service", SERVICE)),
     )
     if options:
         raise UsageError(
-            problem=f"storage={url!r}: {', '.join(options)} means nothing here.",
+            problem=f"storage={shown(url)}: {', '.join(map(_option, options))} means nothing here.",
             remedy='Write "drive://<folder>", or "drive://<folder>?shared_drive=<id>".',
         )
     return place
 
 
-def _checked_id(url: str, text: str) -> str:
+def _option(name: str) -> str:
+    """The name of an option in an error, unless it may be a secret itself."""
+    return name if _WORD.fullmatch(name) else 'what follows the "?"'
+
+
+def _checked_id(url: str, text: str, what: str) -> str:
     if not _ID.fullmatch(text):
         raise UsageError(
-            problem=f"storage={url!r}: {text!r} is not the id of a folder or a shared drive.",
+            problem=f"storage={shown(url)}: {what} is not an id.",
             remedy="Open it in the browser: the id is the last part of the address, after /folders/.",
         )
     return text
@@ -76,7 +83,7 @@ def _checked_service(url: str, service: str) -> str:
     if service != SERVICE and (parts.scheme != "http" or parts.hostname not in {"127.0.0.1", "localhost", "::1"}):
         # The token is sent there: a storage that somebody else wrote must not lead it away.
         raise UsageError(
-            problem=f"storage={url!r}: the service {service!r} is not on this machine.",
+            problem=f"storage={shown(url)}: its service=… is not on this machine.",
             remedy="Leave service=… away: it is for tests, with a server on 127.0.0.1.",
         )
     return service.rstrip("/")

@@ -15,6 +15,7 @@ from typing import Any
 from colabkeep.stores._asking import Asking
 from colabkeep.stores.anywhere.filesystem import FolderHands
 from colabkeep.stores.anywhere.hands import block_size
+from colabkeep.stores.base import Source
 from colabkeep.vocabulary.errors import MissingDependency, ObjectNotFound
 
 __all__ = ["BucketHands"]
@@ -53,13 +54,13 @@ class BucketHands(FolderHands):
         root = "/".join(part for part in ("buckets", bucket, folder) if part)
         return cls(fs, root, ask, partial(api.create_bucket, bucket, private=True, exist_ok=True))
 
-    def send(self, name: str, size: int, blocks: Iterator[memoryview]) -> None:
+    def send(self, name: str, source: Source, blocks: Iterator[memoryview]) -> None:
         doing = f"write {name!r}"
         if not self._made:
             self._ask("be created", self._make)
             self._fs.invalidate_cache()  # it may remember that there was none
             self._made = True
-        file = self._ask(doing, lambda: self._fs.open(self._path(name), _WRITE, block_size=block_size(size)))
+        file = self._ask(doing, lambda: self._fs.open(self._path(name), _WRITE, block_size=block_size(source.size)))
         try:
             for piece in blocks:
                 self._ask(doing, partial(file.write, piece), again=False)

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
 from colabkeep.stores._asking import Asking, Words
+from colabkeep.stores._deadline import within
 from colabkeep.stores._patience import Patience
 from colabkeep.stores.base import Source
-from colabkeep.stores.huggingface.deadline import within
 from colabkeep.stores.huggingface.download import streamed
 from colabkeep.stores.huggingface.stream import SourceFile
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError, StoreUnavailable
 
-__all__ = ["Addition", "Fact", "Hub", "Moved"]
+__all__ = ["Addition", "Fact", "Hub", "Moved", "reads_as"]
 
 _T = TypeVar("_T")
 
 _DEADLINE = 120.0  # seconds without any progress
+_MOMENT = 1.0  # seconds that a question about durability may take
 _READ = (10, 60)  # seconds: to connect, and between two pieces of an answer
 _IN_MEMORY = 12 * 2**20  # bytes; above the 10 MB up to which the Hub keeps a file in git itself
 _BRANCH = "main"
@@ -128,6 +129,20 @@ class Hub:
         )
         facts = map(self._fact, found)
         return {fact.name: fact for fact in facts if fact is not None}
+
+    def glance(self, name: str) -> Fact | None:
+        """What is stated about one file, in one attempt of a second; None also where it cannot be told."""
+        path = self._path(name)
+
+        def look() -> list[Any]:
+            with _quiet():
+                return list(self._api.get_paths_info(self._repo, [path], revision=_BRANCH))
+
+        try:
+            found = self._ask("be asked for a file", lambda: within(_MOMENT, look), again=False)
+        except StoreError:
+            return None
+        return next((fact for fact in map(self._fact, found) if fact is not None), None)
 
     def tree(self, prefix: str) -> Iterator[Fact]:
         """All files below the prefix.
@@ -271,6 +286,23 @@ class Hub:
             return None
         name = entry.path.removeprefix(f"{self._folder}/") if self._folder else entry.path
         return Fact(name=name, size=entry.size, sha256=entry.lfs.sha256 if entry.lfs else None, git=entry.blob_id)
+
+
+def reads_as(hub: Hub, fact: Fact, sha256: str) -> bool | None:
+    """Read a file that git keeps, of which the Hub states no SHA-256: has it this one? None: it is large, or does not
+    come within a second."""
+    if fact.size > _IN_MEMORY:
+        return None
+
+    def fetch() -> bytes:
+        with hub.reader(fact) as reader:
+            return reader.read()
+
+    try:
+        data = within(_MOMENT, fetch)
+    except (StoreError, TimeoutError):
+        return None
+    return _git_digest(data) == fact.git and hashlib.sha256(data).hexdigest() == sha256
 
 
 def check_size(name: str, source: Source, came: int) -> None:

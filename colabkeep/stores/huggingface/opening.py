@@ -6,6 +6,7 @@ import re
 
 from colabkeep.stores._asking import Asking
 from colabkeep.stores._patience import Patience
+from colabkeep.stores._shown import shown
 from colabkeep.stores.anywhere.hands import Hands
 from colabkeep.stores.anywhere.kinds import Kind
 from colabkeep.stores.anywhere.store import AnywhereStore
@@ -47,7 +48,7 @@ def open_url(
     match = _PLACE.fullmatch(url.strip())
     if match is None or (not match["bucket"] and match["id"].startswith(_KINDS)):
         raise UsageError(
-            problem=f"storage={url!r} names no repository of models and no bucket on the Hugging Face Hub.",
+            problem=f"storage={shown(url)} names no repository of models and no bucket on the Hugging Face Hub.",
             remedy="Write hf://owner/name, or hf://owner/name/folder, the owner being your user name there.",
         )
     try:

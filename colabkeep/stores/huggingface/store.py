@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import BinaryIO
 
+from colabkeep.stores._confirmed import Confirmed
+from colabkeep.stores._listings import Listings
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
-from colabkeep.stores.huggingface.hub import Addition, Fact, Hub
+from colabkeep.stores.huggingface.hub import Addition, Fact, Hub, reads_as
+from colabkeep.stores.huggingface.space import Space
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable, UsageError
 
 __all__ = ["HuggingFaceStore"]
@@ -30,7 +33,10 @@ class HuggingFaceStore:
     is put again. `flush` commits what waits. Within this process what waits is seen as done.
 
     **Confirmed** means: after the commit the Hub listed the file with the SHA-256 of these bytes (a large file), or
-    with their git digest (a small one).
+    with their git digest (a small one). Of what another session put, the Hub states the same; a git digest is none
+    that a checkpoint knows, so a small file is read once, and has to have that digest and the right SHA-256.
+
+    Others' changes are seen some seconds late: see `Listings`.
 
     **Written once.** A commit names the one it was made on top of, on which the names were seen to be free; the Hub
     refuses it when there is a newer one.
@@ -39,16 +45,16 @@ class HuggingFaceStore:
     history too, unless the newest commit, another branch or a tag may need them.
     """
 
-    def __init__(self, hub: Hub, url: str) -> None:
+    def __init__(self, hub: Hub, url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._hub = hub
         self._url = url
         self._turn = threading.RLock()  # held while committing
         self._head: str | None = None
         self._waiting: dict[str, Addition] = {}  # additions by name
         self._doomed: set[str] = set()  # names
-        self._garbage: set[str] = set()  # digests of large files that were deleted
-        self._confirmed: set[str] = set()
-        self._trouble: str | None = None
+        self._listings = Listings(self._find, monotonic)
+        self._confirmed = Confirmed()
+        self._space = Space(hub, url)
 
     @property
     def url(self) -> str:
@@ -61,7 +67,7 @@ class HuggingFaceStore:
 
     @property
     def degraded(self) -> str | None:
-        return self._trouble
+        return self._space.trouble
 
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
@@ -69,7 +75,7 @@ class HuggingFaceStore:
         self._see_repository()
         waits = name.endswith(_WAITS)
         if (waits or source.size > _LARGE) and name not in self._doomed and self._hub.facts([name]):
-            raise self._taken(name)
+            raise _taken(name, self._url)
         addition = self._hub.upload(name, source)
         waits = waits and addition.uploaded
         with self._turn:
@@ -99,23 +105,20 @@ class HuggingFaceStore:
     def list(self, prefix: str) -> Sequence[Entry]:
         start = f"{check_name(prefix)}/" if prefix else ""
         waiting, doomed = dict(self._waiting), set(self._doomed)  # first: they may be committed meanwhile
-        sizes: dict[str, int] = {}
-        with suppress(ObjectNotFound):
-            sizes = {fact.name: fact.size for fact in self._hub.tree(prefix) if fact.name not in doomed}
-        sizes |= {name: addition.size for name, addition in waiting.items()}
-        return [
-            Entry(name=name, size=size) for name, size in sizes.items() if name.startswith(start) and _is_legal(name)
-        ]
+        sizes = {name: fact.size for name, fact in self._listings.below(prefix).items() if name not in doomed}
+        sizes |= {name: addition.size for name, addition in waiting.items() if name.startswith(start)}
+        return [Entry(name=name, size=size) for name, size in sizes.items()]
 
     def delete(self, name: str) -> None:
         check_name(name)
         with self._turn:
-            self._confirmed.discard(name)
+            self._confirmed.forget(name)
             if self._waiting.pop(name, None) is None:
                 self._doomed.add(name)
 
     def confirm(self, receipt: Receipt) -> Receipt:
-        return replace(receipt, rung="confirmed") if receipt.name in self._confirmed else receipt
+        open_yet = receipt.name in self._waiting or receipt.name in self._doomed
+        return receipt if open_yet else self._confirmed.answer(receipt, self._states)
 
     def lock(self, name: str, holder: str) -> NoLock:
         check_name(name)
@@ -134,6 +137,21 @@ class HuggingFaceStore:
 
     def close(self) -> None:
         """Nothing is held. What waits for a commit is forgotten, as it is when the process dies; `flush` first."""
+
+    def _find(self, prefix: str) -> dict[str, Fact]:
+        """All objects below the prefix; what another session deleted is not called confirmed any more."""
+        found: dict[str, Fact] = {}
+        with suppress(ObjectNotFound):
+            found = {fact.name: fact for fact in self._hub.tree(prefix) if _is_legal(fact.name)}
+        self._confirmed.listed(prefix, found)
+        return found
+
+    def _states(self, receipt: Receipt) -> bool | None:
+        """Does the Hub state the bytes of the receipt? None: that cannot be told within a second or two."""
+        fact = self._listings.known(receipt.name) or self._hub.glance(receipt.name)
+        if fact is None or fact.size != receipt.size:
+            return None if fact is None else False
+        return reads_as(self._hub, fact, receipt.sha256) if fact.sha256 is None else fact.sha256 == receipt.sha256
 
     def _see_repository(self) -> None:
         with self._turn:
@@ -162,8 +180,13 @@ class HuggingFaceStore:
                 self._head = None  # whoever was faster, or our own commit whose answer got lost
                 raise
 
-        self._hub.patience(attempt)
-        self._free()
+        try:
+            self._hub.patience(attempt)
+        except BaseException:
+            self._listings.forget(*additions, *self._doomed)
+            raise
+        if self._space.give_back(addition.sha256 for addition in self._waiting.values()):
+            self._head = None  # the history was written anew
 
     def _attempt(self, additions: dict[str, Addition], wanted: Addition | None, ours_may_be_there: bool) -> None:
         head = self._head or self._hub.head()
@@ -171,11 +194,14 @@ class HuggingFaceStore:
         fresh = {name: one for name, one in additions.items() if name not in there or name in self._doomed}
         for name in additions.keys() - fresh.keys():
             self._see_ours(additions[name], there[name], wanted, ours_may_be_there)
+            self._listings.wrote(name, there[name])
         doomed = self._doomed & there.keys()
         if fresh or doomed:
             self._head = self._hub.commit(fresh.values(), doomed - fresh.keys(), parent=head)
             self._see_arrived(fresh, self._head)
-        self._garbage |= {digest for name in doomed if (digest := there[name].sha256)}
+        self._space.deleted(digest for name in doomed if (digest := there[name].sha256))
+        for name in self._doomed - additions.keys():
+            self._listings.deleted(name)
         self._doomed.clear()
         for name in additions:
             self._waiting.pop(name, None)
@@ -188,10 +214,10 @@ class HuggingFaceStore:
         """
         if not one.is_there(there):
             self._waiting.pop(one.name, None)  # it can never be committed
-            raise self._taken(one.name)
+            raise _taken(one.name, self._url)
         if one is wanted and not ours_may_be_there:
-            raise self._taken(one.name)
-        self._confirmed.add(one.name)
+            raise _taken(one.name, self._url)
+        self._confirmed.learn(one.name, one.sha256)
 
     def _see_arrived(self, additions: dict[str, Addition], at: str) -> None:
         facts = self._hub.facts(additions, at=at)
@@ -201,27 +227,8 @@ class HuggingFaceStore:
                 raise StoreError(
                     problem=f"{name!r} did not arrive in {self._url} as it was sent.", remedy="Save again."
                 )
-            self._confirmed.add(name)
-
-    def _free(self) -> None:
-        """Give back the space of what was deleted. Where that fails, the next commit tries again."""
-        if not self._garbage:
-            return
-        try:
-            if self._hub.other_references():
-                self._trouble = (
-                    f"{self._url} has other branches or tags, which may need deleted checkpoints: their space is not "
-                    "given back. Delete these references on the repository's page if you do not need them."
-                )
-                return
-            needed = self._hub.digests() | {addition.sha256 for addition in self._waiting.values()}
-            if garbage := self._garbage - needed:
-                self._hub.free(garbage)
-                self._head = None  # the history was written anew
-            self._garbage.clear()
-            self._trouble = None
-        except StoreError as error:
-            self._trouble = f"The space of deleted checkpoints is not given back yet: {error.problem}"
+            self._confirmed.learn(name, addition.sha256)
+            self._listings.wrote(name, facts[name])
 
     def _fact(self, name: str) -> Fact | None:
         with suppress(ObjectNotFound):
@@ -230,13 +237,14 @@ class HuggingFaceStore:
 
     def _refuse_known(self, name: str) -> None:
         if name in self._waiting:
-            raise self._taken(name)
+            raise _taken(name, self._url)
 
-    def _taken(self, name: str) -> NameTaken:
-        return NameTaken(
-            problem=f"{name!r} exists already in {self._url}; its bytes are untouched.",
-            remedy="Names are written once: choose another name, or delete the old object first.",
-        )
+
+def _taken(name: str, url: str) -> NameTaken:
+    return NameTaken(
+        problem=f"{name!r} exists already in {url}; its bytes are untouched.",
+        remedy="Names are written once: choose another name, or delete the old object first.",
+    )
 
 
 def _is_legal(name: str) -> bool:

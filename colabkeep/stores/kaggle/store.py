@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
+from colabkeep.stores._shown import shown
 from colabkeep.stores.base import Entry, Lock, Receipt, Source, StoreProperties
 from colabkeep.stores.doors import Doors
 from colabkeep.stores.kaggle.contents import Contents
@@ -158,7 +159,7 @@ def open_url(url: str, doors: Doors = Doors()) -> KaggleStore:  # noqa: B008
     parts = _URL.fullmatch(url)
     if parts is None:
         raise UsageError(
-            problem=f"{url!r} does not name a Kaggle dataset.",
+            problem=f"{shown(url)} does not name a Kaggle dataset.",
             remedy="Write kaggle://your-user-name/a-name, the name with 6 to 50 small letters, digits and hyphens. The "
             "dataset is made, private, when the first checkpoint is published.",
         )

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores._posix import OS_FILES, Files, explained
+from colabkeep.stores._shown import shown
 from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
 from colabkeep.stores.doors import Doors
 from colabkeep.stores.mounted.drafts import Draft
@@ -269,7 +270,7 @@ def open_url(url: str, doors: Doors = Doors()) -> MountedStore:  # noqa: B008
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or parts.fragment or parts.query not in {"", "truncate=no"}:
         raise UsageError(
-            problem=f"{url!r} does not name a folder on a mounted Google Drive.",
+            problem=f"{shown(url)} does not name a folder on a mounted Google Drive.",
             remedy="Write mounted:// followed by the absolute path: mounted:///content/drive/MyDrive/colabkeep.",
         )
     again = doors.remount if is_in_drive(Path(path)) else None

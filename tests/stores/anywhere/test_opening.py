@@ -57,6 +57,9 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(url):
     [
         ("s3://", "s3://bucket/folder"),
         ("gs:///", "gs://bucket/folder"),
+        ("s3:///b", "s3://bucket/folder"),
+        ("s3a:////b/x", "s3a://bucket/folder"),
+        ("s3://AKIA:a/s3cr3t@bucket/x", "s3://bucket/folder"),
         ("s3://bucket/x?key=s3cr3t", "environment"),
         ("fsspec+simplecache://x::s3://bucket/x", "chain"),
         ("nobody-has-this://x", "s3://"),

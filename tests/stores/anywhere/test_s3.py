@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 
 import pytest
 
 from colabkeep.stores.anywhere import hands
-from colabkeep.stores.base import BytesSource
+from colabkeep.stores.anywhere import store as store_module
+from colabkeep.stores.base import BytesSource, Receipt
 from colabkeep.testing.stores import ChunkedSource
 from colabkeep.vocabulary.errors import NameTaken, StoreError, StoreFull, StoreUnavailable
 from tests.fakes.s3 import Wrong
@@ -30,6 +34,19 @@ def _small_blocks(monkeypatch):
 def store(place, opened, library, tmp_path):
     """An empty store, by each of the libraries."""
     return opened(place(tmp_path))
+
+
+@pytest.fixture
+def clock():
+    """Stands still."""
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self):
+            return self.now
+
+    return Clock()
 
 
 def key(store, name):
@@ -333,3 +350,122 @@ def test_memory_stays_flat(place, s3, library, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """A busy machine is no reason not to be answered."""
+    monkeypatch.setattr(store_module, "_MOMENT", 60.0)
+
+
+def asked(receipt, **changes):
+    """What a session asks with about an object that another one put."""
+    return replace(receipt, rung="sent", id=None, **changes)
+
+
+@pytest.mark.parametrize("chunks", [[b""], [b"small"], [b"m" * 3 * MIB], LARGE], ids=["empty", "small", "one", "parts"])
+def test_what_another_session_put_is_confirmed(place, opened, library, unhurried, door, tmp_path, chunks):
+    """By one question, which brings no bytes: the service states the digest that belongs to the checkpoint's."""
+    receipt = opened(place(tmp_path)).put(NAME, ChunkedSource(*chunks))
+    store = opened(place(tmp_path))
+    door.log.clear()
+    for _ in range(3):
+        assert store.confirm(asked(receipt)).rung == "confirmed"
+    assert [line.split()[0] for line in door.log] == ["HEAD"]
+
+
+def test_what_is_not_the_same_is_not_confirmed(place, opened, library, unhurried, s3, tmp_path):
+    """Other bytes of the same size, another size, a damaged object that kept its notes, or none at all."""
+    written = opened(place(tmp_path))
+    receipt = written.put(NAME, BytesSource(b"right"))
+    store = opened(place(tmp_path))
+    assert store.confirm(asked(receipt, sha256="0" * 64)).rung == "sent"
+    assert store.confirm(asked(receipt, size=6)).rung == "sent"
+    assert store.confirm(asked(receipt, name="run/none")).rung == "sent"
+    assert store.confirm(asked(receipt, sha256="")).rung == "sent"
+    beside = s3.head_object(Bucket=BUCKET, Key=key(store, NAME))["Metadata"]
+    s3.put_object(Bucket=BUCKET, Key=key(store, NAME), Body=b"wrong", Metadata=beside)
+    assert opened(place(tmp_path)).confirm(asked(receipt)).rung == "sent"
+    written.delete(NAME)
+    assert written.confirm(asked(receipt)).rung == "sent"
+
+
+def test_what_somebody_copied_there_is_read_when_it_is_small(place, opened, library, unhurried, s3, door, tmp_path):
+    """Without notes: a manifest is read once, and of a large object nothing is claimed."""
+    store = opened(place(tmp_path))
+    for name, data in {"run/small": b"x" * 1000, "run/large": b"x" * 2 * MIB}.items():
+        s3.put_object(Bucket=BUCKET, Key=key(store, name), Body=data)
+        receipt = Receipt(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), rung="sent")
+        rungs = {store.confirm(receipt).rung for _ in range(3)}
+        assert rungs == {"confirmed" if name == "run/small" else "sent"}
+    assert (len(door.requests("^GET .*small")), len(door.requests("large"))) == (1, 2)
+
+
+def test_a_service_that_does_not_answer_is_asked_again_later(place, opened, library, unhurried, door, tmp_path):
+    """A question about durability is one attempt, and raises nothing."""
+    receipt = opened(place(tmp_path)).put(NAME, BytesSource(b"x"))
+    store = opened(place(tmp_path))
+    door.wrong = [Wrong("HEAD", "large", status=403, code="AccessDenied", count=10**6)]
+    assert [store.confirm(asked(receipt)).rung for _ in range(2)] == ["sent", "sent"]
+    door.wrong = []
+    assert store.confirm(asked(receipt)).rung == "confirmed"
+
+
+def test_a_service_that_is_silent_holds_nobody_up(place, opened, library, door, tmp_path, monkeypatch):
+    """It is asked again later; whoever asks does other things meanwhile."""
+    monkeypatch.setattr(store_module, "_MOMENT", 0.2)
+    receipt = opened(place(tmp_path)).put(NAME, BytesSource(b"x"))
+    store, speaks = opened(place(tmp_path)), threading.Event()
+    door.wrong = [Wrong("HEAD", "large", "else", call=lambda: speaks.wait(60.0))]
+    try:
+        assert store.confirm(asked(receipt)).rung == "sent"
+    finally:
+        speaks.set()
+    monkeypatch.setattr(store_module, "_MOMENT", 60.0)
+    assert store.confirm(asked(receipt)).rung == "confirmed"
+
+
+def test_what_another_session_deleted_is_not_confirmed_any_more(place, opened, clock, s3, tmp_path):
+    """As soon as a listing does not show it."""
+    store = opened(place(tmp_path))
+    store._listings._monotonic = clock
+    receipt = store.put(NAME, BytesSource(b"x"))
+    s3.delete_object(Bucket=BUCKET, Key=key(store, NAME))
+    clock.now += 6.0
+    assert list(store.list("run")) == []
+    assert store.confirm(asked(receipt)).rung == "sent"
+
+
+def test_all_of_a_run_is_listed_at_once_and_not_again_for_some_seconds(place, opened, clock, s3, door, tmp_path):
+    """What this process does is seen at once, what another one does, some seconds later."""
+    store = opened(place(tmp_path))
+    store._listings._monotonic = clock
+    store.put("run/blobs/a", BytesSource(b"a"))
+    door.log.clear()
+
+    def listed():
+        return sorted(entry.name for prefix in ("run/blobs", "run/checkpoints") for entry in store.list(prefix))
+
+    assert listed() == ["run/blobs/a"]
+    store.put("run/blobs/b", BytesSource(b"b"))
+    s3.put_object(Bucket=BUCKET, Key=key(store, "run/blobs/c"), Body=b"c")
+    store.delete("run/blobs/a")
+    assert listed() == ["run/blobs/b"]
+    assert len(door.requests("list-type=2")) == 1
+    clock.now += 6.0
+    assert listed() == ["run/blobs/b", "run/blobs/c"]
+    assert len(door.requests("list-type=2")) == 2
+
+
+def test_an_upload_whose_answer_got_lost_is_listed(place, opened, door, tmp_path):
+    """A put that failed may have been done: nothing that was remembered hides it."""
+    store = opened(place(tmp_path))
+    assert list(store.list("run")) == []
+    door.wrong = [
+        Wrong("PUT", "json", "lost", 500, "InternalError"),
+        Wrong("PUT", "json", code="SlowDown", count=10**6),
+    ]
+    with pytest.raises(StoreUnavailable):
+        store.put("run/a.json", BytesSource(b"x"))
+    door.wrong = []
+    assert [entry.name for entry in store.list("run")] == ["run/a.json"]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -299,7 +300,7 @@ def test_a_hub_that_falls_silent_is_given_up(hub, opened, ways):
         opened(deadline=0.2).put("run/a.json", BytesSource(b"x"))
     hub.closing = True  # those who wait are answered at last, and go
     for thread in threading.enumerate():
-        if thread.name == "colabkeep-hub":
+        if thread.name == "colabkeep-request":
             thread.join(PATIENCE)
 
 
@@ -482,3 +483,63 @@ def test_memory_stays_flat(hub):
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64
     assert hub.repos[REPO].large[hashlib.sha256(bytes(96 * 2**20)).hexdigest()]
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """A busy machine is no reason not to be answered."""
+    monkeypatch.setattr(door, "_MOMENT", 60.0)
+
+
+def asked(receipt):
+    """What a session asks with about an object that another one put."""
+    return replace(receipt, rung="sent", id=None)
+
+
+def test_what_another_session_put_is_confirmed(hub, opened, ways, unhurried):
+    """The Hub states the digest of a large file in its listing; a small one is read once, and never again."""
+    first = opened()
+    receipts = [first.put(BLOB, BytesSource(b"blob")), first.put(MANIFEST, BytesSource(b"{}"))]
+    for listed in (False, True):
+        store = opened()
+        if listed:
+            assert names(store) == sorted([BLOB, MANIFEST])
+        hub.log.clear()
+        for _ in range(3):
+            assert {store.confirm(asked(receipt)).rung for receipt in receipts} == {"confirmed"}
+        assert (len(hub.requests("paths-info")), len(hub.requests("^GET .*resolve"))) == (0 if listed else 2, 1)
+
+
+def test_what_is_not_the_same_is_not_confirmed(hub, opened, unhurried):
+    """Other bytes, another size, what was deleted, what only waits, and what the Hub cannot be asked about."""
+    first = opened()
+    receipts = [asked(first.put(name, BytesSource(b"{}"))) for name in (BLOB, MANIFEST)]
+    store = opened()
+    for receipt in receipts:
+        assert store.confirm(replace(receipt, sha256="0" * 64)).rung == "sent"
+        assert store.confirm(replace(receipt, size=3)).rung == "sent"
+        assert store.confirm(replace(receipt, sha256="")).rung == "sent"
+        assert store.confirm(replace(receipt, name=f"{receipt.name}x")).rung == "sent"
+        first.delete(receipt.name)
+        assert first.confirm(receipt).rung == "sent"
+    waiting = opened("hf://ada/other").put(BLOB, BytesSource(b"blob"))
+    assert store.confirm(asked(waiting)).rung == "sent"
+    hub.faults = [Fault("POST", "paths-info", "status", 503)]
+    late = opened()
+    assert [late.confirm(receipts[0]).rung for _ in range(2)] == ["sent", "confirmed"]
+
+
+def test_what_another_session_deleted_is_not_confirmed_any_more(hub, opened):
+    """As soon as a listing does not show it, which is some seconds later at most."""
+    store, other = opened(), opened()
+    clock = [0.0]
+    store._listings._monotonic = lambda: clock[0]
+    receipt = store.put(MANIFEST, BytesSource(b"{}"))
+    assert names(store) == [MANIFEST]
+    other.delete(MANIFEST)
+    assert other.flush(30.0)
+    hub.log.clear()
+    assert (names(store), hub.requests("/tree/")) == ([MANIFEST], [])
+    clock[0] = 6.0
+    assert names(store) == []
+    assert store.confirm(asked(receipt)).rung == "sent"

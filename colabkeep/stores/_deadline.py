@@ -1,4 +1,4 @@
-"""An end to waiting for a library that waits for ever: huggingface_hub's client has no timeout of its own."""
+"""An end to waiting for a library that waits for ever, or longer than there is time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def within(
             done.set()
 
     started = monotonic()
-    threading.Thread(target=run, name="colabkeep-hub", daemon=True).start()
+    threading.Thread(target=run, name="colabkeep-request", daemon=True).start()
     while not done.wait(min(_POLL_SECONDS, seconds)):
         if monotonic() - max(started, moved()) > seconds:
             raise TimeoutError(f"no answer for {seconds:g} seconds")
