@@ -34,6 +34,7 @@ class Checkpointer:
         self._clock = clock
         self.events = events
         self._writer = Writer(self._chore)
+        committer.moved = self._writer.moved
         self._failure: BaseException | None = None
         self._failures = 0
         self._retry_at: float | None = None
@@ -88,7 +89,7 @@ class Checkpointer:
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no save is in flight. True when so."""
+        """Wait until no save is in flight, as long as it gets on. True when so."""
         return self._writer.wait(timeout)
 
     def raise_past_failure(self, *, patient: bool = False) -> None:
@@ -116,7 +117,8 @@ class Checkpointer:
         seconds, write the rest of the journal. True when every checkpoint is where it should be.
 
         `waiting` is called now and then meanwhile: there may be events."""
-        self._writer.close()
+        if not self._writer.close():  # it hangs, and still has the committer
+            return False
         there = self._committer.catch_up(patience, waiting)
         # On this thread, now that the writer's has ended: one at a time uses the committer.
         self._guarded(self._committer.finish)

@@ -72,6 +72,7 @@ class Committer:
         self.ledger = Ledger(self._repository.store, self._repository.run, clock)
         self._pruner = Pruner(self._repository, self.ledger, self._governor)
         self.newest: str | None = identity.parent
+        self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
         self._degraded: str | None = None
         self._leaving = False
         self._saved = False  # has this session committed anything? Before that, nothing is its to delete
@@ -193,6 +194,7 @@ class Committer:
         present = self._repository.blobs.present()
         blobs, written = [], 0
         for pack in encoded.packs:
+            pack.moved = self.moved
             blob, size = self._repository.blobs.put(pack, self._lease.session, present)
             blobs.append(blob)
             written += size

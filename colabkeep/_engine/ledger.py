@@ -93,7 +93,8 @@ class Ledger:
         self._publish()
 
     def ask(self) -> list[Event]:
-        """Ask the store about all that is not at its top rung; what has changed.
+        """Ask the store about all that is not at its top rung; what has changed. One with two sides is asked about
+        the rest too, which it answers from memory: what somebody else has removed behind is on this machine only.
 
         Raises:
             StoreError: it could not say; what it did say is kept.
@@ -101,7 +102,7 @@ class Ledger:
         self._look(self._store.properties)
         try:
             for name, receipt in self._objects.items():
-                if receipt.rung != self._top:
+                if receipt.rung != self._top or self._behind is not None:
                     self._objects[name] = self._store.confirm(receipt)
         finally:
             events = self._moved()

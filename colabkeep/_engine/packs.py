@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -55,9 +55,15 @@ class Pack:
         self._pieces = [memoryview(len(text).to_bytes(8, "little") + text)]
         self._pieces += [tensor.data for tensor in tensors.values()]
         self.size = 8 + len(text) + offset
+        self.moved: Callable[[], None] = lambda: None  # called with each chunk
 
     def chunks(self) -> Iterator[memoryview]:
         """The bytes, in few and large chunks: large tensors in slices, small ones gathered."""
+        for chunk in self._chunks():
+            self.moved()
+            yield chunk
+
+    def _chunks(self) -> Iterator[memoryview]:
         small, size = list[memoryview](), 0
         for piece in self._pieces:
             large = piece.nbytes >= _SMALL

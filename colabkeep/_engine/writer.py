@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
+import time
 from collections.abc import Callable
 
 __all__ = ["Writer"]
 
+_STALL = 300.0  # seconds; a disk that lives moves a piece, or ends a sync of some gigabytes at 50 MB/s, in less
 _NICE = 5  # steps of lower priority for the thread: training goes first where cores are few
 
 
 class Writer:
     """Runs submitted jobs, one in flight. `chore` is called every `pause` seconds while idle, as long
-    as it returns True. Jobs and chores report their own failures; they must not raise."""
+    as it returns True. Jobs and chores report their own failures; they must not raise.
 
-    def __init__(self, chore: Callable[[], bool], pause: float = 1.0) -> None:
+    Nobody waits for a job in which nothing has moved for `stall` seconds: a disk that hangs would hold the training
+    for ever. One that gets on is waited for, however long that takes.
+    """
+
+    def __init__(self, chore: Callable[[], bool], pause: float = 1.0, stall: float = _STALL) -> None:
         self._chore = chore
         self._pause = pause
+        self._stall = stall
+        self._moved_at = time.monotonic()
         self._job: Callable[[], None] | None = None
         self._changed = threading.Condition()  # guards _job, _closing and _thread
         self._closing = False
@@ -42,20 +51,34 @@ class Writer:
                 raise RuntimeError("the writer is busy or closed")
             self._start()  # raises where no more threads are to be had: then nothing was submitted
             self._job = job
+            self.moved()
             self._changed.notify_all()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no job is in flight, at most `timeout` seconds. True when so."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._job is None, timeout)
+    def moved(self) -> None:
+        """The job in flight gets on: to be called by it, now and then."""
+        self._moved_at = time.monotonic()
 
-    def close(self) -> None:
-        """Finish the job in flight and end the thread. Calling twice is harmless."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no job is in flight, at most `timeout` seconds, and as long as it moves. True when so."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while self._job is not None:
+                left = min(end, self._moved_at + self._stall) - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return True
+
+    def close(self) -> bool:
+        """Finish the job in flight and end the thread. Calling twice is harmless. False when it hangs."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        if self._thread is None:
+            return True
+        if self.wait():
+            self._thread.join(self._stall)
+        return not self._thread.is_alive()
 
     def _start(self) -> None:
         if self._thread is None:

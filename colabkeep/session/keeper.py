@@ -21,6 +21,7 @@ _LONGEST = 1800.0  # seconds; a save that takes longer than this is not foreseen
 _BEHIND = (
     "the newest checkpoint is on this machine's disk only. Run the cell again while the machine lives, and it is sent."
 )
+_HANGS = "The disk of this machine hangs: for minutes not a byte of the last save was taken"
 _LAST_TRIES = (0.0, 0.2, 0.8)  # seconds before each attempt at the last save of a session: nobody comes after it
 
 
@@ -97,7 +98,7 @@ class Keeper:
 
     def wait_if_best(self) -> None:
         """Let a save in flight finish if the weights we are at are to be kept as among the best:
-        a save of a later step, with other weights, would not do."""
+        a save of a later step, with other weights, would not do. One that hangs is not waited for."""
         best = self._spec.best
         if best is None or best.monitor not in self.metrics or not self._saver.busy:
             return
@@ -111,7 +112,8 @@ class Keeper:
         Raises:
             SaveFailed, RunTakenOver, NotStorable: as `save`.
         """
-        self._saver.wait()
+        if not self._saver.wait():
+            return _HANGS
         if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable)):
             return None
         if error is not None and not isinstance(error, StopTraining):
@@ -122,7 +124,8 @@ class Keeper:
         for pause in _LAST_TRIES:
             self._spec.clock.sleep(pause)
             self.save(leaving_reason(error, finished=finished))
-            self._saver.wait()
+            if not self._saver.wait():
+                return _HANGS
             if self._is_saved():
                 return None
         return "The last step could not be saved, and there is no later one to save it with"

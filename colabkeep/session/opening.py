@@ -29,6 +29,7 @@ from colabkeep.vocabulary.errors import (
     Incompatible,
     RunBusy,
     StoreBusy,
+    StoreUnavailable,
     UsageError,
 )
 from colabkeep.vocabulary.events import (
@@ -133,7 +134,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         events.append(spec.machine)
     lock = take_lock(spec.store, spec.name, about)
     try:
-        spec.store.sweep(spec.name)
+        _sweep(spec)
         try:
             repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
         except CheckpointDamaged as error:
@@ -170,6 +171,13 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         resumed_from=manifest,
         trees=own,
     )
+
+
+def _sweep(spec: RunSpec) -> None:
+    try:
+        spec.store.sweep(spec.name)
+    except StoreUnavailable as error:
+        raise StoreUnavailable(problem=f"Training has not begun: {error.problem}", remedy=error.remedy) from error
 
 
 def _identity(spec: RunSpec, manifest: Manifest | None) -> Identity:

@@ -22,14 +22,19 @@ class Carrier:
     for its promise is to one writer."""
 
     def __init__(self, front: Store, behind: Store, *, turn: threading.Lock, monotonic: Callable[[], float]) -> None:
+        self.may_delete: Callable[[str, bool], bool] | None = None  # as `Known.may_delete`; None: always
+        self.silence: str | None = None  # why the last questions were not answered
+        self._doubtful = False  # has anything failed since the run was last seen to be ours?
         self._front = front
         self._behind = behind
         self._turn = turn
         self._monotonic = monotonic
         self._guard = threading.Lock()  # of what follows
         self._arrived: dict[str, Receipt] = {}
+        self._arrivals: dict[str, float] = {}  # when
         self._asked: dict[str, Receipt] = {}  # to be confirmed between two objects
         self._stuck: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
         self._meter = Meter()
 
     @property
@@ -48,17 +53,38 @@ class Carrier:
         with self._guard:
             return self._arrived.get(name)
 
-    def learn(self, receipt: Receipt) -> None:
-        """The store behind said this of an object."""
+    def arrivals(self) -> dict[str, float]:
+        """When each object was brought behind, in seconds of `monotonic`."""
         with self._guard:
-            self._arrived[receipt.name] = receipt
+            return dict(self._arrivals)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """What the store behind will not delete, and why. It is not asked again."""
+        with self._guard:
+            return dict(self._refused)
+
+    def refuse(self, name: str, why: str) -> None:
+        """It will not be deleted behind."""
+        with self._guard:
+            self._refused[name] = why
 
     def forget(self, name: str) -> None:
         """It is to be deleted."""
         with self._guard:
-            self._arrived.pop(name, None)
-            self._asked.pop(name, None)
+            self._forget(name)
             self._stuck.pop(name, None)
+
+    def lose(self, name: str) -> Receipt | None:
+        """It is not behind any more, though nobody here deleted it. Returns what was known of it."""
+        with self._guard:
+            return self._forget(name)
+
+    @property
+    def is_asked(self) -> bool:
+        """Is there a question that has no answer yet?"""
+        with self._guard:
+            return bool(self._asked)
 
     def ask(self, receipt: Receipt) -> None:
         """Ask the store behind about it, between two objects: a long queue must not hide what has been confirmed."""
@@ -69,28 +95,49 @@ class Carrier:
     def answer(self) -> None:
         """Ask what was to be asked."""
         with self._guard:
-            asked, self._asked = list(self._asked.values()), {}
-        for receipt in asked:
-            try:
+            asked = list(self._asked.values())
+        try:
+            for receipt in asked:
                 with self._turn:
                     answer = self._behind.confirm(receipt)
-            except StoreError:
-                return  # whoever wants to know asks again
+                with self._guard:
+                    if receipt.name in self._asked and receipt.name in self._arrived:  # else it is gone meanwhile
+                        self._arrived[receipt.name] = answer
+        except StoreError as error:
+            self.silence = error.problem  # whoever wants to know asks again
+        else:
+            self.silence = None if asked else self.silence
+        finally:
             with self._guard:
-                if receipt.name in self._arrived:  # else it was deleted meanwhile
-                    self._arrived[receipt.name] = answer
+                for receipt in asked:
+                    self._asked.pop(receipt.name, None)
 
     def do(self, task: Task, unwanted: Callable[[], bool]) -> Exception | None:
         """Do the task, unless it becomes `unwanted` on the way. Returns why it has to be tried again, if it does."""
         try:
-            with self._turn:
-                if task.kind == "copy":
+            if task.kind == "delete":
+                self._delete(task.name)
+            else:
+                with self._turn:
                     self._copy(task, unwanted)
-                else:
-                    self._behind.delete(task.name)
         except Exception as error:  # noqa: BLE001  # shown, and tried again: a thread has no caller
+            self._doubtful = True
             return error
+        self.silence = None
         return None
+
+    def _delete(self, name: str) -> None:
+        """Unless a newer session has the run, which may need it: this machine may have been away for hours."""
+        allowed = self.may_delete is None or self.may_delete(name, self._doubtful)
+        self._doubtful = False
+        if allowed:
+            with self._turn:
+                self._behind.delete(name)
+
+    def _forget(self, name: str) -> Receipt | None:
+        self._arrivals.pop(name, None)
+        self._asked.pop(name, None)
+        return self._arrived.pop(name, None)
 
     def blobs_of(self, name: str) -> frozenset[str] | None:
         """What the manifest of that name in front names; None if that cannot be read."""
@@ -117,6 +164,8 @@ class Carrier:
             with self._guard:
                 if not task.cancelled:
                     self._arrived[task.name] = receipt
+                    self._arrivals[task.name] = self._monotonic()
+                    self._refused.pop(task.name, None)  # its name is in use again
 
     def _incomplete(self, manifest: Task) -> bool:
         """Can one of its blobs never be copied? Then the manifest stays away too: behind are whole checkpoints."""

@@ -6,9 +6,10 @@ What comes next is decided in `_queue`, how it is done stands in `_carrier`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from colabkeep.stores._carrier import Carrier
 from colabkeep.stores._queue import Kind, Queue, Task
@@ -17,7 +18,8 @@ from colabkeep.vocabulary.errors import ColabKeepError, StoreError, StoreFull
 
 __all__ = ["Copier", "Pauses"]
 
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 3.0
+_MOMENT = 0.5  # seconds; a question may be waited for so long, by who must not wait for more than one
 _GIVEN_UP = 3  # failures in a row, after which a checkpoint that was begun is no longer preferred to a newer one
 
 Pauses: TypeAlias = tuple[float, float]
@@ -40,7 +42,19 @@ class Copier:
         self._queue = Queue(carrier.blobs_of)
         self._trouble: Exception | None = None
         self._hurry = False
+        self._silent = False  # was the last question not answered in a moment?
         self._closed = False
+
+    @property
+    def running(self) -> bool:
+        """Has anything been put or deleted? From then on nobody else waits for the store behind."""
+        return self._thread is not None
+
+    @property
+    def away(self) -> bool:
+        """Did the last attempt fail in a way that may pass?"""
+        error = self._trouble
+        return isinstance(error, StoreError) and error.retryable and not self.full
 
     @property
     def trouble(self) -> str | None:
@@ -80,8 +94,23 @@ class Copier:
 
     def delete(self, name: str) -> None:
         """Delete the object behind; a copy of it that is waiting or under way is given up."""
-        self._add(Task("delete", Receipt(name=name, size=0, sha256="", rung="unknown")))
+        if name not in self._carrier.refused:
+            self._add(Task("delete", Receipt(name=name, size=0, sha256="", rung="unknown")))
         self._carrier.forget(name)  # last: a copy that was just finished does not count any more either
+
+    def found(self, names: Iterable[str], gone: Iterable[str]) -> None:
+        """These are behind, and what is `gone` is not any more."""
+        with self._state:
+            self._queue.found(names, gone)
+
+    def ask(self, receipt: Receipt) -> None:
+        """Have the store behind asked about an object, and wait a moment for the answer; not after a question that
+        was kept waiting, by that store or by what is on the wire."""
+        with self._state:
+            self._carrier.ask(receipt)
+            self._state.notify_all()
+            if not self._silent:
+                self._silent = not self._state.wait_for(lambda: self._closed or not self._carrier.is_asked, _MOMENT)
 
     def pending(self) -> dict[str, Kind]:
         """What is still to be done: for each name the last task."""
@@ -108,7 +137,8 @@ class Copier:
             thread.join(_STOP_SECONDS)
 
     def _pending(self) -> dict[str, Kind]:
-        return {task.name: task.kind for task in self._queue if not task.cancelled}
+        refused: dict[str, Kind] = dict.fromkeys(self._carrier.refused, "delete")
+        return refused | {task.name: task.kind for task in self._queue if not task.cancelled}
 
     def _add(self, task: Task) -> None:
         with self._state:
@@ -127,6 +157,10 @@ class Copier:
         failures = 0
         while (task := self._next()) is not None:
             error = self._carrier.do(task, partial(self._unwanted, task))
+            if error is not None and _is_final(error) and task.kind == "delete":
+                # It takes room there, and that is all: no copy waits for it, and nobody asks for it again.
+                self._carrier.refuse(task.name, error.problem)
+                error = None
             with self._state:
                 if error is None or self._unwanted(task):
                     failures = 0
@@ -137,13 +171,13 @@ class Copier:
                 else:
                     failures += 1
                     self._trouble = error
-                    if isinstance(error, StoreFull) or (isinstance(error, StoreError) and not error.retryable):
+                    if isinstance(error, StoreFull) or _is_final(error):
                         self._queue.refuse(task)
                     elif failures >= _GIVEN_UP:
                         self._queue.choose_again()
                 self._state.notify_all()
                 settled = task.is_manifest or self.full or not self._queue
-            self._carrier.answer()
+            self._answer()
             if settled:  # not after each object: it may be a request
                 self._looked()
             if failures:
@@ -151,14 +185,23 @@ class Copier:
 
     def _next(self) -> Task | None:
         """The next task, None when there will be none. A task stays in the queue until it is done."""
+        while True:
+            with self._state:
+                while self._closed or not self._carrier.is_asked:
+                    if self._closed:
+                        return None
+                    task = self._queue.next()
+                    if task is not None:
+                        return task
+                    self._state.notify_all()
+                    self._state.wait()
+            self._answer()
+
+    def _answer(self) -> None:
+        self._carrier.answer()
         with self._state:
-            while not self._closed:
-                task = self._queue.next()
-                if task is not None:
-                    return task
-                self._state.notify_all()
-                self._state.wait()
-            return None
+            self._silent = False
+            self._state.notify_all()
 
     def _unwanted(self, task: Task) -> bool:
         return task.cancelled or self._closed
@@ -167,10 +210,21 @@ class Copier:
         """Wait for the next attempt: longer each time, and not at all once there is something else to delete."""
         first, longest = self._pauses
         seconds = min(longest, first * 2 ** min(failures - 1, 30))
-        deletions = self._deletions()
-        with self._state:
-            self._state.wait_for(lambda: self._hurry or self._closed or self._deletions() > deletions, seconds)
-            self._hurry = False
+        deletions, end = self._deletions(), time.monotonic() + seconds
+        while True:
+            with self._state:
+                self._state.wait_for(
+                    lambda: self._hurry or self._closed or self._deletions() > deletions or self._carrier.is_asked,
+                    end - time.monotonic(),
+                )
+                if self._closed or not self._carrier.is_asked:
+                    self._hurry = False
+                    return
+            self._answer()
 
     def _deletions(self) -> int:
         return sum(task.kind == "delete" for task in self._queue)
+
+
+def _is_final(error: Exception) -> TypeGuard[StoreError]:
+    return isinstance(error, StoreError) and not error.retryable

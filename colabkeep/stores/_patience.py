@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from colabkeep.vocabulary.errors import StoreUnavailable
 
-__all__ = ["Patience", "Throttled"]
+__all__ = ["Patience", "Throttled", "within"]
 
 _T = TypeVar("_T")
 
@@ -56,3 +57,28 @@ class Patience:
         named = error.seconds if isinstance(error, Throttled) else 0.0
         grown = wait_exponential(multiplier=self.first, max=self.longest)(state)
         return min(max(named, grown), self.longest)
+
+
+def within(seconds: float, call: Callable[[], _T]) -> _T:
+    """What `call` returns or raises, if that comes in time; it goes on, unheard, on a thread of its own if not.
+
+    Raises:
+        TimeoutError: it did not come.
+    """
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001  # raised by who waits
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="colabkeep-asking", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    for error in errors:
+        raise error
+    for result in results:
+        return result
+    raise TimeoutError

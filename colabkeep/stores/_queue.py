@@ -1,6 +1,7 @@
 """What is still to be done in the store behind, and what of it comes next. No threads, no stores: decisions only.
 
-* Deletions first: they make room, and whoever asked for one has seen that nothing behind needs the object.
+* Deletions first: they make room, and whoever asked for one has seen that nothing behind needs the object. But as long
+  as a checkpoint waits to arrive, none that is behind goes, nor any of its blobs, unless another stays there.
 * Then leases: a session's number must be there before anything it writes.
 * Then the checkpoint that was begun, blobs before the manifest; and when that is complete, the *newest* one that
   waits. So a link that is slower than the saves still brings whole checkpoints over, each as new as it can be, and
@@ -11,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -23,6 +24,7 @@ __all__ = ["MANIFEST", "Kind", "Queue", "Task", "blobs_of"]
 
 MANIFEST = re.compile(r"([^/]+)/checkpoints/([^/]+)")
 _LEASE = re.compile(r"[^/]+/lease/[^/]+")
+_BLOB = re.compile(r"[^/]+/blobs/[^/]+")
 
 Kind: TypeAlias = Literal["copy", "delete"]
 
@@ -56,6 +58,7 @@ class Queue:
         self._begun: Task | None = None  # the manifest of the checkpoint on its way
         self._first: frozenset[str] | None = None  # what has to be there before it; None: all that was asked before
         self._now: Task | None = None  # what is being done
+        self._behind: set[str] = set()  # manifests that are there
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self._tasks)
@@ -73,11 +76,16 @@ class Queue:
         """Bytes still to be copied."""
         return sum(task.receipt.size for task in self._tasks if task.kind == "copy" and not task.cancelled)
 
+    def found(self, names: Iterable[str], gone: Iterable[str] = ()) -> None:
+        """These are behind, and what is `gone` is not any more."""
+        self._behind = (self._behind | {name for name in names if MANIFEST.fullmatch(name)}).difference(gone)
+
     def add(self, task: Task) -> None:
-        """Something more to be done. A deletion cancels the copies of its object that have not arrived."""
-        if task.kind == "delete":
+        """Something more to be done. A deletion cancels the copies of its object that have not arrived; a blob that is
+        wanted again, whose name says what it holds, is not deleted."""
+        if task.kind == "delete" or _BLOB.fullmatch(task.name):
             for other in self._tasks:
-                other.cancelled |= other.name == task.name
+                other.cancelled |= other.name == task.name and (task.kind == "delete" or other is not self._now)
             if self._begun is not None and self._begun.cancelled:
                 self._begun = None
         self._tasks.append(task)
@@ -90,6 +98,10 @@ class Queue:
         """It is done, or not wanted any more."""
         self._tasks.remove(task)
         self._now = None
+        if task.is_manifest and not task.cancelled:
+            self._behind.add(task.name)
+        elif task.kind == "delete":
+            self._behind.discard(task.name)
         if task is self._begun:
             self._begun = None
 
@@ -112,17 +124,29 @@ class Queue:
 
     def _choose(self) -> Task | None:
         for task in self._tasks:
-            if task.kind == "delete":
+            if task.kind == "delete" and not self._is_held(task):
                 return task
         leases = [task for task in self._tasks if _LEASE.fullmatch(task.name)]
         if leases:
             return leases[0]
         if self._begun is None:
             self._begin()
-        least = min(self._tasks, key=lambda task: task.refused, default=None)
+        copies = (task for task in self._tasks if task.kind == "copy")
+        least = min(copies, key=lambda task: task.refused, default=None)
         if self._begun is not None and (least is None or self._begun.refused <= least.refused):
             return self._of(self._begun)
         return least  # what was refused for good does not keep back what was not
+
+    def _is_held(self, deletion: Task) -> bool:
+        """Must it wait for a checkpoint to arrive, because it may be the only one behind that it would destroy?"""
+        run, name = deletion.name.partition("/")[0], deletion.name
+        if not (MANIFEST.fullmatch(name) or _BLOB.fullmatch(name)):
+            return False
+        waiting = {task.name for task in self._tasks if task.is_manifest and task.name.startswith(f"{run}/")}
+        if not waiting or name in waiting:
+            return False
+        doomed = {task.name for task in self._tasks if task.kind == "delete"}
+        return not any(other.startswith(f"{run}/") for other in self._behind - doomed)
 
     def _begin(self) -> None:
         waiting = [task for task in self._tasks if task.is_manifest]
@@ -133,7 +157,7 @@ class Queue:
     def _of(self, manifest: Task) -> Task:
         """The first that is missing of the checkpoint: the manifest itself comes last."""
         for task in self._tasks:
-            if task is manifest or (task.is_manifest and self._first is not None):
+            if task is manifest or task.kind == "delete" or (task.is_manifest and self._first is not None):
                 continue
             if task.name in self._first if self._first is not None else self._is_before(task, manifest):
                 return task

@@ -20,9 +20,10 @@ from typing import BinaryIO
 
 from colabkeep.stores._carrier import Carrier
 from colabkeep.stores._copier import Copier, Pauses
+from colabkeep.stores._known import Known
 from colabkeep.stores._queue import MANIFEST
 from colabkeep.stores.base import Behind, Entry, Lock, Receipt, Rung, Source, Store, StoreProperties, check_name
-from colabkeep.vocabulary.errors import CheckpointError, NameTaken, ObjectNotFound, StoreError
+from colabkeep.vocabulary.errors import CheckpointError, NameTaken, ObjectNotFound, StoreError, StoreUnavailable
 from colabkeep.vocabulary.manifest import Manifest
 
 __all__ = ["TieredStore"]
@@ -53,7 +54,8 @@ class TieredStore:
         self._carrier = Carrier(front, behind, turn=self._turn, monotonic=monotonic)
         self._copier = Copier(self._carrier, pauses=pauses, looked=self._look_behind)
         self._properties_behind: StoreProperties | None = None  # as of the last copy
-        self._known = _Known(behind, self._copier, self._carrier)
+        self._known = Known(behind, self._copier, self._carrier, front_sizes=self._front_sizes, monotonic=monotonic)
+        self._carrier.may_delete = self._known.may_delete
         self._doubted: set[str] = set()  # names whose copy in front is not what was put
 
     @property
@@ -97,17 +99,14 @@ class TieredStore:
     @property
     def degraded(self) -> str | None:
         """What is wrong with the store behind and what that means, for a user to read; None when all is well."""
-        trouble = self._copier.trouble or self._known.trouble
+        trouble = self._copier.trouble or self._known.trouble or self._carrier.silence
         if trouble is not None:
             return (
                 f"{self.behind.url} is out of order. New checkpoints are on this machine only ({self.front.url}) and "
                 f"would be lost with it; training goes on, and the copying is tried again and again. {trouble}"
             )
-        stuck = self._carrier.stuck
-        if stuck:
-            name, why = next(iter(stuck.items()))
-            return f"{len(stuck)} object(s) cannot be brought from {self.front.url} to {self.behind.url}: {name} {why}."
-        return self.behind.degraded
+        stays = _unmended(self._carrier, self._known, self.front.url, self.behind.url)
+        return stays or self.behind.degraded
 
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
@@ -117,6 +116,7 @@ class TieredStore:
                 remedy="Names are written once: choose another name, or delete the old object first.",
             )
         receipt = self.front.put(name, source)
+        self._known.put(name)
         self._copier.copy(receipt)
         return receipt
 
@@ -127,11 +127,22 @@ class TieredStore:
         except ObjectNotFound:
             if self._copier.pending().get(name) == "delete":
                 raise
-        return self.behind.get(name)
+        trouble = self._copier.trouble if self._copier.away else self._known.trouble
+        if self._copier.running and trouble is not None:
+            raise StoreUnavailable(  # asked again, it would take minutes to say so, and a save may wait for it
+                problem=f"{name!r} is in {self.behind.url} only, which is out of order: {trouble}",
+                remedy="Nothing needs to be done: it is read when that is back.",
+            )
+        try:
+            return self.behind.get(name)
+        except StoreError as error:
+            if error.retryable:
+                self._known.doubt()
+            raise
 
     def list(self, prefix: str) -> Sequence[Entry]:
-        front = [entry for entry in self.front.list(prefix) if entry.name not in self._doubted]
-        return list({entry.name: entry for entry in (*self._known.list(prefix), *front)}.values())
+        known = {entry.name: entry for entry in self._known.list(prefix)}
+        return list((known | {entry.name: entry for entry in self._in_front(prefix)}).values())
 
     def doubt(self, name: str) -> bool:
         if name in self._doubted:
@@ -152,19 +163,11 @@ class TieredStore:
         arrived = self._carrier.arrived(receipt.name) or self._known.receipt(receipt)
         if arrived is None:
             return replace(self.front.confirm(receipt), rung="local")
-        if self._turn.acquire(blocking=False):
-            try:
-                arrived = self.behind.confirm(arrived)
-                self._carrier.learn(arrived)
-            except StoreError as error:
-                if not error.retryable:
-                    raise
-                self._known.trouble = error.problem
-            finally:
-                self._turn.release()
-        else:  # a copy under way may take minutes: the last answer has to do, and the copier asks in between
-            self._carrier.ask(arrived)
-        return replace(receipt, rung=_seen_from_here(arrived.rung, self._top_behind()))
+        top = self._top_behind()
+        if arrived.rung != top:
+            self._ask(arrived)  # the last answer has to do where the next one takes its time
+            arrived = self._carrier.arrived(receipt.name) or arrived
+        return replace(receipt, rung=_seen_from_here(arrived.rung, top))
 
     def lock(self, name: str, holder: str) -> Lock:
         front = self.front.lock(name, holder)
@@ -178,10 +181,13 @@ class TieredStore:
 
     def sweep(self, prefix: str) -> int:
         count = self.front.sweep(prefix)
+        self._reach(prefix)
         with self._turn:
-            count += self.behind.sweep(prefix)
+            swept = self.behind.sweep(prefix)
+        if swept:
+            self._known.doubt()
         self.adopt(prefix)
-        return count
+        return count + swept
 
     def adopt(self, prefix: str) -> None:
         """Queue for copying what is below the prefix in front and not behind, checkpoints in the order of their age.
@@ -191,12 +197,8 @@ class TieredStore:
         """
         behind = {entry.name: entry.size for entry in self._known.list(prefix)}
         pending = self._copier.pending()
-        missing = [
-            entry
-            for entry in self.front.list(prefix)
-            if entry.name not in pending and behind.get(entry.name) != entry.size
-        ]
-        missing.sort(key=lambda entry: (MANIFEST.fullmatch(entry.name) is not None, self._age(entry.name), entry.name))
+        missing = [e for e in self._in_front(prefix) if e.name not in pending and behind.get(e.name) != e.size]
+        missing.sort(key=lambda e: (MANIFEST.fullmatch(e.name) is not None, _age(self.front, e.name), e.name))
         self._copier.hold([Receipt(name=e.name, size=e.size, sha256="", rung="local") for e in missing])
 
     def flush(self, timeout: float) -> bool:
@@ -207,19 +209,32 @@ class TieredStore:
 
     def close(self) -> None:
         """Stop copying, in the middle of an object if need be; the next session's `sweep` finds what is missing."""
+        self._known.close()
         self._copier.close()
         self.front.close()
         self.behind.close()
 
-    def _age(self, name: str) -> tuple[int, str, int, int]:
-        """Sorts manifests in front from the oldest to the newest; what is none of ours counts as older."""
+    def _reach(self, prefix: str) -> None:
+        """See what is behind, for the first time; this waits for half a minute at most."""
         try:
-            if MANIFEST.fullmatch(name):
-                with self.front.get(name) as reader:
-                    return Manifest.from_bytes(reader.read(), id=name.rpartition("/")[2].removesuffix(".json")).order
-        except (CheckpointError, StoreError):
-            pass  # it is found and told where it matters: when it is copied, and on resume
-        return 0, "", 0, 0
+            self._known.list(prefix)
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            raise _unreachable(self.front, self.behind, prefix, error) from error
+
+    def _ask(self, arrived: Receipt) -> None:
+        if self._copier.running:
+            self._copier.ask(arrived)
+        else:  # nothing is trained here: who asks may wait for the answer
+            self._carrier.ask(arrived)
+            self._carrier.answer()
+
+    def _in_front(self, prefix: str) -> Sequence[Entry]:
+        return [entry for entry in self.front.list(prefix) if entry.name not in self._doubted]
+
+    def _front_sizes(self, prefix: str) -> dict[str, int]:
+        return {entry.name: entry.size for entry in self._in_front(prefix)}
 
     def _look_behind(self) -> None:
         """How much room is there now? Called by the copier, between two objects."""
@@ -228,64 +243,6 @@ class TieredStore:
                 self._properties_behind = self.behind.properties
         except StoreError as error:
             self._known.trouble = error.problem
-
-
-class _Known:
-    """What the store behind has: asked for each time, and remembered for when it does not answer.
-
-    The memory can be relied on, for nobody but the holder of the lock adds or removes anything; what this process
-    adds is in front too.
-    """
-
-    def __init__(self, behind: Store, copier: Copier, carrier: Carrier) -> None:
-        self._behind = behind
-        self._copier = copier
-        self._carrier = carrier
-        self._guard = threading.Lock()
-        self._entries: dict[str, Entry] = {}
-        self._prefixes: set[str] = set()
-        self._deletions = 0
-        self.trouble: str | None = None
-
-    def list(self, prefix: str) -> Sequence[Entry]:
-        """The objects behind, without those that are to be deleted there.
-
-        Raises:
-            StoreError: it cannot be listed, and never could be.
-        """
-        pending, deletions = self._copier.pending(), self._deletions
-        try:
-            found = [entry for entry in self._behind.list(prefix) if pending.get(entry.name) != "delete"]
-        except StoreError as error:
-            if not (error.retryable and any(prefix == known or _below(prefix, known) for known in self._prefixes)):
-                raise
-            self.trouble = error.problem
-            with self._guard:
-                return [entry for entry in self._entries.values() if _below(entry.name, prefix)]
-        self.trouble = None
-        with self._guard:
-            if deletions == self._deletions:  # else the answer may be older than a deletion
-                self._prefixes.add(prefix)
-                others = {name: entry for name, entry in self._entries.items() if not _below(name, prefix)}
-                self._entries = others | {entry.name: entry for entry in found}
-        return found
-
-    def has(self, name: str) -> bool:
-        """Did the last listing show it?"""
-        return name in self._entries
-
-    def receipt(self, receipt: Receipt) -> Receipt | None:
-        """The receipt as of an object behind, if the last listing showed it there and nothing speaks against it."""
-        entry = self._entries.get(receipt.name)
-        if entry is None or entry.size != receipt.size or receipt.name in self._carrier.stuck:
-            return None
-        return None if receipt.name in self._copier.pending() else replace(receipt, rung="sent", id=None)
-
-    def forget(self, name: str) -> None:
-        """It is to be deleted."""
-        with self._guard:
-            self._deletions += 1
-            self._entries.pop(name, None)
 
 
 class _BothLocks:
@@ -316,5 +273,36 @@ def _seen_from_here(rung: Rung, top: Rung) -> Rung:
     return "sent" if rung == top == "local" else rung
 
 
-def _below(name: str, prefix: str) -> bool:
-    return not prefix or name.startswith(f"{prefix}/")
+def _unmended(carrier: Carrier, known: Known, here: str, there: str) -> str | None:
+    """What does not end when the store behind is back; always the same words, so that it is told once."""
+    stuck, refused = carrier.stuck, carrier.refused
+    if stuck:
+        name, why = next(iter(stuck.items()))
+        return f"{len(stuck)} object(s) cannot be brought from {here} to {there}: {name} {why}."
+    for run, session in known.overtaken.items():
+        return f"Session {session} has taken over {run!r}, so nothing of it is deleted in {there} from here any more."
+    for name, why in refused.items():
+        return f"What is not needed any more cannot be deleted in {there}, which fills up: {name}: {why}"
+    return None
+
+
+def _age(store: Store, name: str) -> tuple[int, str, int, int]:
+    """Sorts manifests from the oldest to the newest; what is none of ours counts as older."""
+    try:
+        if MANIFEST.fullmatch(name):
+            with store.get(name) as reader:
+                return Manifest.from_bytes(reader.read(), id=name.rpartition("/")[2].removesuffix(".json")).order
+    except (CheckpointError, StoreError):
+        pass  # it is found and told where it matters: when it is copied, and on resume
+    return 0, "", 0, 0
+
+
+def _unreachable(front: Store, behind: Store, run: str, error: StoreError) -> StoreUnavailable:
+    """To go on all the same might fork the run, so that is for the user to decide."""
+    has_some = any(MANIFEST.fullmatch(entry.name) for entry in front.list(run))
+    own = f' Or go on from what this machine has, without it: storage="{front.url}".' if has_some else ""
+    return StoreUnavailable(
+        problem=f"{behind.url} does not answer, so it is not known how far {run!r} came there, nor whether another "
+        f"machine has gone on with it. {error.problem}",
+        remedy=f"Run this again when it can be reached.{own}",
+    )

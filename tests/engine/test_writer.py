@@ -68,6 +68,34 @@ def test_waiting_has_an_end(gate):
     writer.close()
 
 
+def test_a_job_that_hangs_is_not_waited_for(gate):
+    """A disk that takes nothing any more does not hold the training, nor its end."""
+    writer = Writer(Chore(), stall=0.05)
+    writer.submit(lambda: gate.wait(LONG))
+    assert writer.wait() is False
+    assert writer.close() is False
+    gate.set()
+    writer._thread.join(LONG)
+    assert writer.close() is True
+
+
+def test_a_job_that_gets_on_is_waited_for_however_long_it_takes(gate):
+    """A slow disk is no dead one: the last save of a session is worth the wait."""
+    ran = []
+    writer = Writer(Chore(), stall=2.0)
+
+    def slow():
+        for _ in range(30):
+            gate.wait(0.1)
+            writer.moved()
+        ran.append(1)
+
+    writer.submit(slow)
+    assert writer.wait() is True
+    assert ran == [1]
+    writer.close()
+
+
 def test_closing_finishes_the_job_in_flight(gate):
     """What was handed over is written before the session ends."""
     ran = []

@@ -14,6 +14,7 @@ from colabkeep.stores.base import BytesSource, Receipt, StoreProperties
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
+from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore, on, raising
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreBusy, StoreError, StoreUnavailable
 
@@ -370,12 +371,13 @@ def test_a_store_behind_that_cannot_be_asked_is_not_taken_for_empty(tiered):
 
 def test_a_store_behind_that_goes_away_later_is_remembered(tiered):
     """In the middle of a training its listing is known, also below the prefix; saves go on, and it is told."""
-    mood, behind = Mood(), MemoryStore()
+    mood, behind, clock = Mood(), MemoryStore(), FakeClock()
     put(behind, "run/blobs/a")
     put(behind, "other/a")
-    store = tiered(behind=FaultyStore(behind, at=mood))
+    store = tiered(behind=FaultyStore(behind, at=mood), monotonic=clock.monotonic)
     store.sweep("run")
     mood.error = AWAY
+    clock.advance(60)
     assert [entry.name for entry in store.list("run/blobs")] == ["run/blobs/a"]
     assert AWAY.problem in store.degraded
     with pytest.raises(StoreUnavailable):

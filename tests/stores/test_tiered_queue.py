@@ -101,7 +101,9 @@ def test_deletions_come_before_everything_and_leases_before_the_rest():
     """Room is made first, and a session's number is there before what it wrote."""
     lease = "run/lease/000002-aaaaaaaa.json"
     tasks = [task(blob(1)), task(OLD), task(lease), task("run/journal/a"), task(blob(7), "delete")]
-    assert order(queue_of(*tasks, needs={OLD: {blob(1)}})) == [
+    queue = queue_of(*tasks, needs={OLD: {blob(1)}})
+    queue.found([NEW])
+    assert order(queue) == [
         f"delete {blob(7)}",
         lease,
         blob(1),
@@ -113,6 +115,7 @@ def test_deletions_come_before_everything_and_leases_before_the_rest():
 def test_what_is_deleted_is_not_sent_any_more():
     """Also when it is part of the checkpoint that was begun: then the newest of the others is chosen."""
     queue = queue_of(*map(task, [blob(1), OLD, blob(2), NEW]), needs={OLD: {blob(1)}, NEW: {blob(2)}})
+    queue.found(["run/checkpoints/000000000000-aaaaaaaa.json"])
     assert queue.next().name == blob(2)
     for name in (NEW, blob(2)):
         queue.add(task(name, "delete"))
@@ -132,6 +135,26 @@ def test_what_is_refused_for_good_does_not_hold_up_the_others():
     queue = queue_of(*map(task, [blob(1), OLD, blob(2), NEW]), needs={OLD: {blob(1)}, NEW: {blob(2)}})
     queue.refuse(queue.next())
     assert order(queue) == [blob(1), OLD, blob(2), NEW]
+
+
+def test_the_only_checkpoint_behind_goes_once_another_has_arrived():
+    """Neither its manifest nor its blobs: on a slow link the machine may vanish before the next one is there."""
+    queue = queue_of(task(OLD, "delete"), task(blob(1), "delete"), task(blob(2)), task(NEW), needs={NEW: {blob(2)}})
+    queue.found([OLD, blob(1)])
+    assert order(queue) == [blob(2), NEW, f"delete {OLD}", f"delete {blob(1)}"]
+
+
+def test_another_run_s_checkpoint_does_not_stand_in():
+    """What stays behind must be of the same run."""
+    queue = queue_of(task(OLD, "delete"), task(NEW), needs={NEW: set()})
+    queue.found([OLD, OLD.replace("run/", "other/")])
+    assert order(queue) == [NEW, f"delete {OLD}"]
+
+
+def test_a_blob_that_is_wanted_again_is_not_deleted():
+    """Its deletion waits for a checkpoint that needs it: what its name says it holds is there already."""
+    queue = queue_of(task(blob(1), "delete"), task(blob(1)), task(NEW), needs={NEW: {blob(1)}})
+    assert order(queue) == [blob(1), NEW]
 
 
 # -- the store that does so ----------------------------------------------------------------------------
