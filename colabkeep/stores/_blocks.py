@@ -41,6 +41,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.size = 0
+        self.ended = False  # were these all, and nobody had the name then?
         self._sha256 = hashlib.sha256()
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._blocks: list[bytes] = []

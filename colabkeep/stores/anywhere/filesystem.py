@@ -28,10 +28,6 @@ class _FileSystem:
         self._root = root.rstrip("/")
         self._ask = ask
 
-    @property
-    def hiccups(self) -> int:
-        return self._ask.hiccups
-
     def stat(self, name: str, *, again: bool = True) -> Mapping[str, Any]:
         doing = f"say how large {name!r} is"
         info = self._ask(doing, lambda: self._info(name), again=again, missing=ObjectNotFound)

@@ -23,11 +23,6 @@ def block_size(size: int) -> int:
 class Hands(Protocol):
     """Work at one place. Names are those of the store. All raise `StoreError`s, and try again by themselves."""
 
-    @property
-    def hiccups(self) -> int:
-        """How many attempts have failed in passing since the beginning."""
-        ...
-
     def find(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Name and size in bytes of everything below the prefix, temporary files and foreign ones too."""
         ...

@@ -27,10 +27,6 @@ class ObstoreHands:
         self._root = root.strip("/")
         self._ask = ask
 
-    @property
-    def hiccups(self) -> int:
-        return self._ask.hiccups
-
     def find(self, prefix: str) -> Iterator[tuple[str, int]]:
         def listed() -> list[tuple[str, int]]:
             pages = self._bucket.list(prefix=self._key(prefix) or None, chunk_size=1000)

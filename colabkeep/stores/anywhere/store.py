@@ -153,12 +153,11 @@ class AnywhereStore:
 
     def _sent(self, hands: Hands, name: str, source: Source, tally: Tally) -> Rung:
         """Send the source, and tell how durable it is then."""
-        before = hands.hiccups
         try:
             hands.send(name, source, self._watched(hands, name, source, tally))
         except NameTaken:
-            if hands.hiccups == before or self._is_there(hands, name, tally) is not True:
-                raise  # else an answer got lost, and what has the name is our own
+            if not tally.ended or self._is_there(hands, name, tally) is not True:
+                raise  # else an answer got lost, some libraries ask again unnoticed, and what has the name is our own
         return self._rung(hands, name, tally)
 
     def _shows(self, receipt: Receipt) -> bool | None:
@@ -190,6 +189,7 @@ class AnywhereStore:
                 "done. The next save starts afresh.",
             )
         self._refuse_taken(hands, name)
+        tally.ended = True
 
     def _refuse_taken(self, hands: Hands, name: str) -> None:
         if hands.taken(name):
