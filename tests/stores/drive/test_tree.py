@@ -105,7 +105,7 @@ def test_opening_a_run_takes_at_most_three_listings(drive, open_drive, watch):
     repository.open_run(created=0.0, run_id="2")
     assert len(repository.ids()) == 12
     assert repository.aside() == set()
-    assert len(repository.blobs.present()) == 12
+    assert len(repository.files("blobs")) == 12
     take_lease(repository, "00000001", {})
     assert traffic.listings <= 3
 
@@ -137,7 +137,7 @@ def test_a_thousand_checkpoints_are_no_more_questions_than_ten(tmp_path):
         repository.open_run(created=0.0, run_id="2")
         assert len(repository.ids()) == 1000
         assert repository.aside() == set()
-        assert len(repository.blobs.present()) == 1001
+        assert len(repository.files("blobs")) == 1001
         take_lease(repository, "00000001", {})
         store.close()
         asked = [
