@@ -26,6 +26,7 @@ NAMES = (
     "durable",
     "resume",
     "seeding",
+    "panel",
 )
 
 
