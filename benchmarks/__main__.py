@@ -27,6 +27,7 @@ NAMES = (
     "resume",
     "seeding",
     "stores",
+    "panel",
 )
 
 

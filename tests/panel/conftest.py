@@ -107,9 +107,8 @@ class Story:
         return self.tell(DurabilityTold(durability=durability))
 
     def stop(self, reason: str, error: str = "") -> Story:
-        return self.tell(
-            RunStopped(reason=reason, progress=self.panel.state.progress, checkpoint="000000000200-s1", error=error)
-        )
+        newest = next(reversed(self.standings), None)
+        return self.tell(RunStopped(reason=reason, progress=self.panel.state.progress, checkpoint=newest, error=error))
 
     @property
     def state(self) -> PanelState:
@@ -134,6 +133,8 @@ def in_phase(phase: str, **words: Any) -> Story:
     }
     if phase in more:
         return story.tell(more[phase])
+    if phase == "finished":
+        story.train(213, 1000).save(1000)
     reasons = {"interrupted": "interrupt", "finished": "finished", "failed": "error"}
     return story.stop(reasons[phase], "ValueError: no" if phase == "failed" else "") if phase in reasons else story
 

@@ -141,6 +141,24 @@ def test_another_state_is_shown_at_once() -> None:
     assert shown_at([(0.0, START), (0.3, saving), (0.4, Noted(text="x"))]) == [0.0, 0.3]
 
 
+def test_saves_that_come_every_moment_do_not_keep_the_steps_away() -> None:
+    """The curve and the speed go on being told, however often the panel is shown for a save."""
+    story = in_phase("durable")
+    pair = [event for event in story.events if type(event).__name__ in ("SaveStarted", "SaveCommitted")][:2]
+    clock, heard = FakeClock(), 0
+    paced = Paced(clock, PanelState(), 1.0)
+    paced.due(START)
+    for step in range(1, 501):
+        clock.advance(0.01)
+        if clock.monotonic() >= paced.steps_from:
+            heard += 1
+            paced.due(StepDone(progress=at(step), epoch_batches=None, loss=1.0))
+        if step % 30 == 0:
+            paced.due(pair[step // 30 % 2])
+    assert 4 <= heard <= 6
+    assert len(paced.panel.state.points) == heard
+
+
 def test_states_that_alternate_quickly_do_not_flood_the_page() -> None:
     """A save at each step of a fast loop is four updates a second, no more."""
     story = in_phase("durable")

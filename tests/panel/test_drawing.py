@@ -230,7 +230,7 @@ def test_a_thousand_marks_are_as_many_as_there_is_room_for() -> None:
     html = curve([(0, 1.0), (1000, 0.5)], [Mark(step, "durable", str(step)) for step in range(1001)])
     places = [int(x) for x in re.findall(r"M(\d+) \d+l4", picture_of(html))]
     assert max(places) == 592
-    assert min(b - a for a, b in zip(sorted(places), sorted(places)[1:], strict=False)) >= 9
+    assert min(b - a for a, b in zip(sorted(places), sorted(places)[1:], strict=False)) >= 10
     assert len(html) < 3_500
 
 

@@ -15,6 +15,7 @@ from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.durability import Place
 from colabkeep.vocabulary.events import (
     DeadlineNear,
+    DurabilityTold,
     LengthTold,
     Noted,
     Pruned,
@@ -47,6 +48,31 @@ def test_what_matters_most_is_shown() -> None:
     story.stop("error")
     order.append(story.state.phase)
     assert order == ["durable", "saving", "degraded", "ending", "failed"]
+
+
+def test_what_is_safe_is_said_before_the_ledger_counts_it_again() -> None:
+    """A checkpoint that the place has confirmed is one to go on from, at once; the panel does not contradict itself."""
+    story = in_phase("durable")
+    told = [event for event in story.save(300).events[-4:] if not isinstance(event, DurabilityTold)]
+    early = in_phase("durable").train(213, 300).tell(*told)
+    assert early.state.phase == "durable"
+    assert (early.state.safe_step, early.state.safe_seconds) == (300, pytest.approx(100.0))
+    assert early.state.lost_steps == 0
+
+
+def test_a_place_that_goes_with_the_machine_is_not_called_safe_before_it_is_told_either() -> None:
+    """A checkpoint that arrives there saves nothing."""
+    place = Place(url="memory://", top="local", persists=False)
+    story = Story(place=place).start().train(1, 50).save(50, rung="local").train(51, 60)
+    told = [event for event in story.events if type(event).__name__ == "SaveCommitted"]
+    assert story.tell(*told).state.safe_step is None
+
+
+def test_a_save_says_how_far_the_training_is() -> None:
+    """A display hears of few steps: what is safe is never beyond what is shown as trained."""
+    story = in_phase("durable").save(260, rung="confirmed")
+    assert story.state.progress.step == 260
+    assert story.state.lost_steps == 0
 
 
 def test_a_storage_that_works_again_ends_the_alarm() -> None:

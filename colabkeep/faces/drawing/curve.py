@@ -14,8 +14,8 @@ from colabkeep.faces.drawing.markup import Markup, escape
 __all__ = ["ENGLISH", "CurveWords", "Mark", "curve"]
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 14, 26  # pixels around the curve
-_BUCKET = 7  # pixels along the steps that are drawn by their lowest and their highest point
-_APART = {"resumed": 18.0, "durable": 9.0, "local": 9.0}  # pixels between two marks at least; the later one stays
+_BUCKET = 8  # pixels along the steps that are drawn by their lowest and their highest point
+_APART = {"resumed": 20.0, "durable": 10.0, "local": 10.0}  # pixels between two marks at least; the later one stays
 _LABEL_APART = 110.0  # pixels between the words of two resumptions
 _NAMED = 6  # marks of a kind that the text names
 
@@ -35,6 +35,8 @@ class CurveWords:
     """The words of the picture; what stands in braces is filled in."""
 
     empty: str = "{title}: no value yet"
+    legend: str = "{title} by step"
+    legend_saves: str = "▲ durable, △ not yet"
     told: str = (
         "{title}, {count} points from step {begin} to {end}: first {first}, last {last}, lowest {lowest} at {at}"
     )
@@ -69,6 +71,7 @@ def curve(
         drawing += _axes(plot)
         drawing += (_line(plot, piece) for piece in _pieces(_thinned(points, width // _BUCKET)))
         drawing.append(_last_point(plot, *whole[-1]))
+        drawing.append(_legend(plot, marks, title, words))
     else:
         drawing.append(_text(width / 2, height / 2, words.empty.format(title=title), anchor="middle"))
     drawing += _marks(plot, marks)
@@ -155,6 +158,13 @@ def _axes(plot: _Plot) -> Iterator[str]:
         yield _text(plot.right, plot.bottom + 23, str(plot.last), anchor="end")
 
 
+def _legend(plot: _Plot, marks: Sequence[Mark], title: str, words: CurveWords) -> str:
+    """Below the steps: what the line is, and what the triangles are if there are any."""
+    saves = any(mark.kind != "resumed" for mark in marks)
+    text = words.legend.format(title=title) + (f" · {words.legend_saves}" if saves else "")
+    return _text((_LEFT + plot.right) / 2, plot.bottom + 23, text, anchor="middle")
+
+
 def _marks(plot: _Plot, marks: Sequence[Mark]) -> Iterator[str]:
     resumed = sorted(_apart(plot, marks, "resumed"), key=lambda mark: mark.step)
     if resumed:
@@ -193,7 +203,8 @@ def _stale(plot: _Plot, seconds: float, words: CurveWords) -> str:
 
 
 def _text(x: float, y: float, text: str, *, anchor: str) -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="{GREY.ink}">{escape(text, limit=60)}</text>'
+    place = "" if anchor == "start" else f' text-anchor="{anchor}"'  # the picture is to be small
+    return f'<text x="{x:.0f}" y="{y:.0f}"{place} fill="{GREY.ink}">{escape(text, limit=60)}</text>'
 
 
 def _alt(

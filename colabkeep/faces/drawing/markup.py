@@ -63,9 +63,10 @@ def paragraph(text: object, *, strong: bool = False, quiet: bool = False, lines:
     return Markup(f'<div style="{style}">{escape(text)}</div>')
 
 
-def bar(share: float | None) -> Markup:
-    """A progress bar; `share` from 0 to 1, None where the length is not known. Its text is the percentage."""
-    style = "width:220px;height:12px;vertical-align:middle;margin-right:8px"
+def bar(share: float | None, *, wide: bool = False) -> Markup:
+    """A progress bar; `share` from 0 to 1, None where the length is not known. Its text is the percentage. `wide`: it
+    has a line of its own, else text follows it."""
+    style = f"{'width:100%' if wide else 'width:220px;margin-right:8px'};height:12px;vertical-align:middle"
     if share is None:
         return Markup(f'<progress style="{style}" value="0" max="1">?</progress>')
     share = min(max(share, 0.0), 1.0)

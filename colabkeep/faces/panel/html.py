@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
 from colabkeep.faces.drawing import colours
 from colabkeep.faces.drawing.curve import CurveWords, Mark, curve
@@ -42,6 +43,7 @@ COLOURS: Mapping[str, colours.Colour] = {
 """By the name of the state."""
 
 _ROWS = 4  # of the table of checkpoints, filled or not
+_WHERE = 48  # bytes of a place in that table, which is not to be wider than the panel
 _STALE_AFTER = 60.0  # seconds without an update after which a live panel says that it is not live
 _MOST = 9_900  # bytes of HTML
 _ROOMS = (1.0, 0.5, 0.1)  # shares of the room for texts that are tried: what people and machines write can be long
@@ -65,7 +67,7 @@ def _draw(state: PanelState, stale_after: float, room: float) -> Markup:
     parts = [
         paragraph(_top(state, room), lines=2),
         paragraph(escape(says(state), _cut(900, room)), strong=True, lines=3),
-        paragraph(join(bar(state.share), how_far(state)), lines=1.5),
+        paragraph(join(bar(state.share, wide=True), how_far(state)), lines=2),
         paragraph(safety(state), strong=True, lines=1.5),
         paragraph(escape(session_time(state), _cut(500, room)), quiet=True, lines=2),
         *_advice(state, room),
@@ -124,7 +126,7 @@ def _curve(state: PanelState, words: Mapping[str, str], stale_after: float | Non
         marks,
         title=words["curve.title"],
         stale_after=stale_after,
-        words=CurveWords(**{name: words[f"curve.{name}"] for name in ("empty", "told", "gaps", "more", "stale")}),
+        words=CurveWords(**{each.name: words[f"curve.{each.name}"] for each in fields(CurveWords)}),
     )
 
 
@@ -135,7 +137,7 @@ def _rows(state: PanelState, words: Mapping[str, str], room: float) -> list[Sequ
             saved.step,
             size_text(saved.bytes),
             f"{'✔' if state.has_arrived(saved) else '↑'} {words[f'rung.{saved.rung}']}",
-            escape(_where(state, saved, words), _cut(120, room)),
+            escape(_where(state, saved, words), _cut(_WHERE, room)),
         )
         for saved in shown
     ]

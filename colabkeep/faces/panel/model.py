@@ -100,7 +100,8 @@ def _machine(state: PanelState, event: MachineGiven) -> PanelState:
 
 def _restored(state: PanelState, event: Restored) -> PanelState:
     # Its rung is not known before the store is asked: the lowest that a checkpoint can have is never too good.
-    saved = Saved(checkpoint=event.checkpoint, step=event.progress.step, rung="local")
+    step, seconds = event.progress.step, event.progress.seconds
+    saved = Saved(checkpoint=event.checkpoint, step=step, seconds=seconds, rung="local")
     state = replace(
         _at(state, event.progress),
         restored=event.progress,
@@ -131,17 +132,22 @@ def _epoch(state: PanelState, event: EpochDone) -> PanelState:
 
 
 def _saving(state: PanelState, event: SaveStarted) -> PanelState:
+    # A display hears of few steps: without this one, more would be safe than was ever trained.
+    if event.progress.step > state.progress.step:
+        state = _at(state, event.progress, state.epoch_batches)
     return replace(state, saving=event.progress.step)
 
 
 def _committed(state: PanelState, event: SaveCommitted) -> PanelState:
-    state = replace(state, saving=None, failing="")
-    return _with(
-        state,
-        Saved(
-            checkpoint=event.checkpoint, step=event.progress.step, rung=_rung(event.rung), bytes=event.bytes, own=True
-        ),
+    saved = Saved(
+        checkpoint=event.checkpoint,
+        step=event.progress.step,
+        seconds=event.progress.seconds,
+        rung=_rung(event.rung),
+        bytes=event.bytes,
+        own=True,
     )
+    return _safer(_with(replace(state, saving=None, failing=""), saved))
 
 
 def _failing(state: PanelState, event: SaveFailing) -> PanelState:
@@ -161,7 +167,20 @@ def _reached(state: PanelState, event: RungReached) -> PanelState:
         replace(saved, rung=_rung(event.rung)) if saved.checkpoint == event.checkpoint else saved
         for saved in state.saves
     )
-    return replace(state, saves=saves)
+    return _safer(replace(state, saves=saves))
+
+
+def _safer(state: PanelState) -> PanelState:
+    """The state where a checkpoint has become safe: what would be lost is told some seconds later (`Ledger`), and until
+    then the panel would say that a checkpoint is safe and that everything since the one before would be lost."""
+    place = state.place
+    if place is None or place.persists is False:
+        return state
+    at_top = (each for each in state.saves if each.own and not each.gone and each.rung == place.top)
+    newest = next(at_top, None)
+    if newest is None or newest.step <= (state.safe_step or 0):
+        return state
+    return replace(state, safe_step=newest.step, safe_seconds=newest.seconds)
 
 
 def _durability(state: PanelState, event: DurabilityTold) -> PanelState:
@@ -176,7 +195,9 @@ def _durability(state: PanelState, event: DurabilityTold) -> PanelState:
     known = {saved.checkpoint: saved for saved in state.saves}
     for standing in told.standings:
         if standing.checkpoint is not None:
-            fresh = Saved(checkpoint=standing.checkpoint, step=standing.step, rung=standing.rung)
+            fresh = Saved(
+                checkpoint=standing.checkpoint, step=standing.step, seconds=standing.seconds, rung=standing.rung
+            )
             state = _with(state, replace(known.get(standing.checkpoint, fresh), rung=standing.rung))
     return state
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from colabkeep.faces.panel.model import Panel
 from colabkeep.faces.panel.state import FINAL, PanelState, Phase
 from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.events import Event
+from colabkeep.vocabulary.events import Event, StepDone
 
 __all__ = ["Paced"]
 
@@ -13,11 +13,12 @@ _RUSH = 0.25  # seconds between two showings at least, also where the state chan
 
 
 class Paced:
-    """A panel that is shown every `pause` seconds. `next` is the time of the clock's `monotonic` when it is due."""
+    """A panel that is shown every `pause` seconds. By the clock's `monotonic`, `next` is the time when it is due, and
+    `steps_from` the one from which a step is wanted again: a showing between, for a save, does not put that off."""
 
     def __init__(self, clock: Clock, start: PanelState, pause: float) -> None:
         self.panel = Panel(clock, start)
-        self.next = clock.monotonic()
+        self.next = self.steps_from = clock.monotonic()
         self._clock = clock
         self._pause = pause
         self._shown: Phase | None = None
@@ -26,6 +27,8 @@ class Paced:
         """Take an event; the state, if it is to be shown now."""
         self.panel.take(event)
         now, state = self._clock.monotonic(), self.panel.state
+        if isinstance(event, StepDone):
+            self.steps_from = now + self._pause
         changed = state.phase != self._shown
         rushed = now < self.next - self._pause + _RUSH
         if not (state.phase in FINAL or now >= self.next or (changed and not rushed)):

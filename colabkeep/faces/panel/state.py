@@ -31,12 +31,13 @@ FINAL: tuple[Phase, ...] = ("interrupted", "finished", "failed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint and its rung. `bytes`: None where not known. `own`: this session wrote it. `gone`: it was deleted
-    since, to make room for newer ones."""
+    """A checkpoint and its rung. `seconds`: how long the run had been trained then. `bytes`: None where not known.
+    `own`: this session wrote it. `gone`: it was deleted since, to make room for newer ones."""
 
     checkpoint: str
     step: int
     rung: RungName
+    seconds: float = 0.0
     bytes: int | None = None
     own: bool = False
     gone: bool = False

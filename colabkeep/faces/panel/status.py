@@ -37,7 +37,7 @@ class StatusFiles:
     @property
     def steps_from(self) -> float:
         """When the next writing is due."""
-        return self._paced.next
+        return self._paced.steps_from
 
     def __call__(self, event: Event) -> None:
         """Take an event, and write if it is time.

@@ -37,7 +37,7 @@ class WidgetPanel:
     @property
     def steps_from(self) -> float:
         """When the next update is due."""
-        return self._paced.next
+        return self._paced.steps_from
 
     def __call__(self, event: Event) -> None:
         """Take an event, and show the state if it is time.

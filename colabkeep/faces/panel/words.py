@@ -97,6 +97,8 @@ EN: Mapping[str, str] = {
     "as-of": "As of {time} UTC. If that is long ago, this is not live: colabkeep.report({run}) tells the whole story.",
     "curve.title": "loss",
     "curve.empty": "{title}: no value yet",
+    "curve.legend": "{title} by step",
+    "curve.legend_saves": "▲ durable, △ not yet",
     "curve.told": "{title}, {count} points from step {begin} to {end}: first {first}, last {last}, "
     "lowest {lowest} at {at}",
     "curve.gaps": "not a number at step {steps}",
@@ -178,6 +180,8 @@ ZH: Mapping[str, str] = {
     "as-of": "截至 {time} UTC。如果这是很久以前，则不是实时的：colabkeep.report({run}) 会讲述全部经过。",
     "curve.title": "损失",
     "curve.empty": "{title}：还没有数值",
+    "curve.legend": "各步的{title}",
+    "curve.legend_saves": "▲ 已持久，△ 尚未",
     "curve.told": "{title}，从第 {begin} 步到第 {end} 步共 {count} 个点：最初 {first}，最后 {last}，"
     "最低 {lowest}（第 {at} 步）",
     "curve.gaps": "在第 {steps} 步不是数",

@@ -1,0 +1,247 @@
+"""What a reader sees in JupyterLab, in a real browser: while it trains, when its kernel has died, and tomorrow."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+
+import colabkeep
+from colabkeep.faces.drawing.colours import AMBER
+from colabkeep.faces.panel.html import render
+from tests.panel.conftest import PHASES, in_phase
+
+from .conftest import Opening
+from .laboratory import Laboratory, Sheet
+from .looking import FAINT, HIDDEN, pixels, seen
+
+pytestmark = [pytest.mark.ui, pytest.mark.timeout(240)]
+
+SETUP = """
+import os
+import time
+from pathlib import Path
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+import colabkeep
+
+Path("kernel").write_text(str(os.getpid()))
+
+class SlowDigits(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.0004)
+        return super().__getitem__(index)
+
+pixels, digits = load_digits(return_X_y=True)
+data = SlowDigits(torch.tensor(pixels).float() / 16, torch.tensor(digits))
+loader = DataLoader(data, batch_size=16, shuffle=True)
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+optimizer = torch.optim.Adam(model.parameters(), lr=2e-4)
+"""
+IMPATIENT = """
+from functools import partial
+from colabkeep.faces.panel import html, notebook
+notebook.render = partial(html.render, stale_after=2)
+"""
+TRAIN = """
+result = colabkeep.resumable_fit(
+    model,
+    loader,
+    optimizer=optimizer,
+    loss_fn=F.cross_entropy,
+    max_epochs=20,
+    save_every="200 steps",
+    run_name="digits",
+    storage="runs",
+)
+"""
+PANEL = ".jp-OutputArea-output:has(progress)"
+
+
+def wait_for(sheet: Sheet, pattern: str) -> None:
+    """Until the panel says so."""
+    sheet.page.locator(PANEL, has_text=re.compile(pattern)).wait_for(timeout=120_000)
+
+
+@pytest.fixture(scope="module")
+def lost(opening: Opening, laboratory: Laboratory) -> str:
+    """The name of a notebook whose kernel was killed while it trained, as somebody else got it: its page saved it, and
+    then another hand than JupyterLab's wrote the file, so that it is not trusted."""
+    laboratory.write("lost.ipynb", SETUP, IMPATIENT, TRAIN)
+    with opening() as sheet:
+        sheet.open("lost.ipynb")
+        sheet.run()
+        wait_for(sheet, r"Safe up to step [2-9]\d\d\b")
+        os.kill(int((laboratory.folder / "kernel").read_text()), signal.SIGKILL)
+        sheet.page.get_by_role("button", name="Ok").click()  # it says that the kernel has died
+        sheet.save()
+    book = laboratory.read("lost.ipynb")
+    book.metadata["sent_by"] = "a friend"
+    nbformat.write(book, laboratory.folder / "sent.ipynb")
+    return "sent.ipynb"
+
+
+def test_a_notebook_of_somebody_else_tells_how_far_it_was_when_its_kernel_died(
+    lost: str, laboratory: Laboratory, sheet: Sheet
+) -> None:
+    """Without a kernel and without trust: every word, the bar, the picture of the curve; and, where nothing renews it,
+    the picture says by itself that it is not live."""
+    (output,) = laboratory.read(lost).cells[2].outputs
+    assert len(output.data["text/html"].encode()) < 10_000
+    sheet.open(lost, kernel=False)
+    untrusted = "Notebook not trusted: 0 of 3 code cells trusted."
+    sheet.page.locator(f'.jp-StatusItem-trust[title="{untrusted}"]').wait_for()
+    panel = sheet.page.locator(PANEL)
+    panel.locator("img").scroll_into_view_if_needed()
+    assert panel.locator("img").evaluate("image => image.naturalWidth") == 600
+    text = panel.inner_text()
+    for words in ("Jupyter (notebook)", "digits", "Safe up to step", "Checkpoints, newest first", "As of"):
+        assert words in text
+    assert "If that is long ago, this is not live: colabkeep.report('digits') tells the whole story." in text
+
+    seen(lambda: pixels(panel.locator("img"), AMBER.paper) > 2_000, "the mark that it is not live")
+    assert panel.evaluate(HIDDEN) == []
+    assert panel.evaluate(FAINT) == []
+
+
+def test_a_panel_can_be_heard(lost: str, sheet: Sheet) -> None:
+    """The accessibility tree of the panel as it was sent has the bar with its percentage, the curve in words, and the
+    table with its caption and heads."""
+    sheet.open(lost, kernel=False)
+    tree = sheet.page.locator(PANEL).aria_snapshot()
+    assert re.search(r"- progressbar: \d+ %", tree), tree
+    assert re.search(r'- \'?img "loss, \d+ points from step \d+ to \d+: first', tree), tree
+    assert '- table "Checkpoints, newest first":' in tree
+    heads = re.findall(r'- columnheader "(\w+)"', tree)
+    assert heads == ["step", "size", "state", "where"]
+    assert re.search(r"- group: Last events \(\d+\)", tree), tree
+
+
+def test_the_same_cell_goes_on_and_can_be_read_in_both_themes(
+    lost: str, laboratory: Laboratory, opening: Opening, tmp_path: Path
+) -> None:
+    """The next session says where it went on, over the curve of both; light and dark pages show all of it, with enough
+    contrast. Its pictures are those of the README (with COLABKEEP_PICTURES=1 they are renewed)."""
+    laboratory.write("digits.ipynb", SETUP, TRAIN)
+    with opening() as sheet:
+        sheet.open("digits.ipynb")
+        sheet.run()
+        wait_for(sheet, r"Safe up to step (?:[89]|1\d)\d\d\b")
+        sheet.save()
+    (output,) = laboratory.read("digits.ipynb").cells[1].outputs
+    resumed = re.search(r"resumed at (\d+);", output.data["text/html"])
+    assert resumed
+    assert int(resumed[1]) >= 200
+    for theme in ("Light", "Dark"):
+        laboratory.theme(theme)
+        with opening() as sheet:
+            sheet.open("digits.ipynb", kernel=False)
+            assert sheet.page.locator("body").get_attribute("data-jp-theme-light") == str(theme == "Light").lower()
+            panel = sheet.page.locator(PANEL)
+            assert panel.locator("img").evaluate("image => image.naturalWidth") == 600
+            assert panel.evaluate(HIDDEN) == []
+            assert panel.evaluate(FAINT) == []
+            keep(sheet.page.locator(".jp-CodeCell").nth(1).screenshot(), f"panel-{theme.lower()}.png", tmp_path)
+    laboratory.theme("Light")
+
+
+def test_nothing_is_cut_in_any_state(chromium: Any) -> None:
+    """Each state of the panel has room for its texts, in English and Chinese, on 640 pixels; all are as high."""
+    heights = set()
+    with chromium.new_context() as context:
+        page = context.new_page()
+        for phase in PHASES:
+            for language in ("en", "zh"):
+                page.set_content(render(in_phase(phase, language=language, run="resnet-cifar").state))
+                panel = page.locator("body > div")
+                assert panel.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 600
+                assert panel.evaluate(HIDDEN) == [], phase
+                assert panel.evaluate(FAINT) == [], phase
+                heights.add((language, panel.bounding_box()["height"]))
+    assert len(heights) == 2
+
+
+def keep(picture: bytes, name: str, folder: Path) -> None:
+    """Write a picture: into the repository when asked to."""
+    from PIL import Image
+
+    if os.environ.get("COLABKEEP_PICTURES"):
+        folder = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+    with Image.open(BytesIO(picture)) as image:
+        image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(folder / name, optimize=True)
+    assert (folder / name).stat().st_size < 60_000
+
+
+class Net:
+    """A model of one array."""
+
+    weights = np.zeros(9, dtype="f4")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights = np.array(state["weights"])
+
+
+def train(storage: Path, name: str, steps: int) -> None:
+    """A run with a checkpoint of each of its steps."""
+    words: dict[str, Any] = {"save_every": None, "keep_last": None, "progress": False}
+    with colabkeep.Run(name, model=Net(), storage=storage, **words) as run:
+        for _ in range(steps):
+            run.step(loss=1.0)
+            run.log(val_loss=1.0 / run.progress.step)
+            run.save(wait=True)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All that lies there, but locks."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lock"))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def test_runs_can_be_looked_through_with_clicks(laboratory: Laboratory, sheet: Sheet) -> None:
+    """List, run, report, verification, what a deletion would take, and back to another run; nothing is changed."""
+    storage = laboratory.folder / "kept"
+    for name, steps in (("first", 3), ("second", 1)):
+        train(storage, name, steps)
+    before = files(storage)
+    laboratory.write("browse.ipynb", "import colabkeep", "colabkeep.browse('kept')")
+    sheet.open("browse.ipynb")
+    sheet.run()
+    browser = sheet.page.locator(".colabkeep-browser")
+    runs = browser.locator("select").first
+    runs.wait_for(timeout=60_000)
+    assert runs.locator("option").all_inner_texts() == ["first", "second"]
+    runs.select_option("first")
+
+    def click(words: str, shows: str) -> None:
+        browser.get_by_role("button", name=words, exact=True).click()
+        browser.get_by_text(shows).first.wait_for(timeout=60_000)
+
+    click("Report", "Step 3 after")
+    curve = browser.get_by_role("img", name=re.compile("loss, 3 points from step 1 to 3"))
+    assert curve.evaluate("image => image.naturalWidth") == 600
+    assert browser.locator("img").locator("xpath=..").evaluate(FAINT) == []
+    click("Verify", "all as written")
+    click("Delete old checkpoints", "Keep newest")
+    click("Show what would go", "1 checkpoint(s)")
+    assert browser.get_by_role("button", name="Delete for good").is_enabled()
+    runs.select_option("second")
+    browser.get_by_role("button", name="Delete for good").wait_for(state="detached")
+    browser.get_by_role("table", name="second").wait_for()
+    click("Look again", "Run")
+    assert runs.locator("option").all_inner_texts() == ["first", "second"]
+    assert files(storage) == before
