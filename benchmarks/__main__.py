@@ -28,6 +28,7 @@ NAMES = (
     "seeding",
     "stores",
     "panel",
+    "peers",
 )
 
 
@@ -38,13 +39,21 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: see that it works, measure nothing")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where to keep the results")
     parser.add_argument("--folder", type=Path, help="on the disk to write to (default: the temporary folder)")
+    parser.add_argument("--megabytes", type=int, action="append", default=[], help="peers: this size only (repeatable)")
+    parser.add_argument("--rounds", type=int, help="peers: so many rounds")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     arguments.results.mkdir(parents=True, exist_ok=True)
     for name in arguments.names or NAMES:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            setting = Setting(quick=arguments.quick, folder=Path(folder))
+            setting = Setting(
+                quick=arguments.quick,
+                folder=Path(folder),
+                megabytes=tuple(arguments.megabytes),
+                repeat=arguments.rounds,
+                results=arguments.results,
+            )
             about = facts(setting.folder)
             figures = kept(import_module(name).run(setting))
         result = {"name": name, "quick": arguments.quick, "about": about, "figures": figures}

@@ -30,10 +30,15 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How to measure: `quick` only sees that it works; `folder` is on the disk that is written to."""
+    """How to measure: `quick` only sees that it works; `folder` is on the disk that is written to. `megabytes` and
+    `repeat` are other sizes and another number of rounds than a benchmark's own, for those that heed them. `results` is
+    where pictures go."""
 
     quick: bool
     folder: Path
+    megabytes: tuple[int, ...] = ()
+    repeat: int | None = None
+    results: Path = Path()
 
     def rounds(self, number: int) -> int:
         """How often to repeat."""

@@ -13,6 +13,7 @@ from colabkeep.vocabulary.errors import ColabKeepError
 
 if TYPE_CHECKING:
     from colabkeep.api import Run, browse, check, mount, resumable_fit, secret
+    from colabkeep.faces.bench import bench
     from colabkeep.faces.gpus import compare_gpus
     from colabkeep.faces.report import report
     from colabkeep.session.verify import verify_resume
@@ -22,6 +23,7 @@ __all__ = [
     "ColabKeepError",
     "Run",
     "__version__",
+    "bench",
     "browse",
     "check",
     "compare_gpus",
@@ -40,6 +42,7 @@ _PLACES = {
     "mount": "colabkeep.api",
     "resumable_fit": "colabkeep.api",
     "secret": "colabkeep.api",
+    "bench": "colabkeep.faces.bench",
     "compare_gpus": "colabkeep.faces.gpus",
     "report": "colabkeep.faces.report",
     "load_weights": "colabkeep.session.weights",

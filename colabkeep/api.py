@@ -91,8 +91,10 @@ class Run(session.Run):
         state: more objects with state_dict and load_state_dict, by name.
         storage: a folder, a store, a pair (fast local folder, slower storage behind it), or "auto".
         resume: "auto" (go on if there is a checkpoint), "must", "never", "best", or a checkpoint's id.
-        save_every: epochs (an int), "500 steps", "10 min", a list of these, "auto" (every epoch and every
-            10 minutes), or None (when asked, and at the end).
+        save_every: epochs (an int), "500 steps", "10 min", a list of these, None (when asked, and at the end), or
+            "auto": as often as loses the least, from what saves cost here, what the storage takes and how long sessions
+            live; the first after 20 steps or two minutes, then 15 seconds to 10 minutes apart, and the best epochs.
+        overhead: the share of training time that "auto" may spend on saves: 0.01 is 1 %.
         keep_last: how many of the newest checkpoints to keep; None keeps all.
         keep_best: how many of the best by `monitor` to keep besides.
         monitor: the metric, as given to `run.log`, that says what is best; `mode` "min" or "max".
@@ -126,6 +128,7 @@ class Run(session.Run):
         storage: Any = "auto",
         resume: str = "auto",
         save_every: Any = "auto",
+        overhead: float = 0.01,
         keep_last: int | None = 2,
         keep_best: int = 1,
         monitor: str | None = None,
@@ -147,6 +150,7 @@ class Run(session.Run):
             storage=storage,
             resume=resume,
             save_every=save_every,
+            overhead=overhead,
             keep_last=keep_last,
             keep_best=keep_best,
             monitor=monitor,
@@ -186,6 +190,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     storage: Any = "auto",
     resume: str = "auto",
     save_every: Any = "auto",
+    overhead: float = 0.01,
     keep_last: int | None = 2,
     keep_best: int = 1,
     monitor: str | None = None,
@@ -222,7 +227,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         precision: "32-true", "16-mixed", "bf16-mixed", or "auto" (what the device does best).
         accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
         gradient_clip_val: the largest norm of the gradients.
-        run_name, storage, resume, save_every, keep_last, keep_best, mode, seed, callbacks, progress: as for `Run`.
+        run_name, storage, resume, save_every, overhead, keep_last, keep_best, mode, seed, callbacks, progress: as for
+            `Run`.
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
         on_bad_gpu: what the check at the start may do: "advise" says what is wrong and how to get better, "stop"
             raises where the accelerator is not worth starting on, "ignore" does not look.
@@ -265,6 +271,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             storage=storage,
             resume=resume,
             save_every=save_every,
+            overhead=overhead,
             keep_last=keep_last,
             keep_best=keep_best,
             monitor=monitor,

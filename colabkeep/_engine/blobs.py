@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import repeat
 
+from colabkeep._engine.hashing import hashing_ahead
 from colabkeep._engine.listing import Listing
 from colabkeep._engine.packs import Extent, Pack, read_layout, unpack
 from colabkeep._engine.reading import read_exactly, sha256_of_stream
@@ -113,6 +114,19 @@ class Blobs:
                 raise damaged(id, f"its file blobs/{blob.file} is missing")
             if size is not None and size != blob.size and not self._store.doubt(self._name(blob.file)):
                 raise damaged(id, f"its file blobs/{blob.file} has {size} bytes, written were {blob.size}")
+
+    def put_all(self, packs: Sequence[Pack], session: str) -> tuple[tuple[BlobRef, ...], int]:
+        """Make sure that the bytes of all packs are in the store; returns their references, and the bytes written.
+
+        Raises:
+            CheckpointDamaged, StoreError: as `put`, of the first that fails.
+        """
+        present, found, written = self.present(), dict[Pack, BlobRef](), 0
+        with hashing_ahead(packs) as order:
+            for pack in order:
+                found[pack], size = self.put(pack, session, present)
+                written += size
+        return tuple(found[pack] for pack in packs), written
 
     def put(self, pack: Pack, session: str, present: Mapping[str, int]) -> tuple[BlobRef, int]:
         """Make sure the pack's bytes are in the store; returns its reference and the bytes written.

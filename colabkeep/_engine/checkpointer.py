@@ -10,8 +10,9 @@ from colabkeep._engine.writer import Writer
 from colabkeep.frameworks.base import Framework
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import ColabKeepError, NotStorable, RunTakenOver, SaveFailed
-from colabkeep.vocabulary.events import Event, SaveFailing, SaveSkipped, SaveStarted
+from colabkeep.vocabulary.events import Event, Noted, SaveFailing, SaveSkipped, SaveStarted
 from colabkeep.vocabulary.progress import Progress
+from colabkeep.vocabulary.state import Torn
 
 __all__ = ["Checkpointer"]
 
@@ -41,7 +42,7 @@ class Checkpointer:
         self.saved: Progress | None = None  # what the newest committed checkpoint of this session holds
         self.ledger = committer.ledger
         self.longest = 0.0  # seconds that the longest save of this session took, from the copy to the commit
-        self.waiting: str | None = None  # the reason of a save that waits for the writer
+        self.waiting: str | None = None  # the reason of a save that waits for the writer, or for another attempt
 
     @property
     def newest(self) -> str | None:
@@ -127,6 +128,11 @@ class Checkpointer:
     def _work(self, shot: Shot, started: float) -> None:
         try:
             self._committer.commit(shot)
+        except Torn as torn:
+            self.waiting = shot.reason
+            self.events.append(
+                Noted(text=f"{torn} That save was dropped; it is made again at the next step, with training stopped.")
+            )
         except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
             self._failed(shot.progress, error)
         else:

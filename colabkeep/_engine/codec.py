@@ -7,17 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from colabkeep._engine.grouping import Grouping, Place
 from colabkeep._engine.packs import Pack
 from colabkeep._engine.typed import decode, encode
 from colabkeep.vocabulary.state import HostTensor, Tree
 
 __all__ = ["Encoded", "decode_part", "encode_parts", "references"]
-
-PACK_BYTES = 256 * 2**20
-"""A pack is closed when it has this many bytes: few files for Drive and Kaggle, none too large to send again."""
-
-SMALL_BYTES = 4 * 2**20
-"""Groups below this share one pack, so that a small model is one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +24,17 @@ class Encoded:
 
 
 class _Planner:
-    """Gives each tensor a key and a group; knows the packs only when all tensors are seen.
+    """Gives each tensor a key; knows its pack only when all tensors are seen.
 
     References are lists that are filled in at the end, because the pack of a tensor depends on how
-    large its group becomes. Keys are unique over all groups, since small ones share a pack.
+    large its group becomes. Keys are unique over all parts, since small groups share a pack.
     """
 
     def __init__(self) -> None:
         self._part = ""
         self._references: dict[int, list[Any]] = {}
-        self._groups: dict[tuple[str, bool], dict[str, tuple[HostTensor, list[Any]]]] = {}
+        self._filled: dict[str, list[Any]] = {}
+        self._places: dict[str, Place] = {}
         self._taken = {"__metadata__"}  # means something else to readers of safetensors
 
     def part(self, name: str) -> None:
@@ -48,48 +44,28 @@ class _Planner:
         known = self._references.get(id(tensor))
         if known is not None:
             return known
-        group = self._groups.setdefault((self._part, tensor.frozen), {})
         key, n = path, 2
         while key in self._taken:  # {"a.b": …} and {"a": {"b": …}} have one path
             key, n = f"{path}#{n}", n + 1
         self._taken.add(key)
         reference: list[Any] = []
-        group[key] = tensor, reference
+        self._filled[key] = reference
+        self._places[key] = Place((self._part, tensor.frozen), tensor)
         self._references[id(tensor)] = reference
         return reference
 
-    def packs(self) -> list[Pack]:
-        small: dict[str, tuple[HostTensor, list[Any]]] = {}
-        bins: list[dict[str, tuple[HostTensor, list[Any]]]] = []
-        for (_, frozen), group in self._groups.items():
-            total = sum(tensor.data.nbytes for tensor, _ in group.values())
-            if total < SMALL_BYTES and not frozen:
-                small.update(group)
-            else:
-                bins += _split(group)
-        bins += _split(small)
-        for number, members in enumerate(bins):
-            for key, (_, reference) in members.items():
-                reference[:] = number, key
-        return [Pack({key: tensor for key, (tensor, _) in members.items()}) for members in bins]
+    def packs(self, grouping: Grouping) -> list[Pack]:
+        packs = grouping.packs(self._places)
+        for number, (keys, _) in enumerate(packs):
+            for key in keys:
+                self._filled[key][:] = number, key
+        return [pack for _, pack in packs]
 
 
-def _split(
-    group: Mapping[str, tuple[HostTensor, list[Any]]],
-) -> list[dict[str, tuple[HostTensor, list[Any]]]]:
-    bins: list[dict[str, tuple[HostTensor, list[Any]]]] = []
-    room = -1
-    for key, (tensor, reference) in group.items():
-        if not bins or tensor.data.nbytes > room:
-            bins.append({})
-            room = PACK_BYTES
-        bins[-1][key] = tensor, reference
-        room -= tensor.data.nbytes
-    return bins
-
-
-def encode_parts(parts: Mapping[str, Tree]) -> Encoded:
+def encode_parts(parts: Mapping[str, Tree], grouping: Grouping | None = None) -> Encoded:
     """Plan the packs and the JSON of a snapshot; nothing is copied, hashed or written yet.
+
+    With the `grouping` that was shown the snapshot before, packs in which nothing has changed are the same objects.
 
     Raises:
         NotStorable: a value cannot be kept; the error names its path.
@@ -99,8 +75,7 @@ def encode_parts(parts: Mapping[str, Tree]) -> Encoded:
     for name, tree in parts.items():
         planner.part(name)
         trees[name] = encode(tree, name, planner.put)
-    packs = planner.packs()
-    return Encoded(parts=trees, packs=packs)
+    return Encoded(parts=trees, packs=planner.packs(grouping or Grouping()))
 
 
 def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:

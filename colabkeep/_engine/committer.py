@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from colabkeep._engine.codec import encode_parts
 from colabkeep._engine.governor import Governor
+from colabkeep._engine.grouping import Grouping
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import Lease
 from colabkeep._engine.ledger import Ledger
@@ -73,6 +74,7 @@ class Committer:
         self._pruner = Pruner(self._repository, self.ledger, self._governor)
         self.newest: str | None = identity.parent
         self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
+        self._grouping = Grouping()
         self._degraded: str | None = None
         self._leaving = False
         self._saved = False  # has this session committed anything? Before that, nothing is its to delete
@@ -111,6 +113,8 @@ class Committer:
                 written=written,
                 seconds=self._clock.monotonic() - started,
                 rung=receipt.rung,
+                waited=shot.capture.waited,
+                copy=shot.capture.mode,
             )
         )
         self.tidy()
@@ -190,21 +194,17 @@ class Committer:
             self._say(StoreDegraded(url=self._repository.store.url, detail=detail, healed=healed))
 
     def _store(self, shot: Shot, snapshot: Snapshot) -> tuple[Manifest, int]:
-        encoded = encode_parts(snapshot.parts)
-        present = self._repository.blobs.present()
-        blobs, written = [], 0
+        encoded = encode_parts(snapshot.parts, self._grouping)
         for pack in encoded.packs:
             pack.moved = self.moved
-            blob, size = self._repository.blobs.put(pack, self._lease.session, present)
-            blobs.append(blob)
-            written += size
+        blobs, written = self._repository.blobs.put_all(encoded.packs, self._lease.session)
         manifest = Manifest(
             id=self._repository.free_id(shot.progress.step, self._lease.session),
             run=self._repository.run,
             session=self._lease.session,
             fence=self._lease.fence,
             progress=shot.progress,
-            blobs=tuple(blobs),
+            blobs=blobs,
             parts=encoded.parts,
             framework=self._identity.framework,
             metrics=dict(shot.metrics),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -56,6 +56,8 @@ class Pack:
         self._pieces += [tensor.data for tensor in tensors.values()]
         self.size = 8 + len(text) + offset
         self.moved: Callable[[], None] = lambda: None  # called with each chunk
+        self._digest: str | None = None
+        self._hashing = threading.Lock()
 
     def chunks(self) -> Iterator[memoryview]:
         """The bytes, in few and large chunks: large tensors in slices, small ones gathered."""
@@ -78,13 +80,21 @@ class Pack:
         if small:
             yield memoryview(b"".join(small))
 
-    @cached_property
+    @property
+    def hashed(self) -> bool:
+        """Is the digest known?"""
+        return self._digest is not None
+
+    @property
     def sha256(self) -> str:
-        """The digest, which is the pack's name."""
-        digest = hashlib.sha256()
-        for chunk in self.chunks():
-            digest.update(chunk)
-        return digest.hexdigest()
+        """The digest, which is the pack's name. Several threads may ask: one computes it, the others wait."""
+        with self._hashing:
+            if self._digest is None:
+                digest = hashlib.sha256()
+                for chunk in self.chunks():
+                    digest.update(chunk)
+                self._digest = digest.hexdigest()
+            return self._digest
 
 
 class Extent(NamedTuple):
@@ -96,7 +106,7 @@ class Extent(NamedTuple):
     end: int
 
 
-def unpack(data: bytearray) -> dict[str, HostTensor]:
+def unpack(data: bytearray | memoryview) -> dict[str, HostTensor]:
     """The tensors of a safetensors file, as views of `data`.
 
     Raises:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
 
+from colabkeep._engine.priority import give_way
+
 __all__ = ["Writer"]
 
 _STALL = 300.0  # seconds; a disk that lives moves a piece, or ends a sync of some gigabytes at 50 MB/s, in less
-_NICE = 5  # steps of lower priority for the thread: training goes first where cores are few
 
 
 class Writer:
@@ -87,8 +86,7 @@ class Writer:
             self._thread = thread
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # only Linux has priorities per thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        give_way()
         more = True
         while True:
             with self._changed:

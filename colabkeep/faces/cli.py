@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     gpus = commands.add_parser("gpus", help=_gpus.__doc__, description=_gpus.__doc__)
     gpus.add_argument("--json", action="store_true", help="print one JSON object, errors too")
     gpus.set_defaults(command=_gpus)
+    _add_bench(_command(commands, "bench", _bench))
     auth = commands.add_parser("auth", help=_auth.__doc__, description=_auth.__doc__)
     auth.add_argument("--json", action="store_true", help="errors too as one JSON object; the secret always is one")
     import_module("colabkeep.faces.auth").add_arguments(auth)
@@ -171,6 +172,13 @@ def _add_prune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=("min", "max"), default="min", help="is less of it better, or more?")
     parser.add_argument("--apart", action="store_true", help="also those that are not on the newest one's line")
     parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--run", metavar="NAME", help="a save as large as this run's newest checkpoint")
+    what.add_argument("--size", metavar="SIZE", help='a save of so many bytes, such as "1.5GB" (default: 500MB)')
+    parser.add_argument("--overhead", type=float, default=0.01, help="the share of time for saves (default: 0.01)")
 
 
 def _list(words: argparse.Namespace) -> int:
@@ -264,6 +272,14 @@ def _gpus(words: argparse.Namespace) -> int:
     """compare the GPUs of the notebook services: speed, memory, where they are free, which torch runs on them"""
     comparison = import_module("colabkeep.faces.gpus").compare_gpus()
     _print(words, comparison.to_dict(), comparison.lines())
+    return 0
+
+
+def _bench(words: argparse.Namespace) -> int:
+    """measure in a minute what a save costs here and how often that lets it save; leaves nothing behind"""
+    face = import_module("colabkeep.faces.bench")
+    found = face.bench_command(words, None if words.json else sys.stderr)
+    _print(words, found.to_dict(), found.lines())
     return 0
 
 

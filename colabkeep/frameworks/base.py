@@ -57,7 +57,9 @@ class Framework(Protocol):
 
         This is the only pause of training: from the second capture of the same structure on it
         MUST cost little more than the memory copy. Objects that cannot be stored raise here or in
-        `Capture.finish`.
+        `Capture.finish`. What only a watched optimizer step changes (see `boundary`) may be copied later, if
+        that step waits for it; a copy that was changed all the same makes `finish` raise `Torn`, and the next
+        capture MUST copy at once. What was not changed is shown by the very `HostTensor` of the capture before.
 
         Raises:
             NotStorable: with the path of the leaf and what to do.
@@ -96,7 +98,8 @@ class Framework(Protocol):
         ...
 
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
-        """The means to go back to the last step boundary after an exception inside a step."""
+        """The means to go back to the last step boundary after an exception inside a step. From here on, until it
+        is closed, the parts' optimizers are watched."""
         ...
 
     def data(self) -> Data:

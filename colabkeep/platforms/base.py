@@ -30,7 +30,8 @@ Confidence: TypeAlias = Literal["high", "medium", "low"]
 class SessionLimits:
     """How long a session may last at most: `max_seconds` from its start, `idle_seconds` without a user; None where
     unknown or unlimited. `ends_cleanly`: training must end by itself before the limit, or its output is not kept.
-    `source`: where the figure comes from, in a few words; `confidence` is that of `max_seconds`."""
+    `source`: where the figure comes from, in a few words; `confidence` is that of `max_seconds`. `usual_seconds`: how
+    long sessions really live until they vanish, by what users report, and `usual_source` says where."""
 
     max_seconds: float | None
     idle_seconds: float | None = None
@@ -38,6 +39,8 @@ class SessionLimits:
     ends_cleanly: bool = False
     source: str
     confidence: Confidence
+    usual_seconds: float | None = None
+    usual_source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,8 @@ class Chapter:
     after `before` seconds of training; `reached`: the last step it is known to have done, and `trained` the seconds of
     training by then, over all sessions. `stopped`: why it ended ("finished", "max_time", …), with the `error` that
     ended it; None: it trains still, or was lost after `last_seen`. `noted`: its journal was read. `age`: seconds that
-    its checkpoint was old when it went on. `gap`: seconds without a machine before it.
+    its checkpoint was old when it went on. `gap`: seconds without a machine before it. `start`: the way to its first
+    step, each part with its seconds; `cadence`: how often it was saved at last, where colabkeep chose that.
     """
 
     session: str
@@ -94,6 +95,8 @@ class Chapter:
     age: float | None = None
     gap: float | None = None
     redone: Redone | None = None
+    start: tuple[tuple[str, float], ...] = ()
+    cadence: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +145,17 @@ def write_chapter(session: str, number: int | None, sources: Sources) -> Chapter
         told=tuple(_told(sources.lines)),
         noted=bool(sources.lines),
         age=None if restored is None else restored.number("age"),
+        start=tuple(_laps(first.get("FirstStepDone", nothing))),
+        cadence=last.get("CadenceChosen", nothing).text("text") or "",
     )
+
+
+def _laps(line: Line) -> Iterator[tuple[str, float]]:
+    laps = Line(_mapping(line.record.get("laps")))
+    for name in laps.record:
+        seconds = laps.number(name)
+        if seconds is not None:
+            yield str(name), seconds
 
 
 def _resumed_at(sources: Sources, restored: Line | None) -> int | None:
@@ -211,6 +224,7 @@ _SENTENCES: Mapping[str, Callable[[Line], str]] = {
     "StoreDegraded": lambda line: f"{line.text('url') or '?'}: {line.text('detail') or '?'}",
     "SpaceShort": lambda line: f"space is short in {line.text('url') or '?'}",
     "DeadlineNear": lambda line: f"the session's end was near: {line.number('seconds') or 0:.0f} s left at most",
+    "CadenceChosen": lambda line: line.text("text") or "?",
     "Noted": lambda line: line.text("text") or "?",
 }
 

@@ -31,9 +31,10 @@ class Deadline:
     text: str
     source: str = ""
 
-    def last_call(self, save_seconds: float) -> float:
-        """When the last save must begin if the longest so far took `save_seconds`."""
-        return self.at - self.reserve - _SLOWER * save_seconds
+    def last_call(self, save_seconds: float, arrival_seconds: float = 0.0) -> float:
+        """When the last save must begin to be safe in time, if the longest so far took `save_seconds`, and then
+        `arrival_seconds` until the place where it ends up had it and said so."""
+        return self.at - self.reserve - _SLOWER * (save_seconds + arrival_seconds)
 
 
 def find_deadline(

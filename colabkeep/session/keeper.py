@@ -6,8 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from colabkeep._engine.repository import Repository
 from colabkeep.frameworks.base import Boundary
+from colabkeep.session.arrivals import Arrivals
+from colabkeep.session.cadence import Circumstances, Pacemaker
 from colabkeep.session.history import History
+from colabkeep.session.lives import earlier_lives
 from colabkeep.session.losses import LOSSES, LossCurve, plain_points
 from colabkeep.session.opening import OpenSession, RunSpec, Value
 from colabkeep.session.position import Position
@@ -56,13 +60,21 @@ class Keeper:
         self._mark = SaveMark(progress=position.progress, at=spec.clock.monotonic())
         self._asked: str | None = None
         self._deadline = spec.deadline
-        self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(_LONGEST)
+        self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(_LONGEST, _LONGEST)
+        self._starting = session.starting
+        properties = spec.store.properties
+        far = properties.behind is not None or properties.top_rung != "local"
+        self._arrivals = Arrivals(properties.top_rung, spec.clock)
+        self._pace = _pacemaker(spec, session, position, far=far)
+        self.observers: tuple[Arrivals, Pacemaker] = (self._arrivals, self._pace)
 
     def count(self, step: int, loss: Any) -> None:
         """A step is done: what was measured before it is of other weights."""
         self.metrics = {}
         if step >= self._losses.next:
             self._losses.add(step, loss)
+        if not self._starting.over:
+            self._saver.events.append(self._starting.first_step())
 
     def due(self, now: float) -> str | None:
         """The reason to save at this boundary, or None. `now` in seconds of the run's clock."""
@@ -70,13 +82,15 @@ class Keeper:
             (now >= self._watch_from and self._near(now))
             or self._asked
             or self._saver.due(now)
-            or self._spec.save_every.due(self._position.progress, self._mark, now)
+            or self._pace.policy.due(self._position.progress, self._mark, now)
+            or (self._pace.chooses and self._is_best() and "best")
             or None
         )
 
     def _near(self, now: float) -> str | None:
         """ "deadline", once, when the last save before the end of the session must begin."""
-        if self._deadline is None or now < self._deadline.last_call(self._saver.longest):
+        arrival = min(_LONGEST, self._arrivals.seconds(now))
+        if self._deadline is None or now < self._deadline.last_call(self._saver.longest, arrival):
             return None
         self._watch_from = math.inf
         return "deadline"
@@ -99,10 +113,7 @@ class Keeper:
     def wait_if_best(self) -> None:
         """Let a save in flight finish if the weights we are at are to be kept as among the best:
         a save of a later step, with other weights, would not do. One that hangs is not waited for."""
-        best = self._spec.best
-        if best is None or best.monitor not in self.metrics or not self._saver.busy:
-            return
-        if best.among_best(self.metrics[best.monitor], self._history.values(best.monitor)):
+        if self._saver.busy and self._is_among_best():
             self._saver.wait()
 
     def leave(self, error: BaseException | None, boundary: Boundary, *, finished: bool) -> str | None:
@@ -112,6 +123,7 @@ class Keeper:
         Raises:
             SaveFailed, RunTakenOver, NotStorable: as `save`.
         """
+        self._pace.chooses = False  # nothing is chosen for a session that ends
         if not self._saver.wait():
             return _HANGS
         if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable)):
@@ -135,6 +147,7 @@ class Keeper:
 
         `waiting` is called now and then meanwhile: there may be events."""
         told: list[Event] = []
+        self._pace.close()
         if not self._saver.close(self._spec.flush_timeout, waiting):
             told.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
         if self._spec.closes_store:
@@ -146,6 +159,18 @@ class Keeper:
         points = [] if self._saver.busy else self._losses.news()  # reading them may wait for the GPU, as a save does
         if points:
             self._journal.add({"at": self._spec.clock.time(), "event": LOSSES, "points": plain_points(points)})
+
+    def _is_best(self) -> bool:
+        """Is this the end of an epoch, not saved yet, that is among the best? Where colabkeep chooses when to save,
+        none of these is left out: no later save has its weights."""
+        here = self._position.progress
+        return not here.batches and here != self._mark.progress and self._is_among_best()
+
+    def _is_among_best(self) -> bool:
+        best = self._spec.best
+        if best is None or best.monitor not in self.metrics:
+            return False
+        return best.among_best(self.metrics[best.monitor], self._history.values(best.monitor))
 
     def _parts(self) -> Mapping[str, object]:
         own = {"run": Value({"seed": self._spec.seed}), "history": self._history, "losses": self._losses}
@@ -162,6 +187,19 @@ class Keeper:
         if loader is not None and loader.positional and not self._position.at_boundary:
             return "The data loader had moved on since the last step, and cannot be asked where it was"
         return None
+
+
+def _pacemaker(spec: RunSpec, session: OpenSession, position: Position, *, far: bool) -> Pacemaker:
+    platform = "" if spec.machine is None else spec.machine.platform
+    here = Circumstances(
+        overhead=spec.overhead,
+        usual=spec.usual,
+        far=far,
+        # A repository of its own: what it remembers of listings is not for two threads.
+        past=lambda: earlier_lives(Repository(spec.store, spec.name), session.id, platform),
+        step=lambda: position.progress.step,
+    )
+    return Pacemaker(spec.save_every, here, spec.clock, session.checkpointer.events.append)
 
 
 def leaving_reason(error: BaseException | None, *, finished: bool) -> str:

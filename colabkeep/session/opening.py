@@ -20,8 +20,11 @@ from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import Loaded, load_best, load_id, load_newest
 from colabkeep.frameworks.base import Framework
 from colabkeep.session.deadline import Deadline
+from colabkeep.session.lives import UNKNOWN, Usual
 from colabkeep.session.losses import LossCurve
+from colabkeep.session.starting import Starting
 from colabkeep.stores.base import Lock, Store
+from colabkeep.vocabulary.cadence import OVERHEAD
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
@@ -62,7 +65,8 @@ class RunSpec:
     one it is. `flush_timeout`: seconds that the end waits at most for slower storage. `loader`, if known at the start,
     is checked against the checkpoint before anything is touched. `best` is None when nothing is monitored.
     `closes_store`: the store was opened for this run, and is closed with it. `settings`: what the user may change from
-    session to session without changing a bit; a change is told.
+    session to session without changing a bit; a change is told. `overhead`: the share of time that saves may cost,
+    where the cadence is chosen from that, and `usual`: how long sessions live here. `laps`: what the way here took.
     """
 
     name: str
@@ -83,6 +87,9 @@ class RunSpec:
     observers: tuple[Callable[[Event], None], ...] = ()
     closes_store: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    overhead: float = OVERHEAD
+    usual: Usual = UNKNOWN
+    laps: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -108,6 +115,7 @@ class OpenSession:
     lock: Lock
     journal: Journal
     checkpointer: Checkpointer
+    starting: Starting
     resumed_from: Manifest | None = None
     trees: Mapping[str, Tree] = field(default_factory=dict)
 
@@ -126,7 +134,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         NotStorable: an object's state cannot be kept; the error names its path.
         NoUsableCheckpoint, CheckpointNotFound, CheckpointUnsupported, StoreError: as they say.
     """
-    repository = Repository(spec.store, spec.name)
+    starting, repository = Starting(spec.clock, spec.laps), Repository(spec.store, spec.name)
     session = secrets.token_hex(4)
     about = {"host": socket.gethostname(), "pid": os.getpid(), "started": spec.clock.time()}
     if spec.machine is not None:
@@ -139,11 +147,14 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
             repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
         except CheckpointDamaged as error:
             events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
+        starting.lap("find")
         loaded = _find(spec, repository, events)
         if loaded is not None:
             _check(spec, loaded)
+        starting.lap("read")
         _rehearse(spec)
         lease = take_lease(repository, session, about)
+        starting.lap("ready")
         manifest, own = None, dict[str, Tree]()
         if loaded is not None:
             manifest, own = loaded.manifest, _own(loaded)
@@ -153,6 +164,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
                 spec.framework.restore(spec.parts, {name: trees.pop(name)})
             _tell(spec, manifest, events)
             events.append(_recalled(manifest, own, lease))
+            starting.lap("restore")
     except BaseException:
         lock.release()
         raise
@@ -168,6 +180,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         lock=lock,
         journal=journal,
         checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
+        starting=starting,
         resumed_from=manifest,
         trees=own,
     )

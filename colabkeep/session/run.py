@@ -71,6 +71,7 @@ class Run:
         self._saver = self._session.checkpointer
         self._position = Position(spec.framework, spec.seed, self._session.progress, self._session.trees)
         self._keeper = Keeper(spec, self._position, self._session, self.history, self.losses)
+        self._announcer.observers.extend(self._keeper.observers)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
         self._began = spec.clock.monotonic()
@@ -157,9 +158,9 @@ class Run:
             UsageError: not once in an epoch of `epochs`, or the loader cannot be resumed.
             Incompatible: the data set or its order is not the one of the run.
         """
-        opened = self._position.open(loader)
+        opened = self._session.starting.opens(self._position.open, loader)
         told = _tell_notes(self, opened.notes, 0)
-        for batch in self._position.batches(opened):
+        for batch in self._session.starting.batches(self._position.batches(opened)):
             if len(opened.notes) > told:
                 told = _tell_notes(self, opened.notes, told)
             yield batch
@@ -207,7 +208,8 @@ class Run:
             self._saver.wait()
         self._keeper.save(reason)
         if wait:
-            self._saver.wait()
+            while self._saver.wait() and self._saver.waiting is not None:  # it was torn: made again, with a full stop
+                self._keeper.save(self._saver.waiting)
             self._saver.raise_past_failure()
         self._announcer.drain()
 

@@ -12,12 +12,15 @@ from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import Home
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.deadline import find_deadline
+from colabkeep.session.lives import usual_session
 from colabkeep.session.machine import this_machine
 from colabkeep.session.opening import RunSpec
 from colabkeep.session.remounting import Remounting
+from colabkeep.session.starting import Starting
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
 from colabkeep.stores.doors import Doors
+from colabkeep.vocabulary.cadence import OVERHEAD, read_overhead
 from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NotPersistent, UsageError
@@ -52,6 +55,7 @@ class RunArguments:
     storage: Any = "auto"
     resume: str = "auto"
     save_every: Any = "auto"
+    overhead: Any = OVERHEAD
     keep_last: int | None = 2
     keep_best: int = 1
     monitor: str | None = None
@@ -137,17 +141,23 @@ def wire_run(arguments: RunArguments) -> RunSpec:
     best = _best(arguments.keep_best, arguments.monitor, arguments.mode)
     clock = SystemClock()
     max_time, limit, flush_timeout = _seconds(arguments)
-    here = Environment.here()
+    here, starting = Environment.here(), Starting(clock, {})
     deadline = find_deadline(here, clock, limit=limit, may_end=max_time is None)
     remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
+    starting.lap("ready")
     store = find_store(arguments.storage, remounting.ask)
+    starting.lap("storage")
+    framework = find_framework(parts.values())
+    starting.lap("import")
     return RunSpec(
         name=arguments.run_name,
         parts=parts,
-        framework=find_framework(parts.values()),
+        framework=framework,
         store=store,
         closes_store=store is not arguments.storage,
         save_every=parse_save_every(arguments.save_every),
+        overhead=read_overhead(arguments.overhead),
+        usual=usual_session(find_platform(here).limits(here)),
         retention=_retention(arguments.keep_last, best),
         best=best,
         resume=arguments.resume,
@@ -158,6 +168,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
         machine=this_machine(here),
         clock=clock,
         observers=(*arguments.observers, remounting),  # the others tell first why the page is asked
+        laps=starting.laps,
     )
 
 
@@ -301,6 +312,7 @@ def _check_words(arguments: RunArguments) -> None:
     _retention(arguments.keep_last, _best(arguments.keep_best, arguments.monitor, arguments.mode))
     _seconds(arguments)
     parse_save_every(arguments.save_every)
+    read_overhead(arguments.overhead)
 
 
 def _best(keep_best: int, monitor: str | None, mode: Mode) -> KeepBest | None:

@@ -143,7 +143,8 @@ class StoreProperties:
     object may be missing from `list` for a while. `behind`: the slower side of a store that has two; then
     `free_bytes` are those of the faster one. `folder`: on this machine's own disk, where small files beside the objects
     may be replaced (`colabkeep.stores.notes`); None where there is none. `account`: who is signed in, as the service
-    names them; None where nobody is, or it was not told.
+    names them; None where nobody is, or it was not told. `versions`: what is put is sent with all the rest, as a
+    version that stays: nothing is put here to try it out.
     """
 
     top_rung: Rung
@@ -155,6 +156,7 @@ class StoreProperties:
     behind: Behind | None = None
     folder: str | None = None
     account: str | None = None
+    versions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -258,6 +258,25 @@ class FrameworkContract(ValuesContract):
         self.train(parts, 2)
         assert same_bits(through_files(snapshot.parts), before)
 
+    def test_a_snapshot_does_not_follow_a_training_whose_steps_are_watched(self, framework: Framework) -> None:
+        """The same where the copy may hide behind the next step."""
+        parts = self.begun(framework)
+        boundary = framework.boundary(parts)
+        boundary.mark()
+        for _ in range(5):
+            self.train(parts, 1)
+            boundary.mark()
+            before = captured(self.make_framework(), parts)
+            capture = framework.capture(parts)
+            self.train(parts, 1)
+            boundary.mark()
+            snapshot = capture.finish()
+            assert capture.mode
+            assert capture.waited >= 0.0
+            assert same_bits(through_files(snapshot.parts), before)
+            snapshot.release()
+        boundary.close()
+
     def test_the_second_capture_uses_the_memory_of_the_first(self, framework: Framework) -> None:
         """Saving often does not take more memory, nor the time to get it."""
         parts = self.begun(framework)

@@ -15,12 +15,14 @@ from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.progress import Progress
 
 __all__ = [
+    "CadenceChosen",
     "CatchingUp",
     "CheckpointSetAside",
     "DeadlineNear",
     "DurabilityTold",
     "EpochDone",
     "Event",
+    "FirstStepDone",
     "LengthTold",
     "MachineChecked",
     "MachineGiven",
@@ -133,6 +135,15 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstStepDone:
+    """The first step of a session is done. `laps`: the parts of the way there with the seconds that each took, in
+    order: "import" (the framework), "storage" (opening it), "find" (the run, taken), "read" (the checkpoint, hashed),
+    "restore" (into the objects), "ready", "loader" (until the first batch), "step"."""
+
+    laps: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochDone:
     """An epoch ended; `metrics` are those logged at its end."""
 
@@ -160,7 +171,9 @@ class SaveStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveCommitted:
-    """A checkpoint exists. `written` are bytes that had to be written, `seconds` the background time."""
+    """A checkpoint exists. `written` are bytes that had to be written, `seconds` the background time. `waited`: seconds
+    that training waited for the rest of the copy, after those that `SaveStarted` told. `copy`: how the state was
+    copied, and why so."""
 
     checkpoint: str
     progress: Progress
@@ -169,6 +182,24 @@ class SaveCommitted:
     written: int
     seconds: float
     rung: str
+    waited: float = 0.0
+    copy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CadenceChosen:
+    """How often saves come from now on, where `save_every="auto"` chooses; told when it changes by much. In seconds:
+    `interval`; `cost`, of a save to training; `session`, the mean between two disconnects, and `source` says from what.
+    `overhead`: the share of time that saves may cost. `reason`: what decided, "loss" (the least is lost so), or the
+    bound that moved it: "overhead", "storage", "floor" or "ceiling". `text` says all this in a sentence."""
+
+    interval: float
+    cost: float
+    session: float
+    overhead: float
+    reason: str
+    text: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,11 +321,13 @@ Event: TypeAlias = (
     | Recalled
     | RestoredInexactly
     | CheckpointSetAside
+    | FirstStepDone
     | StepDone
     | EpochDone
     | MetricsLogged
     | SaveStarted
     | SaveCommitted
+    | CadenceChosen
     | SaveSkipped
     | SaveFailing
     | RungReached

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from colabkeep.vocabulary.cadence import FIRST_SECONDS, FIRST_STEPS, Cadence
 from colabkeep.vocabulary.durations import parse_duration
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.progress import Progress
 
 __all__ = [
+    "Auto",
     "EveryEpochs",
     "EveryMinutes",
     "EverySteps",
@@ -28,6 +30,8 @@ __all__ = [
     "RetentionPolicy",
     "SaveMark",
     "SavePolicy",
+    "adapt",
+    "is_auto",
     "parse_save_every",
 ]
 
@@ -112,6 +116,38 @@ class EveryMinutes(_Composable):
         return "minutes" if now - last.at >= self.minutes * 60 and progress != last.progress else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auto(_Composable):
+    """As often as `cadence` says, from what was measured; the end of an epoch takes a save that is nearly due. Without
+    one, before the first save of a session: soon, to prove that saving works here."""
+
+    cadence: Cadence | None = None
+
+    def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
+        since, cadence = now - last.at, self.cadence
+        if cadence is None:
+            soon = since >= FIRST_SECONDS or progress.step - last.progress.step >= FIRST_STEPS
+            return "first" if soon and progress != last.progress else None
+        if since >= cadence.seconds:
+            return "auto" if progress != last.progress else None
+        ended = not progress.batches and progress.epoch > last.progress.epoch
+        return "epoch" if ended and since >= cadence.epoch_seconds else None
+
+
+def is_auto(policy: SavePolicy) -> bool:
+    """Does colabkeep choose the cadence, at least among others?"""
+    return isinstance(policy, Auto) or (isinstance(policy, _Either) and any(map(is_auto, policy.policies)))
+
+
+def adapt(policy: SavePolicy, cadence: Cadence) -> SavePolicy:
+    """The policy with another cadence where colabkeep chooses it; what the user said stays as it is."""
+    if isinstance(policy, Auto):
+        return Auto(cadence=cadence)
+    if isinstance(policy, _Either):
+        return _Either(policies=tuple(adapt(member, cadence) for member in policy.policies))
+    return policy
+
+
 _COUNTED = re.compile(r"(\d+)\s*(step|epoch)s?")
 
 
@@ -119,8 +155,7 @@ def parse_save_every(value: object) -> SavePolicy:
     """Turn the argument `save_every` into a policy.
 
     A bare integer counts epochs; "500 steps", "2 epochs", "10 min", "1 h", "30 sec" say their unit; "auto"
-    is every epoch and every 10 minutes; a list is due when any of its members is; a policy
-    object stays itself; None is `Never`.
+    is `Auto`, which measures; a list is due when any of its members is; a policy object stays itself; None is `Never`.
 
     Raises:
         UsageError: none of these.
@@ -128,7 +163,7 @@ def parse_save_every(value: object) -> SavePolicy:
     if value is None:
         return Never()
     if value == "auto":
-        return EveryEpochs(1) | EveryMinutes(10)
+        return Auto()
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return EveryEpochs(value)
     if isinstance(value, str):

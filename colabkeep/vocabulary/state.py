@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["Capture", "HostTensor", "Snapshot", "Stateful", "Tagged", "Tree"]
+__all__ = ["Capture", "HostTensor", "Snapshot", "Stateful", "Tagged", "Torn", "Tree"]
 
 Tree: TypeAlias = Any
 """A value made of what the codec can store exactly: None, bool, int, float, complex, str, bytes,
@@ -35,7 +35,8 @@ class HostTensor:
     `dtype` is a safetensors name ("F32", "BF16", "I64", "U8", …), so bfloat16 needs no NumPy
     type. `data` has format "B" and exactly the bytes of `shape`; who made the tensor keeps the
     memory alive and unchanged until the snapshot is released. `frozen` marks what training does
-    not change (it is packed apart, so that it is written once).
+    not change (it is packed apart, so that it is written once). The very object that the snapshot before
+    had says that the bytes are the same.
     """
 
     dtype: str
@@ -65,8 +66,26 @@ class Snapshot(Protocol):
         ...
 
 
+class Torn(Exception):
+    """A snapshot is of no one moment: something was changed under the copy. Its text is a sentence for the user.
+
+    Nothing is lost but this snapshot; the next capture copies at once.
+    """
+
+
 class Capture(Protocol):
     """A snapshot under way. What training may change at once is copied already."""
+
+    @property
+    def mode(self) -> str:
+        """How the state is copied, and why so: a clause for people."""
+        ...
+
+    @property
+    def waited(self) -> float:
+        """Seconds that training waited for the copy after `capture` returned. Whole once `finish` has returned and
+        the next step has begun."""
+        ...
 
     def finish(self) -> Snapshot:
         """Wait for the rest and return the snapshot. Called once, by the writer thread. When it raises,
@@ -74,5 +93,6 @@ class Capture(Protocol):
 
         Raises:
             NotStorable: a value cannot be kept; the error names its path.
+            Torn: it must be captured again.
         """
         ...

@@ -121,7 +121,7 @@ def train(run_name, **more_words):
         metrics={"accuracy": accuracy},
         max_epochs=EPOCHS,
         run_name=run_name,
-        save_every="10 steps",  # so that there is something to see; by default, each epoch and every 10 minutes
+        save_every="10 steps",  # so that there is something to see; by default, as often as loses the least
         **more_words,
     )
 

@@ -28,6 +28,7 @@ NAMES = (
     "seeding",
     "stores",
     "panel",
+    "peers",
 )
 
 

@@ -33,6 +33,8 @@ class Taken:
 
     parts: Mapping[str, Any]
     released: bool = False
+    mode: str = "copied at once"
+    waited: float = 0.0
 
     def finish(self) -> Taken:
         return self

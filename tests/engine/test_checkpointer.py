@@ -18,9 +18,10 @@ from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed, StoreFull, StoreUnavailable
-from colabkeep.vocabulary.events import CatchingUp, SaveCommitted, SaveFailing, SaveSkipped, SaveStarted
+from colabkeep.vocabulary.events import CatchingUp, Noted, SaveCommitted, SaveFailing, SaveSkipped, SaveStarted
 from colabkeep.vocabulary.policies import KeepLast
 from colabkeep.vocabulary.progress import Progress
+from colabkeep.vocabulary.state import Torn
 
 LONG = 30.0  # seconds
 FULL = StoreFull(problem="No space is left.", remedy="Make room in the folder.")
@@ -254,3 +255,37 @@ def test_the_end_waits_as_long_as_it_was_told_and_says_what_is_left(desk, monkey
     left = [event.left for event in desk.of(CatchingUp)]
     assert left == sorted(left, reverse=True)
     assert len(left) == len(woken) == max(0, (min(takes, patience) - 1) // 15)
+
+
+class TearsOnce(NumpyFramework):
+    """Its first snapshot was changed under the copy."""
+
+    torn = False
+
+    def capture(self, parts):
+        capture = super().capture(parts)
+        if not self.torn:
+            self.torn = True
+            capture.rest = self.tear
+        return capture
+
+    def tear(self):
+        raise Torn("model.weight was changed between the save and the next optimizer step.")
+
+
+def test_a_torn_snapshot_is_made_again_at_the_next_step(kit):
+    """No half-old checkpoint is written, training hears of it in a sentence, and the save is made up for."""
+    desk = Desk()
+    desk.framework = desk.saver._framework = TearsOnce()
+    desk.save(1)
+    desk.finish()
+    assert "model.weight was changed" in desk.of(Noted)[0].text
+    assert not desk.of(SaveCommitted)
+    assert not desk.of(SaveFailing)
+    assert desk.saver.saved is None
+    assert desk.saver.due(desk.clock.monotonic()) == "asked"
+    desk.save(2)
+    desk.finish()
+    assert desk.loaded(kit) == 2.0
+    assert desk.of(SaveCommitted)[0].copy == "copied at once"
+    assert desk.saver.due(desk.clock.monotonic()) is None

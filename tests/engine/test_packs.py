@@ -15,7 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colabkeep._engine.codec import PACK_BYTES, SMALL_BYTES, encode_parts
+from colabkeep._engine.codec import encode_parts
+from colabkeep._engine.grouping import PACK_BYTES, SMALL_BYTES
 from colabkeep._engine.packs import DTYPE_BITS, SLICE, Pack, read_layout, unpack
 from colabkeep.vocabulary.state import HostTensor
 

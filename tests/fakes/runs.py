@@ -33,6 +33,8 @@ class Taken:
     """A capture that is complete."""
 
     parts: dict[str, Any]
+    mode: str = "copied at once"
+    waited: float = 0.0
 
     def finish(self) -> Taken:
         return self

@@ -178,6 +178,8 @@ class Trainer:
 @dataclass
 class _Taken:
     parts: dict[str, Any]
+    mode: str = "copied at once"
+    waited: float = 0.0
 
     def finish(self) -> _Taken:
         return self

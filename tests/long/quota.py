@@ -159,6 +159,8 @@ class Drive:
 @dataclass
 class _Taken:
     parts: dict[str, Any]
+    mode: str = "copied at once"
+    waited: float = 0.0
 
     def finish(self) -> _Taken:
         return self

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from colabkeep.faces.lines import Lines
+from colabkeep.faces.panel.html import render
 from colabkeep.faces.panel.model import Panel, fold
 from colabkeep.faces.panel.state import PanelState
+from colabkeep.faces.panel.status import record
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.durability import Place
 from colabkeep.vocabulary.events import (
+    CadenceChosen,
     DeadlineNear,
     DurabilityTold,
     LengthTold,
@@ -224,3 +228,25 @@ def test_folding_changes_nothing_that_was_there() -> None:
     copy = replace(before)
     fold(before, RunStopped(reason="error", progress=at(300), checkpoint=None), 1.0)
     assert before == copy
+
+
+def cadence(text: str) -> CadenceChosen:
+    return CadenceChosen(interval=100.0, cost=0.02, session=9000.0, overhead=0.01, reason="loss", text=text)
+
+
+def test_how_often_it_saves_is_shown_with_why() -> None:
+    """The latest choice in a line of its own, and in the file for programs; not among the last events, and not when
+    all is over."""
+    story = in_phase("durable").tell(cadence("saving every 15 s: old"), cadence("saving every 1 min 40 s: a <save>"))
+    html = render(story.state)
+    assert "saving every 1 min 40 s: a &lt;save&gt;" in html
+    assert "saving every 15 s" not in html
+    assert not [each for each in story.state.happened if "saving every" in each.text]
+    assert record(story.state)["cadence"] == "saving every 1 min 40 s: a <save>"
+    assert "saving every" not in render(story.stop("finished").state)
+
+
+def test_how_often_it_saves_is_said_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is no panel, once for each time that it is told."""
+    Lines(FakeClock())(cadence("saving every 1 min 40 s: a save costs 0.02 s here"))
+    assert capsys.readouterr().out == "[colabkeep] saving every 1 min 40 s: a save costs 0.02 s here\n"

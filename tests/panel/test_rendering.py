@@ -42,6 +42,7 @@ def worst(state: PanelState) -> PanelState:
         error=EVIL,
         degraded=EVIL,
         inexact=EVIL,
+        cadence=EVIL,
         ends_source=EVIL,
         place=None if state.place is None else replace(state.place, url=EVIL),
         happened=tuple(Happened(1e9, EVIL) for _ in range(12)),

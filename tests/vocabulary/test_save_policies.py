@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from colabkeep.vocabulary.durations import parse_duration
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.policies import (
+    Auto,
     EveryEpochs,
     EveryMinutes,
     EverySteps,
@@ -142,7 +143,8 @@ class Mine:
         ("1 h 30 min", EveryMinutes(90)),
         ("1h30min", EveryMinutes(90)),
         (None, Never()),
-        ("auto", EveryEpochs(1) | EveryMinutes(10)),
+        ("auto", Auto()),
+        (["auto", "7 steps"], Auto() | EverySteps(7)),
         ([1, "10 min"], EveryEpochs(1) | EveryMinutes(10)),
         (("7 steps", 3), EverySteps(7) | EveryEpochs(3)),
         (EverySteps(3), EverySteps(3)),

@@ -70,6 +70,7 @@ def _draw(state: PanelState, stale_after: float, room: float) -> Markup:
         paragraph(join(bar(state.share, wide=True), how_far(state)), lines=2),
         paragraph(safety(state), strong=True, lines=1.5),
         paragraph(escape(session_time(state), _cut(500, room)), quiet=True, lines=2),
+        paragraph(escape("" if state.phase in FINAL else state.cadence, _cut(300, room)), quiet=True, lines=2),
         *_advice(state, room),
         _curve(state, words, None if state.phase in FINAL else stale_after),
         table(

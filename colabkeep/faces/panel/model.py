@@ -12,6 +12,7 @@ from colabkeep.session.history import as_number
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.durability import RUNGS, RungName
 from colabkeep.vocabulary.events import (
+    CadenceChosen,
     DeadlineNear,
     DurabilityTold,
     EpochDone,
@@ -41,7 +42,8 @@ _WINDOW = 30.0  # seconds of training that the speed is measured over
 _POINTS = 512  # of the curve; when there are more, every second one stays
 _SAVES = 48  # that are remembered: as many as the curve has room to mark
 _HAPPENED = 12
-_UNTOLD = (DurabilityTold, EpochDone)  # shown elsewhere in the panel, and too often for a list of the last events
+# Shown elsewhere in the panel, or too often for a list of the last events.
+_UNTOLD = (CadenceChosen, DurabilityTold, EpochDone)
 
 
 class Panel:
@@ -202,6 +204,10 @@ def _durability(state: PanelState, event: DurabilityTold) -> PanelState:
     return state
 
 
+def _cadence(state: PanelState, event: CadenceChosen) -> PanelState:
+    return replace(state, cadence=event.text)
+
+
 def _upload(state: PanelState, event: UploadMeasured) -> PanelState:
     return replace(state, waiting_bytes=event.waiting_bytes, bytes_per_second=event.bytes_per_second)
 
@@ -242,6 +248,7 @@ _CHANGES: Mapping[type, Callable[[PanelState, Any], PanelState]] = {
     StoreDegraded: _degraded,
     RungReached: _reached,
     DurabilityTold: _durability,
+    CadenceChosen: _cadence,
     UploadMeasured: _upload,
     Pruned: _pruned,
     DeadlineNear: _near,

@@ -66,7 +66,8 @@ class PanelState:
 
     `platform` is a title. `verdict` and `advice` are the check's. `paces` are of the last half minute. `points`: the
     loss of the whole run, by step. `saving`: the step whose state is being saved. `saves`: newest first; `place`: where
-    they end up; `safe_*`: the one to go on from if the machine vanished now. `failing` and `degraded`: what is out of
+    they end up; `safe_*`: the one to go on from if the machine vanished now. `cadence`: how often it is saved, and why,
+    where colabkeep chooses that. `failing` and `degraded`: what is out of
     order with saving and with the storage. `stopped`: why the session ended.
     """
 
@@ -102,6 +103,7 @@ class PanelState:
     failing: str = ""
     degraded: str = ""
     trouble_since: float = 0.0
+    cadence: str = ""
     ends_at: float | None = None
     ends_source: str = ""
     ending: bool = False

@@ -73,6 +73,7 @@ def record(state: PanelState) -> dict[str, Any]:
         "safe_step": state.safe_step,
         "would_lose": {"steps": state.lost_steps, "seconds": _number(state.lost_seconds)},
         "session_seconds_left": {"at_most": _number(left), "source": state.ends_source},
+        "cadence": state.cadence,
         "storage": state.storage if place is None else place.url,
         "platform": state.platform,
         "accelerators": list(state.accelerators),

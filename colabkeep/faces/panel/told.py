@@ -10,6 +10,7 @@ from colabkeep.faces.tables import size_text
 from colabkeep.session.history import as_number
 from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.events import (
+    CadenceChosen,
     CatchingUp,
     CheckpointSetAside,
     DeadlineNear,
@@ -98,6 +99,7 @@ def _stopped(event: RunStopped) -> str:
 
 
 _SENTENCES: Mapping[type, Callable[[Any], str]] = {
+    CadenceChosen: lambda event: str(event.text),
     MachineChecked: lambda event: "\n".join(event.lines),
     RunStarted: _started,
     Restored: _restored,

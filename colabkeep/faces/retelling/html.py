@@ -18,6 +18,7 @@ from colabkeep.faces.retelling.words import (
     save_row,
     sentence,
     session_row,
+    starts,
     state,
 )
 from colabkeep.faces.tables import utc_time
@@ -29,6 +30,7 @@ __all__ = ["marks_of", "story_html"]
 _ROWS = 12  # sessions in a table with styles; those before them are lines of text, a fifth as long
 _SAVES = 8
 _EVENTS = 20
+_STARTS = 4
 _CHIPS = {
     "finished": ("✔", "FINISHED", GREEN),
     "failed": ("✖", "FAILED", RED),
@@ -55,6 +57,7 @@ def story_html(story: Story, as_of: float) -> Markup:
         _folded(
             f"Events ({min(_EVENTS, len(events(story, _EVENTS)))})", (": ".join(e) for e in events(story, _EVENTS))
         ),
+        _folded("From the start to the first step", starts(story, _STARTS)),
         _folded("What could not be read", left_out(story)),
         paragraph(f"As of {utc_time(as_of)}. It does not change by itself: run colabkeep.report() again.", quiet=True),
     ]

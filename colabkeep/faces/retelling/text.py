@@ -13,6 +13,7 @@ from colabkeep.faces.retelling.words import (
     save_row,
     sentence,
     session_row,
+    starts,
     state,
 )
 from colabkeep.faces.tables import aligned, plain, utc_time
@@ -22,6 +23,7 @@ __all__ = ["session_lines", "story_lines"]
 
 _SAVES = 20
 _EVENTS = 20
+_STARTS = 4
 
 
 def story_lines(story: Story) -> Iterator[str]:
@@ -31,6 +33,9 @@ def story_lines(story: Story) -> Iterator[str]:
     if story.durability is not None:
         yield f"  {plain(story.durability.sentence, limit=2000)}"
     yield from ("", "Sessions, the first one first", *session_lines(story))
+    began = [f"  {line}" for line in starts(story, _STARTS)]
+    if began:
+        yield from ("", "From the start to the first step, the newest first", *began)
     saves = newest_saves(story, _SAVES)
     if saves:
         count = story.totals.saves

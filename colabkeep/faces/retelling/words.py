@@ -19,6 +19,7 @@ __all__ = [
     "save_row",
     "sentence",
     "session_row",
+    "starts",
     "state",
 ]
 
@@ -60,6 +61,17 @@ def session_row(chapter: Chapter, *, last: bool) -> tuple[str, ...]:
     )
 
 
+def starts(story: Story, most: int) -> Iterator[str]:
+    """How long the last sessions took to their first step, and what took how long; the newest first."""
+    timed = [chapter for chapter in story.sessions if chapter.start]
+    for chapter in timed[: -most - 1 : -1]:
+        parts = [(_PARTS.get(name, plain(name, limit=20)), seconds) for name, seconds in chapter.start[:_MOST_PARTS]]
+        told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts if seconds >= 0.005)
+        total = sum(seconds for _, seconds in chapter.start)
+        number = "?" if chapter.number is None else str(chapter.number)
+        yield f"{number} · {chapter.session}: {total:.2f} s to the first step{f' ({told})' if told else ''}"
+
+
 def newest_saves(story: Story, most: int) -> list[Save]:
     """The saves of all sessions, the newest first."""
     saves = [save for chapter in story.sessions for save in chapter.saves]
@@ -96,6 +108,19 @@ def left_out(story: Story, most: int = 8) -> Iterator[str]:
         yield f"Could not be read, and is left out: {plain(trouble)}"
     if len(story.troubles) > most:
         yield f"… and {len(story.troubles) - most} more; `colabkeep verify` names them all."
+
+
+_MOST_PARTS = 12
+_PARTS = {
+    "import": "importing the framework",
+    "storage": "opening the storage",
+    "find": "finding the run",
+    "read": "reading and hashing the checkpoint",
+    "restore": "restoring",
+    "ready": "making ready",
+    "loader": "the first batch",
+    "step": "the first step",
+}
 
 
 def _twice(story: Story) -> str:

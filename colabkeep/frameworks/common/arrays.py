@@ -79,8 +79,10 @@ class ArrayLeaves:
         kept = self._shelf.take(path)
         if kept is None or (kept[0].shape, kept[0].dtype) != (array.shape, array.dtype) or columns is _is_rows(kept[0]):
             memory = np.empty_like(array, order="F" if columns else "C")
-            kept = memory, self._leaf(memory, path)
-        np.copyto(kept[0], array)
+        else:
+            memory = kept[0]
+        np.copyto(memory, array)
+        kept = memory, self._leaf(memory, path)  # another object each time: nobody knows whether the bytes have changed
         self._met[id(array)] = array, kept[1]
         return self._shelf.keep(path, kept)[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 
 from colabkeep.vocabulary.state import Tree
@@ -10,7 +11,7 @@ __all__ = ["Captures", "Complete"]
 
 
 class Complete:
-    """A capture that copied everything at once: finishing it only hands the trees over.
+    """A capture, and the snapshot it becomes. What was not copied at once is `rest`, which `finish` sees done.
 
     As a context, it takes the staging memory back if filling the trees fails.
     """
@@ -18,6 +19,9 @@ class Complete:
     def __init__(self, owner: Captures) -> None:
         self._owner = owner
         self.trees: dict[str, Tree] = {}
+        self.rest: Callable[[], None] = _nothing
+        self.mode = "copied at once"
+        self.waited = 0.0
 
     @property
     def parts(self) -> dict[str, Tree]:
@@ -25,7 +29,16 @@ class Complete:
         return self.trees
 
     def finish(self) -> Complete:
-        """The snapshot, which is this object."""
+        """The snapshot, which is this object.
+
+        Raises:
+            Torn: what was copied later was changed before.
+        """
+        try:
+            self.rest()
+        except BaseException:
+            self.release()
+            raise
         return self
 
     def release(self) -> None:
@@ -63,3 +76,7 @@ class Captures:
         """The snapshot is released. A late second call does not take a newer one's memory."""
         if self._lent is snapshot:
             self._lent = None
+
+
+def _nothing() -> None:
+    """All was copied at once."""

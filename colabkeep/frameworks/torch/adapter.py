@@ -14,6 +14,7 @@ from colabkeep.frameworks.common.objects import missing_parts, object_difference
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
 from colabkeep.frameworks.torch.state.boundary import TorchBoundary
 from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences, scheduler_differences
+from colabkeep.frameworks.torch.state.hidden import Hiding
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import restore_module
 from colabkeep.frameworks.torch.state.optimizers import ParameterNames
@@ -22,7 +23,9 @@ from colabkeep.frameworks.torch.state.recorders import Recorders
 from colabkeep.frameworks.torch.state.rng import streams
 from colabkeep.frameworks.torch.state.schedulers import restore_helper
 from colabkeep.frameworks.torch.state.staging import Copies
+from colabkeep.frameworks.torch.state.steps import Steps
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
+from colabkeep.frameworks.torch.state.warming import Warming
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
 
@@ -46,15 +49,19 @@ class TorchFramework:
         self._captures = Captures()
         self._recorders = Recorders()
         self._rng = streams()
+        self._steps = Steps()
+        self._hiding = Hiding(self._steps)
+        self._warming = Warming()
 
     def owns(self, obj: object) -> bool:
         return isinstance(obj, _KINDS)
 
     def capture(self, parts: Mapping[str, object]) -> Capture:
+        self._warming.stop()
         with self._captures.begin() as begun:
-            copies = Copies()
-            begun.trees.update(self._recorders.record(parts, copies))
-            copies.run()
+            round = self._hiding.begin(parts)
+            begun.trees.update(self._recorders.record(parts, round))
+            self._hiding.go(round, begun)
         return begun
 
     def rehearse(self, parts: Mapping[str, object]) -> Capture:
@@ -71,6 +78,7 @@ class TorchFramework:
         return shortened(lines)
 
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
+        self._hiding.settle()
         names = _names(parts)
         for name, tree in trees.items():
             target = parts[name]
@@ -90,7 +98,12 @@ class TorchFramework:
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         schedulers = [part for part in parts.values() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)]
-        return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers)
+        self._warm(parts)
+        self._steps.first = lambda: self._warm(parts)  # by then there is state of the optimizer
+        return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers, self._steps)
+
+    def _warm(self, parts: Mapping[str, object]) -> None:
+        self._warming.start(self._recorders.prepare(parts))
 
     def data(self) -> Data:
         from colabkeep.frameworks.torch.data.opening import TorchData

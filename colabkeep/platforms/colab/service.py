@@ -15,6 +15,9 @@ _HOSTED_LIMITS = SessionLimits(
     source="Colab's FAQ: 12 hours at most, often less, up to 24 with Pro+; about 90 minutes idle is what the "
     "documentation of googlecolab/google-colab-cli says (2026-07)",
     confidence="high",
+    usual_seconds=2.5 * _HOUR,
+    usual_source="users report 1.5 to 3.5 hours on free machines and 1 to 5 on paid ones (googlecolab/colabtools "
+    "issues 1759, 5566 and 5793, 2025-09 to 2026-09)",
 )
 _ENTERPRISE_LIMITS = SessionLimits(
     max_seconds=18 * _HOUR,

@@ -61,7 +61,9 @@ class KaggleStore:
     @property
     def properties(self) -> StoreProperties:
         here = self._contents.staged.properties
-        return StoreProperties(top_rung="confirmed", persists=True, locks=here.locks, free_bytes=here.free_bytes)
+        return StoreProperties(
+            top_rung="confirmed", persists=True, locks=here.locks, free_bytes=here.free_bytes, versions=True
+        )
 
     @property
     def degraded(self) -> str | None:

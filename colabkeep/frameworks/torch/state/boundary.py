@@ -10,6 +10,7 @@ import torch
 from colabkeep.frameworks.common.marks import StreamMarks
 from colabkeep.frameworks.common.randomness import Stream
 from colabkeep.frameworks.torch.state.places import Places
+from colabkeep.frameworks.torch.state.steps import Steps
 from colabkeep.frameworks.torch.state.watch import Bulk, Watch
 
 __all__ = ["TorchBoundary"]
@@ -28,13 +29,15 @@ class TorchBoundary:
         modules: Iterable[torch.nn.Module],
         optimizers: Iterable[torch.optim.Optimizer],
         schedulers: _Schedulers,
+        steps: Steps,
     ) -> None:
         self._streams = StreamMarks(streams)
         self._buffers = _Buffers(modules)
         self._schedulers = list(schedulers)
         self._counts: list[int] = []
         self._torn = False
-        self._hooks = [optimizer.register_step_pre_hook(self._begins) for optimizer in optimizers]
+        self._steps = steps
+        self._unwatch = steps.watch(optimizers, self._begins)
 
     def mark(self) -> None:
         self._streams.mark()
@@ -43,6 +46,7 @@ class TorchBoundary:
         if self._schedulers:
             self._counts = [scheduler.last_epoch for scheduler in self._schedulers]
         self._torn = False
+        self._steps.marked()
 
     @property
     def torn(self) -> bool:
@@ -53,11 +57,9 @@ class TorchBoundary:
         self._buffers.rewind()
 
     def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        self._unwatch()
 
-    def _begins(self, *step: Any) -> None:
+    def _begins(self) -> None:
         self._torn = True
 
 
@@ -98,7 +100,7 @@ class _Buffers:
             pair[0].append(kept)
             pair[1].append(source)
         self._groups = list(groups.values())  # a list of one dtype is one kernel on a GPU, a mixed one is many
-        self._bulk = Bulk(self._live, self._kept)
+        self._bulk = Bulk(self._live)
 
 
 def _put_back(tensor: Any, kept: torch.Tensor) -> None:

@@ -98,6 +98,8 @@ class TensorLeaves:
         slot = self._shelf.take(path)
         if slot is None or not slot.fits(tensor):
             slot = Slot(tensor, keep_order=True)
+        else:
+            slot.renew()
         self._shelf.keep(path, slot)
         self._copies.add(slot, tensor)
         details: dict[str, Tree] = {}

@@ -7,16 +7,16 @@ the bare module's `state_dict()`; a tied tensor is there under each name, as one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import encode
-from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless, slot_leaf
+from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
 from colabkeep.frameworks.torch.state.places import Place, Places
 from colabkeep.frameworks.torch.state.staging import Copies, Slot
-from colabkeep.frameworks.torch.state.watch import Bulk
+from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["ModuleRecorder"]
@@ -43,6 +43,10 @@ class ModuleRecorder:
         self._plan = self._new_plan()
         return True
 
+    def slots(self) -> Sequence[Slot]:
+        """The slots of the plan."""
+        return self._plan.tracked.slots
+
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Each parameter, under each of its names."""
         return self._plan.places.parameters()
@@ -54,9 +58,9 @@ class ModuleRecorder:
             NotStorable: something in a module's extra state.
         """
         plan = self._plan
-        plan.bulk.add_to(copies)
+        copies.track(plan.tracked)
         self._leaves.turn(copies)
-        weights, transient = dict(plan.weights), dict(plan.transient)
+        weights, transient = plan.weights, plan.transient
         for place in plan.loose:
             section = weights if place.kept else transient
             section[place.name] = self._leaves(place.tensor, f"{self.part}.{place.name}")
@@ -71,7 +75,7 @@ class ModuleRecorder:
         places = Places(self.target)
         places.refuse_hidden(self.part)
         self._shelf.turn()
-        plan = _Plan(places, self._slot)
+        plan = _Plan(self.part, places, self._slot)
         self._shelf.sweep()
         return plan
 
@@ -89,13 +93,12 @@ class ModuleRecorder:
 class _Plan:
     """What a capture of a module does, as long as its tensors are the same objects."""
 
-    def __init__(self, places: Places, slot_for: Callable[[Place, torch.Tensor], Slot]) -> None:
+    def __init__(self, part: str, places: Places, slot_for: Callable[[Place, torch.Tensor], Slot]) -> None:
         self.places = places
         self.weights: dict[str, Tree] = {}
         self.transient: dict[str, Tree] = {}
         self.loose: list[Place] = []  # sparse tensors: no one block of memory, recorded each time
-        slots: dict[int, Slot] = {}  # by tensor: a tied one has one slot
-        tensors: list[torch.Tensor] = []
+        entries: dict[int, Entry] = {}  # by tensor: a tied one has one slot
         for place in places.places:
             tensor = place.tensor
             if tensor is None:
@@ -104,13 +107,12 @@ class _Plan:
             elif tensor.layout is not torch.strided:
                 self.loose.append(place)
             else:
-                if id(tensor) not in slots:
-                    slots[id(tensor)] = slot_for(place, tensor)
-                    tensors.append(tensor)
-                section = self.weights if place.kept else self.transient
-                section[place.name] = slot_leaf(slots[id(tensor)])
-        self.bulk = Bulk(tensors, [slot.memory for slot in slots.values()])
+                if id(tensor) not in entries:
+                    name, slot = f"{part}.{place.name}", slot_for(place, tensor)
+                    entries[id(tensor)] = Entry(name, tensor, slot, buffer=not place.parameter)
+                entries[id(tensor)].show(self.weights if place.kept else self.transient, place.name)
+        self.tracked = Tracked(list(entries.values()))
 
     def holds(self) -> bool:
         """Is the module still the one that was planned for?"""
-        return self.places.unchanged() and self.bulk.unchanged()
+        return self.places.unchanged() and self.tracked.fits()

@@ -8,7 +8,7 @@ of the run holds, which nobody else would keep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -17,9 +17,10 @@ import torch
 
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import child, encode
-from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless, slot_leaf
+from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
 from colabkeep.frameworks.torch.state.staging import Copies, Slot
-from colabkeep.frameworks.torch.state.watch import Bulk, Watch
+from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
+from colabkeep.frameworks.torch.state.watch import Watch
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["OptimizerRecorder", "ParameterNames", "parameter_names"]
@@ -60,6 +61,12 @@ class OptimizerRecorder:
         self._shelf: Shelf[Slot] = Shelf()
         self._plan: _Plan | None = None
 
+    def prepare(self, names: ParameterNames) -> Sequence[Slot]:
+        """Plan, if the plan does not hold any more; the slots of the plan."""
+        if self._plan is None or not self._plan.holds(names):
+            self._plan = self._new_plan(names)
+        return () if self._plan is None else self._plan.tracked.slots
+
     def record(self, copies: Copies, names: ParameterNames) -> Tree:
         """The optimizer's tree; its tensors are filled when `copies` runs.
 
@@ -67,8 +74,7 @@ class OptimizerRecorder:
             NotStorable: a value in its state or groups.
         """
         optimizer = self.target
-        if self._plan is None or not self._plan.holds(names):
-            self._plan = self._new_plan(names)
+        self.prepare(names)
         self._leaves.turn(copies)
         self._state_leaves.turn(copies)
         if self._plan is None:
@@ -77,7 +83,7 @@ class OptimizerRecorder:
             state, other = self._slow_state(told["state"], list(_flat(named)))
             more = {key: value for key, value in told.items() if key not in ("state", "param_groups")}
         else:
-            self._plan.bulk.add_to(copies)
+            copies.track(self._plan.tracked)
             groups, named = optimizer.param_groups, self._plan.named
             state, other, more = self._plan.state, {}, {}
         tree = {
@@ -163,18 +169,19 @@ class _Plan:
         self.state: dict[str, Tree] = {}
         self._entries = optimizer.state  # loading a state replaces the dict itself
         self._watch = Watch([optimizer.state, *optimizer.state.values()])
-        slots: dict[int, Slot] = {}
-        tensors: list[torch.Tensor] = []
+        entries: dict[int, Entry] = {}
         for parameter, entry in optimizer.state.items():
             name = name_of[id(parameter)]
             leaves: dict[str, Tree] = {}
             for key, value in entry.items():
-                if value is not None and id(value) not in slots:
-                    slots[id(value)] = _slot(value, child(f"{part}.state[{name!r}]", key), shelf)
-                    tensors.append(value)
-                leaves[key] = None if value is None else slot_leaf(slots[id(value)])
+                leaves[key] = None
+                if value is not None:
+                    path = child(f"{part}.state[{name!r}]", key)
+                    if id(value) not in entries:
+                        entries[id(value)] = Entry(path, value, _slot(value, path, shelf))
+                    entries[id(value)].show(leaves, key)
             self.state[name] = leaves
-        self.bulk = Bulk(tensors, [slot.memory for slot in slots.values()])
+        self.tracked = Tracked(list(entries.values()))
 
     def holds(self, names: ParameterNames) -> bool:
         """Has the optimizer still the parameters, names and state tensors that were planned for?"""
@@ -186,7 +193,7 @@ class _Plan:
             and [len(group["params"]) for group in self._optimizer.param_groups] == list(map(len, self.named))
             and all(map(is_, now, self._parameters))
             and self._watch.unchanged()
-            and self.bulk.unchanged()
+            and self.tracked.fits()
         )
 
 

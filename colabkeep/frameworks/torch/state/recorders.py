@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -11,7 +11,7 @@ from colabkeep.frameworks.torch.state.leaves import TensorLeaves
 from colabkeep.frameworks.torch.state.modules import ModuleRecorder
 from colabkeep.frameworks.torch.state.optimizers import OptimizerRecorder, ParameterNames
 from colabkeep.frameworks.torch.state.schedulers import without_functions
-from colabkeep.frameworks.torch.state.staging import Copies
+from colabkeep.frameworks.torch.state.staging import Copies, Slot
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["ObjectRecorder", "Recorders"]
@@ -57,6 +57,19 @@ class Recorders:
             else:
                 trees[name] = (other or self._modules[name]).record(copies)
         return trees
+
+    def prepare(self, parts: Mapping[str, object]) -> Iterator[Slot]:
+        """Plan for these parts; the slots of modules and optimizers, some of which may be new.
+
+        Raises:
+            NotStorable: a part cannot be kept.
+        """
+        self._refresh(parts)
+        for module in self._modules.values():
+            yield from module.slots()
+        for other in self._others.values():
+            if isinstance(other, OptimizerRecorder):
+                yield from other.prepare(self._names)
 
     def _refresh(self, parts: Mapping[str, object]) -> None:
         """Recorders for exactly these parts; the memory of those that are gone is let go."""

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from operator import attrgetter
+from typing import Any
 
 import torch
 
 from colabkeep.frameworks.torch.state.dtypes import dtype_name
+from colabkeep.frameworks.torch.state.pinned import host_memory
 from colabkeep.vocabulary.state import HostTensor
 
 __all__ = ["Copies", "Slot", "memory_order", "row_major"]
@@ -28,7 +30,7 @@ class Slot:
     Otherwise the memory is row-major, which any reader of the file understands.
     """
 
-    __slots__ = ("device", "dtype", "host", "memory", "shape", "source_stride")
+    __slots__ = ("device", "dtype", "host", "memory", "pinned", "shape", "source_stride", "stride", "touched")
 
     def __init__(self, tensor: torch.Tensor, *, keep_order: bool = False, frozen: bool = False) -> None:
         self.shape, self.source_stride = tensor.shape, tensor.stride()
@@ -36,8 +38,11 @@ class Slot:
         order = memory_order(self.shape, self.source_stride) if keep_order else None
         dims = tuple(self.shape) if order is None else tuple(self.shape[d] for d in order)
         stride = row_major(self.shape) if order is None else self.source_stride
-        # Page-locked, memory takes a copy from the device at full speed and while the host goes on.
-        self.memory = torch.empty_strided(self.shape, stride, dtype=self.dtype, pin_memory=tensor.is_cuda)
+        self.memory = host_memory(self.shape, stride, self.dtype, pinned=tensor.is_cuda)
+        kept = self.memory.stride()
+        self.stride = None if kept == row_major(self.shape) else kept  # None: those of row-major memory
+        self.pinned = tensor.is_cuda and self.memory.is_pinned()
+        self.touched = False  # has it been written to: are its pages there?
         name = dtype_name(self.dtype)
         if name is None:  # safetensors does not know it: its bytes
             name, dims = "U8", (*dims, self.dtype.itemsize)
@@ -47,6 +52,12 @@ class Slot:
         """Show the same memory as trained or frozen from now on."""
         self.host = replace(self.host, frozen=frozen)
 
+    def renew(self) -> None:
+        """Show the memory by another object: its bytes are new."""
+        old = self.host
+        self.host = HostTensor(dtype=old.dtype, shape=old.shape, data=old.data, frozen=old.frozen)
+        self.touched = True
+
     def fits(self, tensor: torch.Tensor) -> bool:
         """Can this slot take the tensor as it is now?"""
         return (
@@ -55,12 +66,6 @@ class Slot:
             and tensor.stride() == self.source_stride
             and tensor.device == self.device
         )
-
-    @property
-    def stride(self) -> tuple[int, ...] | None:
-        """The tensor's strides where they are kept and not those of row-major memory, else None."""
-        kept = self.memory.stride()
-        return None if kept == row_major(self.shape) else kept
 
 
 class Copies:
@@ -79,6 +84,9 @@ class Copies:
         """Many copies."""
         self._targets += targets
         self._sources += sources
+
+    def track(self, tracked: Any) -> None:
+        """A part's tensors, of which the changed ones are to be copied. Here none is: this is how one rehearses."""
 
     def run(self) -> None:
         """Make all copies. When this returns, the sources may change."""

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from colabkeep.frameworks.torch.state.staging import Copies
-
 __all__ = ["Bulk", "Watch"]
 
 _VALUES = methodcaller("values")
@@ -35,7 +33,7 @@ class Watch:
 
 
 class Bulk:
-    """Tensors that are copied together, each to its own target."""
+    """Tensors that are copied together, each to a target of its own."""
 
     # An object may stay the same and its tensor change: x.data = …, module.to(…), unfreezing. One pass for each fact
     # is cheaper than one tuple for each tensor. Other strides alone do no harm: the copy goes by index.
@@ -43,9 +41,8 @@ class Bulk:
         map(attrgetter, ("shape", "dtype", "is_cuda", "requires_grad"))
     )
 
-    def __init__(self, tensors: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors
-        self._targets = targets
         self._facts = [list(map(fact, tensors)) for fact in self._FACTS]
 
     def unchanged(self) -> bool:
@@ -54,7 +51,3 @@ class Bulk:
         return all(
             all(map(eq, map(fact, self._tensors), known)) for fact, known in zip(self._FACTS, self._facts, strict=True)
         )
-
-    def add_to(self, copies: Copies) -> None:
-        """Have all of them copied."""
-        copies.extend(self._targets, self._tensors)

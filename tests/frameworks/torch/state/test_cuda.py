@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import nn
 
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.testing.frameworks import Keeper, captured, same_bits
+from colabkeep.frameworks.torch.state.pinned import host_memory
+from colabkeep.testing.frameworks import Keeper, captured, same_bits, through_files
+from colabkeep.vocabulary.state import Torn
 
 pytestmark = [
     pytest.mark.cuda,
@@ -115,3 +118,50 @@ def test_the_promise_names_the_switch(framework: TorchFramework) -> None:
     parts = built()
     assert "use_deterministic_algorithms" in framework.exactness(parts)
     assert framework.fingerprint(parts)["gpu"].startswith(torch.cuda.get_device_name())
+
+
+def test_a_hidden_copy_from_the_gpu_is_that_of_a_full_stop(framework: TorchFramework) -> None:
+    """Kernels of the step before come first, those of the next step after; nobody waits on the host."""
+    model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]).cuda()
+    parts: dict[str, Any] = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), fused=True)}
+    boundary = framework.boundary(parts)
+    for _ in range(8):
+        for _ in range(2):
+            parts["optimizer"].zero_grad()
+            model(torch.randn(64, 2048, device="cuda")).square().mean().backward()
+            parts["optimizer"].step()
+            boundary.mark()
+        framework._hiding._choice = type(framework._hiding._choice)()
+        reference = captured(TorchFramework(), parts)
+        capture = framework.capture(parts)
+        assert capture.mode == "copied while the next step ran"
+        parts["optimizer"].step()
+        boundary.mark()
+        snapshot = capture.finish()
+        assert same_bits(through_files(snapshot.parts), reference)
+        snapshot.release()
+
+
+def test_weights_on_the_gpu_edited_under_the_copy_are_noticed(framework: TorchFramework) -> None:
+    """By their counter, or past it by samples."""
+    model = nn.Linear(4096, 4096).cuda()
+    parts: dict[str, Any] = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    boundary = framework.boundary(parts)
+    model(torch.randn(4, 4096, device="cuda")).sum().backward()
+    parts["optimizer"].step()
+    boundary.mark()
+    capture = framework.capture(parts)
+    with torch.no_grad():
+        model.weight.add_(1)
+    with pytest.raises(Torn, match=r"model\.weight"):
+        capture.finish()
+
+
+def test_without_memory_to_spare_host_memory_is_not_page_locked(tmp_path: Path) -> None:
+    """A small machine is not brought to its knees: the copy takes longer instead."""
+    short = tmp_path / "meminfo"
+    short.write_text("MemTotal: 12000000 kB\nMemAvailable: 3000000 kB\n")
+    memory = host_memory((1000, 1000), (1000, 1), torch.float32, pinned=True, meminfo=short)
+    assert not memory.is_pinned()
+    short.write_text("MemTotal: 12000000 kB\nMemAvailable: 9000000 kB\n")
+    assert host_memory((1000, 1000), (1000, 1), torch.float32, pinned=True, meminfo=short).is_pinned()

@@ -1,0 +1,240 @@
+"""`colabkeep bench`: what saving costs here, as people see it: a table, HTML, and a record for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from html import escape
+from typing import Any, TextIO
+
+from colabkeep._engine.repository import Repository
+from colabkeep.faces.tables import Record, aligned, plain, size_text
+from colabkeep.platforms import find_platform
+from colabkeep.session.bench.forecast import Bench, Load, Sessions, live_load, measure
+from colabkeep.session.bench.probing import Taken
+from colabkeep.session.bench.rates import Rate
+from colabkeep.session.catalogue import checkpoints, find_run
+from colabkeep.session.clock import SystemClock
+from colabkeep.session.lives import earlier_lives, usual_session
+from colabkeep.session.wiring import find_store
+from colabkeep.vocabulary.cadence import OVERHEAD, Life, read_overhead
+from colabkeep.vocabulary.durations import duration_text
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import CheckpointNotFound, UsageError
+from colabkeep.vocabulary.sizes import read_size
+
+__all__ = ["BenchReport", "Watch", "bench", "bench_command"]
+
+_SIZE = "500MB"
+
+
+def bench(
+    model: Any = None,
+    optimizer: Any = None,
+    *,
+    state: Mapping[str, Any] | None = None,
+    run_name: str | None = None,
+    size: Any = None,
+    storage: Any = "auto",
+    overhead: float = OVERHEAD,
+) -> BenchReport:
+    """Measure, in less than a minute, what saves cost on this machine with this storage, and how often that lets
+    `save_every="auto"` save.
+
+    Some probe objects of a few MB are put into the storage and deleted again; nothing else is touched.
+
+    Args:
+        model, optimizer, state: what is to be saved, as in `Run`; best after a first step, for an optimizer has no
+            state before. Without any of them:
+        run_name: as much as the newest checkpoint of that run; or
+        size: so many bytes: "500MB" (the default), "1.5 GiB", a number.
+        storage: where it is to be kept, as in `resumable_fit`.
+        overhead: the share of training time that saves may cost.
+
+    Returns:
+        BenchReport: shown as the last line of a cell; ``print`` it elsewhere; ``to_dict()`` for programs.
+
+    Raises:
+        UsageError: an argument cannot be meant so.
+        NotStorable: something in these objects cannot be kept.
+        CheckpointNotFound: there is no such run, or it has no checkpoint.
+        StoreError: the storage takes nothing.
+    """
+    share, watch = read_overhead(overhead), Watch(sys.stdout)
+    parts = {"model": model, "optimizer": optimizer, **{f"state.{name}": part for name, part in (state or {}).items()}}
+    live = {name: part for name, part in parts.items() if part is not None}
+    if sum((bool(live), run_name is not None, size is not None)) > 1:
+        raise UsageError(
+            problem="What is to be saved is said twice.", remedy="Pass objects, or run_name=…, or size=…, one of them."
+        )
+    load = None
+    if live:
+        watch("copying these objects")
+        load = live_load(live, SystemClock())
+    elif run_name is None:
+        load = _said(size)
+    return _measured(storage, load, run_name, share, watch)
+
+
+def bench_command(words: Namespace, stream: TextIO | None) -> BenchReport:
+    """What the command line asks for: `words` has storage, run, size and overhead. Progress goes to `stream`."""
+    load = _said(words.size) if words.run is None else None
+    return _measured(words.storage, load, words.run, read_overhead(words.overhead), Watch(stream))
+
+
+def _measured(storage: Any, load: Load | None, run: str | None, overhead: float, watch: Watch) -> BenchReport:
+    """`load` None: as much as the newest checkpoint of `run`."""
+    store = find_store(storage)
+    try:
+        here, lives = Environment.here(), tuple[Life, ...]()
+        platform = find_platform(here)
+        if run is not None:
+            watch(f"looking at {run}")
+            repository = find_run(store, run)
+            lives = earlier_lives(repository, "", platform.name)
+            load = load or _newest(repository)
+        sessions = Sessions(usual=usual_session(platform.limits(here)), lives=lives)
+        return BenchReport(measure(store, load or _said(None), sessions, overhead, SystemClock(), watch))
+    finally:
+        watch.end()
+        if store is not storage:
+            store.close()
+
+
+class Watch:
+    """Says what is being measured: on a terminal in one line that moves, elsewhere a line for each."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._moving = stream is not None and stream.isatty()
+        self._width = 0
+
+    def __call__(self, doing: str) -> None:
+        """The next measurement begins."""
+        if self._stream is None:
+            return
+        text = f"measuring: {plain(doing, limit=100)} …"
+        self._stream.write("\r" + text.ljust(self._width) if self._moving else f"{text}\n")
+        self._stream.flush()
+        self._width = len(text)
+
+    def end(self) -> None:
+        """Remove the line that moves."""
+        if self._stream is not None and self._moving and self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+        self._width = 0
+
+
+class BenchReport:
+    """What `colabkeep.bench()` returns. `bench` holds the figures themselves."""
+
+    def __init__(self, found: Bench) -> None:
+        self.bench = found
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The result as lines of text."""
+        yield _title(self.bench)
+        yield from aligned([_HEAD, *_rows(self.bench)], right=(1,))
+        yield from ("", *_sentences(self.bench))
+
+    def to_dict(self) -> Record:
+        """The result for programs: rates in bytes per second, times in seconds, sizes in bytes."""
+        return asdict(self.bench)
+
+    def to_json(self) -> str:
+        """`to_dict` as one line of strict JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def _repr_html_(self) -> str:
+        head, *body = [_HEAD, *_rows(self.bench)]
+        rows = [_html_row("th", head), *(_html_row("td", row) for row in body)]
+        told = "<br>".join(map(escape, _sentences(self.bench)))
+        return f'<b>{escape(_title(self.bench))}</b><table style="font-size:90%">{"".join(rows)}</table><p>{told}</p>'
+
+
+_HEAD = ("", "a second", "slowest to fastest", "how")
+
+
+def _title(found: Bench) -> str:
+    return f"What saving costs here, measured in {found.took:.0f} s"
+
+
+def _rows(found: Bench) -> Iterator[tuple[str, ...]]:
+    yield ("memory copy", *_rate(found.copy), "on one thread")
+    yield ("SHA-256", *_rate(found.hashing), "on one thread")
+    if found.near is not None:
+        yield ("write", *_rate(found.near.rate), f"hashed, with fsync, to {plain(found.near.url, limit=80)}")
+    if found.far is not None:
+        yield ("send", *_rate(found.far.rate), f"{_proof(found.far)} {plain(found.far.url, limit=80)}")
+
+
+def _sentences(found: Bench) -> Iterator[str]:
+    load = found.load
+    how = "at most" if load.stall is None else "for the copy"
+    steps = [f"stops training for {_fine(found.stall)} {how}"]
+    if found.written is not None:
+        steps.append(f"is on this machine's disk after {_fine(found.written)}")
+    if found.far is not None and found.arrived is not None:
+        steps.append(f"{'there' if found.far.confirmed else 'sent'} after {_fine(found.arrived)}")
+    yield f"A save of {size_text(load.bytes)} ({load.source}) {', '.join(steps)}."
+    yield "How much it slows the steps beside it is measured in training."
+    if load.grows:
+        yield "The optimizer has no state yet: after its first step a save is larger (with Adam, three models)."
+    yield f"{found.cadence.sentence[0].upper()}{found.cadence.sentence[1:]}."
+    yield f"Sessions: {found.session_source}."
+    if found.untried:
+        yield f"Nothing was put into {plain(found.untried)} to try it: each version that is made there stays."
+    for taken in (found.near, found.far):
+        if taken is not None and taken.left:
+            yield f"Could not be deleted in {plain(taken.url)}, and may be, by hand: {', '.join(taken.left)}"
+
+
+def _rate(rate: Rate) -> tuple[str, str]:
+    spread = f"{_speed(rate.slowest)} to {_speed(rate.fastest)}"
+    return _speed(rate.median), f"{spread} ({rate.runs} x {size_text(rate.piece)})"
+
+
+def _speed(rate: float) -> str:
+    """Two digits and a unit; noise makes more of them a lie."""
+    amount = rate / 1e6
+    if amount >= 1000:
+        return f"{float(f'{amount / 1000:.2g}'):g} GB"
+    return f"{float(f'{amount:.2g}'):g} MB" if amount >= 1 else f"{float(f'{rate / 1e3:.2g}'):g} kB"
+
+
+def _fine(seconds: float) -> str:
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else duration_text(seconds)
+
+
+def _proof(taken: Taken) -> str:
+    if taken.confirmed:
+        return f"until {taken.rung}, {_fine(taken.each)} for a small object, to"
+    return "not confirmed while it was waited for, to"
+
+
+def _said(size: Any) -> Load:
+    if size is None:
+        return Load(bytes=read_size("size", _SIZE), source=f"as good as any: say how large, size={_SIZE!r}")
+    return Load(bytes=read_size("size", size), source="as you said")
+
+
+def _newest(repository: Repository) -> Load:
+    for info in checkpoints(repository):
+        if info.bytes is not None:
+            return Load(bytes=info.bytes, source=f"as checkpoint {info.id}")
+    raise CheckpointNotFound(
+        problem=f"The run {repository.run!r} has no checkpoint to go by.", remedy='Say how large: size="500MB".'
+    )
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"

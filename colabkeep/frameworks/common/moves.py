@@ -1,0 +1,169 @@
+"""Blocks of memory copied and compared without the interpreter's lock, by a thread and by who cannot wait for it.
+
+`memmove` and `memcmp` are called through ctypes, which lets other threads run meanwhile: one such thread copies as
+fast as torch does with two, and leaves the other core to the training.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import ctypes
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+__all__ = ["Move", "Moves", "compares"]
+
+_PIECE = 4 * 2**20  # bytes: about a millisecond, the longest that a training thread waits for a piece in other hands
+_NICE = 5  # steps of lower priority: a forward pass goes first where cores are few
+
+
+def _memcmp() -> Any:
+    try:
+        found = ctypes.CDLL(None).memcmp
+    except (OSError, AttributeError, TypeError):  # no C library under that name: Windows
+        return None
+    found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    found.restype = ctypes.c_int
+    return found
+
+
+_MEMCMP = _memcmp()
+
+
+class Move(NamedTuple):
+    """`size` bytes at `source` to be copied to `target`; or, with `compare`, to be found equal to those there."""
+
+    target: int
+    source: int
+    size: int
+    compare: bool = False
+
+
+class Moves:
+    """Moves under way. `urgent` ones are those that `hurry` must see done; `rest` may take longer.
+
+    The blocks must stay where they are until `wait` has returned. A move that is broken off (an interrupt between two
+    pieces) leaves `complete` false for ever.
+    """
+
+    def __init__(self, urgent: Iterable[Move], rest: Iterable[Move] = ()) -> None:
+        self._urgent = _pieces(urgent)
+        self._rest = _pieces(rest)
+        self._expected = len(self._urgent) + len(self._rest)
+        self._urgent_expected = len(self._urgent)
+        self._done: deque[bool] = deque()  # one for each piece: appending is atomic
+        self._urgent_done: deque[bool] = deque()
+        self._different: deque[int] = deque()  # targets of the moves whose bytes differ
+        self._idle = threading.Event()  # the thread has no urgent piece in its hands any more
+        self._idle.set()
+        self._over = threading.Event()  # the thread has ended
+        self._over.set()
+        self.busy = 0.0  # seconds that the urgent moves kept a core busy
+
+    @property
+    def complete(self) -> bool:
+        """Was every piece of every move done?"""
+        return len(self._done) == self._expected
+
+    @property
+    def urgent_complete(self) -> bool:
+        """Was every piece of the urgent moves done?"""
+        return len(self._urgent_done) == self._urgent_expected
+
+    @property
+    def different(self) -> set[int]:
+        """The targets of compared blocks that were found to differ."""
+        return set(self._different)
+
+    def start(self, then: Callable[[], None] = lambda: None) -> None:
+        """Let a thread do the moves. It calls `then` when no urgent one is left to begin with.
+
+        The thread ends by itself; the interpreter waits for it before it goes. Where no thread is to be had, the
+        caller does the moves.
+        """
+        if not self._expected:
+            then()
+            return
+        self._idle.clear()
+        self._over.clear()
+        atexit.register(self.wait)
+        try:
+            # Thread.start() waits until the thread runs, which takes milliseconds where all cores are busy.
+            _thread.start_new_thread(self._run, (then,))
+        except RuntimeError:
+            self._idle.set()
+            self._over.set()
+            self._work(self._rest)
+            self.hurry()
+            then()
+
+    def hurry(self) -> None:
+        """Return when the urgent moves are done; the caller does its share of them."""
+        began = time.perf_counter()
+        self._work(self._urgent, self._urgent_done)
+        helped = time.perf_counter() - began
+        self._idle.wait()
+        self.busy += helped
+
+    def wait(self) -> None:
+        """Return when the thread has ended."""
+        self._over.wait()
+        atexit.unregister(self.wait)
+
+    def run(self) -> None:
+        """Do all moves on the calling thread."""
+        self._work(self._urgent, self._urgent_done)
+        self._work(self._rest)
+
+    def _run(self, then: Callable[[], None]) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # only Linux has priorities per thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        try:
+            try:
+                self._work(self._urgent, self._urgent_done)
+            finally:
+                self.busy += time.thread_time()
+                self._idle.set()
+            then()
+            self._work(self._rest)
+        finally:
+            self._over.set()
+
+    def _work(self, pieces: deque[tuple[Move, int]], counted: deque[bool] | None = None) -> None:
+        while True:
+            try:
+                move, target = pieces.popleft()
+            except IndexError:
+                return
+            if not move.compare:
+                ctypes.memmove(move.target, move.source, move.size)
+            elif _MEMCMP is None or _MEMCMP(move.target, move.source, move.size):
+                self._different.append(target)
+            self._done.append(True)
+            if counted is not None:
+                counted.append(True)
+
+
+def compares() -> bool:
+    """Can blocks be compared here? Where not, each counts as different."""
+    return _MEMCMP is not None
+
+
+def _pieces(moves: Iterable[Move]) -> deque[tuple[Move, int]]:
+    """The moves in pieces, each with the target of the whole."""
+    pieces: deque[tuple[Move, int]] = deque()
+    for move in moves:
+        target, source, size, compare = move
+        if size <= _PIECE:
+            pieces.append((move, target))
+            continue
+        for start in range(0, size, _PIECE):
+            piece = Move(target + start, source + start, min(_PIECE, size - start), compare)
+            pieces.append((piece, target))
+    return pieces

@@ -1,0 +1,1 @@
+"""What saving costs on this machine and with this storage, measured in less than a minute."""

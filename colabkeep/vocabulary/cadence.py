@@ -1,0 +1,193 @@
+"""How often to save where colabkeep chooses: the interval that loses the least time, from what was measured.
+
+A save costs training some seconds, and a machine that vanishes takes half an interval with it on average. With `cost`
+seconds for a save and `session` seconds between two disconnects, ``cost / T + T / (2 * session)`` is the share of time
+that is lost at an interval of T seconds, and is least at ``T = sqrt(2 * cost * session)`` (J. W. Young,
+Communications of the ACM 17(9), 1974; J. T. Daly, Future Generation Computer Systems 22(3), 2006, whose corrections
+matter only where a save takes a good part of a session).
+
+Around that are bounds: `overhead`, the share of time that saves may cost; what storage takes, for a save that is
+overtaken by the next is of no use; and a floor and a ceiling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from colabkeep.vocabulary.errors import UsageError
+
+__all__ = [
+    "FIRST_SECONDS",
+    "FIRST_STEPS",
+    "OVERHEAD",
+    "Cadence",
+    "Life",
+    "Measures",
+    "choose",
+    "interval_text",
+    "mean_session",
+    "read_overhead",
+]
+
+OVERHEAD = 0.01
+"""The share of time that saves may cost, unless the user says another."""
+
+FIRST_SECONDS, FIRST_STEPS = 120.0, 20
+"""The first save of a session comes after so many seconds or so many steps, whichever is sooner: early enough that a
+storage that does not work is seen while somebody still looks, and after the first steps, which are slower than others
+(compiling, choosing kernels, making the optimizer's state)."""
+
+_FLOOR = 15.0  # seconds; each save leaves some small files, and half of this is all that sooner ones could win
+_FLOOR_FAR = 60.0  # where each of these files is a request to a service that counts requests
+_CEILING = 600.0  # on machines that vanish: what is measured may be wrong, and this is all that it can cost
+_CEILING_CALM = 1800.0  # on machines that nothing is known to end
+_HEADROOM = 1.25  # links are slower at times
+_SHORTEST = 600.0  # seconds; a mean session is not taken to be shorter, whatever a few bad starts say
+_BOUND = 2.0  # the interval changes by so much at most from save to save
+_STEADY = 4 / 3  # and by less than this not at all
+_ATTRACTS = 2 / 3  # of an interval: the end of an epoch that comes after so much of it takes the save
+
+Why: TypeAlias = Literal["loss", "overhead", "storage", "floor", "ceiling"]
+"""What decided: the least loss, or the bound that moved it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """An earlier session: how many `seconds` it is known to have lived, and whether it vanished without a goodbye."""
+
+    seconds: float
+    vanished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """What is chosen from, in seconds. `cost`: what a save costs training; `session`: the mean time between two
+    disconnects; `carried`: how long storage takes for a save, in the background. `far`: a save goes over a network.
+    `vanishes`: machines of this kind do."""
+
+    cost: float
+    session: float
+    carried: float = 0.0
+    far: bool = False
+    vanishes: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """A save every `seconds`. `least`: the seconds that lie between two saves at least, also where the end of an epoch
+    takes one that is nearly due. `overhead`: the share of time that saves may cost; `why`: what decided."""
+
+    seconds: float
+    least: float
+    why: Why
+    overhead: float
+    measures: Measures
+
+    @property
+    def epoch_seconds(self) -> float:
+        """So many seconds after a save, the end of an epoch takes the next one: it is as good there as it is later."""
+        return min(self.seconds, max(self.least, _ATTRACTS * self.seconds))
+
+    @property
+    def sentence(self) -> str:
+        """What was chosen and from what, for people."""
+        measures = self.measures
+        told = [f"a save costs {_cost_text(measures.cost)} here", f"sessions last about {_span(measures.session)}"]
+        if measures.carried >= 1.0:
+            told.append(f"storage takes one per {interval_text(measures.carried)}")
+        spent = measures.cost / self.seconds
+        then = {
+            "overhead": f"; more often would cost more than {100 * self.overhead:.3g} % of the time (overhead=…)",
+            "storage": "; it is not given more than it takes",
+        }.get(self.why, "")
+        if spent > self.overhead * 1.05:
+            share = f"; that is {100 * spent:.2g} % of the time"
+            then = f"{share}, but more is not risked here" if self.why == "ceiling" else f"{share}, and becomes less"
+        return f"saving every {interval_text(self.seconds)}: {', '.join(told)}{then}"
+
+
+def choose(measures: Measures, overhead: float = OVERHEAD, before: Cadence | None = None) -> Cadence:
+    """The cadence to go on with. `before`: the one so far, from which it departs in bounded steps, and not for
+    trifles."""
+    floor = _FLOOR_FAR if measures.far else _FLOOR
+    ceiling = _CEILING if measures.vanishes else _CEILING_CALM
+    bounds: list[tuple[float, Why]] = [
+        (math.sqrt(2.0 * measures.cost * measures.session), "loss"),
+        (floor, "floor"),
+        (measures.cost / overhead, "overhead"),
+        (measures.carried * _HEADROOM, "storage"),
+    ]
+    best, why = max(bounds, key=lambda bound: bound[0])
+    if best > ceiling:
+        best, why = ceiling, "ceiling"
+    seconds = min(ceiling, _neat(best))
+    if before is not None:
+        if 1 / _STEADY < seconds / before.seconds < _STEADY:
+            seconds = before.seconds
+        seconds = min(max(seconds, floor, before.seconds / _BOUND), ceiling, before.seconds * _BOUND)
+    least = min(seconds, max(bound for bound, kind in bounds if kind != "loss"))
+    return Cadence(seconds=seconds, least=least, why=why, overhead=overhead, measures=measures)
+
+
+def mean_session(usual: float, lives: Sequence[Life]) -> float:
+    """The mean time between two disconnects, in seconds: all time that was lived, by the number of disconnects. What
+    is `usual` on such a machine counts as one session that vanished, so that nothing is concluded from nothing."""
+    lived = usual + sum(life.seconds for life in lives)
+    return max(_SHORTEST, lived / (1 + sum(life.vanished for life in lives)))
+
+
+def read_overhead(value: object) -> float:
+    """The argument `overhead`.
+
+    Raises:
+        UsageError: it is no share that saves could be kept to.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 0.5:
+        return float(value)
+    raise UsageError(
+        problem=f"overhead={value!r} is no share of the time that saves may cost.",
+        remedy="Pass 0.01 for 1 % (the default), at most 0.5; or say yourself when to save: save_every=…",
+    )
+
+
+def interval_text(seconds: float) -> str:
+    """Seconds as people say an interval: "45 s", "1 min 40 s", "10 min"."""
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"
+
+
+def improved(cadence: Cadence, told: Cadence | None) -> bool:
+    """Is it so different from what the user was `told` that it is to be told again?"""
+    if told is None:
+        return True
+    return not 1 / _BOUND < cadence.seconds / told.seconds < _BOUND
+
+
+def unmeasured(measures: Measures, overhead: float) -> Cadence:
+    """The cadence while the first save of a session is on its way: nothing is known, so nothing is hurried."""
+    calm = replace(measures, carried=0.0)
+    ceiling = _CEILING if measures.vanishes else _CEILING_CALM
+    return Cadence(seconds=ceiling, least=ceiling, why="ceiling", overhead=overhead, measures=calm)
+
+
+def _neat(seconds: float) -> float:
+    """A round number, not less: 45 s, 1 min 40 s, 4 min 30 s."""
+    unit = 5 if seconds <= 60 else 10 if seconds <= 300 else 30
+    return float(unit * math.ceil(seconds / unit - 1e-9))
+
+
+def _cost_text(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 0.95 else f"{seconds:.2g} s" if seconds >= 0.0005 else "less than 1 ms"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 3600:
+        return interval_text(seconds)
+    hours = seconds / 3600
+    return f"{hours:.0f} h" if hours >= 10 else f"{hours:.1f} h".replace(".0 h", " h")

@@ -1,0 +1,265 @@
+"""`colabkeep bench`: what saving costs here, measured without leaving anything behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import colabkeep
+from colabkeep.session.bench import forecast
+from colabkeep.session.bench.forecast import Load, Sessions, live_load, measure
+from colabkeep.session.bench.probing import PROBE, Budget, probe
+from colabkeep.session.bench.rates import rate_of
+from colabkeep.session.clock import SystemClock
+from colabkeep.session.lives import UNKNOWN
+from colabkeep.stores.base import Receipt, Source, StoreProperties
+from colabkeep.stores.memory import MemoryStore
+from colabkeep.stores.tiered import TieredStore
+from colabkeep.testing.clock import FakeClock
+from colabkeep.vocabulary.cadence import Life
+from colabkeep.vocabulary.errors import CheckpointNotFound, StoreUnavailable, UsageError
+from colabkeep.vocabulary.sizes import read_size
+
+MB = 10**6
+
+
+class Link:
+    """A store behind a link of `rate` bytes per second, on a fake clock; each object takes `each` seconds besides."""
+
+    def __init__(self, clock: FakeClock, rate: float, each: float = 0.0, *, confirms_after: float = 0.0) -> None:
+        self._store, self._clock, self._rate, self._each = MemoryStore(), clock, rate, each
+        self._confirms_after, self._ready = confirms_after, dict[str, float]()
+        self.put_bytes = 0
+        self.breaks: BaseException | None = None  # what the second put meets
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @property
+    def properties(self) -> StoreProperties:
+        return replace(self._store.properties, top_rung="confirmed", persists=True)
+
+    def put(self, name: str, source: Source) -> Receipt:
+        if self.breaks is not None and self.put_bytes:
+            raise self.breaks
+        self._clock.advance(self._each + source.size / self._rate)
+        self._ready[name] = self._clock.monotonic() + self._confirms_after
+        self.put_bytes += source.size
+        return self.confirm(replace(self._store.put(name, source), rung="sent"))
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        there = self._clock.monotonic() >= self._ready[receipt.name]
+        return replace(receipt, rung="confirmed" if there else "sent")
+
+    def names(self) -> list[str]:
+        return [entry.name for entry in self._store.list("")]
+
+
+BUDGET = Budget(seconds=25.0, largest=8 * 2**20, in_all=24 * 2**20)
+
+
+@pytest.mark.parametrize("rate", [0.2 * MB, 5 * MB, 500 * MB])
+def test_the_speed_of_a_link_is_found_within_its_budget(rate: float) -> None:
+    """A slow link is given less: never more than the seconds and the bytes that were agreed on; and all is deleted."""
+    clock = FakeClock()
+    link = Link(clock, rate, each=0.01)
+    taken = probe(link, clock, BUDGET)
+    assert taken.rate.median == pytest.approx(rate, rel=0.3)
+    assert taken.rate.slowest <= taken.rate.median <= taken.rate.fastest
+    assert clock.monotonic() <= BUDGET.seconds
+    assert taken.bytes == link.put_bytes <= BUDGET.in_all
+    assert (link.names(), taken.left, taken.confirmed) == ([], (), True)
+
+
+def test_what_takes_long_to_be_confirmed_is_waited_for_and_counted() -> None:
+    """A place that says two seconds later that it has an object takes two seconds for each."""
+    clock = FakeClock()
+    taken = probe(Link(clock, 50 * MB, confirms_after=2.0), clock, BUDGET)
+    assert taken.confirmed
+    assert 1.9 <= taken.each <= 2.6
+
+
+def test_a_place_that_never_confirms_is_told_as_it_is() -> None:
+    """After the time is up, with what was sent."""
+    clock = FakeClock()
+    taken = probe(Link(clock, 50 * MB, confirms_after=1e9), clock, BUDGET)
+    assert not taken.confirmed
+    assert clock.monotonic() <= BUDGET.seconds * 1.5
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StoreUnavailable(problem="Away.", remedy="Later.")])
+def test_nothing_is_left_when_it_is_interrupted(error: BaseException) -> None:
+    """Ctrl-C in the middle, or a storage that fails: what was put is deleted, and what stood there is untouched."""
+    clock = FakeClock()
+    link = Link(clock, 5 * MB)
+    link._store.put("mine/weights", _Bytes(b"mine"))
+    link.breaks = error
+    with pytest.raises(type(error)):
+        probe(link, clock, BUDGET)
+    assert link.put_bytes > 0
+    assert link.names() == ["mine/weights"]
+
+
+class _Bytes:
+    """A source of a few bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.size, self.sha256 = data, len(data), ""
+
+    def chunks(self) -> Iterable[memoryview]:
+        yield memoryview(self.data)
+
+
+class Keeping(Link):
+    """A store that deletes nothing."""
+
+    def delete(self, name: str) -> None:
+        raise StoreUnavailable(problem="Not allowed.", remedy="Ask.")
+
+
+def test_probes_that_cannot_be_deleted_are_named() -> None:
+    """The user reads their names, and where they lie."""
+    clock = FakeClock()
+    store = Keeping(clock, 5 * MB)
+    found = measure(store, Load(bytes=MB, source=""), Sessions(usual=UNKNOWN), 0.01, SystemClock(), lambda _: None)
+    assert sorted(found.far.left) == sorted(store.names())
+    assert all(name.startswith(PROBE) for name in found.far.left)
+    from colabkeep.faces.bench import BenchReport
+
+    assert found.far.left[0] in str(BenchReport(found))
+
+
+def test_rates_are_told_with_their_spread() -> None:
+    """The median, and how far the runs lie apart: a noisy machine is seen to be one."""
+    rate = rate_of(100, [1.0, 2.0, 10.0])
+    assert (rate.median, rate.slowest, rate.fastest, rate.runs) == (50.0, 10.0, 100.0, 3)
+
+
+def test_the_forecast_follows_from_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides of a pair are measured: first on the disk, then across; the cadence is that of a training."""
+    monkeypatch.setattr(forecast, "copy_rate", lambda clock: rate_of(1000 * MB, [1.0]))
+    monkeypatch.setattr(forecast, "hash_rate", lambda clock: rate_of(1000 * MB, [1.0]))
+    clock, said = FakeClock(), list[str]()
+    store = TieredStore(MemoryStore(), Link(clock, 5 * MB))
+    lives = [Life(seconds=1800.0, vanished=True)] * 3
+    sessions = Sessions(usual=replace(UNKNOWN, seconds=7200.0, source="users say so"), lives=lives)
+    found = measure(store, Load(bytes=500 * MB, source="as you said"), sessions, 0.01, clock, said.append)
+    store.close()
+    assert found.stall == pytest.approx(0.5)
+    assert found.written is not None
+    assert found.arrived - found.written == pytest.approx(100.0, rel=0.05)
+    assert found.cadence.measures.session == pytest.approx((7200 + 3 * 1800) / 4)
+    assert found.cadence.seconds == pytest.approx(130.0, abs=10)
+    assert found.cadence.why == "storage"
+    assert found.cadence.measures.vanishes
+    assert found.session_source.startswith("3 earlier session(s) of the run, and users say so")
+    assert [text.split()[0] for text in said] == ["copying", "hashing", "writing", "sending"]
+
+
+class Versions(Link):
+    """A store in which each upload makes a version that stays."""
+
+    @property
+    def properties(self) -> StoreProperties:
+        return replace(super().properties, versions=True)
+
+
+def test_a_place_that_keeps_versions_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Kaggle dataset would have one more version for ever: it is said that nothing was put there."""
+    clock = FakeClock()
+    store = Versions(clock, 5 * MB)
+    found = measure(store, Load(bytes=MB, source=""), Sessions(usual=UNKNOWN), 0.01, SystemClock(), lambda _: None)
+    assert (store.put_bytes, found.far, found.untried) == (0, None, store.url)
+    from colabkeep.faces.bench import BenchReport
+
+    assert "Nothing was put into" in str(BenchReport(found))
+
+
+def test_a_model_is_measured_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its bytes with those of the optimizer, and the stop for their copy; neither is changed, nor a random stream."""
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = model.weight.detach().clone(), torch.get_rng_state()
+    report = colabkeep.bench(model, optimizer, storage=tmp_path)
+    assert torch.equal(before[0], model.weight)
+    assert torch.equal(before[1], torch.get_rng_state())
+    small = report.bench.load.bytes
+    assert 300 * 300 * 4 < small < 300 * 300 * 5
+    assert report.bench.load.grows
+    assert "The optimizer has no state yet" in str(report)
+    model(torch.zeros(1, 300)).sum().backward()
+    optimizer.step()
+    grown = live_load({"model": model, "optimizer": optimizer}, SystemClock())
+    assert grown.bytes > 2.9 * small
+    assert not grown.grows
+    assert list(tmp_path.iterdir()) == []
+    assert "measuring: copying these objects" in capsys.readouterr().out
+
+
+def test_the_command_tells_what_a_save_costs(colabkeep_cli: Any, tmp_path: Path) -> None:
+    """A table of what was measured, what follows from it in sentences, and nothing left in the storage."""
+    said = colabkeep_cli("bench", "--storage", str(tmp_path), "--size", "20MB")
+    assert said.status == 0
+    assert [line.split("  ")[1] for line in said.out.splitlines()[2:5]] == ["memory copy", "SHA-256", "write"]
+    assert "A save of 19.1 MiB (as you said) stops training for " in said.out
+    assert "Saving every " in said.out
+    assert "measuring: " in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_machines_get_the_same_figures(colabkeep_cli: Any, tmp_path: Path) -> None:
+    """One strict JSON object, and nothing beside it."""
+    said = colabkeep_cli("bench", "--storage", str(tmp_path), "--json", "--overhead", "0.05")
+    assert (said.status, said.err) == (0, "")
+    record = json.loads(said.out)
+    assert record["load"]["bytes"] == 500 * MB
+    assert record["cadence"]["overhead"] == 0.05
+    assert record["copy"]["slowest"] <= record["copy"]["median"] <= record["copy"]["fastest"]
+    assert record["far"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (["--size", "much"], 2, "no amount of bytes"),
+        (["--overhead", "3"], 2, "overhead=3.0"),
+        (["--run", "nothing"], 3, "There is no run"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    colabkeep_cli: Any, tmp_path: Path, words: list[str], status: int, text: str
+) -> None:
+    """With the exit status of the other commands."""
+    said = colabkeep_cli("bench", "--storage", str(tmp_path), *words)
+    assert said.status == status
+    assert text in said.err
+
+
+def test_what_is_to_be_saved_is_said_once(tmp_path: Path) -> None:
+    """Objects, or a run, or a size."""
+    with pytest.raises(UsageError, match="said twice"):
+        colabkeep.bench(object(), size="1MB", storage=tmp_path)
+    with pytest.raises(CheckpointNotFound):
+        colabkeep.bench(run_name="r", storage=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [("500MB", 500 * MB), ("1.5 GiB", 1610612736), ("2k", 2000), ("7", 7), (12, 12), ("3 b", 3)]
+)
+def test_sizes_are_read_as_people_write_them(value: Any, size: int) -> None:
+    """Decimal and binary units, in any case."""
+    assert read_size("size", value) == size
+
+
+@pytest.mark.parametrize("value", ["", "MB", "-1MB", "0", 0, -5, True, 1.5, None, "1 parsec", "0.1 B"])
+def test_a_size_that_is_none_is_refused(value: Any) -> None:
+    """The error shows what can be passed."""
+    with pytest.raises(UsageError, match="size=") as caught:
+        read_size("size", value)
+    assert "500MB" in caught.value.remedy

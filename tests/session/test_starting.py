@@ -1,0 +1,97 @@
+"""The way to the first step, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import colabkeep
+from colabkeep.session.run import Run
+from colabkeep.session.starting import Starting
+from colabkeep.session.story import read_story
+from colabkeep.session.wiring import RunArguments, wire_run
+from colabkeep.stores import open_store
+from colabkeep.testing.clock import FakeClock
+from colabkeep.vocabulary.events import Event, FirstStepDone
+
+
+class Slow:
+    """A model that takes `seconds` of a fake clock to be restored."""
+
+    def __init__(self, clock: FakeClock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": 0}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.clock.advance(self.seconds)
+
+
+class Batches:
+    """Batches, the first of which takes 3 s of a fake clock to come."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[int]:
+        self.clock.advance(3.0)
+        yield from range(5)
+
+
+def session(folder: Path, restoring: float) -> FirstStepDone:
+    """Two steps of 7 s; what was told of the way to the first."""
+    clock, events = FakeClock(), list[Event]()
+    words: dict[str, Any] = {"storage": folder, "save_every": None, "observers": (events.append,)}
+    spec = wire_run(RunArguments(run_name="r", objects={"model": Slow(clock, restoring)}, **words))
+    with Run(replace(spec, clock=clock)) as run:
+        clock.advance(2.0)
+        for _ in run.epochs(1):
+            for n, _batch in enumerate(run.batches(Batches(clock))):
+                clock.advance(7.0)
+                run.step()
+                if n:
+                    run.stop()
+    (told,) = [event for event in events if isinstance(event, FirstStepDone)]
+    return told
+
+
+def test_each_part_of_the_way_is_timed(tmp_path: Path) -> None:
+    """Restoring, the user's own lines, the wait for the first batch, the first step: each with its seconds, once."""
+    fresh, resumed = session(tmp_path, 0.0), session(tmp_path, 11.0)
+    assert (fresh.laps["ready"], fresh.laps["loader"], fresh.laps["step"]) == pytest.approx((2.0, 3.0, 7.0), abs=1.0)
+    assert "restore" not in fresh.laps
+    assert resumed.laps["restore"] == pytest.approx(11.0)
+    assert list(resumed.laps) == ["ready", "storage", "import", "find", "read", "restore", "loader", "step"]
+
+
+def test_it_costs_nothing_after_the_first_step() -> None:
+    """From then on the loop is given the loader's own iterator."""
+    starting = Starting(FakeClock(), {"import": 1.0})
+    batches = iter([1, 2, 3])
+    assert list(starting.batches(batches)) == [1, 2, 3]
+    assert starting.first_step().laps["import"] == 1.0
+    assert starting.batches(batches) is batches
+
+
+def test_the_report_tells_what_took_how_long(tmp_path: Path, kit: SimpleNamespace) -> None:
+    """For each of the last sessions, in words, also in a notebook and for programs."""
+    kit.fit(tmp_path, max_steps=15)
+    kit.fit(tmp_path)
+    first, second = read_story(open_store(tmp_path), "r").sessions
+    assert dict(first.start).keys() | {"restore"} == dict(second.start).keys()
+    assert all(seconds >= 0 for _, seconds in second.start)
+    report = colabkeep.report("r", storage=tmp_path)
+    lines = [line for line in report.lines() if "to the first step" in line]
+    assert [line.split(" · ")[0].strip() for line in lines[1:]] == ["2", "1"]
+    assert "the first step 0." in lines[1], "in seconds, as far as they matter"
+    assert "From the start to the first step" in report._repr_html_()
+    assert dict(report.to_dict()["sessions"][1]["start"]).keys() == dict(second.start).keys()
