@@ -24,6 +24,7 @@ class Entry(NamedTuple):
 
 FRAMEWORKS = (
     Entry("torch", "colabkeep.frameworks.torch.adapter:TorchFramework", "torch", 'pip install "colabkeep[torch]"'),
+    Entry("paddle", "colabkeep.frameworks.paddle.adapter:PaddleFramework", "paddle", "pip install paddlepaddle"),
     Entry("numpy", "colabkeep.frameworks.numpy:NumpyFramework", "numpy", "pip install numpy"),
 )
 
@@ -36,7 +37,7 @@ def find_framework(objects: Iterable[object]) -> Framework:
     """
     candidates = list(objects)
     for entry in FRAMEWORKS:
-        if entry.module in sys.modules:
+        if sys.modules.get(entry.module) is not None:  # None: somebody forbids its import
             framework = open_framework(entry.name)
             if any(framework.owns(candidate) for candidate in candidates):
                 return framework

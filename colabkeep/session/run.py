@@ -151,7 +151,7 @@ class Run:
     def batches(self, loader: object) -> Iterator[Any]:
         """The batches of this epoch that are left, in the order that an uninterrupted run has.
 
-        `loader` is a torch DataLoader, a list of batches, or anything that can be iterated again.
+        `loader` is a DataLoader of torch or Paddle, a list of batches, or anything that can be iterated again.
 
         Raises:
             UsageError: not once in an epoch of `epochs`, or the loader cannot be resumed.
