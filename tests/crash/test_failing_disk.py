@@ -25,7 +25,7 @@ FAULTS: dict[str, BaseException] = {
     "broken": OSError(errno.EIO, "Input/output error"),
     "interrupted": KeyboardInterrupt(),
 }
-ATTEMPTS = 5  # where the machine is slow, the writer has looked about once more before call n, which is another one then
+ATTEMPTS = 5  # on a slow machine the idle writer looks about once more before call n, which is another one then
 CHANGES = {"write", "fsync", "mkdir", "link", "unlink", "ftruncate"}
 
 
