@@ -114,7 +114,7 @@ def _open(storage: Storage, doors: Doors) -> tuple[Store, bool]:
     if not isinstance(storage, str | os.PathLike):
         return _signed_in(storage, doors), True
     path: object = os.fspath(storage)
-    if not isinstance(path, str) or not path.strip() or is_key_file(path):
+    if not isinstance(path, str) or not path.strip() or (isinstance(storage, str) and is_key_file(storage)):
         raise _no_place(storage)
     if isinstance(storage, str) and len(sides := _PLUS.split(path, maxsplit=1)) == 2:
         return _pair(sides, doors), False

@@ -152,6 +152,8 @@ class Known:
             with self._looking:
                 self._look([prefix])
 
+        # Where the user has to agree first, the notebook's page is asked, and that answers this thread only.
+        getattr(self._behind, "sign_in", lambda: None)()
         try:
             within(_FIRST, look)
         except TimeoutError:

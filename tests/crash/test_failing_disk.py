@@ -24,6 +24,7 @@ FAULTS: dict[str, BaseException] = {
     "broken": OSError(errno.EIO, "Input/output error"),
     "interrupted": KeyboardInterrupt(),
 }
+ATTEMPTS = 5  # on a slow machine the idle writer looks about once more before call n, which is another one then
 CHANGES = {"write", "fsync", "mkdir", "link", "unlink", "ftruncate"}
 
 
@@ -119,14 +120,18 @@ def test_a_save_that_fails_at_any_call_costs_nothing(
         numbers = [n for n in numbers if calls[n] in CHANGES]
     for n in numbers:
         when: Any = "after" if kind not in FAULTS else "before"
-        faulty = FaultyFiles(at=n, fault=raising(FAULTS.get(kind, FAULTS["broken"])), when=when)
-        cell = Cell(training, tmp_path / str(n), faulty.files)
         where = f"call {n}, {calls[n]}"
-        assert cell.run().finished, where
-        assert faulty.calls[n] == calls[n], f"{where}: the calls came in another order"
-        told = cell.told(SaveFailing) + cell.told(Noted)
-        assert told or cell.did_all(), where
-        assert final_state(cell.folder, "r") == state, where
+        for attempt in range(ATTEMPTS):
+            faulty = FaultyFiles(at=n, fault=raising(FAULTS.get(kind, FAULTS["broken"])), when=when)
+            cell = Cell(training, tmp_path / f"{n}-{attempt}", faulty.files)
+            assert cell.run().finished, where
+            told = cell.told(SaveFailing) + cell.told(Noted)
+            assert told or cell.did_all(), where
+            assert final_state(cell.folder, "r") == state, where
+            if faulty.calls[n] == calls[n]:
+                break
+        else:
+            pytest.fail(f"{where}: the calls came in another order")
 
 
 @pytest.mark.parametrize("kind", FAULTS)

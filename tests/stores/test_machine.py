@@ -6,6 +6,7 @@ import contextlib
 import errno
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -138,8 +139,13 @@ class TieredMachine(StoreMachine):
         try:
             super().get(name)
         except StoreUnavailable:
-            assert self.away
             assert outcome(lambda: read(self.store.front, name)) is ObjectNotFound
+            if not self.away:  # it is back, and the thread that found it away will see that at its next try
+                end = time.monotonic() + PATIENCE
+                while self.store.degraded is not None:
+                    assert time.monotonic() < end, self.store.degraded
+                    time.sleep(0.001)
+                super().get(name)
 
     @rule(prefix=PREFIXES)
     def sweep(self, prefix):

@@ -92,6 +92,14 @@ class DriveStore:
             account=self._quota.account,
         )
 
+    def sign_in(self) -> None:
+        """Find out now who acts here, on this thread, instead of at the first request.
+
+        Raises:
+            UsageError: nobody is signed in, with what was tried.
+        """
+        self._account.session()
+
     @property
     def degraded(self) -> str | None:
         expires = self._account.expires

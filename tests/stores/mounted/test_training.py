@@ -15,6 +15,7 @@ from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.mounts import FakeMount
 from colabkeep.testing.trainings import final_state
 from colabkeep.testing.trainings.torch import hard_training
+from colabkeep.vocabulary.errors import NoUsableCheckpoint
 from colabkeep.vocabulary.events import CheckpointSetAside, Restored, RestoredInexactly, RungReached, StoreDegraded
 
 from .conftest import Tide
@@ -54,7 +55,7 @@ class Colab:
         words = {"files": self.mount.files, "clock": self.clock, "pauses": (0.5, 1.5)}
         return MountedStore(self.mount.root / "colabkeep", **words)
 
-    def life(self, at_step):
+    def life(self, at_step, resume="auto"):
         """Train until the end, or until `at_step(step)` says so; then what is on its way is given some time."""
         over = []
         words = hard_training(epochs=EPOCHS, heard=lambda step, *_: over.append(at_step(step)))
@@ -75,7 +76,7 @@ class Colab:
                 storage=store,
                 save_every="3 steps",
                 keep_last=2,
-                resume="auto",
+                resume=resume,
                 flush_timeout=1,  # by the real clock, and Drive does nothing meanwhile: see `at_step`
             )
             return store.flush(PATIENCE)
@@ -95,7 +96,8 @@ class Colab:
 def test_a_training_that_loses_its_machine_again_and_again_ends_with_the_same_weights(tmp_path, whole, seed):
     """Each new machine has Drive and nothing else; of the last uploads some are missing, empty or cut.
 
-    What it goes on from is never older than a checkpoint that was called confirmed.
+    What it goes on from is never older than a checkpoint that was called confirmed. Where nothing was, and of the only
+    checkpoint the manifest alone got through, the user is told so and begins anew.
     """
     colab, chance = Colab(tmp_path, seed), random.Random(seed)
     colab.clock.flows = False  # Drive works in `at_step` only: at the end of a life, much is on its way
@@ -106,15 +108,20 @@ def test_a_training_that_loses_its_machine_again_and_again_ends_with_the_same_we
         colab.mount.sync(most=chance.randint(0, 3))
         return lives < 6 and chance.random() < 0.3
 
-    finished = False
+    finished, resume = False, "auto"
     while not finished:
         confirmed = [int(event.checkpoint[:12]) for event in colab.of(RungReached) if event.rung == "confirmed"]
         colab.events.clear()
         try:
-            colab.life(at_step)
+            colab.life(at_step, resume)
             finished = True
         except Disconnected:
             lives += 1
+        except NoUsableCheckpoint:
+            assert (confirmed, resume) == ([], "auto")
+            resume = "never"
+            continue
+        resume = "auto"
         restored = [event.progress.step for event in colab.of(Restored)]
         assert max(confirmed, default=0) <= max(restored, default=0)
         if not finished:
