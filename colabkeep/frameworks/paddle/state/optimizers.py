@@ -1,10 +1,13 @@
 """Optimizers: state by the names the user gave the parameters, never by those Paddle generates.
 
-The tree is {"kind": "optimizer", "class", "groups", "state", "masters", "learning_rate", "more", "loose"}: `groups`
+The tree has "kind", "class", "groups", "state", "masters", "learning_rate", "more", "loose" and "graded": `groups`
 name their parameters and hold their settings; `state` is by parameter name, then by kind of accumulator; `masters` are
 the float32 weights behind half-precision parameters; `learning_rate` is a number, or the state of
 the scheduler in its place; `more` is state under no parameter; `loose` are the values of parameters that no
-layer of the run holds, which nobody else would keep.
+layer of the run holds, which nobody else would keep; `graded` names the parameters that have a gradient.
+
+Gradients themselves are not kept: the next step clears them. But `clear_grad()` makes them zero, and by a gradient of
+zero moments still move a parameter that a step did not use, while one without a gradient stays where it is.
 
 Paddle's own `state_dict()` has names such as "linear_0.w_0_moment1_0", with counters that go on when the model is
 built again in the same notebook.
@@ -104,6 +107,7 @@ class OptimizerRecorder:
                 for name, parameter in plan.loose.items()
             },
         }
+        tree["graded"] = plan.graded()
         if self._inner is not None:
             tree["inner"] = self._inner.record(copies, names)
         self._leaves.sweep()
@@ -161,6 +165,11 @@ class _Plan:
             and self._watch.unchanged()
             and self.bulk.unchanged()
         )
+
+    def graded(self) -> list[str]:
+        """The names of the parameters that have a gradient, be it zero."""
+        named = zip(chain.from_iterable(self.named), self._parameters, strict=True)
+        return [name for name, parameter in named if parameter.grad is not None]
 
     def _state(self, structured: Mapping[str, str]) -> dict[str, dict[str, Tree]]:
         state: dict[str, dict[str, Tree]] = {}

@@ -51,6 +51,7 @@ def restore_optimizer(optimizer: Any, tree: Tree, names: ParameterNames) -> None
     _restore_rate(optimizer, tree["learning_rate"])
     for name, value in native(tree["more"], devices=True).items():
         _restore_attribute(optimizer, name, value)
+    _restore_gradients(parameters, set(tree["graded"]))
     if "inner" in tree:
         restore_optimizer(optimizer.inner_optimizer, tree["inner"], names)
 
@@ -92,6 +93,15 @@ def _fill_or_make(
     made = native(leaf).to(place_name(parameter.place))
     made.name = unique_name.generate(f"{key}_{kind}") if live is None else live.name
     entries[key] = made
+
+
+def _restore_gradients(parameters: Mapping[str, Any], graded: set[str]) -> None:
+    """Zero where there was a gradient, whatever it was: it had been used. None where there was none."""
+    for name, parameter in parameters.items():
+        if name in graded:
+            parameter.grad = paddle.zeros_like(parameter)
+        else:
+            parameter.clear_gradient(False)  # to none; Paddle 3.3 ignores the argument when it is named
 
 
 def _restore_group(optimizer: Optimizer, index: int, options: Mapping[str, Any]) -> None:

@@ -310,6 +310,31 @@ def test_two_optimizers_over_one_model_continue(continues: Any) -> None:
     continues(make, both)
 
 
+@pytest.mark.parametrize("zero", [True, False])
+def test_a_parameter_that_some_steps_do_not_use_moves_as_it_would_have(zero: bool, resumed: Any) -> None:
+    """By a gradient of zero, as `clear_grad()` leaves it, Adam's moments move it on; without a gradient it stays."""
+
+    def make() -> Parts:
+        model = net()
+        return {"model": model, "optimizer": optim.Adam(0.01, parameters=model.parameters())}
+
+    def first_only(parts: Parts) -> None:
+        parts["model"].first(paddle.randn([8, 4])).square().mean().backward()
+        parts["optimizer"].step()
+        parts["optimizer"].clear_grad(set_to_zero=zero)
+
+    parts = make()
+    step(parts)
+    parts["optimizer"].clear_grad(set_to_zero=zero)
+    later = resumed(make, parts)
+    before = later["model"].second.weight.clone()
+    for each in (parts, later):
+        paddle.seed(3)
+        first_only(each)
+    assert same_bits(captured(PaddleFramework(), later), captured(PaddleFramework(), parts))
+    assert bool(paddle.equal_all(before, later["model"].second.weight)) is not zero
+
+
 def test_a_layer_that_is_frozen_at_first_continues(resumed: Any) -> None:
     """Parameters without gradient have no state until they get one, after the resume."""
 
