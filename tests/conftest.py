@@ -16,6 +16,7 @@ import colabkeep
 from tests.environments import FRAMEWORKS, chosen, needs
 from tests.fakes.loopback import guarded_sockets, only_loopback  # noqa: F401  # no test leaves this machine
 
+CONTRACTS = "testing"  # colabkeep/testing, wherever it is installed
 CHOSEN = pytest.StashKey[frozenset[str]]()
 
 
@@ -63,7 +64,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and session.config.getoption("no_skips") and reporter.stats.get("skipped"):
+    if reporter is None or not session.config.getoption("no_skips"):
+        return
+    # What a contract asks of some parts only (a store that locks) is skipped by the contract itself: that is no gap.
+    skipped = [
+        report for report in reporter.stats.get("skipped", []) if CONTRACTS not in Path(report.longrepr[0]).parts
+    ]
+    if skipped:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
