@@ -195,7 +195,7 @@ class Run:
     def save(self, reason: str = "asked", *, wait: bool = False) -> None:
         """Save now; in the middle of a step (a batch was read, `step` not called yet), at its end.
 
-        `wait`: return when the checkpoint is committed. Without it, and in the middle of a step, training goes on at once.
+        `wait`: return when the checkpoint is committed. Without it, or in the middle of a step, this returns at once.
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: training must not go on.

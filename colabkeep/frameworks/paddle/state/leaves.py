@@ -13,7 +13,7 @@ from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import Rebuild, not_storable, rebuild
 from colabkeep.frameworks.paddle.state.dtypes import dtype_name, dtype_of, plain_name
 from colabkeep.frameworks.paddle.state.generators import GeneratorState, plain_state, revived_state
-from colabkeep.frameworks.paddle.state.memory import copy_host, cpu_tensor, on_cpu, place_name, size_of
+from colabkeep.frameworks.paddle.state.memory import copy_host, cpu_tensor, has_data, on_cpu, place_name, size_of
 from colabkeep.frameworks.paddle.state.staging import Copies, Slot
 from colabkeep.vocabulary.errors import CheckpointUnsupported
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
@@ -106,7 +106,7 @@ def refuse_dataless(tensor: Any, path: str) -> None:
         raise not_storable(tensor, path, "Make it an ordinary tensor first: x.to_dense().")
     if type(tensor) not in _PLAIN_TYPES or tensor.is_dist():
         raise not_storable(tensor, path, "Store a plain tensor on one device, or its parts.")
-    if not tensor._is_initialized() and size_of(tensor):
+    if not has_data(tensor):
         raise not_storable(
             tensor, path, "It has no data yet. Build the model outside paddle.LazyGuard(), or call x.initialize()."
         )
@@ -125,9 +125,11 @@ def fill(pairs: list[tuple[Any, Tree]]) -> None:
     """Copy stored tensors into live ones of the same shape and dtype, in place, wherever they are."""
     direct: list[tuple[Any, HostTensor]] = []
     for tensor, leaf in pairs:
+        if not size_of(tensor):
+            continue
         if on_cpu(tensor) and tensor.is_contiguous():
             direct.append((tensor, _host_of(leaf)))
-        elif size_of(tensor):
+        else:
             tensor.copy_(_fresh(leaf), True)
     copy_pairs(direct, copy_host, _is_large)
 

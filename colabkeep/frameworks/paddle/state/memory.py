@@ -16,7 +16,7 @@ from paddle.base import framework
 
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["bytes_of", "copy_host", "cpu_tensor", "on_cpu", "place_name", "size_of"]
+__all__ = ["bytes_of", "copy_host", "cpu_tensor", "has_data", "on_cpu", "place_name", "size_of"]
 
 _CPU = paddle.CPUPlace()
 
@@ -35,6 +35,11 @@ def size_of(tensor: Any) -> int:
     """Its bytes."""
     size: int = prod(tensor.shape) * tensor.element_size()
     return size
+
+
+def has_data(tensor: Any) -> bool:
+    """Has it its numbers? An empty tensor has them all, though Paddle calls it as little initialized as one that waits."""
+    return bool(tensor._is_initialized()) or not size_of(tensor)
 
 
 def bytes_of(tensor: Any) -> memoryview:

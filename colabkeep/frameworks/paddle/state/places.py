@@ -9,6 +9,7 @@ from paddle import nn
 
 from colabkeep.frameworks.common import places
 from colabkeep.frameworks.common.places import Anatomy, Place
+from colabkeep.frameworks.paddle.state.memory import has_data
 
 __all__ = ["Place", "Places", "held_by", "is_frozen", "is_statistic", "owners"]
 
@@ -23,7 +24,7 @@ class Places(places.Places):
 def held_by(place: Place) -> Any:
     """The tensor in a place; None for a buffer that the first forward pass will fill (the dropout state of an LSTM)."""
     tensor = place.tensor
-    return tensor if place.parameter or tensor is None or tensor._is_initialized() else None
+    return tensor if place.parameter or tensor is None or has_data(tensor) else None
 
 
 def is_statistic(parameter: Any) -> bool:
