@@ -284,7 +284,7 @@ def _check(arguments: FitArguments) -> None:
     if ema is not None and not hasattr(ema, "update_parameters"):
         raise UsageError(
             problem=f"ema is a {type(ema).__name__}, which has no update_parameters(model).",
-            remedy="Give its class that method, as torch.optim.swa_utils.AveragedModel has it; it is called after each "
+            remedy="Give its class that method (torch.optim.swa_utils.AveragedModel has it); it is called after each "
             "step. Or keep a loop of your own on colabkeep.Run, with ema=… too.",
         )
 

@@ -24,8 +24,14 @@ __all__ = [
 ]
 
 
+_FRAMEWORKS = frozenset({"torch", "paddle"})
+
+
 def wrong_kind(word: str, found: object, wanted: str, remedy: str) -> UsageError:
     """Why `found` cannot be the model or the optimizer."""
+    package = type(found).__module__.partition(".")[0]
+    if package in _FRAMEWORKS and package != wanted.partition(".")[0]:
+        remedy = f"Model, optimizer and data must be of one framework, and this one is of {package}. {remedy}"
     return UsageError(problem=f"{word} is a {type(found).__name__}, not a {wanted}.", remedy=remedy)
 
 

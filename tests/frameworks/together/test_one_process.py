@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
+import paddle
 import pytest
+import torch
+
+import colabkeep
+from colabkeep.frameworks import find_framework
+from colabkeep.vocabulary.errors import UsageError
 
 PROGRAM = """
 import sys
@@ -59,3 +67,20 @@ def test_the_order_of_import_changes_no_bit(told: dict[str, list[str]]) -> None:
     """Paddle before torch or after it: the same weights."""
     one, other = told.values()
     assert sorted(one) == sorted(other)
+
+
+def test_of_two_mixed_by_mistake_the_wrong_one_is_named(tmp_path: Path) -> None:
+    """A beginner's notebook has cells of both: the model decides, and the other is told of."""
+    layer, module = paddle.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    adam = paddle.optimizer.Adam(parameters=layer.parameters())
+    mixed = [(layer, torch.optim.Adam(module.parameters()), "torch"), (module, adam, "paddle")]
+    for model, optimizer, stranger in mixed:
+        words = {"optimizer": optimizer, "loss_fn": print, "max_epochs": 1, "storage": tmp_path, "run_name": "r"}
+        with pytest.raises(UsageError, match=f"(?s)optimizer is a Adam.*this one is of {stranger}"):
+            colabkeep.resumable_fit(model, [], **words)
+
+
+def test_a_tensor_among_arrays_decides(tmp_path: Path) -> None:
+    """Whatever comes first: arrays are stored by every framework, tensors by their own."""
+    assert find_framework([np.ones(1), paddle.ones([1])]).name == "paddle"
+    assert find_framework([np.ones(1), torch.ones(1)]).name == "torch"

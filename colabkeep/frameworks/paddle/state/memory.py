@@ -38,7 +38,7 @@ def size_of(tensor: Any) -> int:
 
 
 def has_data(tensor: Any) -> bool:
-    """Has it its numbers? An empty tensor has them all, though Paddle calls it as little initialized as one that waits."""
+    """Has it its numbers? An empty tensor has them all, though to Paddle it is not initialized either."""
     return bool(tensor._is_initialized()) or not size_of(tensor)
 
 
