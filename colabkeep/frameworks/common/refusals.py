@@ -105,7 +105,7 @@ def unknown_precision(precision: object) -> UsageError:
     """Why this is no precision."""
     return UsageError(
         problem=f"precision={precision!r} is not known.",
-        remedy='Pass "auto", "32-true", "16-mixed" or "bf16-mixed".',
+        remedy='Pass "auto", "32-true", "16-mixed" or "bf16-mixed" (float16 or bfloat16 beside float32 weights).',
     )
 
 

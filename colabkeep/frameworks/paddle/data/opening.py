@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import paddle
 from paddle.io import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from colabkeep.frameworks.common.iterables import Place, Source
@@ -15,6 +14,7 @@ from colabkeep.frameworks.paddle.data.adapt import Adapted, map_style, replayed
 from colabkeep.frameworks.paddle.data.arrays import TENSORS
 from colabkeep.frameworks.paddle.data.segments import free_segments
 from colabkeep.frameworks.paddle.data.streams import PADDLE, on_cpu
+from colabkeep.frameworks.paddle.modes import refuse_static_mode
 from colabkeep.vocabulary.errors import UsageError
 
 __all__ = ["PaddleData", "PaddleLoaders"]
@@ -80,12 +80,7 @@ class PaddleLoaders:
 
 
 def _refuse_static(loader: DataLoader) -> None:
-    if not paddle.in_dynamic_mode():
-        raise UsageError(
-            problem="Paddle is in static graph mode, where batches are fed to a program by name: their order "
-            "cannot be kept from session to session.",
-            remedy="Call paddle.disable_static() before the model and the DataLoader are made.",
-        )
+    refuse_static_mode()
     if loader.feed_list:
         raise UsageError(
             problem="This DataLoader has a feed_list, which belongs to static graph mode; training here is dynamic.",

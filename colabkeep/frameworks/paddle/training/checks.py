@@ -17,6 +17,7 @@ from colabkeep.frameworks.common.refusals import (
     unfit_number,
     wrong_kind,
 )
+from colabkeep.frameworks.paddle.modes import refuse_static_mode
 from colabkeep.vocabulary.errors import UsageError
 
 __all__ = ["check_options", "held_parameters", "one_number", "refuse_loss"]
@@ -31,6 +32,7 @@ def check_options(options: TrainingOptions) -> None:
         UsageError: the sentence says which option, and what to pass instead.
     """
     model, optimizer = options.model, options.optimizer
+    refuse_static_mode()
     if not isinstance(model, paddle.nn.Layer):
         remedy = "Pass the model object itself, for example resumable_fit(MyModel(), …)"
         inner = ": that is model.network of a paddle.Model." if isinstance(model, paddle.Model) else "."

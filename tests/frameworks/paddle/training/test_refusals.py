@@ -160,3 +160,14 @@ def test_a_loss_that_cannot_train_is_explained(step_fn: Any, problem: str, remed
         train_with(loss_fn=None, step_fn=step_fn).backward(paddle.ones([2, 4]), share=1.0)
     assert problem in caught.value.problem
     assert remedy in caught.value.remedy
+
+
+def test_static_graph_mode_is_refused_before_anything_else() -> None:
+    """Nothing of a model made there can be looked at: the user hears how to leave it."""
+    options = over(SGD, 0.1)
+    paddle.enable_static()
+    try:
+        with pytest.raises(UsageError, match=r"paddle\.disable_static"):
+            train_with(**options, loss_fn=F.mse_loss)
+    finally:
+        paddle.disable_static()
