@@ -99,7 +99,11 @@ class Trial:
 
 
 class Remains:
-    """What killed sessions leave behind: their loader workers, and the shared memory of these."""
+    """What killed sessions leave behind: their loader workers, and the shared memory of Paddle's.
+
+    Torch's workers remove theirs; a piece that one of them was just handing over when it was killed stays (torch 2.13,
+    once in some hundred kills), with or without colabkeep.
+    """
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -127,7 +131,7 @@ class Remains:
     @staticmethod
     def _segments() -> Iterator[str]:
         for path in Path("/dev/shm").glob("*"):
-            owner = re.match(r"(?:paddle|torch)_(\d+)_", path.name)
+            owner = re.match(r"paddle_(\d+)_", path.name)
             if owner and not Path(f"/proc/{owner[1]}").exists():
                 yield path.name
 
