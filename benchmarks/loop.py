@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
-import threading
-import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from epochs import compared, marking, now, spans, terminal
 from measuring import Figure, Setting, figure
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import colabkeep
-from colabkeep.vocabulary.events import EpochDone, Event, RunStarted
 
 Task = tuple[Callable[[], nn.Module], Any]
 
@@ -53,11 +47,9 @@ def _added(name: str, task: Task, steps: int, setting: Setting, save_every: str 
 
 
 def _times(name: str, task: Task, setting: Setting, save_every: str | None) -> list[Figure]:
-    pairs = [pair for _ in range(setting.rounds(8)) for pair in _pairs(task, 2, save_every, setting.folder)]
-    return [
-        figure(f"{name}: an epoch of resumable_fit", "times by hand", [b[0] / a[0] for a, b in pairs], goal=1.02),
-        figure(f"{name}: … in CPU time of the training thread", "times by hand", [b[1] / a[1] for a, b in pairs]),
-    ]
+    return compared(
+        name, [pair for _ in range(setting.rounds(8)) for pair in _pairs(task, 2, save_every, setting.folder)]
+    )
 
 
 def _pairs(task: Task, epochs: int, save_every: str | None, folder: Path) -> Iterator[tuple[Any, Any]]:
@@ -67,28 +59,20 @@ def _pairs(task: Task, epochs: int, save_every: str | None, folder: Path) -> Ite
     yield from zip(by_hand[1:], ours[1:], strict=True)
 
 
-def _now() -> tuple[float, float]:
-    return time.perf_counter(), time.thread_time()
-
-
-def _spans(marks: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(marks)]
-
-
 def _by_hand(task: Task, epochs: int) -> list[tuple[float, float]]:
     torch.manual_seed(0)
     model, data = task[0](), task[1]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model.train()
-    marks = [_now()]
+    marks = [now()]
     for _ in range(epochs):
         for x, y in data:
             loss = cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        marks.append(_now())
-    return _spans(marks)
+        marks.append(now())
+    return spans(marks)
 
 
 def _ours(task: Task, epochs: int, save_every: str | None, folder: Path) -> list[tuple[float, float]]:
@@ -96,12 +80,7 @@ def _ours(task: Task, epochs: int, save_every: str | None, folder: Path) -> list
     model, data = task[0](), task[1]
     marks: list[tuple[float, float]] = []
 
-    def mark(event: Event) -> None:
-        if type(event) in (RunStarted, EpochDone):
-            marks.append(_now())
-
-    mark.steps_from = math.inf  # type: ignore[attr-defined]  # it does not want to hear of steps
-    with _terminal():
+    with terminal():
         colabkeep.resumable_fit(
             model,
             data,
@@ -112,27 +91,9 @@ def _ours(task: Task, epochs: int, save_every: str | None, folder: Path) -> list
             resume="never",
             save_every=save_every,
             keep_last=1,
-            callbacks=[mark],
+            callbacks=[marking(marks)],
         )
-    return _spans(marks)
-
-
-@contextlib.contextmanager
-def _terminal() -> Iterator[None]:
-    """A terminal that somebody reads, so that the display does all it does for a user."""
-    reader, writer = os.openpty()
-
-    def read() -> None:
-        with contextlib.suppress(OSError):  # the end of a terminal is an error
-            while os.read(reader, 4096):
-                pass
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    with os.fdopen(writer, "w") as screen, contextlib.redirect_stdout(screen):
-        yield
-    thread.join()
-    os.close(reader)
+    return spans(marks)
 
 
 def _mlp() -> nn.Module:

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import colabkeep
+
 __all__ = ["Figure", "Setting", "facts", "figure", "kept"]
 
 
@@ -61,7 +63,11 @@ def facts(folder: Path) -> dict[str, Any]:
         "file system": _file_system(folder),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
-        **{name: _version(name) for name in ("colabkeep", "torch", "numpy", "safetensors")},
+        **{
+            name: found
+            for name in ("colabkeep", "torch", "paddlepaddle", "numpy", "safetensors")
+            if (found := _version(name))
+        },
     }
 
 
@@ -90,8 +96,8 @@ def _file_system(folder: Path) -> str:
     return best[1]
 
 
-def _version(name: str) -> str:
+def _version(name: str) -> str | None:
     try:
         return version(name)
-    except PackageNotFoundError:  # used from its source folder
-        return str(__import__(name).__version__)
+    except PackageNotFoundError:
+        return colabkeep.__version__ if name == "colabkeep" else None  # used from its source folder

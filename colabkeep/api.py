@@ -86,7 +86,7 @@ class Run(session.Run):
 
     Args:
         run_name: names the run in the storage; the same name goes on with the same run.
-        model: the model (torch module, or any object with state_dict and load_state_dict).
+        model: the model (a torch module, a Paddle layer, or any object with state_dict and load_state_dict).
         optimizer, scheduler, scaler, ema: as far as there are any.
         state: more objects with state_dict and load_state_dict, by name.
         storage: a folder, a store, a pair (fast local folder, slower storage behind it), or "auto".
@@ -176,7 +176,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     step_fn: Callable[[Any, Any], Any] | None = None,
     batch_size: int | None = None,
     val_loader: Any = None,
-    metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+    metrics: Mapping[str, Any] | None = None,
     scheduler: Any = None,
     scheduler_interval: Literal["epoch", "step"] = "epoch",
     ema: Any = None,
@@ -210,23 +210,28 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     line at the start says what is promised on this one).
 
     Args:
-        model: a torch module, on its device already.
+        model: a torch module or a Paddle layer, on its device already.
         train_loader: a DataLoader, which is not changed; or a Dataset, then `batch_size` (32) samples are batched in
             a new random order each epoch.
         optimizer: over the model's parameters.
         loss_fn: ``loss_fn(output, target)`` for batches ``(input, target)``; or
         step_fn: ``step_fn(model, batch) -> loss`` for everything else. One of the two.
         val_loader: measured at the end of each epoch as "val_loss" and "val_" + each of `metrics`.
-        metrics: ``{"accuracy": fn(output, target) -> number}``.
-        scheduler: stepped once per `scheduler_interval`: "epoch" (default) or "step".
+        metrics: ``{"accuracy": fn(output, target) -> number}``, averaged over the samples. In Paddle an object of
+            `paddle.metric` may stand for a function: it counts anew in each validation, and one of several numbers
+            (``Accuracy(topk=(1, 5))``) has them named as it names them itself.
+        scheduler: stepped once per `scheduler_interval`: "epoch" (default) or "step". In Paddle it is the object
+            that the optimizer has as its learning rate.
         ema: an object with ``update_parameters(model)`` (`torch.optim.swa_utils.AveragedModel`), updated each step.
         state: more objects with state_dict and load_state_dict, by name.
         max_epochs, max_steps: the length of the whole run; one of the two at least.
         max_time: stop cleanly after this time of the session: "11 h", seconds, or a timedelta.
         session_limit, flush_timeout: as for `Run`.
-        precision: "32-true", "16-mixed", "bf16-mixed", or "auto" (what the device does best).
+        precision: "32-true", "16-mixed", "bf16-mixed", or "auto" (what the device does best). In Paddle mixed
+            means level O1 of its AMP, or O2 for a model and optimizer that `paddle.amp.decorate` made so.
         accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
-        gradient_clip_val: the largest norm of the gradients.
+        gradient_clip_val: the largest norm of all gradients together. A Paddle optimizer that has a grad_clip of its
+            own clips by that instead: one of the two, not both.
         run_name, storage, resume, save_every, overhead, keep_last, keep_best, mode, seed, callbacks, progress: as for
             `Run`.
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.

@@ -5,7 +5,7 @@ magics are comments (`# %pip …`); what stands before the first cell is for lin
 stand-in of its service from `colabkeep.testing.platforms`, on the CPU, and kept with what it showed. Without execution:
 `--check` says which notebooks no longer have the cells of their source.
 
-Needs colabkeep with its extra [test].
+Needs colabkeep with its extra [test], and for aistudio_demo [test-paddle]: they train with torch, and with Paddle.
 """
 
 from __future__ import annotations
@@ -124,12 +124,24 @@ def execute(notebook: Notebook, folder: Path, machine: Machine | None = None, **
 
 def _environ(home: Path, machine: Machine | None) -> dict[str, str]:
     """The kernel's variables: a home of its own, this very colabkeep, and the facts of the stand-in."""
-    paths = [str(Path(colabkeep.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(_installed(machine)), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "IPYTHONDIR": str(home / "ipython"), "JUPYTER_RUNTIME_DIR": str(home / "runtime")}
     if machine is not None:
         paths.insert(0, str(MACHINE))
         environ["COLABKEEP_STAND_IN"] = json.dumps(_facts(machine))
     return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def _installed(machine: Machine | None) -> Path:
+    """The folder to import colabkeep from: on AI Studio the one where packages survive, as the first cell has it."""
+    package = Path(colabkeep.__file__).parent
+    libraries: Path | None = getattr(machine, "libraries", None)
+    if libraries is None:
+        return package.parent
+    libraries.mkdir(exist_ok=True)
+    if not (libraries / package.name).is_symlink():
+        (libraries / package.name).symlink_to(package)
+    return libraries
 
 
 def _facts(machine: Machine) -> Mapping[str, Any]:

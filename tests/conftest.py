@@ -1,4 +1,8 @@
-"""All tests run away from the source folder, with the package that this interpreter found."""
+"""All tests run away from the source folder, with the package that this interpreter found.
+
+`pytest --frameworks=paddle` is what an environment with Paddle and without torch says: it collects what needs no
+other framework, and fails if the environment is another one. Without it, what is installed decides.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,65 @@ from pathlib import Path
 import pytest
 
 import colabkeep
+from tests.environments import FRAMEWORKS, chosen, needs
 from tests.fakes.loopback import guarded_sockets, only_loopback  # noqa: F401  # no test leaves this machine
+
+CONTRACTS = "testing"  # colabkeep/testing, wherever it is installed
+CHOSEN = pytest.StashKey[frozenset[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--frameworks", default="installed", help='those of this environment: "torch", "torch,paddle", …')
+    parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        config.stash[CHOSEN] = chosen(config.getoption("frameworks"))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"frameworks: {', '.join(sorted(config.stash[CHOSEN])) or 'none'}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What needs a framework that this environment does not have is no part of its suite."""
+    return True if needs(collection_path) - config.stash[CHOSEN] else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`-m "torch and paddle"` finds what needs both."""
+    for name in needs(item.path):
+        item.add_marker(name)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Nor is a test that is marked with one."""
+    absent = set(FRAMEWORKS) - config.stash[CHOSEN]
+    theirs = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
+    config.hook.pytest_deselected(items=theirs)
+    items[:] = [item for item in items if item not in theirs]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for `framework_name` is run with each framework of the environment."""
+    if "framework_name" in metafunc.fixturenames:
+        metafunc.parametrize("framework_name", sorted(metafunc.config.stash[CHOSEN]), scope="session")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not session.config.getoption("no_skips"):
+        return
+    # What a contract asks of some parts only (a store that locks) is skipped by the contract itself: that is no gap.
+    skipped = [
+        report for report in reporter.stats.get("skipped", []) if CONTRACTS not in Path(report.longrepr[0]).parts
+    ]
+    if skipped:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -120,7 +120,7 @@ class Report:
         facts, words = self.checkup.facts, []
         gpu = best_gpu(facts)
         if gpu is not None and gpu.supported is not False:
-            precision = advised_precision(gpu.accelerator)
+            precision = advised_precision(gpu.accelerator, facts.framework)
             emulated = any(line.code == "bf16-emulated" for line in self.checkup.advice)
             words.append(f'precision="{precision.word}"' + (" (never bf16 on this card)" if emulated else ""))
         if facts.workers is not None:

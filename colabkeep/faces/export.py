@@ -8,16 +8,18 @@ from pathlib import Path
 from colabkeep._engine.packs import DTYPE_BITS, Pack
 from colabkeep._engine.restore import Loaded
 from colabkeep.faces.tables import Record
-from colabkeep.session.weights import weights_of
+from colabkeep.session.plain import plain_weights
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Source, Store, check_name
-from colabkeep.vocabulary.errors import CheckpointDamaged, MissingDependency, NotStorable, ObjectNotFound, UsageError
-from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
+from colabkeep.vocabulary.errors import ObjectNotFound, UsageError
+from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["Target", "export_weights", "plain_tensor"]
+__all__ = ["Target", "export_weights"]
 
 _FILE = "model.safetensors"
-_FORMATS = {"torch": "pt", "numpy": "np"}  # what readers of safetensors call them
+# What readers of safetensors call them. Of a Paddle file PaddleNLP takes "np" only, and refuses "pd"
+# (PaddlePaddle/PaddleNLP, paddlenlp/transformers/model_utils.py, read in November 2026).
+_FORMATS = {"torch": "pt"}
 
 
 class Target:
@@ -59,9 +61,9 @@ def export_weights(loaded: Loaded, part: str, target: Target) -> Record:
         NotStorable: a weight is of a kind that a safetensors file cannot hold.
         StoreError: the file could not be written.
     """
-    tensors = {name: plain_tensor(name, leaf) for name, leaf in weights_of(loaded, part).items()}
+    tensors = plain_weights(loaded, part)
     manifest = loaded.manifest
-    pack = Pack(_aligned(tensors), {"format": _FORMATS.get(manifest.framework, manifest.framework), **_origin(loaded)})
+    pack = Pack(_aligned(tensors), {"format": _FORMATS.get(manifest.framework, "np"), **_origin(loaded)})
     target.write(pack)
     return {
         "file": str(target.path),
@@ -70,55 +72,6 @@ def export_weights(loaded: Loaded, part: str, target: Target) -> Record:
         "bytes": pack.size,
         "sha256": pack.sha256,
     }
-
-
-def plain_tensor(name: str, leaf: Tree) -> HostTensor:
-    """The row-major tensor of a weight as a checkpoint holds it.
-
-    Raises:
-        NotStorable: safetensors has no form for it.
-        CheckpointDamaged: it contradicts itself.
-    """
-    if isinstance(leaf, HostTensor):
-        return leaf
-    kind, value = (leaf.kind, leaf.value) if isinstance(leaf, Tagged) else (type(leaf).__name__, None)
-    if kind == "torch.tensor" and isinstance(value, dict) and isinstance(value.get("data"), HostTensor):
-        if "dtype" not in value:
-            return _row_major(name, value["data"], value.get("stride"))
-        kind = f"tensor of {value['dtype']}"
-    raise NotStorable(
-        problem=f"The weight {name!r} is a {kind}, for which safetensors files have no form. Nothing was written.",
-        remedy="Load it in Python instead: colabkeep.load_weights(run_name, …).",
-        path=name,
-    )
-
-
-def _row_major(name: str, host: HostTensor, stride: Tree) -> HostTensor:
-    """Undo another memory order: `host` has the dimensions from the slowest to the fastest, the tensor has `stride`.
-
-    Raises:
-        CheckpointDamaged: the strides are not those of such a tensor.
-        MissingDependency: NumPy, which moves the bytes, is not installed.
-    """
-    if stride is None:
-        return host
-    try:
-        import numpy as np
-    except ImportError as error:
-        raise MissingDependency(
-            problem=f"The weight {name!r} is stored in another memory order, and NumPy is not there to change it.",
-            remedy="pip install numpy",
-        ) from error
-    try:
-        order = sorted(range(len(stride)), key=lambda d: -stride[d])
-        rows = np.frombuffer(host.data, "u1").reshape(*host.shape, DTYPE_BITS[host.dtype] // 8)
-        moved = np.ascontiguousarray(rows.transpose(*np.argsort(order), len(order)))
-    except (TypeError, ValueError) as error:
-        raise CheckpointDamaged(
-            problem=f"The weight {name!r} of shape {host.shape} is stored with the strides {stride!r:.200}.",
-            remedy="Export another checkpoint; this one was not written by colabkeep as it is.",
-        ) from error
-    return HostTensor(dtype=host.dtype, shape=moved.shape[:-1], data=memoryview(moved.reshape(-1).data))
 
 
 def _aligned(tensors: Mapping[str, HostTensor]) -> dict[str, HostTensor]:

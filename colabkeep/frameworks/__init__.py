@@ -24,23 +24,22 @@ class Entry(NamedTuple):
 
 FRAMEWORKS = (
     Entry("torch", "colabkeep.frameworks.torch.adapter:TorchFramework", "torch", 'pip install "colabkeep[torch]"'),
+    Entry("paddle", "colabkeep.frameworks.paddle.adapter:PaddleFramework", "paddle", "pip install paddlepaddle"),
     Entry("numpy", "colabkeep.frameworks.numpy:NumpyFramework", "numpy", "pip install numpy"),
 )
 
 
 def find_framework(objects: Iterable[object]) -> Framework:
-    """A new adapter of the first framework that owns one of the objects.
+    """A new adapter of the framework that owns the first of the objects that any owns: of two mixed by mistake, the
+    model's tells what is wrong with the other.
 
     Only frameworks that are imported already are asked: an object cannot come from any other. Objects
     that none owns are plain ones, with arrays at most: the NumPy adapter handles them.
     """
-    candidates = list(objects)
-    for entry in FRAMEWORKS:
-        if entry.module in sys.modules:
-            framework = open_framework(entry.name)
-            if any(framework.owns(candidate) for candidate in candidates):
-                return framework
-    return open_framework("numpy")
+    imported = [entry.name for entry in FRAMEWORKS if sys.modules.get(entry.module) is not None]  # None: forbidden
+    frameworks = [open_framework(name) for name in imported if name != "numpy"]
+    owners = (framework for one in objects for framework in frameworks if framework.owns(one))
+    return next(owners, None) or open_framework("numpy")
 
 
 def open_framework(name: str) -> Framework:

@@ -239,7 +239,8 @@ class TrainingOptions:
     """What `resumable_fit` was asked for, as far as the arithmetic goes.
 
     Exactly one of `loss_fn(output, target)` and `step_fn(model, batch) -> loss` is set. `metrics` are
-    functions `(output, target) -> number`, by name. `precision`: "32-true", "16-mixed",
+    functions `(output, target) -> number`, by name, or metric objects of the framework. `scheduler` is stepped by
+    the loop, not by the arithmetic, which only looks whether it is the optimizer's. `precision`: "32-true", "16-mixed",
     "bf16-mixed" or "auto". `gradient_clip_val`: largest gradient norm, None for no clipping.
     """
 
@@ -247,7 +248,8 @@ class TrainingOptions:
     optimizer: Any
     loss_fn: Callable[[Any, Any], Any] | None = None
     step_fn: Callable[[Any, Any], Any] | None = None
-    metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None
+    metrics: Mapping[str, Any] | None = None
+    scheduler: Any = None
     precision: str = "auto"
     accumulate_grad_batches: int = 1
     gradient_clip_val: float | None = None

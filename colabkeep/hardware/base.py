@@ -67,13 +67,14 @@ class Build:
     """A framework as installed here, found without importing it. `version`: "2.11.0+cu128". `cuda`: "12.8", None for
     a build without CUDA; `hip`: the same for AMD's cards, never known of Paddle. `architectures`: what it has kernels
     for ("sm_75", …, "compute_120"); None if not known. `known_from`: "loaded" (asked the imported framework), "table"
-    (this version's published wheels)."""
+    (this version's published wheels), "stated" (by Paddle's version file, which does not tell portable code: so "…"
+    ends the list)."""
 
     framework: str
     version: str
     cuda: str | None
     architectures: tuple[str, ...] | None
-    known_from: Literal["loaded", "table", "unknown"]
+    known_from: Literal["loaded", "table", "stated", "unknown"]
     hip: str | None = None
 
 

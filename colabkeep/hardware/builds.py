@@ -26,7 +26,7 @@ def installed_build(framework: str) -> Build | None:
     folder = _folder(framework)
     if folder is None:
         return None
-    version, cuda, hip = _version(framework, folder)
+    version, cuda, hip, stated = _version(framework, folder)
     if not version:
         return Build(framework=framework, version="unknown", cuda=None, architectures=None, known_from="unknown")
     if cuda is None:
@@ -36,6 +36,8 @@ def installed_build(framework: str) -> Build | None:
             return Build(framework=framework, version=version, cuda=cuda, architectures=told, known_from="loaded")
         if (made := architectures(version, _machine())) is not None:
             return Build(framework=framework, version=version, cuda=cuda, architectures=made, known_from="table")
+    if stated:
+        return Build(framework=framework, version=version, cuda=cuda, architectures=stated, known_from="stated")
     return Build(framework=framework, version=version, cuda=cuda, architectures=None, known_from="unknown")
 
 
@@ -56,9 +58,9 @@ def _folder(framework: str) -> Path | None:
     return None if file is None else Path(file).parent
 
 
-def _version(framework: str, folder: Path) -> tuple[str, str | None, str | None]:
-    """Version, CUDA version and HIP version, read in the text of the package's version file; "" and None if there is
-    none to read."""
+def _version(framework: str, folder: Path) -> tuple[str, str | None, str | None, tuple[str, ...]]:
+    """Version, CUDA version, HIP version and architectures, read in the text of the package's version file; "", None
+    and () if there is none to read."""
     for name in _FILES[framework]:
         try:
             facts = _constants((folder / name).read_text(encoding="utf-8"))
@@ -66,8 +68,14 @@ def _version(framework: str, folder: Path) -> tuple[str, str | None, str | None]
             continue
         version = facts.get("__version__", facts.get("full_version"))
         cuda, hip = facts.get("cuda", facts.get("cuda_version")), facts.get("hip")
-        return str(version or ""), _known(cuda), _known(hip)
-    return "", None, None
+        return str(version or ""), _known(cuda), _known(hip), _stated(facts.get("compiled_cuda_archs"))
+    return "", None, None, ()
+
+
+def _stated(archs: object) -> tuple[str, ...]:
+    """What Paddle 3 says it was compiled for: [70, 75, 80]. Portable code that may lie beside it is not told."""
+    codes = tuple(f"sm_{arch}" for arch in archs if str(arch).isdigit()) if isinstance(archs, list) else ()
+    return (*codes, "…") if codes else ()
 
 
 def _known(version: object) -> str | None:
@@ -75,13 +83,15 @@ def _known(version: object) -> str | None:
 
 
 def _constants(source: str) -> dict[str, object]:
-    """The constants that a module of plain assignments gives names to."""
+    """The constants, and lists of them, that a module of plain assignments gives names to."""
     found: dict[str, object] = {}
     for node in ast.parse(source).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         value = getattr(node, "value", None)
         if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
             found[target.id] = value.value
+        elif isinstance(target, ast.Name) and isinstance(value, ast.List):
+            found[target.id] = [one.value for one in value.elts if isinstance(one, ast.Constant)]
     return found
 
 

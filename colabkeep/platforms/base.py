@@ -20,7 +20,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["Confidence", "Home", "Menus", "Platform", "SessionLimits"]
+__all__ = ["Confidence", "Copied", "Home", "Menus", "Platform", "SessionLimits"]
 
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 """How sure a fact is: read in the service's own source or documentation; several users; one user, old, or inferred."""
@@ -44,11 +44,22 @@ class SessionLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """A `folder` that is copied as a whole at each start. From `many_bytes` on that is worth a warning, which ends with
+    `why`."""
+
+    folder: str
+    many_bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
     """Where checkpoints go. `storage`: what `colabkeep.stores.open_store` takes. `folder`: the folder shown to the
     user. `persists`: does it outlive the machine (None: could not be proven)? `reason`: one sentence saying so and why.
     `remedy`: what to do now where it does not persist or that is not sure, else "". `earlier`: folders, read-only,
-    that hold runs of earlier sessions (each contains folders of runs)."""
+    that hold runs of earlier sessions (each contains folders of runs). `copied`: what is copied at each start.
+    `packages`: the only folder whose installed packages outlive the machine, "" where each start brings them anew."""
 
     storage: str
     folder: str
@@ -56,6 +67,8 @@ class Home:
     reason: str
     remedy: str = ""
     earlier: tuple[str, ...] = ()
+    copied: Copied | None = None
+    packages: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +77,8 @@ class Menus:
 
     `enable`: get a GPU where none is attached. `reconnect`: give this machine back and get another one.
     `switch`: choose another kind of accelerator. `offered`: the accelerators that can be had now, in words.
-    `draws`: is the card drawn by chance on each connection, so that reconnecting may help?
+    `draws`: is the card drawn by chance on each connection, so that reconnecting may help? `framework`: the package
+    that the service's environments are made for.
     """
 
     enable: str | None = None
@@ -72,6 +86,7 @@ class Menus:
     switch: str | None = None
     offered: str = ""
     draws: bool = False
+    framework: str = "torch"
 
 
 class Platform(Protocol):

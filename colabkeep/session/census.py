@@ -14,8 +14,11 @@ from colabkeep.vocabulary.state import HostTensor, Tagged
 __all__ = ["census", "differences", "flat"]
 
 _MOST = 50_000  # nodes; a graph that is larger is compared as far as this
-_PLUMBING = ("_modules.", "_parameters.", "_buffers.")
-_SKIPPED = {"training", "_iterator", "__weakref__", "__doc__", "__module__", "__qualname__"}
+_PLUMBING = ("_modules.", "_sub_layers.", "_parameters.", "_buffers.")  # of torch and Paddle
+_SKIPPED = {"training", "_iterator", "__weakref__", "__doc__", "__module__", "__qualname__"} | {
+    "_full_name",  # of a Paddle layer: counts the layers made in this process
+    "_data_format",  # of a Paddle BatchNorm: another word for the same after the first forward
+}
 _OPAQUE = (types.ModuleType, type, types.BuiltinFunctionType, types.GeneratorType, types.CodeType)
 
 
@@ -99,8 +102,8 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
 def _is_foreign(node: object) -> bool:
     """An object of a framework's own class keeps its state in its state_dict; modules are looked into all the same."""
     package = type(node).__module__.partition(".")[0]
-    return package in ("torch", "paddle", "numpy", "functools", "threading", "logging") and not hasattr(
-        node, "_modules"
+    return package in ("torch", "paddle", "numpy", "functools", "threading", "logging") and not (
+        hasattr(node, "_modules") or hasattr(node, "_sub_layers")
     )
 
 

@@ -18,6 +18,8 @@ from colabkeep.vocabulary.seeds import derive
 
 __all__ = ["Best", "FitResult", "fit", "train"]
 
+_ON_PLATEAUS = ("ReduceLROnPlateau", "ReduceOnPlateau")  # torch's, Paddle's: their step takes what was measured
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
@@ -156,13 +158,13 @@ def _step_scheduler(plan: FitPlan, metrics: Mapping[str, float | None]) -> None:
     scheduler = plan.arguments.scheduler
     if scheduler is None:
         return
-    if type(scheduler).__name__ != "ReduceLROnPlateau":
+    if type(scheduler).__name__ not in _ON_PLATEAUS:
         scheduler.step()
         return
     name = plan.arguments.run.monitor or ("val_loss" if "val_loss" in metrics else "train_loss")
     if metrics.get(name) is None:
         raise UsageError(
-            problem=f"ReduceLROnPlateau waits for the metric {name!r}, which this epoch did not measure.",
+            problem=f"{type(scheduler).__name__} waits for the metric {name!r}, which this epoch did not measure.",
             remedy=f"Measured were: {', '.join(metrics)}. Name one with monitor=…, or pass a val_loader.",
         )
     scheduler.step(metrics[name])

@@ -152,7 +152,7 @@ class Run:
     def batches(self, loader: object) -> Iterator[Any]:
         """The batches of this epoch that are left, in the order that an uninterrupted run has.
 
-        `loader` is a torch DataLoader, a list of batches, or anything that can be iterated again.
+        `loader` is a DataLoader of torch or Paddle, a list of batches, or anything that can be iterated again.
 
         Raises:
             UsageError: not once in an epoch of `epochs`, or the loader cannot be resumed.
@@ -196,7 +196,7 @@ class Run:
     def save(self, reason: str = "asked", *, wait: bool = False) -> None:
         """Save now; in the middle of a step (a batch was read, `step` not called yet), at its end.
 
-        `wait`: return when the checkpoint is committed. Without it, training goes on at once.
+        `wait`: return when the checkpoint is committed. Without it, or in the middle of a step, this returns at once.
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: training must not go on.

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import Loaded, load_best, load_id, load_newest
 from colabkeep.frameworks import open_framework
+from colabkeep.frameworks.base import Framework
 from colabkeep.session.catalogue import find_run
+from colabkeep.session.plain import plain_weights, weights_of, widened
 from colabkeep.session.wiring import find_store
-from colabkeep.vocabulary.errors import CheckpointNotFound
+from colabkeep.vocabulary.errors import CheckpointNotFound, MissingDependency
 from colabkeep.vocabulary.policies import KeepBest, Mode
-from colabkeep.vocabulary.state import HostTensor, Tree
+from colabkeep.vocabulary.state import Tree
 
-__all__ = ["choose", "load_weights", "weights_of"]
+__all__ = ["choose", "load_weights"]
 
 
 def load_weights(
@@ -25,8 +27,9 @@ def load_weights(
     part: str = "model",
     monitor: str = "val_loss",
     mode: Mode = "min",
+    framework: str | None = None,
 ) -> dict[str, Any]:
-    """The verified weights of a run: name → tensor, on the CPU, as `model.load_state_dict` takes them.
+    """The verified weights of a run: name → tensor, on the CPU, as the model's own `load_state_dict` takes them.
 
     Args:
         run_name: the run.
@@ -34,14 +37,25 @@ def load_weights(
         which: "latest", "best" (by `monitor` and `mode`), or a checkpoint's id.
         part: "model", "ema", or "state.<name>" for a module that was handed in as state.
         monitor, mode: what "best" means.
+        framework: "torch", "paddle" or "numpy": whose tensors they become; by default those of the framework that
+            trained them, which must be installed then. Names, shapes and values are the same in each. NumPy has no
+            bfloat16: there it becomes float32, which changes no value. Nothing is transposed for another framework:
+            Paddle's `Linear` keeps its weight as [in, out], torch's as [out, in].
 
     Raises:
         CheckpointNotFound: no such run, checkpoint or part.
         NoUsableCheckpoint, CheckpointDamaged: what there is cannot be used.
+        MissingDependency: the framework is not installed here.
+        NotStorable: a weight is of a kind that only its own framework has (sparse, complex128).
+        UsageError: there is no such framework, or it has no such dtype.
     """
     loaded = choose(find_run(find_store(storage), run_name), which, KeepBest(n=1, monitor=monitor, mode=mode))
-    framework = open_framework(loaded.manifest.framework)
-    native: dict[str, Any] = framework.native(weights_of(loaded, part))
+    adapter = _open(framework, loaded.manifest.framework)
+    weights: Tree = dict(weights_of(loaded, part))
+    if adapter.name != loaded.manifest.framework:
+        plain = plain_weights(loaded, part)
+        weights = {name: widened(name, tensor) for name, tensor in plain.items()} if adapter.name == "numpy" else plain
+    native: dict[str, Any] = adapter.native(weights)
     return native
 
 
@@ -68,18 +82,19 @@ def choose(
     return loaded
 
 
-def weights_of(loaded: Loaded, part: str) -> Mapping[str, HostTensor | Tree]:
-    """Name → tensor leaf of one part of a checkpoint: parameters and persistent buffers.
+def _open(wanted: str | None, trained: str) -> Framework:
+    """The framework that was asked for; else the one of the run.
 
     Raises:
-        CheckpointNotFound: the checkpoint has no such part, or the part is no model.
+        MissingDependency: it is not installed here.
+        UsageError: there is none of that name.
     """
-    tree = loaded.parts.get(part)
-    weights = tree.get("weights") if isinstance(tree, dict) else None
-    if isinstance(weights, Mapping):
-        return weights
-    models = [name for name, tree in loaded.parts.items() if isinstance(tree, dict) and "weights" in tree]
-    raise CheckpointNotFound(
-        problem=f"Checkpoint {loaded.manifest.id} holds no weights in a part {part!r}.",
-        remedy=f"Parts with weights: {', '.join(models)}." if models else "It was saved without a model.",
-    )
+    if wanted is not None:
+        return open_framework(wanted)
+    try:
+        return open_framework(trained)
+    except MissingDependency as error:
+        raise MissingDependency(
+            problem=error.problem,
+            remedy=f'{error.remedy}\nOr take the weights as arrays: load_weights(…, framework="numpy").',
+        ) from error

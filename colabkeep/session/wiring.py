@@ -79,7 +79,7 @@ class FitArguments:
     loss_fn: Callable[[Any, Any], Any] | None = None
     step_fn: Callable[[Any, Any], Any] | None = None
     val_loader: Any = None
-    metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None
+    metrics: Mapping[str, Any] | None = None
     scheduler: Any = None
     scheduler_interval: Literal["epoch", "step"] = "epoch"
     ema: Any = None
@@ -188,6 +188,7 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
             loss_fn=arguments.loss_fn,
             step_fn=arguments.step_fn,
             metrics=arguments.metrics,
+            scheduler=arguments.scheduler,
             precision=arguments.precision,
             accumulate_grad_batches=arguments.accumulate_grad_batches,
             gradient_clip_val=arguments.gradient_clip_val,
@@ -294,7 +295,8 @@ def _check(arguments: FitArguments) -> None:
     if ema is not None and not hasattr(ema, "update_parameters"):
         raise UsageError(
             problem=f"ema is a {type(ema).__name__}, which has no update_parameters(model).",
-            remedy="Use torch.optim.swa_utils.AveragedModel; or put yours into state={...} and update it in step_fn.",
+            remedy="Give its class that method (torch.optim.swa_utils.AveragedModel has it); it is called after each "
+            "step. Or keep a loop of your own on colabkeep.Run, with ema=… too.",
         )
 
 

@@ -64,6 +64,13 @@ _PARTS = (
         signs_in=True,
         far=True,
     ),
+    _Part(
+        "aistudio",
+        "colabkeep.stores.aistudio.opening:open_url",
+        'Run: pip install "colabkeep[aistudio]"',
+        signs_in=True,
+        far=True,
+    ),
     _Part("*", "colabkeep.stores.anywhere.opening:open_url", 'Run: pip install "colabkeep[s3]"', far=True),  # the last
 )
 

@@ -10,8 +10,10 @@
             if message == ("step", 1):
                 life.kill()
 
-Importing torch costs a second or two, a fork 10 ms. The price: the process that calls this must have no other
-threads, and must never have computed with more than one: call `torch.set_num_threads(1)` first.
+Importing torch or Paddle costs a second or two, a fork 10 ms. The price: the process that calls this must have no
+other threads, and must never have computed with more than one: call `torch.set_num_threads(1)` first. With Paddle it
+must not have read from a `paddle.io.DataLoader` either, other than through colabkeep: the threads that fill Paddle's
+buffer are not there in a fork, and the next loader waits for them for ever (seen with 3.3.1).
 """
 
 from __future__ import annotations

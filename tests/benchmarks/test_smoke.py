@@ -30,9 +30,13 @@ NAMES = (
     "panel",
     "peers",
 )
+PADDLES = "paddles"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(name, marks=pytest.mark.torch) for name in NAMES), pytest.param(PADDLES, marks=pytest.mark.paddle)],
+)
 def test_a_benchmark_gives_figures_that_can_be_compared(name: str, tmp_path: Path) -> None:
     """Each benchmark runs by its name and keeps figures with unit, spread, machine and versions."""
     environ = {**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).resolve().parents[1])}
@@ -46,7 +50,7 @@ def test_a_benchmark_gives_figures_that_can_be_compared(name: str, tmp_path: Pat
     assert ran.returncode == 0, ran.stderr
     result = json.loads((tmp_path / f"{name}.json").read_text())
     assert result["quick"] is True
-    assert {"cpu", "cores", "load", "colabkeep", "torch", "python"} <= result["about"].keys()
+    assert {"cpu", "cores", "load", "colabkeep", "numpy", "python"} <= result["about"].keys()
     assert result["figures"]
     for figure in result["figures"]:
         assert figure["what"]
@@ -65,8 +69,8 @@ def test_all_benchmarks_are_run_by_default() -> None:
         text=True,
         check=True,
     )
-    assert ", ".join(NAMES) in listed.stdout
-    assert all((BENCHMARKS / f"{name}.py").exists() for name in NAMES)
+    assert ", ".join([*NAMES, PADDLES]) in listed.stdout
+    assert all((BENCHMARKS / f"{name}.py").exists() for name in [*NAMES, PADDLES])
 
 
 def test_a_missed_goal_is_shown_as_missed(monkeypatch: pytest.MonkeyPatch) -> None:

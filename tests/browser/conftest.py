@@ -165,7 +165,8 @@ def kit() -> Any:
 @pytest.fixture(scope="session")
 def with_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A storage with the run "net" of a torch module, saved at steps 1, 2 and 3; its loss was least at step 2."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     storage = tmp_path_factory.mktemp("torch")
     net = torch.nn.Linear(3, 1)
     words = {"save_every": None, "keep_last": None, "monitor": "loss", "progress": False}

@@ -171,6 +171,7 @@ def test_the_folder_has_to_be_named(user, trained):
     assert "→ Name a folder." in him.status
 
 
+@pytest.mark.torch
 def test_weights_are_exported_without_the_framework(with_torch, tmp_path):
     """One safetensors file that says where it is from, in a folder that is made for it, on a machine without torch."""
     program = f"""
@@ -192,6 +193,7 @@ assert "numpy" not in sys.modules
         assert opened.get_tensor("weight").shape == (1, 3)
 
 
+@pytest.mark.torch
 def test_any_checkpoint_can_be_chosen(user, with_torch, tmp_path):
     """The newest, the best by any of its metrics, or one by its name; the file says which one it is."""
     him = user(with_torch)
@@ -209,6 +211,7 @@ def test_any_checkpoint_can_be_chosen(user, with_torch, tmp_path):
     }
 
 
+@pytest.mark.torch
 def test_a_file_that_is_there_is_replaced_only_when_that_is_ticked(user, with_torch, tmp_path):
     """It may be somebody's."""
     him = user(with_torch)

@@ -22,7 +22,7 @@ import torch
 import colabkeep
 from colabkeep.faces import reports, tables
 from colabkeep.faces.cli import main
-from colabkeep.faces.export import plain_tensor
+from colabkeep.session.plain import plain_tensor
 from colabkeep.vocabulary.errors import CheckpointDamaged, NotStorable
 from colabkeep.vocabulary.sealed import seal, unseal
 from colabkeep.vocabulary.state import HostTensor, Tagged

@@ -1,8 +1,8 @@
 """Kills a training at each named point of its store, and resumes it; a program, for it forks.
 
-Prints a JSON list, one record per point: its `name`, the step of the newest checkpoint that was `committed` before the
-kill, the step of the one that was `loaded` afterwards, verified (None: there was none), and whether the resumed run
-ended `equal` to an uninterrupted one.
+Its argument is the framework, "torch" or "paddle". Prints a JSON list, one record per point: its `name`, the step of
+the newest checkpoint that was `committed` before the kill, the step of the one that was `loaded` afterwards, verified
+(None: there was none), and whether the resumed run ended `equal` to an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -14,35 +14,26 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 import colabkeep
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import load_newest
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.testing.faults import FaultyStore, kill
 from colabkeep.testing.lives import Life, Say
-from colabkeep.testing.training import final_state, hard_training
+from colabkeep.testing.trainings import HardTraining, final_state, open_training
 
 RUN = "points"
 
 
-def cell(folder: Path, at: Callable[[str], None]) -> None:
+def cell(training: HardTraining, folder: Path, at: Callable[[str], None]) -> None:
     """A user's own loop, which waits for each of its saves: the points come in the same order each time."""
-    words = hard_training(epochs=1)
-    model, optimizer, scheduler, ema = (words[name] for name in ("model", "optimizer", "scheduler", "ema"))
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "ema": ema}
+    words = training.hard_training(epochs=1)
+    parts = {name: words[name] for name in ("model", "optimizer", "scheduler", "ema")}
     store = FaultyStore(DirectoryStore(folder), at=at)
     with colabkeep.Run(RUN, **parts, storage=store, save_every=None, keep_last=1, progress=False) as run:
         for _ in run.epochs(1):
             for features, target in run.batches(words["train_loader"]):
-                loss = words["loss_fn"](model(features), target)
-                loss.backward()
-                optimizer.step()
-                scheduler.step()
-                ema.update_parameters(model)
-                optimizer.zero_grad()
-                run.step(loss=loss)
+                run.step(loss=training.step_by_hand(words, features, target))
                 if run.progress.step % 4 == 0:
                     run.save(wait=True)
 
@@ -54,7 +45,7 @@ def name_of(point: str) -> str:
     return f"{when} {verb} {found[1]}" if found else f"{when} {verb}"
 
 
-def killed_at(number: int, folder: Path) -> dict[str, object]:
+def killed_at(training: HardTraining, number: int, folder: Path) -> dict[str, object]:
     """The record of one point; its life is killed there by its own hand, in whatever thread that is."""
     reached: list[str] = []
 
@@ -65,7 +56,7 @@ def killed_at(number: int, folder: Path) -> dict[str, object]:
             if len(reached) > number:
                 kill()
 
-        cell(folder, at)
+        cell(training, folder, at)
 
     with Life(work) as life:
         told = [message[0] for message in life.messages(within=60)]
@@ -81,17 +72,18 @@ def killed_at(number: int, folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    training = open_training(sys.argv[1])
+    training.one_thread()
     points: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         whole = Path(name) / "whole"
-        cell(whole, points.append)  # and everything is imported, for all that are forked from here on
+        cell(training, whole, points.append)  # and everything is imported, for all that are forked from here on
         wanted = final_state(whole, RUN)
         records = []
         for number in range(len(points)):
             folder = Path(name) / str(number)
-            record = killed_at(number, folder)
-            with Life(lambda say, folder=folder: cell(folder, lambda _: None)) as life:
+            record = killed_at(training, number, folder)
+            with Life(lambda say, folder=folder: cell(training, folder, lambda _: None)) as life:
                 list(life.messages(within=60))
             records.append({**record, "equal": life.status == 0 and final_state(folder, RUN) == wanted})
     print(json.dumps(records))

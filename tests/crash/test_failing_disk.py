@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-import torch
 
 import colabkeep
 from colabkeep._engine.repository import Repository
@@ -17,7 +16,7 @@ from colabkeep._engine.restore import load_newest
 from colabkeep.stores._posix import OS_FILES, Files
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.testing.faults import FaultyFiles, raising
-from colabkeep.testing.training import final_state, hard_training
+from colabkeep.testing.trainings import HardTraining, final_state, open_training
 from colabkeep.vocabulary.events import Event, Noted, Pruned, SaveCommitted, SaveFailing
 
 FAULTS: dict[str, BaseException] = {
@@ -25,40 +24,37 @@ FAULTS: dict[str, BaseException] = {
     "broken": OSError(errno.EIO, "Input/output error"),
     "interrupted": KeyboardInterrupt(),
 }
+ATTEMPTS = 5  # on a slow machine the idle writer looks about once more before call n, which is another one then
 CHANGES = {"write", "fsync", "mkdir", "link", "unlink", "ftruncate"}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(scope="module", autouse=True)
+def training(framework_name: str) -> HardTraining:
+    """That of each framework."""
+    training = open_training(framework_name)
+    training.one_thread()
+    return training
 
 
 class Cell:
     """A user's own loop over one epoch of eleven steps, which asks for a save at steps 4 and 8 and waits for it."""
 
-    def __init__(self, folder: Path, files: Files = OS_FILES) -> None:
+    def __init__(self, training: HardTraining, folder: Path, files: Files = OS_FILES) -> None:
+        self.training = training
         self.folder = folder
         self.files = files
         self.events: list[Event] = []
         self.saves: list[tuple[int, int]] = []  # (first, one after the last) number of a save's system calls
 
     def run(self, count: Callable[[], int] = lambda: 0) -> colabkeep.Run:
-        words = hard_training(epochs=1)
-        model, optimizer, scheduler, ema = (words[name] for name in ("model", "optimizer", "scheduler", "ema"))
-        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "ema": ema}
+        words = self.training.hard_training(epochs=1)
+        parts = {name: words[name] for name in ("model", "optimizer", "scheduler", "ema")}
         store = DirectoryStore(self.folder, files=self.files)
         options: dict[str, Any] = {"save_every": None, "keep_last": 1, "progress": False}
         with colabkeep.Run("r", **parts, storage=store, callbacks=[self.events.append], **options) as run:
             for _ in run.epochs(1):
                 for features, target in run.batches(words["train_loader"]):
-                    words["loss_fn"](model(features), target).backward()
-                    optimizer.step()
-                    scheduler.step()
-                    ema.update_parameters(model)
-                    optimizer.zero_grad()
+                    self.training.step_by_hand(words, features, target)
                     run.step()
                     if run.progress.step % 4 == 0:
                         began = count()
@@ -79,11 +75,10 @@ Whole: TypeAlias = tuple[dict[str, str], list[str], tuple[int, int]]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(training: HardTraining, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """What a run without faults ends with; its system calls; those of its second save, which deletes the first."""
-    torch.set_num_threads(1)
     files = FaultyFiles()
-    cell = Cell(tmp_path_factory.mktemp("whole") / "run", files.files)
+    cell = Cell(training, tmp_path_factory.mktemp("whole") / "run", files.files)
     cell.run(lambda: len(files.calls))
     return final_state(cell.folder, "r"), files.calls, cell.saves[1]
 
@@ -115,7 +110,9 @@ def newest_step(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", [*FAULTS, "done, but not said"])
-def test_a_save_that_fails_at_any_call_costs_nothing(tmp_path: Path, kind: str, whole: Whole) -> None:
+def test_a_save_that_fails_at_any_call_costs_nothing(
+    training: HardTraining, tmp_path: Path, kind: str, whole: Whole
+) -> None:
     """Training goes on, the user is told, the next save succeeds, and the end is that of a run without faults."""
     state, calls, (first, end) = whole
     numbers = places(calls, first, end)
@@ -123,49 +120,59 @@ def test_a_save_that_fails_at_any_call_costs_nothing(tmp_path: Path, kind: str, 
         numbers = [n for n in numbers if calls[n] in CHANGES]
     for n in numbers:
         when: Any = "after" if kind not in FAULTS else "before"
-        faulty = FaultyFiles(at=n, fault=raising(FAULTS.get(kind, FAULTS["broken"])), when=when)
-        cell = Cell(tmp_path / str(n), faulty.files)
         where = f"call {n}, {calls[n]}"
-        assert cell.run().finished, where
-        assert faulty.calls[n] == calls[n], f"{where}: the calls came in another order"
-        told = cell.told(SaveFailing) + cell.told(Noted)
-        assert told or cell.did_all(), where
-        assert final_state(cell.folder, "r") == state, where
+        for attempt in range(ATTEMPTS):
+            faulty = FaultyFiles(at=n, fault=raising(FAULTS.get(kind, FAULTS["broken"])), when=when)
+            cell = Cell(training, tmp_path / f"{n}-{attempt}", faulty.files)
+            assert cell.run().finished, where
+            told = cell.told(SaveFailing) + cell.told(Noted)
+            assert told or cell.did_all(), where
+            assert final_state(cell.folder, "r") == state, where
+            if faulty.calls[n] == calls[n]:
+                break
+        else:
+            pytest.fail(f"{where}: the calls came in another order")
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_disk_that_never_comes_back_leaves_a_checkpoint_that_loads(tmp_path: Path, kind: str, whole: Whole) -> None:
+def test_a_disk_that_never_comes_back_leaves_a_checkpoint_that_loads(
+    training: HardTraining, tmp_path: Path, kind: str, whole: Whole
+) -> None:
     """From any call of the second save on nothing can be changed: what was saved loads, and a new session finishes."""
     state, calls, (first, end) = whole
     for n in [n for n in places(calls, first, end) if calls[n] in CHANGES]:
         faulty = from_call(n, FAULTS[kind])
-        cell = Cell(tmp_path / str(n), faulty.files)
+        cell = Cell(training, tmp_path / str(n), faulty.files)
         with suppress(KeyboardInterrupt):  # it comes again when the lock is released
             cell.run()
         assert newest_step(cell.folder) >= max(event.progress.step for event in cell.told(SaveCommitted)) >= 4
-        assert Cell(cell.folder).run().finished
+        assert Cell(training, cell.folder).run().finished
         assert final_state(cell.folder, "r") == state, f"call {n}, {calls[n]}"
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_session_that_cannot_begin_hurts_nothing(tmp_path: Path, kind: str, whole: Whole) -> None:
+def test_a_session_that_cannot_begin_hurts_nothing(
+    training: HardTraining, tmp_path: Path, kind: str, whole: Whole
+) -> None:
     """Before the first save a failure is an error of ours, and the next session starts as if nothing had been."""
     state, calls, _ = whole
     opening = calls.index("link", calls.index("link") + 1)  # by then run.json is written, and nearly the lease
     expected = KeyboardInterrupt if kind == "interrupted" else colabkeep.ColabKeepError
     failures = 0
     for n in places(calls, 0, opening):
-        cell = Cell(tmp_path / str(n), FaultyFiles(at=n, fault=raising(FAULTS[kind])).files)
+        cell = Cell(training, tmp_path / str(n), FaultyFiles(at=n, fault=raising(FAULTS[kind])).files)
         try:
             cell.run()
         except expected:
             failures += 1
-        assert Cell(cell.folder).run().finished
+        assert Cell(training, cell.folder).run().finished
         assert final_state(cell.folder, "r") == state, f"call {n}, {calls[n]}"
     assert failures > opening / 3
 
 
-def test_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_not(tmp_path: Path) -> None:
+def test_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_not(
+    training: HardTraining, tmp_path: Path
+) -> None:
     """`resumable_fit` on a disk that is full for two epochs: told each time, finished, and saved again afterwards."""
     full = False
     events: list[Event] = []
@@ -181,7 +188,7 @@ def test_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_not(tmp
             full = event.epoch in (1, 2)
 
     disk = FaultyFiles(at=0, fault=fault, lasting=True)
-    words = hard_training(epochs=6)
+    words = training.hard_training(epochs=6)
     words["callbacks"] = (*words["callbacks"], fill)
     result = colabkeep.resumable_fit(
         **words,
@@ -196,11 +203,11 @@ def test_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_not(tmp
     assert any(22 <= event.progress.step <= 33 for event in failed)
     last = [event for event in events if isinstance(event, SaveCommitted)][-1]
     assert (result.stopped, result.steps, last.progress.step) == ("finished", 66, 66)
-    colabkeep.resumable_fit(**hard_training(epochs=6), run_name="r", storage=tmp_path / "whole", save_every=1)
+    colabkeep.resumable_fit(**training.hard_training(epochs=6), run_name="r", storage=tmp_path / "whole", save_every=1)
     assert final_state(tmp_path / "full", "r") == final_state(tmp_path / "whole", "r")
 
 
-def test_training_stops_when_nothing_could_ever_be_saved(tmp_path: Path) -> None:
+def test_training_stops_when_nothing_could_ever_be_saved(training: HardTraining, tmp_path: Path) -> None:
     """Without a single checkpoint an hour of training would be lost: the second save says so and ends it."""
     full = False
 
@@ -213,14 +220,14 @@ def test_training_stops_when_nothing_could_ever_be_saved(tmp_path: Path) -> None
         full = True
 
     disk = FaultyFiles(at=0, fault=fault, lasting=True)
-    words = hard_training(epochs=6)
+    words = training.hard_training(epochs=6)
     words["callbacks"] = (fill,)
     with pytest.raises(colabkeep.ColabKeepError, match="nothing of this training is safe") as caught:
         colabkeep.resumable_fit(**words, run_name="r", storage=DirectoryStore(tmp_path, files=disk.files))
     assert type(caught.value).__name__ == "SaveFailed"
 
 
-def test_the_last_save_of_a_session_is_tried_again(tmp_path: Path) -> None:
+def test_the_last_save_of_a_session_is_tried_again(training: HardTraining, tmp_path: Path) -> None:
     """No later step comes to save the end with: a disk that fails for a moment there costs nothing."""
     ended = False
 
@@ -235,7 +242,7 @@ def test_the_last_save_of_a_session_is_tried_again(tmp_path: Path) -> None:
         ended = ended or (type(event).__name__ == "StepDone" and event.progress.step == 22)
 
     disk = FaultyFiles(at=0, fault=fault, lasting=True)
-    words = hard_training(epochs=2)
+    words = training.hard_training(epochs=2)
     words["callbacks"] = (*words["callbacks"], note)
     store = DirectoryStore(tmp_path, files=disk.files)
     colabkeep.resumable_fit(**words, run_name="r", storage=store, save_every="21 steps")

@@ -14,10 +14,10 @@ Records = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def records() -> Records:
+def records(framework_name: str) -> Records:
     """One per named point: see the program."""
     points = Path(__file__).with_name("points.py")
-    done = subprocess.run([sys.executable, points], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([sys.executable, points, framework_name], stdout=subprocess.PIPE, text=True, check=True)
     found: Records = json.loads(done.stdout)
     return found
 

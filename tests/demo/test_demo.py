@@ -22,6 +22,8 @@ from colabkeep.session.catalogue import run_names
 from colabkeep.stores import open_store
 from colabkeep.vocabulary.errors import ColabKeepError, MissingDependency, UsageError
 
+pytestmark = pytest.mark.torch
+
 PROGRAM = """
 import argparse, sys
 from colabkeep.faces import demo

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.fakes.hub import FakeHub, Fault, Refused, Repo
 from tests.fakes.hub_buckets import lines
 
-__all__ = ["server_of"]
+__all__ = ["Handler", "Server", "server_of"]
 
 REPO = r"(?P<repo>[\w.-]+/[\w.-]+)"
 
@@ -24,11 +24,14 @@ class _Broken(Exception):
     """The connection is to break."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """A request: its faults, its answer. `routes` says what the paths mean."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else each small answer waits 40 ms for an acknowledgement
     wbufsize = -1
-    hub: FakeHub
+    hub: Any
+    routes: tuple[tuple[str, str, Callable[..., Any]], ...] = ()
 
     def log_message(self, format: str, *args: Any) -> None:
         """The log is `hub.log`."""
@@ -107,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
     # -- from a path to what it means -----------------------------------------------------------------
 
     def _answer(self, method: str, path: str) -> tuple[int, dict[str, str], bytes]:
-        for verb, pattern, action in _ROUTES:
+        for verb, pattern, action in self.routes:
             match = re.fullmatch(pattern, path)
             if match and verb == method.replace("HEAD", "GET"):
                 with self.hub.guard:
@@ -236,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _write(action: Callable[..., Any]) -> Callable[..., Any]:
     """Only for who may write."""
 
-    def checked(handler: _Handler, repo: str, **rest: str) -> Any:
+    def checked(handler: Handler, repo: str, **rest: str) -> Any:
         if handler.writer() != repo.split("/", maxsplit=1)[0]:
             raise Refused(403, "You don't have the rights to write to this repository")
         return action(handler, handler.repository(repo), repo, **rest)
@@ -247,11 +250,11 @@ def _write(action: Callable[..., Any]) -> Callable[..., Any]:
 _API = rf"/api/models/{REPO}"
 _ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("POST", "/api/repos/create", lambda h: h.hub.create(h.writer(), h.json)),
-    ("GET", rf"{_API}/refs", _Handler.references),
+    ("GET", rf"{_API}/refs", Handler.references),
     ("POST", rf"{_API}/preupload/main", _write(lambda h, repo, name: h.hub.preupload(repo, h.json))),
     ("POST", rf"/{REPO}\.git/info/lfs/objects/batch", _write(lambda h, repo, name: h.hub.batch(name, repo, h.json))),
-    ("PUT", rf"/storage/{REPO}/(?P<oid>[0-9a-f]+)(?:/(?P<part>\d+))?", _Handler.store),
-    ("GET", rf"/storage/{REPO}/(?P<oid>[0-9a-f]+)", _Handler.stored),
+    ("PUT", rf"/storage/{REPO}/(?P<oid>[0-9a-f]+)(?:/(?P<part>\d+))?", Handler.store),
+    ("GET", rf"/storage/{REPO}/(?P<oid>[0-9a-f]+)", Handler.stored),
     (
         "POST",
         rf"/storage/{REPO}/(?P<oid>[0-9a-f]+)/complete",
@@ -263,21 +266,21 @@ _ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
         rf"{_API}/commit/main",
         _write(lambda h, repo, name: h.hub.commit_request(name, repo, [json.loads(x) for x in h.body.splitlines()])),
     ),
-    ("GET", rf"{_API}/tree/(?P<revision>\w+)(?P<path>/.*)?", _Handler.listed),
-    ("POST", rf"{_API}/paths-info/(?P<revision>\w+)", _Handler.facts),
-    ("GET", rf"/{REPO}/resolve/(?P<revision>\w+)/(?P<path>.+)", _Handler.resolved),
-    ("GET", rf"{_API}/lfs-files", _Handler.large),
+    ("GET", rf"{_API}/tree/(?P<revision>\w+)(?P<path>/.*)?", Handler.listed),
+    ("POST", rf"{_API}/paths-info/(?P<revision>\w+)", Handler.facts),
+    ("GET", rf"/{REPO}/resolve/(?P<revision>\w+)/(?P<path>.+)", Handler.resolved),
+    ("GET", rf"{_API}/lfs-files", Handler.large),
     ("POST", rf"/api/buckets/{REPO}", lambda h, repo: h.hub.buckets.create(h.writer(), repo, h.json)),
     ("GET", rf"/api/buckets/{REPO}", lambda h, repo: h.hub.buckets.info(h.user(), repo)),
-    ("GET", rf"/api/buckets/{REPO}/tree(?P<path>/.*)?", _Handler.bucket_tree),
-    ("POST", rf"/api/buckets/{REPO}/paths-info", _Handler.bucket_facts),
+    ("GET", rf"/api/buckets/{REPO}/tree(?P<path>/.*)?", Handler.bucket_tree),
+    ("POST", rf"/api/buckets/{REPO}/paths-info", Handler.bucket_facts),
     ("POST", rf"/api/buckets/{REPO}/batch", lambda h, repo: h.hub.buckets.batch(h.bucket(repo), lines(h.body))),
-    ("GET", rf"/buckets/{REPO}/resolve/(?P<path>.+)", _Handler.bucket_file),
+    ("GET", rf"/buckets/{REPO}/resolve/(?P<path>.+)", Handler.bucket_file),
     ("POST", rf"{_API}/lfs-files/batch", _write(lambda h, repo, name: h.hub.forget(repo, h.json))),
 )
 
 
-class _Server(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -285,6 +288,6 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def server_of(hub: FakeHub) -> _Server:
+def server_of(hub: FakeHub) -> Server:
     """The server, bound to a free port of the loopback interface."""
-    return _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    return Server(("127.0.0.1", 0), type("Handler", (Handler,), {"hub": hub, "routes": _ROUTES}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +66,12 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     test, report = folder / "test_one.py", folder / "report.xml"
     test.write_text("\n\n".join([HEAD, *tests]))
     options = ["-q", "-p", "tests.fakes.loopback", "-c", "/dev/null", f"--junitxml={report}"]
-    subprocess.run([sys.executable, "-m", "pytest", *options, test], cwd=ROOT, capture_output=True, check=False)
+    plain = {
+        name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"
+    }  # of this suite's own options
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *options, test], cwd=ROOT, env=plain, capture_output=True, check=False
+    )
     found: dict[str, str] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         name = case.attrib["name"].removeprefix("test_").replace("_", " ")

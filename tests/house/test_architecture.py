@@ -42,6 +42,8 @@ def test_the_import_contracts_are_kept(root: Path) -> None:
         ("vocabulary/seeds.py", "import numpy"),
         ("session/run.py", "import torch"),
         ("stores/directory.py", "import colabkeep.testing"),
+        ("frameworks/paddle/facts.py", "import torch"),
+        ("frameworks/torch/facts.py", "import paddle"),
     ],
 )
 def test_a_forbidden_import_is_seen(file: str, line: str, root: Path, tmp_path: Path) -> None:

@@ -115,10 +115,10 @@ def test_a_word_that_does_not_exist_would_be_noticed() -> None:
     ]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("block", [block for block in all_blocks() if block.shows], ids=str)
 def test_code_that_is_marked_so_runs(block: Block, tmp_path: Path) -> None:
     """A block that claims to be whole runs as it stands, without a warning, and prints what the page says."""
-    pytest.importorskip("torch")
     assert block.shows is not None
     package = Path(colabkeep.__file__).resolve().parents[1]
     done = subprocess.run(

@@ -25,7 +25,7 @@ else:
 
 IMAGES = Path(__file__).parent / "images"
 LISTS = sorted(path.name for path in IMAGES.glob("[ck]*.txt"))
-FOR_OURSELVES = {"docs", "test"}  # the extras that no user installs in a notebook
+FOR_OURSELVES = {"docs", "test", "test-paddle", "test-tools"}  # the extras that no user installs in a notebook
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,15 @@ def test_installing_replaces_nothing_that_the_notebook_has(image, extra):
     """Neither colabkeep alone nor with any of its extras, nor anything that these bring along."""
     wanted = [*project()[""], *project()[extra]]
     assert plan(wanted, Image.read(image)) == []
+
+
+def test_paddle_comes_with_its_own_tests_only():
+    """No extra that users install brings it, and where its tests run there is no torch."""
+    with_paddle = {extra for extra, wanted in project().items() if "paddlepaddle" in {one.name for one in wanted}}
+    assert with_paddle == {"test-paddle"}
+    tools, torch, paddle = ({one.name for one in project()[extra]} for extra in ("test-tools", "test", "test-paddle"))
+    assert tools < torch & paddle
+    assert "torch" not in paddle
 
 
 @pytest.mark.parametrize("image", LISTS)

@@ -54,7 +54,7 @@ MUTATORS = {
     "sort",
 }
 PICKLES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
-WORKER_BORDER = "frameworks/torch/data/workers.py"  # a data set on its way to the loader's workers, never to a disk
+WORKER_BORDER = "frameworks/common/cargo.py"  # a data set on its way to the loader's workers, never to a disk
 WRITERS = {
     "stores/directory.py",  # the directory store, in three files
     "stores/_posix.py",
@@ -63,7 +63,10 @@ WRITERS = {
     "stores/mounted/drafts.py",  # files on a mounted Drive
     "stores/mounted/places.py",  # and their folders
     "stores/kaggle/child.py",  # kagglehub takes a whole folder only: one of hard links, in a process of its own
-    "stores/kaggle/hub.py",  # the pipe to that process
+    "stores/_process.py",  # the pipe to such a process
+    "stores/_serving.py",  # and the one back
+    "stores/aistudio/spool.py",  # aistudio-sdk takes a file only
+    "frameworks/paddle/data/segments.py",  # shared memory of dead processes, removed
     "faces/demo.py",  # its temporary folder
     "faces/cli.py",  # the null device, when whoever read the output went away
 }

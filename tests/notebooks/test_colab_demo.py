@@ -11,6 +11,8 @@ from colabkeep.session.catalogue import checkpoints, find_run
 from colabkeep.stores import open_store
 from colabkeep.testing.platforms import fake_colab, fake_kaggle
 
+pytestmark = pytest.mark.torch  # the notebook trains with it
+
 EPOCHS, STEPS = 4, 23  # the steps of an epoch
 
 

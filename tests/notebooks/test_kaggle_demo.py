@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
+
 from colabkeep.testing.platforms import fake_kaggle
+
+pytestmark = pytest.mark.torch  # the notebook trains with it
 
 
 def test_a_chain_of_versions_ends_like_one_long_training(maker, shown, tmp_path):

@@ -175,6 +175,7 @@ def test_a_display_that_fails_becomes_lines_of_text_and_training_goes_on(noteboo
 def test_a_kaggle_batch_run_has_the_panel_and_a_log(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log is what can be read while it runs, its page what stays."""
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    monkeypatch.setenv("COLABKEEP_SESSION_LIMIT", "1000 h")  # however long this machine has been up
     (outputs,) = notebook.run("value = train(None)")
     (panel,) = [output for output in outputs if output.output_type == "display_data"]
     assert "✔ FINISHED Kaggle (batch)" in text_of(panel.data["text/html"])

@@ -25,7 +25,7 @@ from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.lives import Life, Say
-from colabkeep.testing.training import hard_training
+from colabkeep.testing.trainings.torch import hard_training
 from colabkeep.vocabulary.errors import CheckpointNotFound, StoreUnavailable
 
 HOUR = 3600.0

@@ -33,7 +33,7 @@ class Arrays:
 def arrays_in(value: Any, depth: int = 0) -> Iterator[Any]:
     """What has a shape with a leading dimension, in nested tuples, lists and mappings, in order."""
     shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
+    if isinstance(shape, (tuple, list)):  # a list: a tensor of Paddle before 3.3
         if shape:
             yield value
     elif depth < _DEEPEST and isinstance(value, (tuple, list, Mapping)):
@@ -45,7 +45,7 @@ def leading(value: Any) -> int | None:
     """Samples in a batch: the leading dimension of its first array, None if it holds none."""
     # Nearly every batch is a tuple that begins with an array: no need to search.
     shape = getattr(value[0], "shape", None) if type(value) in (tuple, list) and value else None
-    if isinstance(shape, tuple) and shape:
+    if isinstance(shape, (tuple, list)) and shape:
         return int(shape[0])
     array = next(arrays_in(value), None)
     return None if array is None else int(array.shape[0])

@@ -208,9 +208,9 @@ class Replay:
                 state.pop("own", None)
         return state
 
-    def note(self, sentence: str) -> None:
+    def note(self, *sentences: str) -> None:
         """Tell the user."""
-        self._noted.append(sentence)
+        self._noted.extend(sentences)
 
     def close(self) -> None:
         iterator, self._iterator = self._iterator, None
@@ -312,7 +312,7 @@ def length_of(obj: Any) -> int | None:
     """`len(obj)`, None where it has none."""
     try:
         return len(obj)
-    except (TypeError, NotImplementedError):
+    except (TypeError, RuntimeError, ValueError):  # Paddle's streams, and loaders over them, raise the latter two
         return None
 
 

@@ -1,9 +1,12 @@
-"""Parts that are neither modules nor optimizers: whatever has `state_dict` and `load_state_dict`."""
+"""Parts that are neither modules nor optimizers: whatever has `state_dict` and `load_state_dict`.
+
+Paddle's own objects, and many written for it, call the second one `set_state_dict`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from colabkeep.frameworks.common.trees import Leaf, encode, not_storable, stateful_remedy
 from colabkeep.vocabulary.state import Tree
@@ -28,7 +31,10 @@ def encode_object(part: str, target: Any, leaf: Leaf, prepare: Callable[[Any], A
 
 def restore_object(target: Any, tree: Tree, native: Callable[[Tree], Any]) -> None:
     """Hand the stored state to the part."""
-    target.load_state_dict(native(tree["state"]))
+    take = _taker(target)
+    if take is None:  # `check` has told so
+        raise TypeError(f"a {type(target).__name__} has no load_state_dict()")
+    take(native(tree["state"]))
 
 
 def object_differences(part: str, target: object, tree: Tree, kind: str = "object") -> list[str]:
@@ -56,7 +62,16 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 def _is_stateful(target: object) -> bool:
     # isinstance(target, Stateful) says the same and takes 7 µs.
-    return callable(getattr(target, "state_dict", None)) and callable(getattr(target, "load_state_dict", None))
+    return callable(getattr(target, "state_dict", None)) and _taker(target) is not None
+
+
+def _taker(target: object) -> Callable[[Any], object] | None:
+    """What the part takes a state by."""
+    for name in ("load_state_dict", "set_state_dict"):
+        found = getattr(target, name, None)
+        if callable(found):
+            return cast("Callable[[Any], object]", found)
+    return None
 
 
 def _article(kind: object) -> str:

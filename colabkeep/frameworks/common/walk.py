@@ -23,7 +23,7 @@ _WRAPPERS: dict[type[Any], tuple[str, ...]] = {
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
 }
-_LIBRARIES = frozenset({"torch", "numpy", "colabkeep"}) | sys.stdlib_module_names
+_LIBRARIES = frozenset({"torch", "paddle", "numpy", "colabkeep"}) | sys.stdlib_module_names
 
 
 def reachable(*roots: object) -> Iterator[object]:

@@ -10,14 +10,15 @@ import torch
 
 from colabkeep.frameworks.base import Boundary, Data, Training, TrainingOptions
 from colabkeep.frameworks.common.captures import Captures
+from colabkeep.frameworks.common.compare import scheduler_differences
+from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
 from colabkeep.frameworks.torch.state.boundary import TorchBoundary
-from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences, scheduler_differences
+from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences
 from colabkeep.frameworks.torch.state.hidden import Hiding
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import restore_module
-from colabkeep.frameworks.torch.state.optimizers import ParameterNames
 from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.recorders import Recorders
 from colabkeep.frameworks.torch.state.rng import streams

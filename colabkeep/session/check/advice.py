@@ -7,12 +7,22 @@ from dataclasses import dataclass
 
 from colabkeep.hardware.precision import advised_precision
 from colabkeep.session.check.facts import Device, Facts, best_gpu
+from colabkeep.session.check.words import words_of
 
 __all__ = ["Advice", "advise"]
 
 _NOTEWORTHY = 512 * 2**20  # bytes in use by others; a driver alone takes less
 _LITTLE = 2 * 2**30  # bytes free; two checkpoints of a small model with Adam are about one GiB
 _SOON = 30 * 60  # seconds
+_PADDLE_ONLY = (
+    "'s environments are made for PaddlePaddle: they refused to install torch in 2023, and staff called GPU "
+    "environments Paddle's alone (PaddlePaddle/Paddle, issue 54520); whether that is still so is not known. colabkeep "
+    "keeps trainings of both alike."
+)
+_CHOOSE_PADDLE = (
+    "choose an environment with PaddlePaddle when it is started. Others' frameworks were refused there in 2023 "
+    "(PaddlePaddle/Paddle, issue 54520)."
+)
 _PRECISIONS = {"32-true": "precision-fp32", "16-mixed": "precision-fp16", "bf16-mixed": "precision-bf16"}
 
 
@@ -29,15 +39,16 @@ def advise(facts: Facts) -> tuple[Advice, ...]:
     """All advice on these facts, what matters for the card first."""
     gpu = best_gpu(facts)
     lines = [*(_on_gpu(facts, gpu) if gpu is not None else ()), *_on_framework(facts), *_on_loader(facts)]
-    return (*lines, *_on_storage(facts), *_on_session(facts), *_on_check(facts))
+    return (*lines, *_on_storage(facts), *_on_packages(facts), *_on_session(facts), *_on_check(facts))
 
 
 def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
-    accelerator = gpu.accelerator
+    accelerator, framework = gpu.accelerator, facts.framework
+    words = words_of(framework)
     if gpu.supported is not False:
-        precision = advised_precision(accelerator)
+        precision = advised_precision(accelerator, framework)
         yield Advice(code=_PRECISIONS[precision.word], text=precision.text)
-        if accelerator.capability is not None and accelerator.capability < (8, 0):
+        if framework == "torch" and accelerator.capability is not None and accelerator.capability < (8, 0):
             yield Advice(  # emulation counts as support by default: pytorch/pytorch #148322
                 code="bf16-emulated",
                 text="Do not believe torch.cuda.is_bf16_supported(): bf16 is emulated on this card, and slow.",
@@ -56,8 +67,8 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
         yield Advice(
             code="gpus-differ",
             text=(
-                f"Two kinds of GPU: train on the {accelerator.name}. torch.cuda.get_device_name(0) says which one "
-                '"cuda" means; "cuda:1" is the next.'
+                f"Two kinds of GPU: train on the {accelerator.name}. {words.first} says which one "
+                f'"{words.default}" means; {words.nth.format(1)} is the next.'
             ),
             warns=True,
         )
@@ -67,7 +78,7 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
             code="second-gpu-idle",
             text=(
                 f"{len(usable)} GPUs, and a training here uses one of them. Put a second experiment on the next: "
-                f'model.to("cuda:{usable[1]}"), another run_name, another process.'
+                f"{words.put.format(usable[1])}, another run_name, another process."
             ),
             warns=True,
         )
@@ -99,12 +110,12 @@ def _tried(facts: Facts) -> str:
 
 
 def _on_framework(facts: Facts) -> Iterator[Advice]:
+    is_paddles = facts.place.menus.framework == "paddle"
     if not facts.builds and not any(what.startswith("the installed") for what in facts.untold):
-        yield Advice(
-            code="no-framework",
-            text="Neither torch nor paddle is installed here: pip install torch, then restart the kernel.",
-            warns=True,
-        )
+        remedy = _CHOOSE_PADDLE if is_paddles else "pip install torch, then restart the kernel."
+        yield Advice(code="no-framework", text=f"Neither torch nor paddle is installed here: {remedy}", warns=True)
+    elif is_paddles and facts.build is not None and facts.build.framework == "torch":
+        yield Advice(code="torch-refused", text=f"torch will train here. {facts.place.title}{_PADDLE_ONLY}")
 
 
 def _on_loader(facts: Facts) -> Iterator[Advice]:
@@ -116,11 +127,36 @@ def _on_loader(facts: Facts) -> Iterator[Advice]:
         )
 
 
+def _on_packages(facts: Facts) -> Iterator[Advice]:
+    """Is colabkeep itself where the next start finds it?"""
+    folder = "" if facts.home is None else facts.home.packages
+    if folder and facts.installed_in != folder and not facts.installed_in.startswith(f"{folder}/"):
+        yield Advice(
+            code="packages-lost",
+            text=(
+                f"colabkeep is installed in {facts.installed_in}, which the next start deletes. Make this the first "
+                f'cell of the notebook: import sys; sys.path.append("{folder}"); '
+                f"%pip install -q -t {folder} colabkeep"
+            ),
+            warns=True,
+        )
+
+
 def _on_storage(facts: Facts) -> Iterator[Advice]:
     home = facts.home
     if home is not None and home.persists is not True:
         code = "storage-not-persistent" if home.persists is False else "storage-unproven"
         yield Advice(code=code, text=f"{home.reason} {home.remedy}".strip(), warns=True)
+    copied = None if home is None else home.copied
+    if copied is not None and (facts.copied_bytes or 0) >= copied.many_bytes:
+        yield Advice(
+            code="storage-copied-at-start",
+            text=(
+                f"{copied.folder} holds {_gib(facts.copied_bytes or 0)} or more, all of which is copied at each start. "
+                f"{copied.why}"
+            ),
+            warns=True,
+        )
     if facts.free_bytes is not None and facts.free_bytes < _LITTLE:
         yield Advice(
             code="storage-nearly-full",

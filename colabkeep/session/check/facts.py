@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,8 @@ MAIN: Workload = "transformer"
 _TOOL_PATIENCE = 2.0  # seconds for the tool that lists accelerators
 _FRAMEWORKS = ("torch", "paddle")
 _GPUS = ("cuda", "rocm")
+_MANY_FOLDERS = 5000
+_INSTALLED_IN = str(Path(__file__).parents[3])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +71,9 @@ class Facts:
     """All that is known; None is what could not be told. `build`: the framework that will train, of all `builds`
     installed. `free_bytes`: at the home of checkpoints. `probe`: what a trial on the device said, where one was made.
     `hidden`: a variable takes every accelerator away. `trouble`: why `devices` could not be told. `in_use`: the
-    framework is loaded in this process, so memory in use may be its own. `previous`: cards of earlier sessions, the
-    latest last. `untold`: what gave no answer, and why."""
+    framework is loaded in this process, so memory in use may be its own. `copied_bytes`: in what is copied at each
+    start, at least. `installed_in`: where this colabkeep was imported from. `previous`: cards of earlier sessions,
+    the latest last. `untold`: what gave no answer, and why."""
 
     place: Place = field(default_factory=Place)
     devices: tuple[Device, ...] | None = None
@@ -84,8 +88,15 @@ class Facts:
     hidden: Hidden | None = None
     trouble: Trouble | None = None
     in_use: bool = False
+    copied_bytes: int | None = None
+    installed_in: str = ""
     previous: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
+
+    @property
+    def framework(self) -> str:
+        """The name of the one that will train, or of the platform's own where none is installed."""
+        return self.place.menus.framework if self.build is None else self.build.framework
 
 
 def gather(
@@ -101,18 +112,20 @@ def gather(
     workers = Errand("the loader workers", lambda: advised_workers(environment))
 
     known, platform = errands.collect(place, by=0.5) or (Place(), None)
-    at = session = free = worth = None
+    at = session = free = worth = copied = None
     if platform is not None:
         at = Errand("the storage", partial(platform.home, environment))
         session = Errand("the session's time", partial(session_time, platform, environment, clock.time()))
     accelerators = errands.collect(found, by=0.7)
     builds = tuple(told for errand in installed if (told := errands.collect(errand, by=0.7)) is not None)
-    build = _build_in_use(builds, environment, known.name)
+    build = _build_in_use(builds, environment, known.menus.framework)
     if isinstance(accelerators, tuple):
         worth = Errand("what the accelerators are worth", lambda: tuple(device(one, build) for one in accelerators))
     home = errands.collect(at, by=0.8)
     if home is not None:
         free = Errand("the free space", partial(_free_bytes, home.folder))
+    if home is not None and home.copied is not None:
+        copied = Errand("the size of what is copied at each start", partial(_bytes_in, home.copied.folder))
     return Facts(
         place=known,
         devices=() if isinstance(accelerators, Hidden) else errands.collect(worth),
@@ -126,6 +139,8 @@ def gather(
         hidden=accelerators if isinstance(accelerators, Hidden) else None,
         trouble=accelerators if isinstance(accelerators, Trouble) else None,
         in_use=build is not None and build.framework in environment.modules,
+        copied_bytes=errands.collect(copied),
+        installed_in=_INSTALLED_IN,
         previous=tuple(previous),
         untold=tuple(errands.untold),
     )
@@ -219,9 +234,20 @@ def _free_bytes(folder: str) -> int:
     return told.f_bavail * told.f_frsize
 
 
-def _build_in_use(builds: Sequence[Build], environment: Environment, platform: str) -> Build | None:
-    """The framework that is loaded; else one made for GPUs; else the platform's own: AI Studio's is Paddle."""
-    own = "paddle" if platform == "aistudio" else "torch"
+def _bytes_in(folder: str) -> int:
+    """Of the files below `folder`; of the first ones only, where there are very many."""
+    total = 0
+    for number, (place, _, names) in enumerate(os.walk(folder)):
+        for name in names:
+            with suppress(OSError):  # deleted in the meantime
+                total += os.lstat(f"{place}/{name}").st_size
+        if number >= _MANY_FOLDERS:
+            break
+    return total
+
+
+def _build_in_use(builds: Sequence[Build], environment: Environment, own: str) -> Build | None:
+    """The framework that is loaded; else one made for GPUs; else the platform's `own`."""
 
     def rank(build: Build) -> tuple[bool, bool, bool]:
         return build.framework in environment.modules, bool(build.cuda or build.hip), build.framework == own

@@ -14,9 +14,10 @@ from typing import Any, BinaryIO, TypeVar
 
 from colabkeep.stores._asking import Asking, Words
 from colabkeep.stores._deadline import within
+from colabkeep.stores._download import streamed
+from colabkeep.stores._git import git_digest
 from colabkeep.stores._patience import Patience
 from colabkeep.stores.base import Source
-from colabkeep.stores.huggingface.download import streamed
 from colabkeep.stores.huggingface.stream import SourceFile
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError, StoreUnavailable
 
@@ -195,7 +196,7 @@ class Hub:
             check_size(name, source, len(data))
             file: Any = io.BytesIO(data)
             operation: Any = CommitOperationAdd(self._path(name), file)
-            git, moved = _git_digest(data), None
+            git, moved = git_digest(data), None
         else:
             file = stream = SourceFile(name, source)
             operation = _streamed(self._path(name), source, stream)
@@ -211,7 +212,7 @@ class Hub:
         uploaded = operation.path_or_fileobj is not file  # huggingface_hub lets go of what it has uploaded
         if moved is not None and not uploaded:  # larger than the Hub takes into git, by its rules of 2026
             moved.seek(0)
-            git = _git_digest(moved.read())
+            git = git_digest(moved.read())
             moved.seek(0)
         return Addition(
             name=name, size=source.size, sha256=source.sha256, git=git, uploaded=uploaded, operation=operation
@@ -302,7 +303,7 @@ def reads_as(hub: Hub, fact: Fact, sha256: str) -> bool | None:
         data = within(_MOMENT, fetch)
     except (StoreError, TimeoutError):
         return None
-    return _git_digest(data) == fact.git and hashlib.sha256(data).hexdigest() == sha256
+    return git_digest(data) == fact.git and hashlib.sha256(data).hexdigest() == sha256
 
 
 def check_size(name: str, source: Source, came: int) -> None:
@@ -316,10 +317,6 @@ def check_size(name: str, source: Source, came: int) -> None:
             problem=f"{name!r} was to have {source.size} bytes and came with {came}; it is not kept.",
             remedy="Its data changed while it was being saved: leave arrays and files alone until their save is done.",
         )
-
-
-def _git_digest(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _streamed(path: str, source: Source, stream: SourceFile) -> Any:

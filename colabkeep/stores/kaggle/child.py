@@ -11,45 +11,28 @@ Sources: kagglehub 0.4.0 and 1.0.2, kagglesdk 0.1.37.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import select
 import shutil
 import sys
-import threading
-import time
 from base64 import b64encode
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from colabkeep.stores._serving import serve
+
 __all__ = ["main"]
 
-_IDLE_SECONDS = 120.0
-_WATCH_SECONDS = 0.2
 _PAGE = 200  # files asked for at once
 _URL = re.compile(r"\S*://\S*")  # a signed address is a secret
 _CHUNK = 2**20
 
 
 def main() -> None:
-    """Answer requests until there are none for two minutes, or nobody is left who asks."""
-    asked, answers = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever the client prints must not be taken for an answer
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    while select.select([asked], [], [], _IDLE_SECONDS)[0]:
-        line = asked.readline()
-        if not line:
-            return
-        answers.write(json.dumps(_answer(json.loads(line))).encode() + b"\n")
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_WATCH_SECONDS)
-    os._exit(1)
+    """Answer requests until nobody asks any more."""
+    serve(_answer)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:

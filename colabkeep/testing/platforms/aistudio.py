@@ -1,4 +1,5 @@
-"""An AI Studio environment that fits into a folder. Its `work` survives a restart, its `data` does not.
+"""An AI Studio environment that fits into a folder. Its `work` and `external-libraries` survive a restart, its `data`
+does not.
 
 ::
 
@@ -32,7 +33,8 @@ _ALL: tuple[Sign, ...] = ("hostname", "prefix", "variables", "webide", "folders"
 class FakeAIStudio:
     """One environment, from its start to its stop. Made by `fake_aistudio`.
 
-    `root`: its disk. `environ`: its variables, which a test may change. `home`, `work`, `data`: the user's folders.
+    `root`: its disk. `environ`: its variables, which a test may change. `home`, `work`, `data` and `libraries`
+    (external-libraries): the user's folders.
     """
 
     def __init__(self, world: Path, signs: Collection[Sign]) -> None:
@@ -40,6 +42,7 @@ class FakeAIStudio:
         self.home = self.root / "home" / "aistudio"
         self.work = self.home / "work"
         self.data = self.home / "data"
+        self.libraries = self.home / "external-libraries"
         self.environ = {"HOME": "/home/aistudio", "AISTUDIO_ACCESS_TOKEN": "0123456789abcdef"}
         if "variables" in signs:
             self.environ |= {"STUDIO_MODEL_API_URL_PREFIX": "https://aistudio.baidu.com", "WEBIDE_USERID": "1234567"}
@@ -71,20 +74,23 @@ class FakeAIStudio:
 def fake_aistudio(
     folder: Path, *, signs: Collection[Sign] = _ALL, data: Mapping[str, str] | None = None
 ) -> Iterator[FakeAIStudio]:
-    """A started environment. `folder`: the user's world, in which `work` is kept from start to start.
+    """A started environment. `folder`: the user's world, in which `work` and `external-libraries` are kept from start
+    to start.
 
     `signs`: those of the service that it shows. `data`: name → text of the attached data sets' files, the only ones
     in its `data`, whatever lay there before.
     """
     studio = FakeAIStudio(folder, signs)
-    kept = folder / "work"
-    if kept.is_dir():
-        shutil.copytree(kept, studio.work, dirs_exist_ok=True)
+    kept = {folder / "work": studio.work, folder / "external-libraries": studio.libraries}
+    for there, here in kept.items():
+        if there.is_dir():
+            shutil.copytree(there, here, symlinks=True, dirs_exist_ok=True)
     for name, text in (data or {}).items():
         write(studio.root, f"/home/aistudio/data/{name}", text)
     try:
         yield studio
     finally:
-        if studio.work.is_dir():
-            shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(studio.work, kept)
+        for there, here in kept.items():
+            if here.is_dir():
+                shutil.rmtree(there, ignore_errors=True)
+                shutil.copytree(here, there, symlinks=True)

@@ -272,7 +272,7 @@ def test_a_framework_that_cannot_be_imported_says_why(tried):
 
 def test_a_framework_that_is_not_installed(install):
     """Said as such."""
-    install("empty", "")
+    install("paddle", "raise ModuleNotFoundError(\"No module named 'paddle'\")")
     result = probe("paddle", timeout=PATIENCE)
     assert result.works is None
     assert "No module named 'paddle'" in result.detail

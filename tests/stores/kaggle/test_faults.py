@@ -197,7 +197,7 @@ def test_a_download_that_goes_wrong_is_tried_again(machine, fake, action):
 def test_a_client_that_is_killed_is_started_again(machine, fake):
     """Out of memory, say: the next question has a new process."""
     put(store := machine("a"), "run/a")
-    store._dataset._service._hub._child.kill()
+    store._dataset._service._hub.process.child.kill()
     assert store.flush(PATIENCE)
     assert len(versions(fake)) == 1
 
@@ -231,7 +231,7 @@ store = KaggleStore(hub, Path(folder), pace=Pace(first=3600, retry=0.05, poll=0.
 store.put("run/a", BytesSource(b"first"))
 assert store.flush(60.0)
 store.put("run/b", BytesSource(bytes(5_000_000)))
-print(hub._child.pid, flush=True)
+print(hub.process.child.pid, flush=True)
 store.flush(60.0)
 """
 

@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from colabkeep import resumable_fit
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.training import final_state, hard_training
+from colabkeep.testing.trainings import final_state
+from colabkeep.testing.trainings.torch import hard_training
 from tests.fakes.kaggle.state import TOKEN
 
 PATIENCE = 90.0  # seconds until a hanging test gives up
@@ -32,7 +29,7 @@ from colabkeep.stores.kaggle.hub import Hub
 from colabkeep.stores.kaggle.pace import Pace
 from colabkeep.stores.kaggle.store import KaggleStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.training import hard_training
+from colabkeep.testing.trainings.torch import hard_training
 from colabkeep.vocabulary.events import Restored
 
 machine, address, child, token, vanish = sys.argv[1:]

@@ -13,7 +13,8 @@ from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.mounted import MountedStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.mounts import FakeMount
-from colabkeep.testing.training import final_state, hard_training
+from colabkeep.testing.trainings import final_state
+from colabkeep.testing.trainings.torch import hard_training
 from colabkeep.vocabulary.errors import NoUsableCheckpoint
 from colabkeep.vocabulary.events import CheckpointSetAside, Restored, RestoredInexactly, RungReached, StoreDegraded
 

@@ -1,14 +1,10 @@
-"""A user's DataLoader with some attributes replaced: a shallow copy, the original is never touched.
-
-Attributes are put straight into the copy's instance dictionary. That needs no knowledge of a subclass's
-constructor and keeps its collate function, pinning, timeout, start method and prefetching.
-"""
+"""A user's DataLoader adapted for one run: its order set, its randomness seeded, or an epoch to be read again."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,67 +19,48 @@ from torch.utils.data import (
     default_convert,
 )
 
+from colabkeep.frameworks.common.adapting import Route, refuse_reading, state_owner, twin
+from colabkeep.frameworks.common.cargo import Cargo, Collate, Seeded
 from colabkeep.frameworks.common.iterables import Place, Source, length_of
 from colabkeep.frameworks.common.streams import Streams
-from colabkeep.frameworks.common.walk import reachable
 from colabkeep.frameworks.torch.data.streams import TORCH
-from colabkeep.frameworks.torch.data.workers import Cargo, Collate, Seeded, WorkerInit
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.frameworks.torch.data.workers import WorkerInit
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Stateful
 
 __all__ = ["Adapted", "map_style", "replayed"]
 
-T = TypeVar("T")
-
 _QUIET = frozenset({TensorDataset, list, tuple, range, np.ndarray, torch.Tensor})
 
 
 class Adapted:
-    """A map-style loader whose order can be set, epoch after epoch.
-
-    `quiet`: loading draws nothing, so that nothing needs a seed. `streams` are those that loading in this
-    process draws from, and which have to be kept apart from training's.
-    """
+    """A map-style loader whose order can be set, epoch after epoch."""
 
     def __init__(self, loader: DataLoader[Any], epoch: int) -> None:
         self.quiet = _draws_nothing(loader)
         self.persists = loader.persistent_workers and loader.num_workers > 0
-        self._route = _Route()
+        self._route = Route()
         self._cargo, replaced = _carried(loader, loader.num_workers, epoch)
         if loader.num_workers > 0 or not self.quiet:
             replaced["dataset"] = Seeded(self._cargo)
         replaced["sampler" if loader.batch_sampler is None else "batch_sampler"] = self._route
         kind = DataLoader if _stateful_loader(loader) else type(loader)  # ours knows its place better
-        self._loader = _twin(loader, kind, replaced)
+        self._loader = twin(loader, kind, replaced)
         silent = self.quiet or loader.num_workers > 0
         self.streams: Streams | None = None if silent else self._cargo.streams()
 
-    def begin(self, place: Place, indices: Iterator[Any]) -> Iterator[Any]:
-        """Iterate over the batches of `indices`, in this order."""
+    def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
         self._cargo.epoch = place.epoch
         self._loader.generator.manual_seed(derive(place.seed, "loader", place.epoch))
         self._route.ahead = indices
         return iter(self._loader)
 
-    def close(self) -> None:
-        """Stop workers that persist."""
-        _stop(self._loader._iterator)
-
-    def end(self, iterator: object) -> None:
-        """This iteration is over: stop its workers, unless they persist."""
+    def end(self, iterator: Any) -> None:
         if not self.persists:
             _stop(iterator)
 
-
-class _Route:
-    """What stands where the sampler was: the indices of the epoch under way."""
-
-    def __init__(self) -> None:
-        self.ahead: Iterator[Any] = iter(())
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.ahead
+    def close(self) -> None:
+        _stop(self._loader._iterator)
 
 
 def map_style(loader: DataLoader[Any]) -> bool:
@@ -103,12 +80,7 @@ def replayed(loader: DataLoader[Any], place: Place, workers: int) -> Source:
     Raises:
         UsageError: the loader started to read when it was built.
     """
-    if any(name != "_iterator" and _reading(value) for name, value in vars(loader).items()):
-        raise UsageError(
-            problem=f"A {type(loader).__qualname__} starts reading when it is built, so the order of its batches "
-            "cannot be repeated and an epoch cannot be resumed.",
-            remedy="Use torch.utils.data.DataLoader with persistent_workers=True: its workers persist as well.",
-        )
+    refuse_reading(loader, "torch.utils.data")
     cargo, replaced = _carried(loader, workers, place.epoch)
     replaced["generator"].manual_seed(derive(place.seed, "loader", place.epoch))
     replaced |= {"persistent_workers": False, "num_workers": workers}
@@ -118,48 +90,24 @@ def replayed(loader: DataLoader[Any], place: Place, workers: int) -> Source:
     if not isinstance(loader.dataset, IterDataPipe):  # torch goes by the type of those
         if workers == 0 and isinstance(loader.dataset, IterableDataset):
             # What it counts while it is read is for this epoch only, as it would be in a worker.
-            replaced["dataset"] = _twin(loader.dataset, type(loader.dataset), {})
+            replaced["dataset"] = twin(loader.dataset, type(loader.dataset), {})
         elif workers > 0 and not isinstance(loader, Stateful):  # torchdata too
             replaced["dataset"] = Seeded(cargo)
-    copy = _twin(loader, type(loader), replaced)
+    copy = twin(loader, type(loader), replaced)
     length = length_of(copy)
     copy.__dict__["_IterableDataset_len_called"] = None  # asking for the length must not make torch watch it
     here = workers == 0 or type(loader).__iter__ is not DataLoader.__iter__
     streams = Streams.of(TORCH, copy) if here else Streams()
-    return Source(copy, streams, owner=_owner(copy), length=length, workers=workers, stop=_stop)
-
-
-def _reading(value: object) -> bool:
-    return isinstance(value, Iterator) and type(value).__module__.startswith("torch.utils.data.")
-
-
-_FORGETFUL = "BufferShuffledExamplesIterable"
-"""Of Hugging Face: its state leaves out what its shuffle buffer holds, so those samples would never be seen."""
-
-
-def _owner(loader: DataLoader[Any]) -> Stateful | None:
-    if any(type(obj).__name__ == _FORGETFUL for obj in reachable(loader.dataset)):
-        return None
-    if isinstance(loader, Stateful):
-        return loader
-    dataset = loader.dataset
-    return dataset if isinstance(dataset, Stateful) and loader.num_workers == 0 else None
+    return Source(copy, streams, owner=state_owner(copy), length=length, workers=workers, stop=_stop)
 
 
 def _carried(loader: DataLoader[Any], workers: int, epoch: int) -> tuple[Cargo, dict[str, Any]]:
     """The user's objects as a cargo, and the attributes that let workers receive it."""
-    cargo = Cargo(loader.dataset, loader.collate_fn, loader.worker_init_fn, epoch)
+    cargo = Cargo(TORCH, loader.dataset, loader.collate_fn, loader.worker_init_fn, epoch)
     replaced: dict[str, Any] = {"_iterator": None, "generator": torch.Generator(), "in_order": True}
     if workers > 0:
         replaced |= {"collate_fn": Collate(cargo), "worker_init_fn": WorkerInit(cargo)}
     return cargo, replaced
-
-
-def _twin(obj: T, kind: type[Any], replaced: dict[str, Any]) -> T:
-    """A shallow copy with other attributes, made without calling any constructor, setter or copy hook."""
-    copy = object.__new__(kind)
-    copy.__dict__.update(vars(obj), **replaced)
-    return copy  # type: ignore[no-any-return]
 
 
 def _stateful_loader(loader: object) -> bool:

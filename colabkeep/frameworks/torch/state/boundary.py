@@ -9,9 +9,10 @@ import torch
 
 from colabkeep.frameworks.common.marks import StreamMarks
 from colabkeep.frameworks.common.randomness import Stream
+from colabkeep.frameworks.common.watch import Watch
 from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.steps import Steps
-from colabkeep.frameworks.torch.state.watch import Bulk, Watch
+from colabkeep.frameworks.torch.state.watch import Bulk
 
 __all__ = ["TorchBoundary"]
 

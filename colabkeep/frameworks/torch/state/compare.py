@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 import torch
 
+from colabkeep.frameworks.common.compare import class_differences, group_differences, tie_differences
+from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import object_differences
 from colabkeep.frameworks.torch.state.dtypes import plain_name
 from colabkeep.frameworks.torch.state.loading import describe
-from colabkeep.frameworks.torch.state.optimizers import ParameterNames, parameter_names
+from colabkeep.frameworks.torch.state.optimizers import parameter_names
 from colabkeep.frameworks.torch.state.places import Place, Places
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["module_differences", "optimizer_differences", "scheduler_differences"]
+__all__ = ["module_differences", "optimizer_differences"]
 
 
 def module_differences(part: str, module: torch.nn.Module, tree: Tree) -> Iterator[str]:
@@ -34,9 +36,7 @@ def module_differences(part: str, module: torch.nn.Module, tree: Tree) -> Iterat
             yield f"{part}: {name} is in this {type(module).__name__}, and not in the checkpoint."
     yield from _transient_differences(part, dict(places.modules), tree["transient"])
     shared = [name for name in weights if name in live]
-    yield from _tie_differences(
-        part, shared, {n: id(weights[n]) for n in shared}, {n: _memory(live[n]) for n in shared}
-    )
+    yield from tie_differences(part, shared, {n: id(weights[n]) for n in shared}, {n: _memory(live[n]) for n in shared})
     extras = {name for name, _ in places.extras()}
     for name in extras ^ tree["extra"].keys():
         side = "this model, and not in the checkpoint" if name in extras else "the checkpoint, and not in this model"
@@ -48,38 +48,19 @@ def optimizer_differences(
 ) -> Iterator[str]:
     """Class, groups, and which parameters they train."""
     wrong = object_differences(part, optimizer, tree, kind="optimizer")
-    kind = type(optimizer).__name__
     if wrong:
         yield from wrong
         return
-    if tree["class"] != kind:
-        yield f"{part}: the checkpoint was made with {tree['class']}, this run uses {kind}."
+    yield from class_differences(part, optimizer, tree)
     named, stored = parameter_names(optimizer, names), [group["params"] for group in tree["groups"]]
+    yield from group_differences(part, stored, named)
     if len(named) != len(stored):
-        yield f"{part}: it had {len(stored)} parameter groups, and has {len(named)} now."
         return
-    for i, (now, then) in enumerate(zip(named, stored, strict=True)):
-        for name in then:
-            if name not in now:
-                yield f"{part}: group {i} trained {name}, and does not now."
-        for name in now:
-            if name not in then:
-                yield f"{part}: group {i} did not train {name}, and does now."
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     place = dict(zip((name for group in named for name in group), parameters, strict=True))
     for name, leaf in tree["loose"].items():
         if name in place:
             yield from _shape_differences(part, name, place[name], leaf)
-
-
-def scheduler_differences(part: str, scheduler: object, tree: Tree) -> Iterator[str]:
-    """Its class: another one would take the numbers and mean something else by them."""
-    wrong = object_differences(part, scheduler, tree)
-    kind = type(scheduler).__name__
-    if wrong:
-        yield from wrong
-    elif tree["class"] != kind:
-        yield f"{part}: the checkpoint was made with {tree['class']}, this run uses {kind}."
 
 
 def _tensor_differences(part: str, place: Place, leaf: Tree) -> Iterator[str]:
@@ -106,18 +87,6 @@ def _transient_differences(part: str, modules: dict[str, torch.nn.Module], trans
         owner = name.rpartition(".")[0]
         if owner not in modules:
             yield f"{part}: the checkpoint has a buffer {name}, and this model has no module {owner!r}."
-
-
-def _tie_differences(part: str, names: list[str], then: dict[str, int], now: dict[str, object]) -> Iterator[str]:
-    """`then` and `now` tell equal things of names that share one tensor."""
-    first_then: dict[int, str] = {}
-    first_now: dict[object, str] = {}
-    for name in names:
-        was, shares = first_then.setdefault(then[name], name), first_now.setdefault(now[name], name)
-        if was != shares:
-            tied = f"{was} was tied to {name}" if was != name else f"{name} was not tied to {shares}"
-            verb = "is not" if was != name else "is"
-            yield f"{part}: {tied} in the checkpoint, and {verb} now."
 
 
 def _memory(place: Place) -> object:

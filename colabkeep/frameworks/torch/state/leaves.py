@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.common.arrays import ArrayLeaves, native_leaf
+from colabkeep.frameworks.common.bulk import large_ones
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import Rebuild, not_storable, rebuild
-from colabkeep.frameworks.torch.state.bulk import copy_all, large_ones
+from colabkeep.frameworks.torch.state.bulk import copy_all
 from colabkeep.frameworks.torch.state.dtypes import dtype_name, dtype_of, plain_name
 from colabkeep.frameworks.torch.state.staging import Copies, Slot, memory_order
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported

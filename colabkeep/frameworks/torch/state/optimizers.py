@@ -8,38 +8,23 @@ of the run holds, which nobody else would keep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any
 
 import torch
 
+from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import child, encode
+from colabkeep.frameworks.common.watch import Watch
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
 from colabkeep.frameworks.torch.state.staging import Copies, Slot
 from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
-from colabkeep.frameworks.torch.state.watch import Watch
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["OptimizerRecorder", "ParameterNames", "parameter_names"]
-
-
-class ParameterNames:
-    """The names of parameters, found by identity. "model.layer.weight": the part, then the name in it."""
-
-    def __init__(self, parts: Iterable[tuple[str, Iterable[tuple[str, torch.Tensor]]]]) -> None:
-        self._names: dict[int, str] = {}
-        self._held: list[torch.Tensor] = []  # so that no id is given twice
-        for part, parameters in parts:
-            for name, parameter in parameters:
-                self._names.setdefault(id(parameter), f"{part}.{name}")
-                self._held.append(parameter)
-
-    def get(self, parameter: torch.Tensor) -> str | None:
-        """The name; None if no module of the run holds it."""
-        return self._names.get(id(parameter))
+__all__ = ["OptimizerRecorder", "parameter_names"]
 
 
 def parameter_names(optimizer: torch.optim.Optimizer, names: ParameterNames) -> list[list[str]]:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import encode_object
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves
 from colabkeep.frameworks.torch.state.modules import ModuleRecorder
-from colabkeep.frameworks.torch.state.optimizers import OptimizerRecorder, ParameterNames
+from colabkeep.frameworks.torch.state.optimizers import OptimizerRecorder
 from colabkeep.frameworks.torch.state.schedulers import without_functions
 from colabkeep.frameworks.torch.state.staging import Copies, Slot
 from colabkeep.vocabulary.state import Tree

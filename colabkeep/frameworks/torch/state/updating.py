@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.trees import like
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import fill
-from colabkeep.frameworks.torch.state.optimizers import ParameterNames, parameter_names
+from colabkeep.frameworks.torch.state.optimizers import parameter_names
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["restore_optimizer"]

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.base import Batch, TrainingOptions
-from colabkeep.frameworks.torch.training.checks import check_options, one_number, unfit_batch, unfit_loss
+from colabkeep.frameworks.common.objective import Objective
+from colabkeep.frameworks.torch.training.checks import check_options, one_number, refuse_loss
 from colabkeep.frameworks.torch.training.precision import autocast, gradient_scaler, resolve_precision
 from colabkeep.frameworks.torch.training.transfer import to_device
 
 __all__ = ["RunningMean", "TorchTraining"]
 
-_PAIR = frozenset({tuple, list})
 _GATHERED = 256  # losses of a CPU model added in one go, 0.3 µs each; one by one 2 µs, and 6 among the steps of a model
 
 
@@ -37,15 +37,13 @@ class TorchTraining:
         check_options(options)
         self._model = options.model
         self._optimizer = options.optimizer
-        self._loss_fn: Any = options.loss_fn
-        self._step_fn = options.step_fn
+        self._objective = Objective(options)
         self._metrics = dict(options.metrics or {})
         self._clip = options.gradient_clip_val
         self._device = next(options.model.parameters()).device
         self.precision = resolve_precision(options.precision, self._device)
         self._autocast = autocast(self.precision, self._device)
         self._plain = self._device.type == "cpu" and self.precision == "32-true"  # nothing to move, nothing to cast
-        self._pairs = self._plain and options.step_fn is None
         self._scaler = gradient_scaler(self.precision, self._device, options.optimizer)
         self.scaler: object | None = self._scaler
 
@@ -60,15 +58,13 @@ class TorchTraining:
         Raises:
             UsageError: the batch or the loss is not of the form that training needs.
         """
-        if self._pairs and type(batch) in _PAIR and len(batch) == 2:
-            loss = self._loss_fn(self._model(batch[0]), batch[1])  # nearly always on a CPU: no need to look closer
-        elif self._plain:
-            loss = self._loss(batch)
+        if self._plain:
+            loss = self._objective.loss(batch)
         else:
             with self._autocast:
-                loss = self._loss(to_device(batch, self._device))
+                loss = self._objective.loss(to_device(batch, self._device))
         if not isinstance(loss, torch.Tensor) or loss.dim() or not loss.requires_grad:
-            raise unfit_loss(loss, self._step_fn is not None)
+            raise refuse_loss(loss, self._objective.own_step)
         scaled = loss if share == 1.0 else loss * share
         if self._scaler is not None:
             scaled = self._scaler.scale(scaled)
@@ -116,7 +112,7 @@ class TorchTraining:
                 for batch in batches:
                     weight = 1.0 if batch.samples is None else float(batch.samples)
                     with self._autocast:
-                        measured = self._measure(to_device(batch.value, self._device))
+                        measured = self._objective.measured(to_device(batch.value, self._device), self._metrics)
                     for name, value in measured.items():
                         means[name].add(one_number(name, value), weight)
         finally:
@@ -124,24 +120,6 @@ class TorchTraining:
                 module.training = mode
         found = {name: mean.value() for name, mean in means.items()}
         return {name: value for name, value in found.items() if value is not None}
-
-    def _loss(self, batch: Any) -> Any:
-        if self._step_fn is not None:
-            return self._step_fn(self._model, batch)
-        return self._measure_pair(batch)[0]
-
-    def _measure_pair(self, batch: Any) -> tuple[Any, Any, Any]:
-        if not isinstance(batch, (tuple, list)) or len(batch) < 2 or self._loss_fn is None:
-            raise unfit_batch(batch)
-        *inputs, target = batch
-        output = self._model(*inputs)
-        return self._loss_fn(output, target), output, target
-
-    def _measure(self, batch: Any) -> dict[str, Any]:
-        if self._step_fn is not None:
-            return {"loss": self._step_fn(self._model, batch)}
-        loss, output, target = self._measure_pair(batch)
-        return {"loss": loss, **{name: metric(output, target) for name, metric in self._metrics.items()}}
 
 
 class RunningMean:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from colabkeep.frameworks.common.refusals import half_weights, unknown_precision
 from colabkeep.vocabulary.errors import UsageError
 
 __all__ = ["autocast", "gradient_scaler", "resolve_precision"]
@@ -28,10 +29,7 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     if precision in ("32-true", *_HALF):
         return precision
     if precision != "auto":
-        raise UsageError(
-            problem=f"precision={precision!r} is not known.",
-            remedy='Pass "auto", "32-true", "16-mixed" or "bf16-mixed".',
-        )
+        raise unknown_precision(precision)
     if device.type != "cuda":
         return "32-true"
     major, _ = torch.cuda.get_device_capability(device)
@@ -68,10 +66,9 @@ def gradient_scaler(
     if precision != "16-mixed":
         return None
     if any(p.dtype == torch.float16 for group in optimizer.param_groups for p in group["params"]):
-        raise UsageError(
-            problem="The model's weights are float16, and mixed precision needs them in float32: "
-            "small updates would be rounded away.",
-            remedy='Call model.float() before building the optimizer, or pass precision="32-true" '
+        raise half_weights(
+            "float16",
+            'Call model.float() before building the optimizer, or pass precision="32-true" '
             "to compute in the weights' own type.",
         )
     return torch.amp.GradScaler(device.type)

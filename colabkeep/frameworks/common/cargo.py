@@ -1,0 +1,151 @@
+"""What an adapted loader sends to its workers: the user's objects, and seeds with the indices.
+
+Everything here is importable, so that workers started by spawn or forkserver can load it; what the user
+wrote, perhaps in a notebook cell, travels inside a `Cargo`.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import ChainMap
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, ClassVar
+
+from colabkeep.frameworks.common.streams import Kinds, Streams
+
+__all__ = ["Cargo", "Collate", "Seeded", "tag", "tagged", "travels"]
+
+
+_TAG = "colabkeep tag"
+
+
+def tag(seed: int, epoch: int, index: Any) -> tuple[Any, ...]:
+    """An index, or list of indices, with the seed of its batch and its epoch.
+
+    A plain tuple: a class would be looked up by its name for each batch that a worker unpickles (1 µs).
+    """
+    return _TAG, seed, epoch, index
+
+
+def tagged(index: Any) -> bool:
+    """Was this made by `tag`?"""
+    return type(index) is tuple and len(index) == 4 and type(index[0]) is str and index[0] == _TAG
+
+
+class Cargo:
+    """The user's objects on their way to a worker, kept together so that what they share stays shared."""
+
+    def __init__(self, kinds: Kinds, dataset: Any, collate_fn: Any, worker_init_fn: Any, epoch: int) -> None:
+        self.dataset = dataset
+        self.collate_fn = collate_fn
+        self.worker_init_fn = worker_init_fn
+        self.epoch = epoch
+        self.failure: Exception | None = None  # of the user's `worker_init_fn`, for frameworks that would lose it
+        self._kinds = kinds
+        self._streams: Streams | None = None
+
+    def begin(self, tagged: tuple[Any, ...]) -> Any:
+        """Seed all streams for the batch of a tag, and give its index."""
+        _, seed, epoch, index = tagged
+        if epoch != self.epoch:
+            self._tell(epoch)
+        (self._streams or self.streams()).seed(seed)
+        return index
+
+    def streams(self) -> Streams:
+        """The global streams and those the objects hold, looked for once per process."""
+        if self._streams is None:
+            self._streams = Streams.of(self._kinds, self.dataset, self.collate_fn)
+        return self._streams
+
+    def start_worker(self, info: Any, worker: int, seed: int) -> None:
+        """The first thing in a worker: the user's own `worker_init_fn`, which meets the user's own data set.
+
+        `info` is what the framework's `get_worker_info()` gives; it guards its attributes.
+        """
+        object.__setattr__(info, "dataset", self.dataset)
+        self.streams().seed(seed)
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(worker)
+            self._streams = None  # the user's code may have made new generator objects
+
+    def _tell(self, epoch: int) -> None:
+        """Tell the data set the epoch, where it wants to know: persistent workers hold a copy of their own."""
+        self.epoch = epoch
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _unpack, (self._kinds, _pack((self.dataset, self.collate_fn, self.worker_init_fn, self.epoch)))
+
+
+class Seeded:
+    """The user's data set, with random streams seeded before each batch. 9 µs per batch, 7 more per NumPy Generator.
+
+    Collating follows in the same process, so it draws from the same streams.
+    """
+
+    def __init__(self, cargo: Cargo) -> None:
+        self._cargo = cargo
+
+    def __getitems__(self, batch: Any) -> Any:
+        dataset = self._cargo.dataset
+        if tagged(batch):
+            batch = self._cargo.begin(batch)
+        many = getattr(dataset, "__getitems__", None)
+        return many(batch) if many else [dataset[index] for index in batch]
+
+    def __getitem__(self, index: Any) -> Any:
+        if tagged(index):
+            index = self._cargo.begin(index)
+        return self._cargo.dataset[index]
+
+    def __iter__(self) -> Any:
+        return iter(self._cargo.dataset)
+
+    def __len__(self) -> int:
+        return len(self._cargo.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        # For subclasses of DataLoader that look into their data set. Python's own questions are about this object.
+        if name.startswith("__") or name == "_cargo":
+            raise AttributeError(name)
+        return getattr(self._cargo.dataset, name)
+
+
+class Collate:
+    """The user's collate function, as part of a cargo."""
+
+    def __init__(self, cargo: Cargo) -> None:
+        self._cargo = cargo
+
+    def __call__(self, items: Any) -> Any:
+        return self._cargo.collate_fn(items)
+
+
+def travels(value: object) -> bool:
+    """Does `value` come out of a pipe between two processes as what it is?"""
+    try:
+        return type(pickle.loads(pickle.dumps(value))) is type(value)  # noqa: S301 - made in the same line
+    except Exception:  # noqa: BLE001 - pickling calls code of whoever wrote the class
+        return False
+
+
+def _pack(value: Any) -> bytes:
+    """Pickled for a worker about to start: code of a notebook by value, tensors in shared memory."""
+    import cloudpickle
+
+    shared: Any = ForkingPickler  # it keeps the framework's reducers; without them each worker copies every tensor
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table: ClassVar[Any] = ChainMap(shared._extra_reducers, cloudpickle.Pickler.dispatch_table)
+
+    file = io.BytesIO()
+    Pickler(file).dump(value)
+    return file.getvalue()
+
+
+def _unpack(kinds: Kinds, packed: bytes) -> Cargo:
+    return Cargo(kinds, *pickle.loads(packed))  # noqa: S301 - from our own parent process, through a pipe

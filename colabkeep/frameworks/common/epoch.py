@@ -1,0 +1,125 @@
+"""One epoch of a map-style loader, from any batch on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from colabkeep.frameworks.base import Batch, Inexact
+from colabkeep.frameworks.common.adapting import Adapted
+from colabkeep.frameworks.common.batches import leading
+from colabkeep.frameworks.common.cargo import tag
+from colabkeep.frameworks.common.iterables import Place, changed, length_of
+from colabkeep.frameworks.common.order import Order, Sampling
+from colabkeep.vocabulary.seeds import derive
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["MapEpoch", "all_facts", "fixed_facts"]
+
+_END = object()
+
+
+class MapEpoch:
+    """The batches behind a place in the epoch's order. The loop's own random streams do not move.
+
+    `facts` are those of `all_facts`, `state` what a session before told, `bare` says that the loader gives single
+    items.
+    """
+
+    def __init__(
+        self,
+        adapted: Adapted,
+        order: Order,
+        place: Place,
+        facts: Mapping[str, Any],
+        state: Mapping[str, Any] | None,
+        *,
+        bare: bool,
+    ) -> None:
+        if state is not None and state["order"] != order.digest:
+            raise changed([_other_order(state, facts)])
+        self.length = order.length
+        self.positional = order.listed is None
+        self.notes: Sequence[str] = tuple(_notes(state or facts, facts))
+        self._adapted = adapted
+        self._order = order
+        self._place = place
+        self._facts = facts
+        self._bare = bare
+        self._ahead: deque[Any] = deque()  # indices handed to the loader, whose batches did not come out yet
+        self._iterator: Any = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        ahead, bare = self._ahead, self._bare
+        try:
+            for value in self._values():
+                index = ahead.popleft()
+                if self.positional:
+                    self._order.consumed(index)
+                yield Batch(value, leading(value) if bare and not isinstance(index, (list, tuple)) else len(index))
+        finally:
+            self.close()
+
+    def state(self) -> Tree:
+        return {**self._facts, "order": self._order.digest}
+
+    def note(self, *sentences: str) -> None:
+        """Tell the user."""
+        self.notes = (*self.notes, *sentences)
+
+    def close(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            self._adapted.end(iterator)
+
+    def _values(self) -> Iterator[Any]:
+        streams = self._adapted.streams
+        self._iterator = self._adapted.begin(self._place, self._indices(), listed=not self.positional)
+        if streams is None:
+            yield from self._iterator
+            return
+        while True:
+            outer = streams.take()
+            try:
+                value = next(self._iterator, _END)
+            finally:
+                streams.put(outer)
+            if value is _END:
+                return
+            yield value
+
+    def _indices(self) -> Iterator[Any]:
+        place, quiet = self._place, self._adapted.quiet
+        for position, index in enumerate(self._order.remaining(), place.batches):
+            self._ahead.append(index)
+            yield index if quiet else tag(derive(place.seed, "batch", place.epoch, position), place.epoch, index)
+
+
+def fixed_facts(dataset: Any, sampling: Sampling, seed: int) -> dict[str, Any]:
+    """What must not differ between the sessions of one run, and is known without drawing."""
+    facts = {"kind": "a map-style DataLoader", "seed": seed, "data set length": length_of(dataset)}
+    if sampling.cut is not None:
+        facts["samples in an epoch"] = length_of(sampling.sampler)
+    return {**facts, "sampler": type(sampling.sampler).__qualname__}
+
+
+def all_facts(dataset: Any, sampling: Sampling, seed: int) -> dict[str, Any]:
+    """These, and what may differ at a price."""
+    size, drop_last = sampling.cut or (None, False)
+    return {**fixed_facts(dataset, sampling, seed), "batch size": size, "drop_last": drop_last}
+
+
+def _notes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("batch size", "drop_last"):
+        if stored[name] != now[name]:
+            yield Inexact(
+                f"{name} {stored[name]} → {now[name]} in the middle of an epoch: each sample is still seen once, but "
+                "the weights will not be those of an uninterrupted run."
+            )
+
+
+def _other_order(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if stored["sampler"] != now["sampler"]:
+        return f"the sampler, and with it the order: {stored['sampler']} → {now['sampler']}"
+    return f"the order of the samples: the {now['sampler']} was built, seeded or weighted differently"

@@ -1,0 +1,1 @@
+"""PaddlePaddle: state, data order and the arithmetic of a training loop."""

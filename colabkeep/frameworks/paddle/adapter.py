@@ -1,0 +1,147 @@
+"""The Paddle adapter: finds out what each part is, and hands it to the page that knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import paddle
+from paddle import nn
+from paddle.amp import AmpScaler
+from paddle.optimizer import Optimizer
+from paddle.optimizer.lr import LRScheduler
+
+from colabkeep.frameworks.base import Boundary, Data, Training, TrainingOptions
+from colabkeep.frameworks.common.captures import Captures
+from colabkeep.frameworks.common.compare import scheduler_differences
+from colabkeep.frameworks.common.names import ParameterNames
+from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
+from colabkeep.frameworks.paddle.facts import exactness, fingerprint
+from colabkeep.frameworks.paddle.state.boundary import PaddleBoundary
+from colabkeep.frameworks.paddle.state.compare import layer_differences, optimizer_differences
+from colabkeep.frameworks.paddle.state.generators import tells_position
+from colabkeep.frameworks.paddle.state.leaves import native
+from colabkeep.frameworks.paddle.state.loading import restore_layer
+from colabkeep.frameworks.paddle.state.places import Places
+from colabkeep.frameworks.paddle.state.recorders import Recorders
+from colabkeep.frameworks.paddle.state.rng import streams
+from colabkeep.frameworks.paddle.state.schedulers import restore_helper
+from colabkeep.frameworks.paddle.state.staging import Copies
+from colabkeep.frameworks.paddle.state.updating import restore_optimizer
+from colabkeep.vocabulary.state import Capture, Stateful, Tree
+from colabkeep.vocabulary.world import SoloWorld, World
+
+__all__ = ["PaddleFramework"]
+
+_KINDS = (nn.Layer, Optimizer, LRScheduler, AmpScaler, paddle.Tensor)
+
+
+class PaddleFramework:
+    """PaddlePaddle, 2.6 or newer.
+
+    `reseed`: treat the CPU generator as one that does not tell its position, as before Paddle 3 (see
+    `state.rng.SeedStream`). None: find out.
+    """
+
+    name = "paddle"
+
+    def __init__(self, *, reseed: bool | None = None) -> None:
+        self._reseeds = not tells_position() if reseed is None else reseed
+        self._captures = Captures()
+        self._recorders = Recorders()
+        self._rng = streams(reseed=self._reseeds)
+
+    def owns(self, obj: object) -> bool:
+        return isinstance(obj, _KINDS)
+
+    def capture(self, parts: Mapping[str, object]) -> Capture:
+        with self._captures.begin() as begun:
+            copies = Copies()
+            begun.trees.update(self._recorders.record(parts, copies))
+            copies.run()
+        return begun
+
+    def rehearse(self, parts: Mapping[str, object]) -> Capture:
+        with self._captures.begin() as begun:
+            begun.trees.update(self._recorders.record(parts, Copies()))
+        return begun
+
+    def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:
+        lines = missing_parts(list(parts), list(trees))
+        names = _names(parts)
+        for name, target in parts.items():
+            if name in trees:
+                lines += _differences(name, target, trees[name], names)
+        return shortened(lines)
+
+    def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
+        names = _names(parts)
+        for name, tree in trees.items():
+            target = parts[name]
+            if isinstance(target, nn.Layer):
+                restore_layer(name, target, tree)
+            elif isinstance(target, Optimizer):
+                restore_optimizer(target, tree, names)
+            else:
+                restore_helper(target, tree)
+
+    def native(self, tree: Tree) -> Any:
+        return native(tree)
+
+    def rng(self) -> Stateful:
+        return self._rng
+
+    def boundary(self, parts: Mapping[str, object]) -> Boundary:
+        optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
+        return PaddleBoundary(self._rng.streams, _layers(parts), optimizers, _schedulers(parts))
+
+    def data(self) -> Data:
+        from colabkeep.frameworks.paddle.data.opening import PaddleData
+
+        return PaddleData()
+
+    def training(self, options: TrainingOptions) -> Training:
+        from colabkeep.frameworks.paddle.training.arithmetic import PaddleTraining
+
+        return PaddleTraining(options)
+
+    def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
+        return fingerprint(_tensors(parts))
+
+    def exactness(self, parts: Mapping[str, object]) -> str:
+        return exactness(_tensors(parts), reseeds=self._reseeds)
+
+    def world(self) -> World:
+        return SoloWorld()
+
+
+def _layers(parts: Mapping[str, object]) -> list[nn.Layer]:
+    return [part for part in parts.values() if isinstance(part, nn.Layer)]
+
+
+def _schedulers(parts: Mapping[str, object]) -> list[LRScheduler]:
+    """Those handed over, and those attached to optimizers; each once."""
+    attached = [part._learning_rate for part in parts.values() if isinstance(part, Optimizer)]
+    found = [each for each in (*parts.values(), *attached) if isinstance(each, LRScheduler)]
+    return list({id(each): each for each in found}.values())
+
+
+def _tensors(parts: Mapping[str, object]) -> Iterable[Any]:
+    return chain.from_iterable(chain(layer.parameters(), layer.buffers()) for layer in _layers(parts))
+
+
+def _names(parts: Mapping[str, object]) -> ParameterNames:
+    return ParameterNames(
+        (name, Places(part).parameters()) for name, part in parts.items() if isinstance(part, nn.Layer)
+    )
+
+
+def _differences(name: str, target: object, tree: Tree, names: ParameterNames) -> Iterable[str]:
+    if isinstance(target, nn.Layer):
+        return layer_differences(name, target, tree)
+    if isinstance(target, Optimizer):
+        return optimizer_differences(name, target, tree, names)
+    if isinstance(target, LRScheduler):
+        return scheduler_differences(name, target, tree)
+    return object_differences(name, target, tree)

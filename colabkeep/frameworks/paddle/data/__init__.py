@@ -1,0 +1,1 @@
+"""The order of data in Paddle: loaders adapted, seeded and positioned."""

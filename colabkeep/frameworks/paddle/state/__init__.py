@@ -1,0 +1,1 @@
+"""State of Paddle's objects, out and in, without pickle."""

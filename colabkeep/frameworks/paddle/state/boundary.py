@@ -1,0 +1,133 @@
+"""Going back to the last step boundary: streams, what a forward pass changes, and whether an update has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any
+
+from paddle import nn
+
+from colabkeep.frameworks.common.marks import StreamMarks
+from colabkeep.frameworks.common.randomness import Stream
+from colabkeep.frameworks.common.watch import Watch
+from colabkeep.frameworks.paddle.state.places import owners
+from colabkeep.frameworks.paddle.state.watch import Bulk
+
+__all__ = ["PaddleBoundary"]
+
+
+class PaddleBoundary:
+    """Marks streams and buffers; hears from optimizers when they begin to change parameters, and sees when a
+    scheduler has moved on: a loop that is left between a scheduler's step and its own end would step it twice."""
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        layers: Iterable[nn.Layer],
+        optimizers: Iterable[Any],
+        schedulers: Iterable[Any],
+    ) -> None:
+        self._streams = StreamMarks(streams)
+        self._buffers = _Buffers(layers)
+        self._schedulers = list(schedulers)
+        self._counts: list[int] = []
+        self._torn = False
+        self._taps = [_Tap(optimizer, name, self._begins) for optimizer in optimizers for name in ("step", "minimize")]
+
+    def mark(self) -> None:
+        self._streams.mark()
+        if self._buffers.owners:
+            self._buffers.mark()
+        if self._schedulers:
+            self._counts = [scheduler.last_epoch for scheduler in self._schedulers]
+        self._torn = False
+
+    @property
+    def torn(self) -> bool:
+        return self._torn or self._counts != [scheduler.last_epoch for scheduler in self._schedulers]
+
+    def rewind(self) -> None:
+        self._streams.rewind()
+        self._buffers.rewind()
+
+    def close(self) -> None:
+        for tap in self._taps:
+            tap.remove()
+        self._taps = []
+
+    def _begins(self) -> None:
+        self._torn = True
+
+
+class _Tap:
+    """Hears when a method of one object is called. Paddle's optimizers have no hooks for that.
+
+    It stands in the object's own `__dict__`, before the method of its class, and leaves no trace there when removed.
+    """
+
+    def __init__(self, target: Any, name: str, heard: Callable[[], None]) -> None:
+        self._target, self._name, self._heard = target, name, heard
+        self._before = vars(target).get(name)
+        method = getattr(target, name)
+
+        @wraps(method)
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            self._heard()
+            return method(*args, **kwargs)
+
+        self._tapped = tapped
+        vars(target)[name] = tapped
+
+    def remove(self) -> None:
+        """Take it away; one that somebody else has wrapped since stays there, and is deaf."""
+        self._heard = _nobody
+        if vars(self._target).get(self._name) is not self._tapped:
+            return
+        if self._before is None:
+            del vars(self._target)[self._name]
+        else:
+            vars(self._target)[self._name] = self._before
+
+
+def _nobody() -> None:
+    """Nobody listens."""
+
+
+class _Buffers:
+    """Copies, on their own devices, of all that a forward pass in training mode may change."""
+
+    def __init__(self, layers: Iterable[nn.Layer]) -> None:
+        self.owners = owners(layers)
+        self._plan()
+
+    def mark(self) -> None:
+        if not self._watch.unchanged() or not self._bulk.unchanged():
+            self._plan()
+        else:
+            for kept, live in self._pairs:
+                kept.copy_(live, False)
+
+    def rewind(self) -> None:
+        kept = {id(live): copy for copy, live in self._pairs}
+        for owner, key, was in self._places:
+            if id(was) in kept:
+                _put_back(was, kept[id(was)])
+            owner[key] = was
+
+    def _plan(self) -> None:
+        self._watch = Watch([owner for owner, _ in self.owners])
+        held = [(owner, key, value) for owner, _ in self.owners for key, value in owner.items()]
+        self._bulk = Bulk([value for _, _, value in held if value is not None], [])  # freezing one changes what to keep
+        self._places = [
+            (owner, key, value) for owner, changes in self.owners for key, value in owner.items() if changes(value)
+        ]
+        live = {id(tensor): tensor for _, _, tensor in self._places if tensor is not None and tensor._is_initialized()}
+        self._pairs = [(tensor._copy_to(tensor.place, True), tensor) for tensor in live.values()]
+
+
+def _put_back(tensor: Any, kept: Any) -> None:
+    if tensor.shape == kept.shape and tensor.dtype == kept.dtype:
+        tensor.copy_(kept, True)
+    else:  # resized meanwhile
+        tensor.data = kept.clone()

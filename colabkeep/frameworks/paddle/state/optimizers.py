@@ -1,0 +1,217 @@
+"""Optimizers: state by the names the user gave the parameters, never by those Paddle generates.
+
+The tree has "kind", "class", "groups", "state", "masters", "learning_rate", "more", "loose" and "graded": `groups`
+name their parameters and hold their settings; `state` is by parameter name, then by kind of accumulator; `masters` are
+the float32 weights behind half-precision parameters; `learning_rate` is a number, or the state of
+the scheduler in its place; `more` is state under no parameter; `loose` are the values of parameters that no
+layer of the run holds, which nobody else would keep; `graded` names the parameters that have a gradient.
+
+Gradients themselves are not kept: the next step clears them. But `clear_grad()` makes them zero, and by a gradient of
+zero moments still move a parameter that a step did not use, while one without a gradient stays where it is.
+
+Paddle's own `state_dict()` has names such as "linear_0.w_0_moment1_0", with counters that go on when the model is
+built again in the same notebook.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from paddle.optimizer import Optimizer
+from paddle.optimizer.lr import LRScheduler
+
+from colabkeep.frameworks.common.names import ParameterNames
+from colabkeep.frameworks.common.shelf import Shelf
+from colabkeep.frameworks.common.trees import child, encode
+from colabkeep.frameworks.common.watch import Watch
+from colabkeep.frameworks.paddle.state.leaves import TensorLeaves, refuse_dataless, slot_leaf
+from colabkeep.frameworks.paddle.state.schedulers import scheduler_state
+from colabkeep.frameworks.paddle.state.staging import Copies, Slot
+from colabkeep.frameworks.paddle.state.watch import Bulk
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["MORE", "OptimizerRecorder", "group_parameters", "masters_of", "parameter_names"]
+
+MORE = ("state", "_global_step_var")
+"""Attributes with state under no parameter: those of LBFGS and LookAhead."""
+
+_MADE_BY = re.compile(r"_(?:fp32_master_\d+_)?(?P<kind>.+?)_\d+$")  # behind a parameter's name, in Paddle's own state
+
+
+def group_parameters(optimizer: Optimizer) -> list[list[Any]]:
+    """The parameters of each group; of the one there is where the user made none."""
+    groups = optimizer._param_groups
+    if groups and isinstance(groups[0], dict):
+        return [group["params"] for group in groups]
+    return [groups]
+
+
+def parameter_names(optimizer: Optimizer, names: ParameterNames) -> list[list[str]]:
+    """The names of each group's parameters; "group0.1" for one that no layer holds."""
+    return [
+        [names.get(parameter) or f"group{i}.{j}" for j, parameter in enumerate(parameters)]
+        for i, parameters in enumerate(group_parameters(optimizer))
+    ]
+
+
+def masters_of(optimizer: Optimizer) -> dict[str, Any]:
+    """The float32 weights behind half-precision parameters, by the parameter's generated name."""
+    masters: dict[str, Any] = optimizer._master_weights
+    return masters
+
+
+class OptimizerRecorder:
+    """Captures one optimizer, with a plan as long as its tensors are the same objects."""
+
+    def __init__(self, part: str, optimizer: Optimizer) -> None:
+        self.part = part
+        self.target = optimizer
+        self._leaves = TensorLeaves(devices=True)
+        self._loose_leaves = TensorLeaves(devices=False)
+        self._shelf: Shelf[Slot] = Shelf()
+        self._plan: _Plan | None = None
+        # LookAhead drives another optimizer, and has accumulators of its own.
+        inner = getattr(optimizer, "inner_optimizer", None)
+        self._inner = None if inner is None else OptimizerRecorder(f"{part}.inner_optimizer", inner)
+
+    def record(self, copies: Copies, names: ParameterNames) -> Tree:
+        """The optimizer's tree; its tensors are filled when `copies` runs.
+
+        Raises:
+            NotStorable: a value in its state or groups.
+        """
+        if self._plan is None or not self._plan.holds(names):
+            self._shelf.turn()
+            self._plan = _Plan(self.part, self.target, names, self._shelf)
+            self._shelf.sweep()
+        plan = self._plan
+        plan.bulk.add_to(copies)
+        self._leaves.turn(copies)
+        self._loose_leaves.turn(copies)
+        tree = {
+            "kind": "optimizer",
+            "class": type(self.target).__name__,
+            "groups": [
+                {"params": named, "options": options}
+                for named, options in zip(plan.named, _options(self.target), strict=True)
+            ],
+            "state": plan.state,
+            "masters": plan.masters,
+            "learning_rate": self._learning_rate(),
+            "more": self._more(),
+            "loose": {
+                name: self._loose_leaves(parameter.detach(), f"{self.part}: parameter {name}")
+                for name, parameter in plan.loose.items()
+            },
+        }
+        tree["graded"] = plan.graded()
+        if self._inner is not None:
+            tree["inner"] = self._inner.record(copies, names)
+        self._leaves.sweep()
+        self._loose_leaves.sweep()
+        return tree
+
+    def _learning_rate(self) -> Tree:
+        rate = self.target._learning_rate
+        if not isinstance(rate, LRScheduler):
+            return rate
+        state = encode(scheduler_state(rate), f"{self.part}.learning_rate", self._leaves)
+        return {"class": type(rate).__name__, "state": state}
+
+    def _more(self) -> dict[str, Tree]:
+        held = {name: vars(self.target).get(name) for name in MORE}
+        found = {name: value for name, value in held.items() if value is not None}
+        return {name: encode(value, child(self.part, name), self._leaves) for name, value in found.items()}
+
+
+class _Plan:
+    """What a capture of an optimizer does, as long as it keeps the same tensors."""
+
+    def __init__(self, part: str, optimizer: Optimizer, names: ParameterNames, shelf: Shelf[Slot]) -> None:
+        self._optimizer, self._names = optimizer, names
+        self._part, self._shelf = part, shelf
+        self.named = parameter_names(optimizer, names)
+        self._parameters = list(chain.from_iterable(group_parameters(optimizer)))
+        structured = dict(zip((p.name for p in self._parameters), chain.from_iterable(self.named), strict=True))
+        self.loose = {
+            name: parameter
+            for name, parameter in zip(chain.from_iterable(self.named), self._parameters, strict=True)
+            if names.get(parameter) is None
+        }
+        self._held = optimizer._accumulators, optimizer._accumulators_holder, masters_of(optimizer)
+        self._watch = Watch([*self._held, *optimizer._accumulators.values()])
+        self._slots: dict[int, Slot] = {}
+        self._tensors: list[Any] = []
+        self.masters = {
+            structured[name]: self._leaf(master, f"masters[{structured[name]!r}]")
+            for name, master in masters_of(optimizer).items()
+            if name in structured  # else of a parameter that it does not train any more
+        }
+        self.state = self._state(structured)
+        self.bulk = Bulk(self._tensors, [slot.memory for slot in self._slots.values()])
+
+    def holds(self, names: ParameterNames) -> bool:
+        """Has the optimizer still the parameters, names and tensors that were planned for?"""
+        optimizer = self._optimizer
+        now = [id(parameter) for group in group_parameters(optimizer) for parameter in group]
+        held = optimizer._accumulators, optimizer._accumulators_holder, masters_of(optimizer)
+        return (
+            names is self._names
+            and all(one is other for one, other in zip(held, self._held, strict=True))
+            and now == list(map(id, self._parameters))
+            and self._watch.unchanged()
+            and self.bulk.unchanged()
+        )
+
+    def graded(self) -> list[str]:
+        """The names of the parameters that have a gradient, be it zero."""
+        named = zip(chain.from_iterable(self.named), self._parameters, strict=True)
+        return [name for name, parameter in named if parameter.grad is not None]
+
+    def _state(self, structured: Mapping[str, str]) -> dict[str, dict[str, Tree]]:
+        state: dict[str, dict[str, Tree]] = {}
+        for name, kind, tensor in _accumulators(self._optimizer, structured):
+            leaves = state.setdefault(name, {})
+            leaves[kind] = self._leaf(tensor, f"state[{name!r}].{kind}")
+        return state
+
+    def _leaf(self, tensor: Any, where: str) -> Tree:
+        slot = self._slots.get(id(tensor))
+        if slot is None:
+            path = f"{self._part}.{where}"
+            refuse_dataless(tensor, path)
+            slot = self._shelf.take(path)
+            if slot is None or not slot.fits(tensor):
+                slot = Slot(tensor)
+            self._slots[id(tensor)] = self._shelf.keep(path, slot)
+            self._tensors.append(tensor)
+        return slot_leaf(slot)
+
+
+def _accumulators(optimizer: Optimizer, structured: Mapping[str, str]) -> Iterator[tuple[str, str, Any]]:
+    """Parameter, kind and tensor of each accumulator, also of those that were loaded and not used yet."""
+    owner = dict(structured)
+    owner |= {master.name: owner[name] for name, master in masters_of(optimizer).items() if name in owner}
+    known = set()
+    for kind, entries in optimizer._accumulators.items():
+        for name, tensor in entries.items():
+            known.add(tensor.name)
+            if name in owner:
+                yield owner[name], kind, tensor
+    for told, tensor in optimizer._accumulators_holder.items():
+        if told not in known:
+            name = max((name for name in structured if told.startswith(f"{name}_")), key=len, default=None)
+            made = _MADE_BY.match(told, 0 if name is None else len(name))
+            if name is not None and made is not None:
+                yield structured[name], made["kind"], tensor
+
+
+def _options(optimizer: Optimizer) -> list[dict[str, Tree]]:
+    """The settings of each group that are numbers or text. Objects (decay, clipping) come back with the code."""
+    groups = optimizer._param_groups
+    if not groups or not isinstance(groups[0], dict):
+        return [{}]
+    return [{key: value for key, value in group.items() if type(value) in (bool, int, float, str)} for group in groups]

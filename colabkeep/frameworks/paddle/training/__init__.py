@@ -1,0 +1,1 @@
+"""The arithmetic of a training loop in Paddle."""

@@ -1,0 +1,1 @@
+"""Trainers of others, made resumable: each is imported by its name, by those who use it."""

@@ -1,0 +1,203 @@
+"""The store in a repository on AI Studio's hub."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import BinaryIO
+
+from colabkeep.stores._confirmed import Confirmed
+from colabkeep.stores._listings import Listings
+from colabkeep.stores._locks import NoLock
+from colabkeep.stores.aistudio.hub import Fact, Hub
+from colabkeep.stores.aistudio.sdk import WORDS, Sdk
+from colabkeep.stores.aistudio.spool import Spooled, spooled
+from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable, UsageError
+
+__all__ = ["AIStudioStore"]
+
+
+class AIStudioStore:
+    """Objects as files of a repository, which is made, private, when the first one is put. One that others can read is
+    refused.
+
+    **Confirmed** means, for a small file: git states its own digest of these bytes. For a large one: git states the
+    pointer with their SHA-256 and size, and the object storage states as many bytes and their MD5; where it states
+    none, they are read back once. aistudio-sdk itself reports success for files it skipped, so nothing it says counts.
+    Of a large file that another session put, the pointer and the number of bytes are taken.
+
+    **Written once**, by looking: aistudio-sdk looks whether a name is there, and replaces it. Two sessions that put the
+    same name within the same second can both succeed; colabkeep's names hold the digest or the session, so that they do
+    not.
+
+    **Commits.** Each object is a commit of its own, each deletion another one. **Space:** the history keeps what was
+    deleted, and no way to take it out is known, so a run that is pruned still grows.
+    """
+
+    def __init__(self, hub: Hub, sdk: Sdk | None, url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._hub = hub
+        self._sdk = sdk
+        self._url = url
+        self._turn = threading.Lock()  # held while the repository is looked at for the first time
+        self._is_private = False
+        self._listings = Listings(self._find, monotonic)
+        self._confirmed = Confirmed()
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def properties(self) -> StoreProperties:
+        # aistudio_sdk/config.py 0.3.9: LFS_FILE_SIZE_LIMIT
+        return StoreProperties(top_rung="confirmed", persists=True, max_object_bytes=50 * 2**30)
+
+    @property
+    def degraded(self) -> str | None:
+        return None
+
+    def put(self, name: str, source: Source) -> Receipt:
+        check_name(name)
+        with spooled(name, source) as file:
+            sdk = self._see_repository()
+            if self._hub.fact(name) is not None:
+                raise self._taken(name)
+            try:
+                fact = self._hub.patience(lambda: self._sent(sdk, name, file))
+            except BaseException:
+                self._listings.forget(name)
+                raise
+        self._confirmed.learn(name, file.sha256)
+        self._listings.wrote(name, fact)
+        return Receipt(name=name, size=file.size, sha256=file.sha256, rung="confirmed")
+
+    def get(self, name: str) -> BinaryIO:
+        fact = self._hub.fact(check_name(name))
+        if fact is None:
+            self._see_sign_in()
+            raise ObjectNotFound(
+                problem=f"There is no object {name!r} in {self._url}.",
+                remedy="See `colabkeep show`: it may have been pruned.",
+            )
+        return self._hub.reader(fact)
+
+    def doubt(self, name: str) -> bool:
+        return False  # there is one copy only
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        if prefix:
+            check_name(prefix)
+        return [Entry(name=name, size=fact.size) for name, fact in self._listings.below(prefix).items()]
+
+    def delete(self, name: str) -> None:
+        check_name(name)
+        self._confirmed.forget(name)
+        fact = self._hub.fact(name)
+        if fact is not None:
+            with suppress(ObjectNotFound):  # somebody else was faster, or our own first attempt
+                self._hub.delete(fact)
+        self._listings.deleted(name)
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        return self._confirmed.answer(receipt, self._states)
+
+    def lock(self, name: str, holder: str) -> NoLock:
+        check_name(name)
+        return NoLock()
+
+    def sweep(self, prefix: str) -> int:
+        if prefix:
+            check_name(prefix)
+        return 0  # large files that no commit names are not seen by anybody
+
+    def flush(self, timeout: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Stop aistudio-sdk. Objects stay."""
+        if self._sdk is not None:
+            self._sdk.close()
+
+    def _sent(self, sdk: Sdk, name: str, file: Spooled) -> Fact:
+        """One attempt to bring the file there, and what the hub states about it then."""
+        fact = self._hub.fact(name)  # a former attempt may have come through after all
+        if fact is None:
+            said = sdk.upload(file.path, self._hub.path(name), file.size)
+            fact = self._hub.fact(name)
+            if fact is None:
+                raise sdk.refused(name, said)
+        if not self._holds(fact, file):
+            with suppress(StoreError):
+                self._hub.delete(fact)
+            raise StoreUnavailable(
+                problem=f"{name!r} did not arrive in {self._url} as it was sent; it was deleted there.",
+                remedy="It is sent again by itself. If that goes on, AI Studio keeps the damaged bytes: name another "
+                "repository.",
+            )
+        return fact
+
+    def _holds(self, fact: Fact, file: Spooled) -> bool:
+        if fact.is_small(file.git):
+            return True
+        if not fact.points_to(file.sha256, file.size):
+            return False
+        size, etag = self._hub.stored(fact)
+        return size == file.size and (etag == file.md5 or self._hub.reads_as(fact) == file.sha256)
+
+    def _find(self, prefix: str) -> dict[str, Fact]:
+        """All objects below the prefix; what another session deleted is not called confirmed any more."""
+        found: dict[str, Fact] = {}
+        try:
+            found = {fact.name: fact for fact in self._hub.tree(prefix) if _is_legal(fact.name)}
+        except ObjectNotFound:
+            self._see_sign_in()  # to a stranger, a private repository looks like none
+        self._confirmed.listed(prefix, found)
+        return found
+
+    def _states(self, receipt: Receipt) -> bool | None:
+        fact = self._listings.known(receipt.name) or self._hub.glance(receipt.name)
+        return None if fact is None else self._hub.states(fact, receipt.sha256, receipt.size)
+
+    def _see_sign_in(self) -> Sdk:
+        if self._sdk is None:
+            raise StoreError(
+                problem=f"{self._url} cannot be used without a token: nobody is signed in to AI Studio.",
+                remedy=WORDS.sign_in,
+            )
+        return self._sdk
+
+    def _see_repository(self) -> Sdk:
+        """That there is one, of the user's own, which nobody else can read; it is made if there is none."""
+        sdk = self._see_sign_in()
+        with self._turn:
+            if self._is_private:
+                return sdk
+            if not self._hub.exists():
+                self._hub.patience(sdk.create)
+                if not self._hub.exists():
+                    raise StoreError(
+                        problem=f"{self._url} was made, and is not there: the token seems to be another user's.",
+                        remedy=WORDS.missing,
+                    )
+            if self._hub.is_public():
+                raise StoreError(
+                    problem=f"{self._url} is public: anybody could read your checkpoints. Nothing was uploaded.",
+                    remedy="Make it private on its page, or name another repository: colabkeep makes it, private.",
+                )
+            self._is_private = True
+        return sdk
+
+    def _taken(self, name: str) -> NameTaken:
+        return NameTaken(
+            problem=f"{name!r} exists already in {self._url}; its bytes are untouched.",
+            remedy="Names are written once: choose another name, or delete the old object first.",
+        )
+
+
+def _is_legal(name: str) -> bool:
+    with suppress(UsageError):
+        return bool(check_name(name))
+    return False

@@ -1,0 +1,132 @@
+"""A small training with everything in it that breaks a resume, to prove that a part of colabkeep loses none of it.
+
+::
+
+    training = open_training("torch")
+    resumable_fit(**training.hard_training(workers=2), run_name="r", storage=store)
+    assert final_state(store, "r") == what_an_uninterrupted_run_had
+
+There is one for each framework, made of the same things: tied weights, BatchNorm, dropout, augmentation from four
+sources of randomness, loader workers, accumulation, clipping, a schedule that moves with each step, an average of the
+weights. An epoch has 42 samples in 11 batches, the last one short. A life of six epochs takes a quarter of a second
+with torch, a little more with Paddle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, cast
+
+from colabkeep._engine.repository import Repository
+from colabkeep._engine.restore import load_newest
+from colabkeep.session.census import flat
+from colabkeep.session.plain import plain_weights
+from colabkeep.session.weights import choose
+from colabkeep.stores import Storage, open_store
+from colabkeep.vocabulary.events import Event, StepDone
+from colabkeep.vocabulary.policies import KeepBest
+
+__all__ = [
+    "BATCH",
+    "FEATURES",
+    "SAMPLES",
+    "Consumed",
+    "HardTraining",
+    "Witness",
+    "consumed",
+    "final_state",
+    "open_training",
+    "weights_sha256",
+]
+
+SAMPLES = 42
+FEATURES = 8
+BATCH = 4
+
+Consumed = Callable[[int, int, list[int]], None]
+"""Called after each step with the step, its epoch and the indices of the samples it was made of."""
+
+
+class HardTraining(Protocol):
+    """What the page of each framework has."""
+
+    def hard_training(
+        self,
+        *,
+        workers: int = 0,
+        accumulate: int = 1,
+        epochs: int = 6,
+        heard: Consumed = ...,
+        measured: Callable[[], None] = ...,
+    ) -> dict[str, Any]:
+        """The arguments of `colabkeep.resumable_fit`, all objects built anew from the same seed.
+
+        `heard` is told of each step, `measured` is called for each batch of a validation.
+        """
+        ...
+
+    def step_by_hand(self, words: Mapping[str, Any], features: Any, target: Any) -> Any:
+        """One step of a user's own loop over those objects; its loss."""
+        ...
+
+    def one_thread(self) -> None:
+        """Compute with one thread from here on: bits depend on their number, and `Life` forks."""
+        ...
+
+
+class Witness:
+    """The observer of a training, which passes on the samples that its loss was computed from."""
+
+    def __init__(self, heard: Consumed, measured: Callable[[], None]) -> None:
+        self.measured = measured
+        self._heard = heard
+        self._seen: list[int] = []
+
+    def saw(self, samples: list[int]) -> None:
+        """These went into a loss that is trained on."""
+        self._seen += samples
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepDone):
+            samples, self._seen = self._seen, []
+            self._heard(event.progress.step, event.progress.epoch, samples)
+
+
+def open_training(framework: str) -> HardTraining:
+    """The training of "torch" or "paddle", which is imported here."""
+    return cast("HardTraining", importlib.import_module(f"{__name__}.{framework}"))
+
+
+def final_state(storage: Storage, run: str) -> dict[str, str]:
+    """Path → digest or text of everything in the newest checkpoint of a run, all of its bytes verified.
+
+    Raises:
+        AssertionError: a checkpoint was walked past, or there is none.
+        NoUsableCheckpoint: none can be used.
+    """
+    passed: list[tuple[str, str]] = []
+    loaded = load_newest(Repository(open_store(storage), run), lambda id, why: passed.append((id, why)))
+    assert not passed, passed
+    assert loaded is not None, "there is no checkpoint"
+    return {path: value for part, tree in loaded.parts.items() for path, value in flat(tree, part)}
+
+
+def weights_sha256(storage: Storage, run: str) -> str:
+    """SHA-256 over names and bytes of the newest weights of a run, model and EMA."""
+    digest = hashlib.sha256()
+    loaded = choose(Repository(open_store(storage), run), "latest", KeepBest(n=1, monitor="val_loss", mode="min"))
+    for part in ("model", "ema"):
+        for name, tensor in sorted(plain_weights(loaded, part).items()):
+            digest.update(f"{part} {name} {tensor.dtype} {tensor.shape}\n".encode())
+            digest.update(tensor.data)
+    return digest.hexdigest()
+
+
+def consumed(steps: Mapping[int, tuple[int, Iterable[int]]]) -> dict[int, list[int]]:
+    """Epoch → the indices of its samples in the order of training; `steps` is step → (epoch, indices)."""
+    epochs: dict[int, list[int]] = {}
+    for _, (epoch, samples) in sorted(steps.items()):
+        epochs.setdefault(epoch, []).extend(samples)
+    return epochs

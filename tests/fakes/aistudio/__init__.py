@@ -1,0 +1,1 @@
+"""AI Studio's hub on this machine, for the real aistudio-sdk. Never shipped."""

@@ -1,0 +1,179 @@
+"""`colabkeep.verify_resume` finds what a checkpoint does not hold, on the user's own code, and says where."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import colabkeep
+from colabkeep.testing.trainings.torch import Noisy, Tied, hard_training
+from colabkeep.vocabulary.errors import NotStorable, UsageError
+
+COUNTER = {"steps": 0}  # a global, as notebooks have them
+
+
+def made(model: nn.Module, **more: Any) -> dict[str, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    data = DataLoader(Noisy(), 4, shuffle=True)
+    return {"model": model, "optimizer": optimizer, "train_loader": data, "loss_fn": loss, **more}
+
+
+def loss(output: torch.Tensor, target: Any) -> torch.Tensor:
+    return nn.functional.mse_loss(output, target[0])
+
+
+def full() -> dict[str, Any]:
+    words = hard_training(epochs=3)
+    return {**words, "loss_fn": loss}
+
+
+def test_a_training_that_keeps_nothing_outside_is_exact() -> None:
+    """Augmentation, dropout, BatchNorm, schedule and EMA included: true, and a sentence that says so."""
+    report = colabkeep.verify_resume(full, steps=6)
+    assert report, str(report)
+    assert (report.differing, report.outside) == ((), ())
+    assert str(report).startswith("exact: 6 steps")
+
+
+class WithAttribute(Tied):
+    """Keeps a running number where no state_dict sees it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.scale *= 0.9
+        return super().forward(features) * self.scale
+
+
+class WithGenerator(Tied):
+    """Draws its noise from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = np.random.default_rng(7)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return super().forward(features) + float(self.own.normal())
+
+
+class WithHiddenBuffer(Tied):
+    """Keeps a running number in a buffer that is not persistent: that is enough for us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()), persistent=False)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.scale.mul_(0.9)
+        return super().forward(features) * self.scale
+
+
+def with_forgotten_ema() -> dict[str, Any]:
+    model = Tied()
+    average = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        with torch.no_grad():
+            for mean, parameter in zip(average, model.parameters(), strict=True):
+                mean.lerp_(parameter, 0.1)
+        return loss(model(batch[0]), batch[1]) + sum(mean.square().sum() for mean in average)
+
+    return {**made(model), "loss_fn": None, "step_fn": step}
+
+
+def with_global() -> dict[str, Any]:
+    COUNTER["steps"] = 0
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        COUNTER["steps"] += 1
+        return loss(model(batch[0]), batch[1]) * (1 + COUNTER["steps"])
+
+    return {**made(Tied()), "loss_fn": None, "step_fn": step}
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda: made(WithAttribute()), "model.scale"),
+        (lambda: made(WithGenerator()), "model.own"),
+        (with_forgotten_ema, "step_fn.<average>"),
+        (with_global, "step_fn.<global COUNTER>"),
+    ],
+    ids=["plain attribute", "private generator", "EMA left out", "global"],
+)
+def test_what_is_kept_outside_is_found_and_named(make: Any, where: str) -> None:
+    """False, with the path of what a restore does not bring back, and what to do about it."""
+    report = colabkeep.verify_resume(make, steps=3)
+    assert not report
+    assert any(line.startswith(where) for line in report.outside), report.outside
+    assert "NOT exact" in str(report)
+    assert "state={" in str(report)
+    assert report.deterministic
+
+
+def test_a_buffer_that_is_not_persistent_is_kept() -> None:
+    """What torch leaves out of a state_dict is in a checkpoint all the same."""
+    report = colabkeep.verify_resume(lambda: made(WithHiddenBuffer()), steps=3)
+    assert report, str(report)
+
+
+def test_a_training_that_draws_from_nowhere_is_told_apart() -> None:
+    """Where two uninterrupted trainings differ too, the report says that it is not the resume."""
+    import os
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        return loss(model(batch[0]), batch[1]) * (1 + os.urandom(1)[0])
+
+    report = colabkeep.verify_resume(lambda: {**made(Tied()), "loss_fn": None, "step_fn": step}, steps=3)
+    assert not report
+    assert report.deterministic is False
+    assert "no seed governs" in str(report)
+
+
+def test_asking_changes_nothing(kit: SimpleNamespace, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's random streams are where they were, and nothing was written anywhere."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(4)
+    before = torch.get_rng_state()
+    colabkeep.verify_resume(lambda: hard_training(epochs=3), steps=2)
+    assert torch.get_rng_state().equal(before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_make_returns_has_to_be_what_resumable_fit_takes() -> None:
+    """Old objects, unknown words and missing ones are refused with a remedy; words of the run are ignored."""
+    kept = made(Tied())
+    with pytest.raises(UsageError, match="same model or optimizer twice"):
+        colabkeep.verify_resume(lambda: kept)
+    with pytest.raises(UsageError, match="what resumable_fit does not take: nonsense"):
+        colabkeep.verify_resume(lambda: made(Tied(), nonsense=1))
+    with pytest.raises(UsageError, match="did not return optimizer"):
+        colabkeep.verify_resume(lambda: {"model": Tied(), "train_loader": [], "loss_fn": loss})
+    with pytest.raises(UsageError, match="steps=0"):
+        colabkeep.verify_resume(lambda: made(Tied()), steps=0)
+    assert colabkeep.verify_resume(lambda: made(Tied(), run_name="r", keep_last=3, max_epochs=9), steps=2)
+
+
+def test_what_cannot_be_stored_is_named() -> None:
+    """The first thing a proof of resuming needs is a state that can be kept."""
+
+    class Keeper:
+        def state_dict(self) -> dict[str, Any]:
+            return {"file": open}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise AssertionError("nothing was ever saved")
+
+    with pytest.raises(NotStorable) as caught:
+        colabkeep.verify_resume(lambda: made(Tied(), state={"keeper": Keeper()}))
+    assert "file" in f"{caught.value.path} {caught.value.problem}"

@@ -1,0 +1,38 @@
+"""Whatever is done to it, in whatever order, a repository on AI Studio's hub shows what the store in memory shows."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from tests.fakes.aistudio.service import USER, Fault
+from tests.fakes.model import run_beside_memory
+
+TROUBLES = [
+    ("POST", "/contents$", "lost"),
+    ("POST", "/contents$", "status"),
+    ("POST", "preupload", "status"),
+    ("GET", "/git/trees/", "short"),
+    ("GET", "/contents/", "reset"),
+    ("GET", "/media/", "status"),
+    ("PUT", "/storage/", "lost"),
+    ("POST", "objects/batch", "status"),
+]
+
+
+def test_a_repository_looks_as_memory_does(hub, opened):
+    """Random calls, with requests that fail, or whose answer is lost, in between."""
+    places = itertools.count()
+
+    def trouble(seed):
+        chosen = random.Random(seed)
+        hub.faults = [Fault(*one, skip=chosen.randrange(3)) for one in chosen.sample(TROUBLES, 2)]
+
+    def open_new():
+        url = f"aistudio://{USER}/machine-{next(places)}"
+        return lambda: opened(url)
+
+    def quiet():
+        hub.faults = []
+
+    run_beside_memory(open_new, examples=5, trouble=trouble, quiet=quiet)
