@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from colabkeep.stores._carrier import Carrier
 from colabkeep.stores._copier import Copier
 from colabkeep.stores._patience import within
-from colabkeep.stores.base import Entry, Receipt, Store
+from colabkeep.stores.base import Entry, Receipt, Store, sign_in
 from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
 
 __all__ = ["Known"]
@@ -152,8 +152,7 @@ class Known:
             with self._looking:
                 self._look([prefix])
 
-        # Where the user has to agree first, the notebook's page is asked, and that answers this thread only.
-        getattr(self._behind, "sign_in", lambda: None)()
+        sign_in(self._behind)
         try:
             within(_FIRST, look)
         except TimeoutError:

@@ -25,7 +25,7 @@ reads `Source.chunks()` from the start again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import BinaryIO, Literal, Protocol, TypeAlias
@@ -44,6 +44,7 @@ __all__ = [
     "StoreProperties",
     "check_name",
     "sides",
+    "sign_in",
 ]
 
 Rung: TypeAlias = Literal["local", "sent", "confirmed", "unknown"]
@@ -131,6 +132,19 @@ def sides(store: Store) -> tuple[Store, ...]:
     """The stores that this one is made of, the quick one first and the one that lasts last; itself where it is one."""
     made_of: tuple[Store, ...] = getattr(store, "sides", (store,))
     return made_of
+
+
+def sign_in(store: Store) -> None:
+    """Have the user asked now, on this thread, where a store has a `sign_in` method since its first request would ask.
+
+    A notebook's page answers the main thread only: who lists or reads on another thread calls this before.
+
+    Raises:
+        UsageError: nobody is signed in, with what was tried.
+    """
+    ask: Callable[[], None] | None = getattr(store, "sign_in", None)
+    if ask is not None:
+        ask()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,6 +235,7 @@ def test_waiting_writes_no_diary(kit, drive, tiered):
     """A drive that is away for an hour does not get a file for each minute of it."""
     session = kit.Session(tiered)
     session.save(1)
+    assert tiered.flush(LONG)  # sent, and the drive says no more of it: from here on nothing comes of asking
     for minute in range(5):
         session.journal.add({"event": "something", "minute": minute})
         session.clock.advance(61)

@@ -9,7 +9,7 @@ from typing import Any
 
 import paddle
 
-from colabkeep.frameworks.paddle.state.memory import place_name
+from colabkeep.frameworks.paddle.state.memory import is_somewhere, place_name
 
 __all__ = ["exactness", "fingerprint"]
 
@@ -79,7 +79,7 @@ def exactness(tensors: Iterable[Any], *, reseeds: bool) -> str:
 
 
 def _devices(tensors: Iterable[Any]) -> list[str]:
-    return sorted({place_name(tensor.place) for tensor in tensors})
+    return sorted({place_name(tensor.place) for tensor in tensors if is_somewhere(tensor)})
 
 
 def _capability() -> str:

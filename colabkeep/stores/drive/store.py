@@ -93,11 +93,7 @@ class DriveStore:
         )
 
     def sign_in(self) -> None:
-        """Find out now who acts here, on this thread, instead of at the first request.
-
-        Raises:
-            UsageError: nobody is signed in, with what was tried.
-        """
+        """As `colabkeep.stores.base.sign_in` says."""
         self._account.session()
 
     @property

@@ -8,7 +8,7 @@ from paddle import nn
 
 from colabkeep.frameworks.paddle.state.dtypes import plain_name
 from colabkeep.frameworks.paddle.state.leaves import fill, native, shape_and_dtype
-from colabkeep.frameworks.paddle.state.memory import has_data, place_name
+from colabkeep.frameworks.paddle.state.memory import has_data, is_somewhere, place_name
 from colabkeep.frameworks.paddle.state.places import Place, Places
 from colabkeep.vocabulary.errors import Incompatible
 from colabkeep.vocabulary.state import Tree
@@ -24,7 +24,9 @@ def restore_layer(part: str, layer: nn.Layer, tree: Tree) -> None:
     """
     places = Places(layer)
     live = {place.name: place for place in places.places}
-    device = next((place_name(p.tensor.place) for p in places.places if _is_somewhere(p.tensor)), "cpu")
+    device = next(
+        (place_name(p.tensor.place) for p in places.places if p.tensor is not None and is_somewhere(p.tensor)), "cpu"
+    )
     pairs: list[tuple[Any, Tree]] = []
     done: dict[int, Any] = {}  # what became of each live tensor: a tied one is filled once
     for name, leaf in {**tree["weights"], **tree.get("transient", {})}.items():
@@ -43,7 +45,7 @@ def restore_layer(part: str, layer: nn.Layer, tree: Tree) -> None:
                 remedy="Build the model as it was, or start again under another run_name.",
             )
         else:
-            made = native(leaf).to(place_name(before.place) if _is_somewhere(before) else device)
+            made = native(leaf).to(place_name(before.place) if before is not None and is_somewhere(before) else device)
             place.owner[place.key] = made
             if before is not None:
                 done[id(before)] = made
@@ -53,11 +55,6 @@ def restore_layer(part: str, layer: nn.Layer, tree: Tree) -> None:
 def fits(tensor: Any, leaf: Tree) -> bool:
     """Can the stored tensor be copied into this live one as it is?"""
     return shape_and_dtype(leaf) == (tuple(tensor.shape), plain_name(tensor.dtype)) and has_data(tensor)
-
-
-def _is_somewhere(tensor: Any) -> bool:
-    """Is there a tensor, and memory for it, so that its device is known?"""
-    return tensor is not None and bool(tensor._is_initialized())
 
 
 def _registered(name: str, layers: dict[str, Any]) -> Place:

@@ -16,7 +16,7 @@ from paddle.base import framework
 
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["bytes_of", "copy_host", "cpu_tensor", "has_data", "on_cpu", "place_name", "size_of"]
+__all__ = ["bytes_of", "copy_host", "cpu_tensor", "has_data", "is_somewhere", "on_cpu", "place_name", "size_of"]
 
 _CPU = paddle.CPUPlace()
 
@@ -39,7 +39,12 @@ def size_of(tensor: Any) -> int:
 
 def has_data(tensor: Any) -> bool:
     """Has it its numbers? An empty tensor has them all, though to Paddle it is not initialized either."""
-    return bool(tensor._is_initialized()) or not size_of(tensor)
+    return is_somewhere(tensor) or not size_of(tensor)
+
+
+def is_somewhere(tensor: Any) -> bool:
+    """Has it memory, and so a device? The dropout state of an RNN has none until a forward pass needs it."""
+    return bool(tensor._is_initialized())
 
 
 def bytes_of(tensor: Any) -> memoryview:

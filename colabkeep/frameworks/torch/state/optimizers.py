@@ -1,9 +1,12 @@
 """Optimizers: state by parameter name, groups with every setting, exactly.
 
-The tree is {"kind": "optimizer", "class", "groups", "state", "other", "more", "loose"}: `groups` name their parameters
+The tree has "kind", "class", "groups", "state", "other", "more", "loose" and "graded": `groups` name their parameters
 and hold the settings; `state` is by parameter name; `other` is state under keys that are no parameters;
 `more` is what a subclass or hook adds to `state_dict()`; `loose` are the values of parameters that no module
-of the run holds, which nobody else would keep.
+of the run holds, which nobody else would keep; `graded` names the parameters that have a gradient.
+
+Gradients themselves are not kept: the next step clears them. But `zero_grad(set_to_none=False)` makes them zero, and by
+a zero gradient moments still move a parameter that a step did not use, while one without a gradient stays where it is.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ class OptimizerRecorder:
             "other": encode(other, f"{self.part}.state", self._leaves),
             "more": encode(more, self.part, self._leaves),
             "loose": self._loose(names),
+            "graded": [name for name, one in zip(_flat(named), _parameters(optimizer), strict=True) if _is_graded(one)],
         }
         self._leaves.sweep()
         self._state_leaves.sweep()
@@ -132,6 +136,10 @@ class OptimizerRecorder:
         plan = _Plan(self.part, optimizer, names, self._shelf)
         self._shelf.sweep()
         return plan
+
+
+def _is_graded(parameter: torch.Tensor) -> bool:
+    return parameter.grad is not None and parameter.grad.layout is torch.strided
 
 
 def _is_plain_entry(entry: object) -> bool:

@@ -39,8 +39,16 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: Param
         parameter = parameters[i]
         if parameter in optimizer.state:
             optimizer.state[parameter] = _exact(optimizer.state[parameter], entry)
+    if "graded" in tree:
+        _restore_gradients(parameters, {place[name] for name in tree["graded"]})
     # It has stepped, in an earlier life: torch must not warn when an epoch's end, resumed, begins with the scheduler.
     vars(optimizer)["_opt_called"] = True
+
+
+def _restore_gradients(parameters: list[torch.nn.Parameter], graded: set[int]) -> None:
+    """Zero where there was a gradient, whatever it was: it had been used. None where there was none."""
+    for i, parameter in enumerate(parameters):
+        parameter.grad = torch.zeros_like(parameter) if i in graded else None
 
 
 def _group(live: Mapping[str, Any], stored: Mapping[str, Any], indices: list[int]) -> dict[str, Any]:

@@ -45,6 +45,13 @@ def test_torch_is_never_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+def test_what_has_no_memory_yet_is_on_no_device(framework: PaddleFramework) -> None:
+    """The dropout state of an RNN waits for a forward pass on a GPU: on the CPU the promise is the same without it."""
+    parts = {"model": paddle.nn.GRU(2, 2, num_layers=2, dropout=0.1)}
+    assert framework.fingerprint(parts)["devices"] == "cpu"
+    assert framework.exactness(parts).startswith("Exact: ")
+
+
 def test_the_promise_tells_threads_and_instruction_set(framework: PaddleFramework) -> None:
     """What exactness on a CPU depends on is said, and stored in the fingerprint."""
     facts, promise = framework.fingerprint({"model": MODEL}), framework.exactness({"model": MODEL})

@@ -11,7 +11,7 @@ import torch
 from torch import nn, optim
 
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.testing.frameworks import captured, tensors_of
+from colabkeep.testing.frameworks import captured, same_bits, tensors_of
 from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.state import HostTensor
 
@@ -283,6 +283,31 @@ def test_two_models_with_two_optimizers_continue(continues: Any) -> None:
             parts[name].zero_grad()
 
     continues(make, both)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_a_parameter_that_some_steps_do_not_use_moves_as_it_would_have(to_none: bool, resumed: Any) -> None:
+    """By a zero gradient, as `zero_grad(set_to_none=False)` leaves it, Adam's moments move it; without one it stays."""
+
+    def make() -> Parts:
+        model = net()
+        return {"model": model, "optimizer": optim.Adam(model.parameters())}
+
+    def first_only(parts: Parts) -> None:
+        parts["model"].first(torch.randn(8, 4)).square().mean().backward()
+        parts["optimizer"].step()
+        parts["optimizer"].zero_grad(set_to_none=to_none)
+
+    parts = make()
+    step(parts)
+    parts["optimizer"].zero_grad(set_to_none=to_none)
+    later = resumed(make, parts)
+    before = later["model"].second.weight.clone()
+    for each in (parts, later):
+        torch.manual_seed(3)
+        first_only(each)
+    assert same_bits(captured(TorchFramework(), later), captured(TorchFramework(), parts))
+    assert torch.equal(before, later["model"].second.weight) is to_none
 
 
 def test_another_optimizer_class_is_refused(framework: TorchFramework) -> None:
