@@ -46,7 +46,7 @@ class Slot:
         name = dtype_name(self.dtype)
         if name is None:  # safetensors does not know it: its bytes
             name, dims = "U8", (*dims, self.dtype.itemsize)
-        self.host = HostTensor(dtype=name, shape=dims, data=_view(self.memory), frozen=frozen)
+        self.host = HostTensor(dtype=name, shape=dims, data=_view(self.memory), frozen=frozen, lasting=True)
 
     def show(self, *, frozen: bool) -> None:
         """Show the same memory as trained or frozen from now on."""
@@ -55,7 +55,7 @@ class Slot:
     def renew(self) -> None:
         """Show the memory by another object: its bytes are new."""
         old = self.host
-        self.host = HostTensor(dtype=old.dtype, shape=old.shape, data=old.data, frozen=old.frozen)
+        self.host = HostTensor(dtype=old.dtype, shape=old.shape, data=old.data, frozen=old.frozen, lasting=True)
         self.touched = True
 
     def fits(self, tensor: torch.Tensor) -> bool:
