@@ -1,8 +1,9 @@
 """Which tensors are packed together: those that change together, so that the others need not be written again.
 
-A tensor is as it was when it is the very `HostTensor` object of the snapshot before, and `lasting`. All tensors of a part begin as
-one group, what is frozen apart. Where only some of a group have changed, it is divided, and stays so. What has
-changed is packed anew, for it is written in any case; what has not stays in the packs that it was in.
+A tensor is as it was when it is the very `HostTensor` object of the snapshot before, and said that it is `lasting`.
+All tensors of a part begin as one group, what is frozen apart. Where only some of a group have changed, it is divided,
+and stays so. What has changed is packed anew, for it is written in any case; what has not stays in the packs that it
+was in.
 """
 
 from __future__ import annotations

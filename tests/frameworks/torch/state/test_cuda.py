@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from torch import nn
 
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.frameworks.torch.state.pinned import host_memory
 from colabkeep.testing.frameworks import Keeper, captured, same_bits, through_files
 from colabkeep.vocabulary.state import Torn
 
@@ -155,13 +153,3 @@ def test_weights_on_the_gpu_edited_under_the_copy_are_noticed(framework: TorchFr
         model.weight.add_(1)
     with pytest.raises(Torn, match=r"model\.weight"):
         capture.finish()
-
-
-def test_without_memory_to_spare_host_memory_is_not_page_locked(tmp_path: Path) -> None:
-    """A small machine is not brought to its knees: the copy takes longer instead."""
-    short = tmp_path / "meminfo"
-    short.write_text("MemTotal: 12000000 kB\nMemAvailable: 3000000 kB\n")
-    memory = host_memory((1000, 1000), (1000, 1), torch.float32, pinned=True, meminfo=short)
-    assert not memory.is_pinned()
-    short.write_text("MemTotal: 12000000 kB\nMemAvailable: 9000000 kB\n")
-    assert host_memory((1000, 1000), (1000, 1), torch.float32, pinned=True, meminfo=short).is_pinned()
