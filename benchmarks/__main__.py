@@ -30,6 +30,7 @@ NAMES = (
     "stores",
     "panel",
     "peers",
+    "gpu",
     "paddles",
 )
 
@@ -68,8 +69,13 @@ def main() -> None:
 
 
 def _possible() -> list[str]:
-    """All benchmarks, but for Paddle's where there is no Paddle."""
-    return [name for name in NAMES if name != "paddles" or find_spec("paddle") is not None]
+    """All benchmarks, but for Paddle's where there is no Paddle, and the GPU's where there is no GPU."""
+    names = [name for name in NAMES if name != "paddles" or find_spec("paddle") is not None]
+    gpu = import_module("gpu")
+    if not gpu.torch.cuda.is_available():
+        print(gpu.NO_GPU, flush=True)
+        names.remove("gpu")
+    return names
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Which tensors are packed together: those that change together, so that the others need not be written again.
 
-A tensor is as it was when it is the very `HostTensor` object of the snapshot before. All tensors of a part begin as
-one group, what is frozen apart. Where only some of a group have changed, it is divided, and stays so. What has
-changed is packed anew, for it is written in any case; what has not stays in the packs that it was in.
+A tensor is as it was when it is the very `HostTensor` object of the snapshot before, and said that it is `lasting`.
+All tensors of a part begin as one group, what is frozen apart. Where only some of a group have changed, it is divided,
+and stays so. What has changed is packed anew, for it is written in any case; what has not stays in the packs that it
+was in.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Grouping:
         for key, place in snapshot.items():
             past = self._past.get(key)
             group = past.group if past is not None and past.place.home == place.home else -1
-            stays = past is not None and past.place.tensor is place.tensor
+            stays = past is not None and _as_it_was(past.place.tensor, place.tensor)
             found[place.home, group][0 if stays else 1][key] = place.tensor
         stayed: _Groups = defaultdict(list)
         changed: _Groups = defaultdict(list)
@@ -107,9 +108,13 @@ class Grouping:
     def _pack(self, members: Members) -> tuple[Sequence[HostTensor], Pack]:
         tensors = list(members.values())
         before = self._packs.get(tuple(members))
-        if before is not None and all(one is other for one, other in zip(before[0], tensors, strict=True)):
+        if before is not None and all(map(_as_it_was, before[0], tensors)):
             return before
         return tensors, Pack(members)
+
+
+def _as_it_was(before: HostTensor, now: HostTensor) -> bool:
+    return now is before and now.lasting
 
 
 def _few(groups: _Groups) -> _Groups:

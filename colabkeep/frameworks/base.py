@@ -59,7 +59,11 @@ class Framework(Protocol):
         MUST cost little more than the memory copy. Objects that cannot be stored raise here or in
         `Capture.finish`. What only a watched optimizer step changes (see `boundary`) may be copied later, if
         that step waits for it; a copy that was changed all the same makes `finish` raise `Torn`, and the next
-        capture MUST copy at once. What was not changed is shown by the very `HostTensor` of the capture before.
+        capture MUST copy at once.
+
+        An adapter that knows which tensors were not changed shows each by the very `HostTensor` of the capture before,
+        marked as `lasting`; that spares hashing and writing it. Such an object MUST never be shown with other bytes.
+        One without that mark may be shown with any.
 
         Raises:
             NotStorable: with the path of the leaf and what to do.

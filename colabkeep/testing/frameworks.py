@@ -287,6 +287,24 @@ class FrameworkContract(ValuesContract):
         assert places
         assert addresses(framework.capture(parts).finish().parts) == places
 
+    def test_bytes_that_changed_are_never_shown_by_an_object_that_said_it_lasts(self, framework: Framework) -> None:
+        """What a checkpoint takes over from the one before, unread, is what it would have read."""
+        parts = self.begun(framework)
+        boundary = framework.boundary(parts)
+        boundary.mark()
+        shown: list[tuple[HostTensor, bytes]] = []  # holds the objects, so that none comes back as another
+        framework.rehearse(parts).finish().release()
+        for steps in (0, 1, 0, 1, 1):
+            self.train(parts, steps)
+            boundary.mark()
+            snapshot = framework.capture(parts).finish()
+            now = [host for tree in snapshot.parts.values() for host in tensors_of(tree) if host.lasting]
+            for host, before in shown:
+                assert not any(host is one for one in now) or bytes(host.data) == before
+            shown += [(host, bytes(host.data)) for host in now]
+            snapshot.release()
+        boundary.close()
+
     def test_memory_in_use_is_never_lent_twice(self, framework: Framework) -> None:
         """A snapshot under a writer's hands cannot be overwritten by mistake."""
         parts = self.begun(framework)

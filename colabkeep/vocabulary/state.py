@@ -35,14 +35,16 @@ class HostTensor:
     `dtype` is a safetensors name ("F32", "BF16", "I64", "U8", …), so bfloat16 needs no NumPy
     type. `data` has format "B" and exactly the bytes of `shape`; who made the tensor keeps the
     memory alive and unchanged until the snapshot is released. `frozen` marks what training does
-    not change (it is packed apart, so that it is written once). The very object that the snapshot before
-    had says that the bytes are the same.
+    not change (it is packed apart, so that it is written once). `lasting` is a promise of who made it: a later
+    snapshot shows this very object only if the bytes are the same. They are not hashed or written again then; without
+    the promise they always are looked at.
     """
 
     dtype: str
     shape: tuple[int, ...]
     data: memoryview
     frozen: bool = False
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ NAMES = (
     "stores",
     "panel",
     "peers",
+    "gpu",
 )
 PADDLES = "paddles"
 

@@ -66,8 +66,10 @@ WRITERS = {
     "stores/_process.py",  # the pipe to such a process
     "stores/_serving.py",  # and the one back
     "stores/aistudio/spool.py",  # aistudio-sdk takes a file only
+    "frameworks/common/room.py",  # memory where there is none: a file without a name, gone with the process
     "frameworks/paddle/data/segments.py",  # shared memory of dead processes, removed
     "faces/demo.py",  # its temporary folder
+    "faces/demo_lives.py",  # what a life of the demo says, in a file without a name
     "faces/cli.py",  # the null device, when whoever read the output went away
 }
 TEST_KIT = "testing/"  # plays the part of the user and of the machine, so it may make folders and damage files
@@ -196,6 +198,7 @@ def opens_for_writing(name: str, call: ast.Call) -> bool:
         "mkstemp",
         "mkdtemp",
         "NamedTemporaryFile",
+        "TemporaryFile",
         "TemporaryDirectory",
         "touch",
         "mkdir",
@@ -280,6 +283,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "os.open('a', os.O_CREAT)",
         "os.replace('a', 'b')",
         "tempfile.NamedTemporaryFile()",
+        "tempfile.TemporaryFile()",
     ),
     only_one_place_reads_the_environment: ("os.environ['HOME']", "os.getenv('HOME')", "from os import environ"),
     no_printing: ("print('hello')", "import warnings\nwarnings.warn('x')"),

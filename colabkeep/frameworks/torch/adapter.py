@@ -17,6 +17,7 @@ from colabkeep.frameworks.torch.facts import exactness, fingerprint
 from colabkeep.frameworks.torch.state.boundary import TorchBoundary
 from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences
 from colabkeep.frameworks.torch.state.hidden import Hiding
+from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import restore_module
 from colabkeep.frameworks.torch.state.places import Places
@@ -42,13 +43,14 @@ _KINDS = (
 
 
 class TorchFramework:
-    """PyTorch, 2.4 or newer."""
+    """PyTorch, 2.4 or newer. `memory`: where copies of the state go; None: what this machine has."""
 
     name = "torch"
 
-    def __init__(self) -> None:
+    def __init__(self, memory: HostMemory | None = None) -> None:
         self._captures = Captures()
-        self._recorders = Recorders()
+        self._memory = memory or HostMemory()
+        self._recorders = Recorders(self._memory)
         self._rng = streams()
         self._steps = Steps()
         self._hiding = Hiding(self._steps)
@@ -63,6 +65,7 @@ class TorchFramework:
             round = self._hiding.begin(parts)
             begun.trees.update(self._recorders.record(parts, round))
             self._hiding.go(round, begun)
+            begun.mode = self._memory.told(begun.mode)
         return begun
 
     def rehearse(self, parts: Mapping[str, object]) -> Capture:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from itertools import chain
+from typing import Any
 
 import torch
 
@@ -44,6 +45,7 @@ class Round(Copies):
         self._tracked: list[Tracked] = []
         self._moves = Moves(())
         self._side = SideCopies(())
+        self._launched: list[Any] = []  # events: what a GPU copies at once, before all that is launched after it
         self._sealing = threading.Lock()  # one at a time waits for the copies and seals them
         self._sealed = False
         self._torn: str | None = None
@@ -54,7 +56,10 @@ class Round(Copies):
         self._tracked.append(tracked)
 
     def run(self) -> None:
-        super().run()
+        if self.hidden:
+            self._launched = self.launch()
+        else:
+            super().run()
         late = [block for tracked in self._tracked for block in tracked.late()]
         watched, free = (
             [block.comparison for tracked in self._tracked for block in tracked.still(self._owners, watched=w)]
@@ -63,7 +68,12 @@ class Round(Copies):
         self._moves = Moves([*(block.copy for block in late if block.alias.is_cpu), *watched], free)
         if self.hidden:
             self._side = SideCopies((block.memory, block.alias) for block in late if block.alias.is_cuda)
-            self._moves.start(self._seal_if_free)
+            self._side.start()
+            try:
+                self._moves.start(self._seal_if_free)
+            except BaseException:  # the memory is lent again after this
+                self._side.wait()
+                raise
         else:
             self._moves.run()
             more = Copies()
@@ -89,6 +99,8 @@ class Round(Copies):
         """
         self._moves.wait()
         self._side.wait()
+        for event in self._launched:
+            event.synchronize()
         with self._sealing:
             if not self._sealed:
                 self._seal()

@@ -12,6 +12,7 @@ from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import Rebuild, not_storable, rebuild
 from colabkeep.frameworks.torch.state.bulk import copy_all
 from colabkeep.frameworks.torch.state.dtypes import dtype_name, dtype_of, plain_name
+from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.staging import Copies, Slot, memory_order
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
@@ -36,7 +37,8 @@ class TensorLeaves:
     loading (an optimizer: beside its parameter) needs none.
     """
 
-    def __init__(self, *, devices: bool) -> None:
+    def __init__(self, memory: HostMemory, *, devices: bool) -> None:
+        self._memory = memory
         self._devices = devices
         self._arrays = ArrayLeaves()
         self._shelf: Shelf[Slot] = Shelf()
@@ -98,7 +100,8 @@ class TensorLeaves:
     def _strided(self, tensor: torch.Tensor, path: str) -> Tree:
         slot = self._shelf.take(path)
         if slot is None or not slot.fits(tensor):
-            slot = Slot(tensor, keep_order=True)
+            self._memory.expect([tensor])
+            slot = Slot(tensor, self._memory, keep_order=True)
         else:
             slot.renew()
         self._shelf.keep(path, slot)

@@ -13,6 +13,7 @@ import torch
 
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import encode
+from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
 from colabkeep.frameworks.torch.state.places import Place, Places
 from colabkeep.frameworks.torch.state.staging import Copies, Slot
@@ -29,18 +30,19 @@ class ModuleRecorder:
         NotStorable: a tensor of the module has no data, or no form that can be kept.
     """
 
-    def __init__(self, part: str, module: torch.nn.Module) -> None:
+    def __init__(self, part: str, module: torch.nn.Module, memory: HostMemory) -> None:
         self.part = part
         self.target = module
-        self._leaves = TensorLeaves(devices=False)
+        self._memory = memory
+        self._leaves = TensorLeaves(memory, devices=False)
         self._shelf: Shelf[Slot] = Shelf()
-        self._plan = self._new_plan()
+        self._plan = self._new_plan(())
 
     def refresh(self) -> bool:
         """Plan anew if the module changed since. True when so."""
         if self._plan.holds():
             return False
-        self._plan = self._new_plan()
+        self._plan = self._new_plan(self._plan.tracked.slots)
         return True
 
     def slots(self) -> Sequence[Slot]:
@@ -71,9 +73,10 @@ class ModuleRecorder:
         self._leaves.sweep()
         return {"kind": "module", "weights": weights, "transient": transient, "extra": extra}
 
-    def _new_plan(self) -> _Plan:
+    def _new_plan(self, held: Sequence[Slot]) -> _Plan:
         places = Places(self.target)
         places.refuse_hidden(self.part)
+        self._memory.expect([place.tensor for place in places.places if place.tensor is not None], held)
         self._shelf.turn()
         plan = _Plan(self.part, places, self._slot)
         self._shelf.sweep()
@@ -84,7 +87,7 @@ class ModuleRecorder:
         frozen = place.parameter and not tensor.requires_grad
         slot = self._shelf.take(place.name)
         if slot is None or not slot.fits(tensor):
-            slot = Slot(tensor, frozen=frozen)
+            slot = Slot(tensor, self._memory, frozen=frozen)
         elif slot.host.frozen != frozen:
             slot.show(frozen=frozen)
         return self._shelf.keep(place.name, slot)

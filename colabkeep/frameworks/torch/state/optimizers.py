@@ -11,7 +11,7 @@ a zero gradient moments still move a parameter that a step did not use, while on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -22,6 +22,7 @@ from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import child, encode
 from colabkeep.frameworks.common.watch import Watch
+from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
 from colabkeep.frameworks.torch.state.staging import Copies, Slot
 from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
@@ -41,11 +42,12 @@ def parameter_names(optimizer: torch.optim.Optimizer, names: ParameterNames) -> 
 class OptimizerRecorder:
     """Captures one optimizer, with a plan where its state is tensors by parameter, as nearly always."""
 
-    def __init__(self, part: str, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, part: str, optimizer: torch.optim.Optimizer, memory: HostMemory) -> None:
         self.part = part
         self.target = optimizer
-        self._leaves = TensorLeaves(devices=True)  # settings may hold tensors: a learning rate on the device
-        self._state_leaves = TensorLeaves(devices=False)  # state goes where its parameter is
+        self._memory = memory
+        self._leaves = TensorLeaves(memory, devices=True)  # settings may hold tensors: a learning rate on the device
+        self._state_leaves = TensorLeaves(memory, devices=False)  # state goes where its parameter is
         self._shelf: Shelf[Slot] = Shelf()
         self._plan: _Plan | None = None
 
@@ -132,10 +134,20 @@ class OptimizerRecorder:
             id(key) in known and _is_plain_entry(entry) for key, entry in optimizer.state.items()
         ):
             return None
+        held = () if self._plan is None else self._plan.tracked.slots
+        entries = chain.from_iterable(entry.values() for entry in optimizer.state.values())
+        self._memory.expect([value for value in entries if value is not None], held)
         self._shelf.turn()
-        plan = _Plan(self.part, optimizer, names, self._shelf)
+        plan = _Plan(self.part, optimizer, names, self._slot)
         self._shelf.sweep()
         return plan
+
+    def _slot(self, tensor: torch.Tensor, path: str) -> Slot:
+        refuse_dataless(tensor, path)
+        slot = self._shelf.take(path)
+        if slot is None or not slot.fits(tensor):
+            slot = Slot(tensor, self._memory, keep_order=True)
+        return self._shelf.keep(path, slot)
 
 
 def _is_graded(parameter: torch.Tensor) -> bool:
@@ -153,7 +165,13 @@ def _is_plain_entry(entry: object) -> bool:
 class _Plan:
     """What a capture of an optimizer does, as long as it keeps the same tensors."""
 
-    def __init__(self, part: str, optimizer: torch.optim.Optimizer, names: ParameterNames, shelf: Shelf[Slot]) -> None:
+    def __init__(
+        self,
+        part: str,
+        optimizer: torch.optim.Optimizer,
+        names: ParameterNames,
+        slot_for: Callable[[torch.Tensor, str], Slot],
+    ) -> None:
         self._optimizer, self._names = optimizer, names
         self.named = parameter_names(optimizer, names)
         self._parameters = list(_parameters(optimizer))
@@ -171,7 +189,7 @@ class _Plan:
                 if value is not None:
                     path = child(f"{part}.state[{name!r}]", key)
                     if id(value) not in entries:
-                        entries[id(value)] = Entry(path, value, _slot(value, path, shelf))
+                        entries[id(value)] = Entry(path, value, slot_for(value, path))
                     entries[id(value)].show(leaves, key)
             self.state[name] = leaves
         self.tracked = Tracked(list(entries.values()))
@@ -188,14 +206,6 @@ class _Plan:
             and self._watch.unchanged()
             and self.tracked.fits()
         )
-
-
-def _slot(tensor: torch.Tensor, path: str, shelf: Shelf[Slot]) -> Slot:
-    refuse_dataless(tensor, path)
-    slot = shelf.take(path)
-    if slot is None or not slot.fits(tensor):
-        slot = Slot(tensor, keep_order=True)
-    return shelf.keep(path, slot)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -8,6 +8,7 @@ import torch
 
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import encode_object
+from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves
 from colabkeep.frameworks.torch.state.modules import ModuleRecorder
 from colabkeep.frameworks.torch.state.optimizers import OptimizerRecorder
@@ -21,10 +22,10 @@ __all__ = ["ObjectRecorder", "Recorders"]
 class ObjectRecorder:
     """Captures whatever tells its own state: schedulers, scalers, random streams, the user's own."""
 
-    def __init__(self, part: str, target: object) -> None:
+    def __init__(self, part: str, target: object, memory: HostMemory) -> None:
         self.part = part
         self.target = target
-        self._leaves = TensorLeaves(devices=True)
+        self._leaves = TensorLeaves(memory, devices=True)
 
     def record(self, copies: Copies) -> Tree:
         """The object's tree; its tensors are filled when `copies` runs."""
@@ -38,7 +39,8 @@ class ObjectRecorder:
 class Recorders:
     """The recorders of all parts, and the names of the parameters that they share."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: HostMemory) -> None:
+        self._memory = memory
         self._modules: dict[str, ModuleRecorder] = {}
         self._others: dict[str, OptimizerRecorder | ObjectRecorder] = {}
         self._names = ParameterNames(())
@@ -81,7 +83,7 @@ class Recorders:
             if isinstance(target, torch.nn.Module):
                 module = self._modules.get(name)
                 if module is None or module.target is not target:
-                    module, renamed = ModuleRecorder(name, target), True
+                    module, renamed = ModuleRecorder(name, target, self._memory), True
                 elif module.refresh():
                     renamed = True
                 modules[name] = module
@@ -89,9 +91,9 @@ class Recorders:
                 other = self._others.get(name)
                 if other is None or other.target is not target:
                     if isinstance(target, torch.optim.Optimizer):
-                        other = OptimizerRecorder(name, target)
+                        other = OptimizerRecorder(name, target, self._memory)
                     else:
-                        other = ObjectRecorder(name, target)
+                        other = ObjectRecorder(name, target, self._memory)
                 others[name] = other
         if renamed or list(modules) != list(self._modules):
             self._names = ParameterNames((name, module.parameters()) for name, module in modules.items())

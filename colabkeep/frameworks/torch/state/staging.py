@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.torch.state.dtypes import dtype_name
-from colabkeep.frameworks.torch.state.pinned import host_memory
+from colabkeep.frameworks.torch.state.host_memory import PINNED, HostMemory
+from colabkeep.frameworks.torch.state.side_stream import record_events
 from colabkeep.vocabulary.state import HostTensor
 
 __all__ = ["Copies", "Slot", "memory_order", "row_major"]
@@ -30,23 +31,32 @@ class Slot:
     Otherwise the memory is row-major, which any reader of the file understands.
     """
 
-    __slots__ = ("device", "dtype", "host", "memory", "pinned", "shape", "source_stride", "stride", "touched")
+    __slots__ = (
+        "__weakref__", "device", "dtype", "host", "kind", "memory", "shape", "source_stride", "stride", "touched",
+    )  # fmt: skip
 
-    def __init__(self, tensor: torch.Tensor, *, keep_order: bool = False, frozen: bool = False) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, memory: HostMemory, *, keep_order: bool = False, frozen: bool = False
+    ) -> None:
         self.shape, self.source_stride = tensor.shape, tensor.stride()
         self.dtype, self.device = tensor.dtype, tensor.device
         order = memory_order(self.shape, self.source_stride) if keep_order else None
         dims = tuple(self.shape) if order is None else tuple(self.shape[d] for d in order)
         stride = row_major(self.shape) if order is None else self.source_stride
-        self.memory = host_memory(self.shape, stride, self.dtype, pinned=tensor.is_cuda)
+        self.memory, self.kind = memory.take(self.shape, stride, self.dtype, self.device)
         kept = self.memory.stride()
         self.stride = None if kept == row_major(self.shape) else kept  # None: those of row-major memory
-        self.pinned = tensor.is_cuda and self.memory.is_pinned()
         self.touched = False  # has it been written to: are its pages there?
+        memory.note(self)
         name = dtype_name(self.dtype)
         if name is None:  # safetensors does not know it: its bytes
             name, dims = "U8", (*dims, self.dtype.itemsize)
-        self.host = HostTensor(dtype=name, shape=dims, data=_view(self.memory), frozen=frozen)
+        self.host = HostTensor(dtype=name, shape=dims, data=_view(self.memory), frozen=frozen, lasting=True)
+
+    @property
+    def pinned(self) -> bool:
+        """Can a GPU copy into it beside its kernels?"""
+        return self.kind == PINNED
 
     def show(self, *, frozen: bool) -> None:
         """Show the same memory as trained or frozen from now on."""
@@ -55,7 +65,7 @@ class Slot:
     def renew(self) -> None:
         """Show the memory by another object: its bytes are new."""
         old = self.host
-        self.host = HostTensor(dtype=old.dtype, shape=old.shape, data=old.data, frozen=old.frozen)
+        self.host = HostTensor(dtype=old.dtype, shape=old.shape, data=old.data, frozen=old.frozen, lasting=True)
         self.touched = True
 
     def fits(self, tensor: torch.Tensor) -> bool:
@@ -90,17 +100,22 @@ class Copies:
 
     def run(self) -> None:
         """Make all copies. When this returns, the sources may change."""
+        for event in self.launch():
+            event.synchronize()
+
+    def launch(self) -> list[Any]:
+        """Have all copies made before whatever is launched after them; those on the CPU are made when this returns.
+
+        Returns events of the GPUs; the slots hold the copies, and this object may go, once they have come.
+        """
         with torch.no_grad():
             if all(map(attrgetter("is_cpu"), self._sources)):
                 if self._sources:  # one call: the loop runs in C++
                     torch._foreach_copy_(self._targets, self._sources)
-                return
+                return []
             for target, source in zip(self._targets, self._sources, strict=True):
                 target.copy_(source, non_blocking=source.is_cuda)
-        for device in {source.device for source in self._sources if source.is_cuda}:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(device))
-            event.synchronize()
+        return record_events(source.device for source in self._sources if source.is_cuda)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterable
 
+from colabkeep.frameworks.torch.state.host_memory import ORDINARY
 from colabkeep.frameworks.torch.state.staging import Slot
 
 __all__ = ["Warming"]
@@ -27,7 +28,7 @@ class Warming:
     def start(self, slots: Iterable[Slot]) -> None:
         """Touch the memory of those slots that nothing was copied to yet."""
         self.stop()
-        cold = [slot for slot in slots if not slot.touched and not slot.pinned]  # pinned memory is there already
+        cold = [slot for slot in slots if not slot.touched and slot.kind == ORDINARY]  # other memory is there already
         if cold:
             self._stopped.clear()
             thread = threading.Thread(target=self._run, args=(cold,), name="colabkeep-warm")

@@ -1,0 +1,152 @@
+"""The memory that a run's tensors are copied to: the best kind that the machine has to spare.
+
+    page-locked   for tensors of a GPU: the copy runs at the bus's full speed, and while the host goes on
+    ordinary      into it the driver copies a GPU's memory in chunks, through a small buffer of its own, and the host
+                  waits
+    a file        of this machine's disk, mapped into memory: where even one ordinary copy would get the process killed
+                  (Colab's 12.7 GB beside a T4 of 15 GB; a model that is trained on the CPU and takes 60 % of memory)
+
+A kind is chosen for all tensors of a part at once, before the first of them is allocated.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import torch
+
+from colabkeep.frameworks.common.choosing import STOPPED
+from colabkeep.frameworks.common.room import MappedFile, Room, mapped_file, memory_room
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import NotStorable
+
+__all__ = ["FILE", "ORDINARY", "PINNED", "HostMemory", "Lent"]
+
+PINNED, ORDINARY, FILE = "page-locked", "ordinary", "file"
+
+_SPARE = 0.25  # of the machine's memory stays available beside page-locked memory, which cannot be swapped
+_RESERVE = 0.1  # of it beside ordinary memory: what training takes at its peaks
+_LARGE = 2**20  # bytes; less than that is not worth a decision
+_SMALLEST_FILE = 2**26  # bytes: few files, for each takes one of a process's 1024 descriptors
+
+
+class Lent(Protocol):
+    """Who holds memory of ours: a slot."""
+
+    memory: torch.Tensor
+    kind: str
+    device: torch.device
+    """Of the tensor that is copied there."""
+    touched: bool
+    """Has it been written to: are its pages there?"""
+
+
+class HostMemory:
+    """Gives host memory, and keeps count of what it gave: the system counts pages only once they are touched, so a
+    hundred tensors would each be told that there is room."""
+
+    def __init__(self, environment: Environment | None = None) -> None:
+        self._environment = environment or Environment.here()
+        self._lent: weakref.WeakSet[Lent] = weakref.WeakSet()
+        self._pins = True
+        self._file: MappedFile | None = None
+        self._short = False
+        self._word: tuple[str, bool] | None = None
+
+    def expect(self, tensors: Iterable[torch.Tensor], held: Iterable[Lent] = ()) -> None:
+        """Memory for copies of `tensors` will be asked for, instead of what is `held`: choose of what kind.
+
+        Raises:
+            NotStorable: there is room neither in memory nor on the disk.
+        """
+        sizes = {id(tensor): (_size(tensor), tensor.is_cuda) for tensor in tensors}.values()
+        size = sum(size for size, _ in sizes) - sum(lent.memory.nbytes for lent in held)
+        if size < _LARGE:
+            return
+        room = memory_room(self._environment)
+        if room is None:
+            return
+        left = room.available - sum(lent.memory.nbytes for lent in self._lent if _is_promised(lent))
+        locked = sum(_locked(size) if cuda else size for size, cuda in sizes)
+        self._pins = left - locked > _SPARE * room.total
+        self._file, self._short = None, False
+        if not self._pins and left - size < _RESERVE * room.total:
+            need = max(_SMALLEST_FILE, MappedFile.size_for(size for size, _ in sizes))
+            self._file = mapped_file(self._environment, need)
+            self._short = self._file is None
+            if self._short and left + room.swap < size:
+                raise _no_room(size, room)
+
+    def take(
+        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> tuple[torch.Tensor, str]:
+        """Memory for a copy of such a tensor, and its kind."""
+        places = 0 if 0 in shape else sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
+        if places and device.type == "cuda" and self._pins:
+            try:
+                return torch.empty_strided(shape, stride, dtype=dtype, pin_memory=True), PINNED
+            except RuntimeError:  # the driver has a limit of its own: ulimit -l, or what other processes hold
+                self._pins = False
+        part = None if self._file is None or not places else self._file.take(places * dtype.itemsize)
+        if part is None:
+            return torch.empty_strided(shape, stride, dtype=dtype), ORDINARY
+        return torch.frombuffer(part, dtype=torch.uint8).view(dtype).as_strided(shape, stride), FILE
+
+    def note(self, lent: Lent) -> None:
+        """What `take` gave is `lent`'s, as long as that lives."""
+        self._lent.add(lent)
+        self._word = None
+
+    def told(self, mode: str) -> str:
+        """`mode`, a clause on how the state is copied, with a word on the memory if it is not the best."""
+        if self._word is None:
+            self._word = self._clause()
+        word, hides = self._word
+        if not word:
+            return mode
+        return f"{mode}; {word}" if hides else f"{STOPPED}: {word}"
+
+    def _clause(self) -> tuple[str, bool]:
+        """What is to be said, and whether a copy can hide at all: into what is not page-locked, a GPU's cannot."""
+        sizes = dict.fromkeys(((kind, cuda) for kind in (PINNED, ORDINARY, FILE) for cuda in (True, False)), 0)
+        for lent in self._lent:
+            sizes[lent.kind, lent.device.type == "cuda"] += lent.memory.nbytes
+        slow = sizes[ORDINARY, True] + sizes[FILE, True]
+        hides = bool(sizes[PINNED, True] or not slow)
+        if filed := sizes[FILE, True] + sizes[FILE, False]:
+            return f"memory is short, so {_gigabytes(filed)} of it go to a file on this machine's disk first", hides
+        if self._short:
+            return "memory is short, and this machine's disk has no room to stand in for it", hides
+        return (f"page-locked memory ran out for {_gigabytes(slow)} of it" if slow else ""), hides
+
+
+def _size(tensor: torch.Tensor) -> int:
+    if torch.nn.parameter.is_lazy(tensor) or tensor.is_nested or tensor.layout is not torch.strided:
+        return 0  # refused later, or asked for in parts
+    return tensor.nbytes
+
+
+def _locked(size: int) -> int:
+    """What torch takes for so many page-locked bytes: the next power of two (aten/src/ATen/core/CachingHostAllocator.h,
+    torch 2.4 to 2.13; pytorch/pytorch, pull request 171662, January 2026)."""
+    return 1 << (size - 1).bit_length() if size else 0
+
+
+def _is_promised(lent: Lent) -> bool:
+    return lent.kind == ORDINARY and not lent.touched
+
+
+def _no_room(size: int, room: Room) -> NotStorable:
+    return NotStorable(
+        problem=f"The state cannot be copied: {_gigabytes(size)} are needed, {_gigabytes(room.available)} of this "
+        "machine's memory are left, and its disk has not three times as much free. Copying it all the same would get "
+        "the training killed.",
+        remedy="Free disk space (see what takes it: !du -xsh /tmp/* /content/* | sort -h), or choose a machine with "
+        "more memory (on Colab: Runtime → Change runtime type → High-RAM). Nothing was changed.",
+    )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"

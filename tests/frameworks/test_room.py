@@ -1,0 +1,141 @@
+"""How much memory there is to give, and the file that stands in for it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from colabkeep.frameworks.common.room import MappedFile, Room, mapped_file, memory_room
+from colabkeep.vocabulary.environment import Environment
+
+MB = 2**20
+MEMINFO = "MemTotal:    12000 kB\nMemFree:   1 kB\nMemAvailable:    9000 kB\nSwapFree:   500 kB\n"
+
+
+class Machine:
+    """A machine of files below a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.environment = Environment(environ={}, root=root, folder=root)
+        self.write("/proc/mounts", "overlay / overlay rw 0 0\n")
+
+    def write(self, path: str, text: str) -> None:
+        place = self.environment.path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def room(self) -> Room | None:
+        return memory_room(self.environment)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_the_system_tells_what_it_has_to_give(machine: Machine) -> None:
+    """What is free and what the system would drop for us count; what can be swapped is told apart."""
+    machine.write("/proc/meminfo", MEMINFO)
+    assert machine.room() == Room(9000 * 1024, 12000 * 1024, 500 * 1024)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "MemTotal: 12000 kB\n", "MemAvailable: much kB\nMemTotal: 1 kB\n"], ids=["none", "half", "nonsense"]
+)
+def test_where_nobody_tells_nothing_is_known(machine: Machine, text: str) -> None:
+    """Another system, or a sandbox: no figure is made up."""
+    machine.write("/proc/meminfo", text)
+    assert machine.room() is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "limit", "usage", "files"),
+    [
+        ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_a_container_with_less_memory_than_its_machine_is_believed(
+    machine: Machine, folder: str, limit: str, usage: str, files: str
+) -> None:
+    """What a container may take counts there: beyond it, it is killed, however much its machine has."""
+    machine.write("/proc/meminfo", MEMINFO)
+    machine.write(f"{folder}/{limit}", "4000000\n")
+    machine.write(f"{folder}/{usage}", "3000000\n")
+    machine.write(f"{folder}/memory.stat", f"anon 5\n{files} 1000000\nother 7\n")
+    assert machine.room() == Room(2000000, 4000000, 0)
+    machine.write(f"{folder}/{limit}", "max\n" if limit == "memory.max" else f"{2**63 - 4096}\n")
+    assert machine.room() == Room(9000 * 1024, 12000 * 1024, 500 * 1024)
+
+
+def held_below(place: Path) -> list[Path]:
+    """The descriptors of this process that lead to files below `place`."""
+    found = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return [each for each in found if str(each.readlink()).startswith(str(place))]
+
+
+def test_a_file_that_stands_in_for_memory_leaves_no_trace(machine: Machine) -> None:
+    """It has no name, so that a killed process leaves nothing behind; and it is gone with the last who reads it."""
+    place = machine.environment.path("/tmp")
+    place.mkdir()
+    file = mapped_file(machine.environment, MB)
+    assert file is not None
+    part = file.take(MB)
+    assert part is not None
+    part[:3] = b"abc"
+    assert bytes(part[:4]) == b"abc\0"
+    assert list(place.iterdir()) == []
+    assert len(held_below(place)) == 1
+    del file
+    assert bytes(part[:4]) == b"abc\0", "what was taken keeps it"
+    del part
+    gc.collect()
+    assert held_below(place) == []
+
+
+def test_the_disk_has_all_of_the_file_from_the_start(machine: Machine) -> None:
+    """A disk that fills up later cannot end the process in the middle of a copy."""
+    place = machine.environment.path("/tmp")
+    place.mkdir()
+    file = mapped_file(machine.environment, MB)
+    (held,) = held_below(place)
+    assert held.stat().st_blocks * 512 >= MB
+    del file
+
+
+def test_parts_of_the_file_are_aligned_and_never_overlap(machine: Machine) -> None:
+    """Kernels copy into them as into memory of torch's own; when it is used up it says so."""
+    machine.environment.path("/tmp").mkdir()
+    sizes = (1, 64, 65, 100)
+    whole = MappedFile.size_for(iter(sizes))
+    file = mapped_file(machine.environment, whole)
+    assert file is not None
+    parts = [file.take(size) for size in sizes]
+    for number, part in enumerate(parts):
+        assert part is not None
+        part[:] = bytes([number]) * len(part)
+    assert [set(part or b"") for part in parts] == [{0}, {1}, {2}, {3}]
+    assert file.take(64) is None
+
+
+def test_a_folder_in_memory_or_behind_a_network_is_no_disk(machine: Machine) -> None:
+    """Many machines keep /tmp in memory; there a file would take what there is too little of."""
+    machine.environment.path("/tmp").mkdir()
+    for kind in ("tmpfs", "fuse.drive", "nfs4"):
+        machine.write("/proc/mounts", f"overlay / overlay rw 0 0\nsome /tmp {kind} rw 0 0\n")
+        assert mapped_file(machine.environment, MB) is None
+    machine.write("/proc/mounts", "tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\n/dev/sda1 /tmp ext4 rw 0 0\n")
+    assert mapped_file(machine.environment, MB) is not None
+
+
+def test_a_disk_without_room_for_checkpoints_besides_is_left_alone(machine: Machine) -> None:
+    """The file is not worth a full disk, on which nothing could be saved; nor is a folder made that is not there."""
+    assert mapped_file(machine.environment, MB) is None
+    assert not machine.environment.path("/tmp").exists()
+    machine.environment.path("/tmp").mkdir()
+    space = os.statvfs(machine.environment.path("/tmp"))
+    assert mapped_file(machine.environment, space.f_bavail * space.f_frsize // 2) is None

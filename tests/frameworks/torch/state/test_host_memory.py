@@ -1,0 +1,249 @@
+"""What kind of memory a state is copied to, decided by what the machine has to give; and that it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from colabkeep.frameworks.torch.adapter import TorchFramework
+from colabkeep.frameworks.torch.state import host_memory
+from colabkeep.frameworks.torch.state.host_memory import FILE, ORDINARY, PINNED, HostMemory
+from colabkeep.frameworks.torch.state.staging import Slot
+from colabkeep.testing.frameworks import captured, same_bits, through_files
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import NotStorable
+
+MB = 2**20
+LAYERS, WIDTH = 6, 512  # layers of 1 MB
+
+
+class Machine:
+    """A machine of 100 MB; `available` of them are to be had."""
+
+    def __init__(self, root: Path, available: int) -> None:
+        self.root = root
+        (root / "proc").mkdir()
+        (root / "tmp").mkdir()
+        (root / "proc/mounts").write_text("/dev/sda1 / ext4 rw 0 0\n")
+        self.has(available)
+        self.memory = HostMemory(Environment(environ={}, root=root, folder=root))
+
+    def has(self, available: int) -> None:
+        """So many megabytes are to be had."""
+        told = f"MemTotal: {100 * 1024} kB\nMemAvailable: {available * 1024} kB\nSwapFree: 0 kB\n"
+        (self.root / "proc/meminfo").write_text(told)
+
+    def slots(self, megabytes: int) -> list[Slot]:
+        """Slots for tensors of one megabyte, planned together."""
+        tensors = [torch.empty(MB // 4) for _ in range(megabytes)]
+        self.memory.expect(tensors)
+        return [Slot(tensor, self.memory) for tensor in tensors]
+
+
+def kinds(slots: list[Slot]) -> set[str]:
+    return {slot.kind for slot in slots}
+
+
+def training() -> dict[str, Any]:
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)), nn.BatchNorm1d(WIDTH))
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+
+
+def step(parts: dict[str, Any]) -> None:
+    parts["optimizer"].zero_grad()
+    parts["model"](torch.randn(4, WIDTH)).square().mean().backward()
+    parts["optimizer"].step()
+
+
+@pytest.mark.parametrize(("available", "kind"), [(60, ORDINARY), (25, FILE)])
+def test_memory_that_is_short_is_not_taken(tmp_path: Path, available: int, kind: str) -> None:
+    """A copy that would leave training less than a tenth of the memory goes to the disk instead."""
+    assert kinds(Machine(tmp_path, available).slots(20)) == {kind}
+
+
+def test_a_hundred_small_plans_are_counted_together(tmp_path: Path) -> None:
+    """The system counts memory only once it is written to; what was promised before is remembered."""
+    machine = Machine(tmp_path, 60)
+    slots = [machine.slots(10) for _ in range(8)]
+    assert [kinds(some) for some in slots] == [{ORDINARY}] * 5 + [{FILE}] * 3
+
+
+def test_memory_that_was_let_go_counts_no_longer(tmp_path: Path) -> None:
+    """A model that is replaced makes room for the next."""
+    machine = Machine(tmp_path, 40)
+    for _ in range(5):
+        assert kinds(machine.slots(20)) == {ORDINARY}
+
+
+def test_memory_that_is_written_to_is_counted_by_the_system_alone(tmp_path: Path) -> None:
+    """Nothing is counted twice, or a machine would seem full at half."""
+    machine = Machine(tmp_path, 60)
+    first = machine.slots(25)
+    for slot in first:
+        slot.touched = True
+    machine.has(35)
+    assert kinds(machine.slots(20)) == {ORDINARY}
+    machine.has(25)
+    assert kinds(machine.slots(20)) == {FILE}
+
+
+def test_a_part_that_is_planned_again_needs_only_what_is_new(tmp_path: Path) -> None:
+    """A layer that is added to a large model is not counted as if all of it were."""
+    machine = Machine(tmp_path, 60)
+    first = machine.slots(40)
+    for slot in first:
+        slot.touched = True
+    machine.has(20)
+    layer = torch.empty(2 * MB // 4)
+    machine.memory.expect([*(slot.memory for slot in first), layer], first)
+    assert Slot(layer, machine.memory).kind == ORDINARY
+
+
+def test_a_state_of_most_of_the_memory_is_saved_by_way_of_the_disk(tmp_path: Path) -> None:
+    """Bit for bit, beside the next step as ever, with no named file; and it is said."""
+    machine = Machine(tmp_path, 12)
+    parts = training()
+    framework = TorchFramework(machine.memory)
+    boundary = framework.boundary(parts)
+    boundary.mark()
+    for _ in range(4):
+        step(parts)
+        boundary.mark()
+        reference = captured(TorchFramework(), parts)
+        capture = framework.capture(parts)
+        step(parts)
+        boundary.mark()
+        snapshot = capture.finish()
+        assert same_bits(through_files(snapshot.parts), reference)
+        snapshot.release()
+        assert "GB of it go to a file on this machine's disk first" in capture.mode
+    hosts = [snapshot.parts["model"]["weights"][f"{n}.weight"] for n in range(LAYERS)]
+    assert kinds_of_memory(hosts) == {"file"}
+    assert list((tmp_path / "tmp").iterdir()) == []
+    boundary.close()
+
+
+def kinds_of_memory(hosts: list[Any]) -> set[str]:
+    """ "file" for tensors whose memory the kernel says to be that of a file without a name."""
+    found = set()
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    for host in hosts:
+        address = host.data.obj.memory.data_ptr()
+        for bounds, _, _, _, _, *name in lines:
+            start, _, end = bounds.partition("-")
+            if int(start, 16) <= address < int(end, 16):
+                found.add("file" if name and name[-1] == "(deleted)" else "memory")
+    return found
+
+
+def test_a_machine_with_room_says_nothing_of_memory(tmp_path: Path) -> None:
+    """A user hears of memory only where it matters."""
+    framework = TorchFramework(Machine(tmp_path, 90).memory)
+    capture = framework.capture(training())
+    capture.finish().release()
+    assert "memory" not in capture.mode
+    assert "disk" not in capture.mode
+
+
+def test_where_neither_memory_nor_disk_has_room_the_run_is_not_killed_but_told(tmp_path: Path) -> None:
+    """The error comes at the start, before anything is copied, with figures and the next thing to do."""
+    machine = Machine(tmp_path, 3)
+    (tmp_path / "proc/mounts").write_text("tmpfs / tmpfs rw 0 0\n")
+    framework = TorchFramework(machine.memory)
+    with pytest.raises(NotStorable, match=r"0\.00631 GB are needed, 0\.00315 GB"):
+        framework.rehearse(training())
+    machine.has(8)  # it fits, but only just
+    capture = framework.capture(training())
+    assert capture.mode.endswith("memory is short, and this machine's disk has no room to stand in for it")
+    capture.finish().release()
+
+
+class Elsewhere:
+    """Where a tensor of a GPU is, as far as the choice of memory goes."""
+
+    type = "cuda"
+
+
+def on_gpu(memory: HostMemory, megabytes: int) -> list[Any]:
+    """Memory for tensors of a GPU of one megabyte each: of what kind. No GPU is asked."""
+    tensors = [torch.empty(MB // 4) for _ in range(megabytes)]
+    for tensor in tensors:
+        tensor.__class__ = GpuTensor
+    memory.expect(tensors)
+    lent = []
+    for tensor in tensors:
+        where: Any = Elsewhere()
+        taken, kind = memory.take(tensor.shape, tensor.stride(), tensor.dtype, where)
+        lent.append(Taken(taken, kind))
+        memory.note(lent[-1])
+    return lent
+
+
+class GpuTensor(torch.Tensor):
+    """A tensor that says to be on a GPU."""
+
+    is_cuda = True
+
+
+class Taken:
+    """Who holds memory for a tensor of a GPU."""
+
+    def __init__(self, memory: torch.Tensor, kind: str) -> None:
+        self.memory, self.kind, self.device, self.touched = memory, kind, torch.device("cuda"), False
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A driver that locks as many allocations as the list's one number says, counted down."""
+    left = [10**6]
+    really = torch.empty_strided
+
+    def empty_strided(*arguments: Any, pin_memory: bool = False, **named: Any) -> torch.Tensor:
+        if pin_memory:
+            left[0] -= 1
+            if left[0] < 0:
+                raise RuntimeError("CUDA error: out of memory")
+        return really(*arguments, **named)
+
+    monkeypatch.setattr(host_memory.torch, "empty_strided", empty_strided)
+    return left
+
+
+@pytest.mark.parametrize(("available", "kind"), [(60, PINNED), (40, ORDINARY), (25, FILE)])
+def test_memory_for_a_gpu_is_page_locked_while_there_is_enough(
+    tmp_path: Path, driver: list[int], available: int, kind: str
+) -> None:
+    """Page-locked memory cannot be swapped: a quarter of the machine's stays free of it; then ordinary, then a file."""
+    lent = on_gpu(Machine(tmp_path, available).memory, 20)
+    assert {one.kind for one in lent} == {kind}
+
+
+def test_page_locked_memory_is_counted_as_torch_rounds_it(tmp_path: Path, driver: list[int]) -> None:
+    """Seventeen megabytes take thirty-two."""
+    machine = Machine(tmp_path, 55)
+    tensor = torch.empty(17 * MB // 4)
+    tensor.__class__ = GpuTensor
+    machine.memory.expect([tensor])
+    where: Any = Elsewhere()
+    assert machine.memory.take(tensor.shape, tensor.stride(), tensor.dtype, where)[1] == ORDINARY
+
+
+def test_a_driver_that_locks_no_more_is_not_asked_again(tmp_path: Path, driver: list[int]) -> None:
+    """Its limit is met once; what is left is copied at once, and both are said."""
+    memory = Machine(tmp_path, 90).memory
+    driver[0] = 3
+    lent = on_gpu(memory, 5)
+    assert [one.kind for one in lent] == [PINNED] * 3 + [ORDINARY] * 2
+    assert driver[0] == -1
+    assert memory.told("copied while the next step ran") == (
+        "copied while the next step ran; page-locked memory ran out for 0.0021 GB of it"
+    )
+    del lent[:3]
+    memory.note(lent[0])
+    assert memory.told("copied while the next step ran") == (
+        "copied at once: page-locked memory ran out for 0.0021 GB of it"
+    )
