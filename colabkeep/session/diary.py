@@ -86,7 +86,7 @@ def read_diary(repository: Repository, files: Iterable[str], order: Sequence[str
     segments = {session: sorted(found[session]) for session in order if session in found}
     wanted = [each for known in segments.values() for each in dict.fromkeys((known[0], known[-1]))]
     wanted += [each for known in segments.values() for each in known[-2:0:-1]]
-    chosen, troubles = {name for _, name in wanted[:most]}, []
+    chosen, troubles = {name for _, name in wanted[:most]}, list[str]()
     lines: dict[str, list[Line]] = {}
     for session, known in segments.items():
         parts, lost, first = list[Sequence[Mapping[str, Any]]](), list[str](), known[-1][0] + 1
