@@ -25,6 +25,7 @@ NAMES = (
     "memory",
     "background",
     "durable",
+    "frozen",
     "resume",
     "seeding",
     "stores",

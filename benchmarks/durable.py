@@ -42,7 +42,7 @@ def run(setting: Setting) -> list[Figure]:
     label = f"{size(state) / 1e6:.0f} MB"
     return [
         figure(f"{label}: hash, write, flush to disk", "ms", bare),
-        figure(f"{label}: Run.save(wait=True), copy and all", "times that", ratios, goal=1.5),
+        figure(f"{label}: Run.save(wait=True), copy and all", "times that", ratios, goal=1.3),
     ]
 
 

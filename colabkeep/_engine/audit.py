@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from colabkeep._engine.blobs import BLOB_FILE
 from colabkeep._engine.codec import decode_part
 from colabkeep._engine.commits import Commits
-from colabkeep._engine.journal import SEGMENT_FILE, read_segment
+from colabkeep._engine.journal import SEGMENT_FILE, folded_since, read_segment
 from colabkeep._engine.lease import LEASE_FILE
 from colabkeep._engine.packs import read_layout
 from colabkeep._engine.reading import SMALL, read_up_to, sha256_of_stream
@@ -100,7 +100,7 @@ class _Audit:
         self._needs: dict[str, dict[str, int]] = {}  # checkpoint → its blobs with their sizes
         self._unread = 0  # manifests that cannot be read, so that it is not known which blobs they name
         self._fences: dict[str, str] = {}  # session → its number, as text
-        self._segments: dict[str, set[int]] = {}  # session → numbers of its segments
+        self._segments: dict[str, dict[int, int]] = {}  # session → number of a segment → of the first in it
         self._commits = Commits()
 
     def look(self, name: str, size: int) -> Iterator[Finding]:
@@ -135,13 +135,13 @@ class _Audit:
         present = ids | {match[1] for match in map(_ID_FILE.fullmatch, _below("checkpoints", listed)) if match}
         for id in self._commits.missing(present):
             yield _lost(f"checkpoints/{id}.json", f"Checkpoint {id} was committed and never pruned, and is gone.")
-        for session, numbers in sorted(self._segments.items()):
+        for session, firsts in sorted(self._segments.items()):
             expected = 0
-            for n in sorted(numbers):
-                if n > expected:
-                    text = f"{n - expected} part(s) of the diary are gone; no checkpoint needs them."
+            for first, n in sorted((first, n) for n, first in firsts.items()):
+                if first > expected:
+                    text = f"{first - expected} part(s) of the diary are gone; no checkpoint needs them."
                     yield _lost(f"journal/{session}-{expected:05d}.jsonl", text)
-                expected = n + 1
+                expected = max(expected, n + 1)
 
     def _check(self, name: str) -> tuple[State, str]:
         folder, _, rest = name.partition("/")
@@ -195,8 +195,11 @@ class _Audit:
         return "ok", ""
 
     def _segment(self, name: str, match: re.Match[str]) -> tuple[State, str]:
-        self._segments.setdefault(match[1], set()).add(int(match[2]))
-        self._commits.read(read_segment(self._text(name)))
+        firsts, number = self._segments.setdefault(match[1], {}), int(match[2])
+        firsts[number] = number
+        records = read_segment(self._text(name))
+        firsts[number] = folded_since(records, number)
+        self._commits.read(records)
         return "ok", ""
 
     def _blob(self, name: str, match: re.Match[str]) -> tuple[State, str]:

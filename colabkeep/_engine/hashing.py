@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from colabkeep._engine.packs import Pack
-from colabkeep._engine.priority import give_way
+from colabkeep.vocabulary.priority import give_way
 
 __all__ = ["hashing_ahead"]
 

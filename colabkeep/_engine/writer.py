@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from colabkeep._engine.priority import give_way
+from colabkeep.vocabulary.priority import give_way
 
 __all__ = ["Writer"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from colabkeep._engine.journal import SEGMENT_FILE, read_segment
+from colabkeep._engine.journal import SEGMENT_FILE, folded_since, read_segment
 from colabkeep._engine.reading import SMALL, read_up_to
 from colabkeep._engine.repository import Repository
 from colabkeep.vocabulary.errors import StoreError
@@ -86,16 +86,19 @@ def read_diary(repository: Repository, files: Iterable[str], order: Sequence[str
     segments = {session: sorted(found[session]) for session in order if session in found}
     wanted = [each for known in segments.values() for each in dict.fromkeys((known[0], known[-1]))]
     wanted += [each for known in segments.values() for each in known[-2:0:-1]]
-    chosen, troubles = {name for _, name in wanted[:most]}, []
+    chosen, troubles = {name for _, name in wanted[:most]}, list[str]()
     lines: dict[str, list[Line]] = {}
     for session, known in segments.items():
-        lines[session] = []
-        for _, name in known:
-            if name in chosen:
+        parts, lost, first = list[Sequence[Mapping[str, Any]]](), list[str](), known[-1][0] + 1
+        for number, name in reversed(known):
+            if name in chosen and number < first:  # else a later one holds its lines
                 try:
                     with repository.store.get(f"{repository.run}/journal/{name}") as reader:
-                        lines[session] += map(Line, read_segment(read_up_to(reader, SMALL + 1)))
+                        parts.append(read_segment(read_up_to(reader, SMALL + 1)))
+                    first = folded_since(parts[-1], number)
                 except (StoreError, ValueError) as error:
                     reason = error.problem if isinstance(error, StoreError) else str(error)
-                    troubles.append(f"journal/{name}: {reason}")
+                    lost.append(f"journal/{name}: {reason}")
+        troubles += reversed(lost)
+        lines[session] = [Line(record) for part in reversed(parts) for record in part]
     return Diary(lines=lines, troubles=tuple(troubles), left_out=len(wanted) - len(chosen))

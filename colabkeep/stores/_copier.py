@@ -15,6 +15,7 @@ from colabkeep.stores._carrier import Carrier
 from colabkeep.stores._queue import Kind, Queue, Task
 from colabkeep.stores.base import Receipt
 from colabkeep.vocabulary.errors import ColabKeepError, StoreError, StoreFull
+from colabkeep.vocabulary.priority import give_way
 
 __all__ = ["Copier", "Pauses"]
 
@@ -154,6 +155,7 @@ class Copier:
             self._thread.start()
 
     def _work(self) -> None:
+        give_way()  # hashing and encrypting what is sent would slow training down
         failures = 0
         while (task := self._next()) is not None:
             error = self._carrier.do(task, partial(self._unwanted, task))

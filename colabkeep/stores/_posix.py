@@ -35,6 +35,11 @@ def _getxattr(path: str, name: str) -> bytes:
     raise OSError(errno.ENOTSUP, f"no attribute {name} here", path)
 
 
+def _set_flags(descriptor: int, flags: int) -> None:
+    """Set the status flags of an open file."""
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
     """The calls, each with the signature of its namesake in `os` or `fcntl`."""
@@ -42,6 +47,7 @@ class Files:
     open: Callable[..., int] = os.open
     close: Callable[[int], None] = os.close
     write: Callable[[int, Any], int] = os.write
+    set_flags: Callable[[int, int], None] = _set_flags
     fsync: Callable[[int], None] = os.fsync
     fstat: Callable[[int], os.stat_result] = os.fstat
     stat: Callable[..., os.stat_result] = os.stat

@@ -1,7 +1,8 @@
 """What is still to be done in the store behind, and what of it comes next. No threads, no stores: decisions only.
 
 * Deletions first: they make room, and whoever asked for one has seen that nothing behind needs the object. But as long
-  as a checkpoint waits to arrive, none that is behind goes, nor any of its blobs, unless another stays there.
+  as a checkpoint waits to arrive, none that is behind goes, nor any of its blobs, unless another stays there; and no
+  part of a diary goes before the parts that were written until then are there, for one of them holds its lines.
 * Then leases: a session's number must be there before anything it writes.
 * Then the checkpoint that was begun, blobs before the manifest; and when that is complete, the *newest* one that
   waits. So a link that is slower than the saves still brings whole checkpoints over, each as new as it can be, and
@@ -25,6 +26,7 @@ __all__ = ["MANIFEST", "Kind", "Queue", "Task", "blobs_of"]
 MANIFEST = re.compile(r"([^/]+)/checkpoints/([^/]+)")
 _LEASE = re.compile(r"[^/]+/lease/[^/]+")
 _BLOB = re.compile(r"[^/]+/blobs/[^/]+")
+_DIARY = re.compile(r"[^/]+/journal/[^/]+")
 
 Kind: TypeAlias = Literal["copy", "delete"]
 
@@ -138,8 +140,12 @@ class Queue:
         return least  # what was refused for good does not keep back what was not
 
     def _is_held(self, deletion: Task) -> bool:
-        """Must it wait for a checkpoint to arrive, because it may be the only one behind that it would destroy?"""
+        """Must it wait for a checkpoint to arrive, because it may be the only one behind that it would destroy? Or for
+        another part of the diary?"""
         run, name = deletion.name.partition("/")[0], deletion.name
+        if _DIARY.fullmatch(name):
+            before = self._tasks[: self._tasks.index(deletion)]
+            return any(task.kind == "copy" and _DIARY.fullmatch(task.name) for task in before)
         if not (MANIFEST.fullmatch(name) or _BLOB.fullmatch(name)):
             return False
         waiting = {task.name for task in self._tasks if task.is_manifest and task.name.startswith(f"{run}/")}

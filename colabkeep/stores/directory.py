@@ -1,4 +1,4 @@
-"""A store that is a folder. With `_posix` and `_locks` it writes the files of colabkeep, but for a mounted Drive's.
+"""A store that is a folder. With `_direct`, `_posix` and `_locks` it writes all files but those of a mounted Drive.
 
 An object is written under a temporary name in its own folder (it starts with a dot, so that no object can have
 it), made durable, and then *linked* to its final name: unlike a rename, a link never replaces anything.
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from colabkeep.stores._direct import LARGE, Direct, past_cache, write_all
 from colabkeep.stores._locks import FileLock, NoLock, take
 from colabkeep.stores._posix import (
     FOLDER,
@@ -86,7 +87,7 @@ class DirectoryStore:
             draft = _Draft(self._files, folder, last)
             try:
                 with explained(self._root, doing):
-                    draft.begin()
+                    draft.begin(source.size)
                 for chunk in source.chunks():
                     with explained(self._root, doing):
                         draft.write(chunk)
@@ -240,27 +241,33 @@ class _Draft:
         self._last = last
         self._temporary = f".{last[:200]}.{secrets.token_hex(8)}.tmp"
         self._descriptor = -1
+        self._direct: Direct | None = None
         self._facts: os.stat_result | None = None
         self._publishing = False
         self.size = 0
 
-    def begin(self) -> None:
+    def begin(self, size: int) -> None:
         """Open the temporary file, unless the name is taken: better known before the bytes are written."""
         self._refuse_taken()
         self._descriptor = self._files.open(self._temporary, _NEW, 0o666, dir_fd=self._folder)
         self._facts = self._files.fstat(self._descriptor)
+        if size >= LARGE:
+            self._direct = past_cache(self._files, self._descriptor)
 
     def write(self, chunk: memoryview) -> None:
-        """Write all of the chunk, in however many calls that takes."""
+        """Take all of the chunk, of which nothing is needed afterwards."""
         view = chunk.cast("B") if chunk.nbytes else chunk
-        while view.nbytes:
-            written = self._files.write(self._descriptor, view)
-            self.size += written
-            view = view[written:]
+        if self._direct is None:
+            write_all(self._files, self._descriptor, view)
+        else:
+            self._direct.write(view)
+        self.size += view.nbytes
 
     def publish(self) -> None:
         """Make the bytes durable, then the name, then the name durable."""
         files = self._files
+        if self._direct is not None:
+            self._direct.end()
         files.fsync(self._descriptor)
         descriptor, self._descriptor = self._descriptor, -1
         files.close(descriptor)

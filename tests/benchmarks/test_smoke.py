@@ -24,6 +24,7 @@ NAMES = (
     "memory",
     "background",
     "durable",
+    "frozen",
     "resume",
     "seeding",
     "stores",

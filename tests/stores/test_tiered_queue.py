@@ -70,6 +70,16 @@ OLD, NEW = "run/checkpoints/000000000001-aaaaaaaa.json", "run/checkpoints/000000
 NEEDS = {OLD: {blob(1), blob(9)}, NEW: {blob(2), blob(9)}}
 
 
+def test_a_part_of_the_diary_goes_only_when_what_holds_its_lines_has_arrived():
+    """A machine that is lost in between takes nothing along that the drive had; what never left is not sent at all."""
+    part, folded, later = (f"run/journal/aaaaaaaa-{n:05d}.jsonl" for n in (3, 16, 17))
+    name, _ = manifest(1)
+    queue = Queue(lambda name: frozenset())
+    for each in (task(folded), task(part, "delete"), task(later), task("run/other", "delete"), task(name)):
+        queue.add(each)
+    assert order(queue) == ["delete run/other", name, folded, f"delete {part}", later]
+
+
 def test_the_newest_checkpoint_is_sent_first_and_whole():
     """With several waiting: the last one's blobs, shared ones too, then its manifest, then the older ones."""
     queue = queue_of(*map(task, [blob(9), blob(1), OLD, blob(2), NEW]), needs=NEEDS)
