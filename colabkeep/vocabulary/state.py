@@ -36,13 +36,15 @@ class HostTensor:
     type. `data` has format "B" and exactly the bytes of `shape`; who made the tensor keeps the
     memory alive and unchanged until the snapshot is released. `frozen` marks what training does
     not change (it is packed apart, so that it is written once). The very object that the snapshot before
-    had says that the bytes are the same.
+    had says that the bytes are the same. `fresh`: the memory was made for this tensor to be restored from, once, and is
+    nobody else's; who restores it may keep it.
     """
 
     dtype: str
     shape: tuple[int, ...]
     data: memoryview
     frozen: bool = False
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
