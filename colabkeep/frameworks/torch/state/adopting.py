@@ -30,4 +30,5 @@ def adopted(host: HostTensor) -> torch.Tensor | None:
     if storage.data_ptr() % _ALIGNED:
         return None
     # A tensor with a storage of its own, and no view of another one: it is like any that the framework made.
-    return torch.empty(0, dtype=kind).set_(storage, 0, host.shape)
+    rows = torch.empty(host.shape, dtype=kind, device="meta").stride()
+    return torch.empty(0, dtype=kind).set_(storage, 0, torch.Size(host.shape), rows)
