@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where to keep the results")
     parser.add_argument("--folder", type=Path, help="on the disk to write to (default: the temporary folder)")
     parser.add_argument(
-        "--megabytes", type=int, action="append", default=[], help="peers, resume: this size only (repeatable)"
+        "--megabytes", type=int, action="append", default=[], help="peers, resume: this size (repeatable)"
     )
     parser.add_argument("--rounds", type=int, help="peers, resume: so many rounds")
     arguments = parser.parse_args()
