@@ -43,8 +43,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: see that it works, measure nothing")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where to keep the results")
     parser.add_argument("--folder", type=Path, help="on the disk to write to (default: the temporary folder)")
-    parser.add_argument("--megabytes", type=int, action="append", default=[], help="peers: this size only (repeatable)")
-    parser.add_argument("--rounds", type=int, help="peers: so many rounds")
+    parser.add_argument(
+        "--megabytes", type=int, action="append", default=[], help="peers, resume: this size (repeatable)"
+    )
+    parser.add_argument("--rounds", type=int, help="peers, resume: so many rounds")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")

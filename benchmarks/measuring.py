@@ -14,7 +14,7 @@ from typing import Any
 
 import colabkeep
 
-__all__ = ["Figure", "Setting", "facts", "figure", "kept"]
+__all__ = ["Figure", "Setting", "compiling", "facts", "figure", "kept"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,11 @@ def figure(what: str, unit: str, values: Sequence[float], goal: float | None = N
     """The figure of some values."""
     low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
     return Figure(what=what, unit=unit, median=median(values), low=low, high=high, n=len(values), goal=goal)
+
+
+def compiling() -> dict[str, str]:
+    """The environment of a program whose imports are compiled once and kept, as those of an installed package are."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def facts(folder: Path) -> dict[str, Any]:

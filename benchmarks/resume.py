@@ -9,28 +9,45 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from measuring import Figure, Setting, figure
+from measuring import Figure, Setting, compiling, figure
+
+_PARTS = {
+    "door": "importing colabkeep",
+    "import": "importing its part for torch",
+    "read": "reading and hashing",
+    "restore": "restoring: copying what is not kept where it was read to",
+}
 
 
 def run(setting: Setting) -> list[Figure]:
-    """Fresh interpreters in turn: one that only reads, one that resumes in the middle of an epoch."""
-    megabytes = 1 if setting.quick else 500
+    """For each size, fresh interpreters in turn: one that only reads, one that resumes in the middle of an epoch."""
+    sizes = (1,) if setting.quick else setting.megabytes or (100, 500)
+    return [figure for megabytes in sizes for figure in _of_size(setting, megabytes)]
+
+
+def _of_size(setting: Setting, megabytes: float) -> list[Figure]:
     storage = setting.folder / "run"
     _train(storage, megabytes)
-    bare, ratios, building = [], [], []
-    for warm in range(setting.rounds(9) + 1):
+    bare, ratios, building, laps = [], [], [], list[dict[str, float]]()
+    for warm in range((setting.repeat or setting.rounds(9)) + 1):
         read, _ = _seconds("read", storage, megabytes)
-        resumed, built = _seconds("resume", storage, megabytes)
+        resumed, told = _seconds("resume", storage, megabytes)
         if warm:
+            own = resumed - told["building"]
             bare.append(read)
-            ratios.append((resumed - built) / read)
-            building.append(built)
+            ratios.append(own / read)
+            building.append(told["building"])
+            laps.append({**told, "rest": own - sum(told[name] for name in ("torch", *_PARTS))})
     shutil.rmtree(storage)
     return [
         figure(f"{megabytes} MB: import torch, read and hash the files", "s", bare),
-        figure(f"{megabytes} MB: from the start of Python to the first step done", "times that", ratios, goal=1.3),
+        figure(f"{megabytes} MB: from the start of Python to the first step done", "times that", ratios, goal=1.15),
+        figure("… starting Python and importing torch", "s", [one["torch"] for one in laps]),
+        *(figure(f"… {words}", "s", [one[name] for one in laps]) for name, words in _PARTS.items()),
+        figure("… the rest, with the loader and the first step", "s", [one["rest"] for one in laps]),
         figure("not counted there: building model and optimizer, which makes torch import more", "s", building),
     ]
 
@@ -49,14 +66,15 @@ def _train(storage: Path, megabytes: float) -> None:
                 kept.stop()
 
 
-def _seconds(what: str, storage: Path, megabytes: float) -> tuple[float, float]:
-    """From the start of the process to its end of work, and of that, building the user's own objects."""
+def _seconds(what: str, storage: Path, megabytes: float) -> tuple[float, dict[str, float]]:
+    """From the start of the process to its end of work, and what parts of that took."""
     start = time.monotonic()
-    child = subprocess.run(
-        [sys.executable, __file__, what, str(storage), str(megabytes)], check=True, capture_output=True, text=True
-    )
-    end, built = json.loads(child.stdout.splitlines()[-1])
-    return end - start, built
+    command = [sys.executable, __file__, what, str(storage), str(megabytes)]
+    child = subprocess.run(command, check=True, capture_output=True, text=True, env=compiling())
+    end, told = json.loads(child.stdout.splitlines()[-1])
+    if "torch" in told:
+        told["torch"] -= start
+    return end - start, told
 
 
 def _read(storage: Path) -> None:
@@ -73,30 +91,42 @@ def _read(storage: Path) -> None:
             raise ValueError(path)
 
 
-def _resume(storage: Path, megabytes: float) -> float:
+def _resume(storage: Path, megabytes: float) -> dict[str, float]:
     import torch
 
-    start = time.monotonic()
+    imported = time.monotonic()
     from states import built
 
     torch.set_num_threads(1)
     model, optimizer = built(megabytes)
-    taken = time.monotonic() - start
+    taken = time.monotonic()
 
     import colabkeep
+    from colabkeep.vocabulary.events import FirstStepDone
 
-    kept = colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, resume="must", progress=False)
+    told = {"torch": imported, "building": taken - imported}
+    door, heard = colabkeep.Run, list[Mapping[str, float]]()
+    told["door"] = time.monotonic() - taken
+    kept = door(
+        "r",
+        model=model,
+        optimizer=optimizer,
+        storage=storage,
+        resume="must",
+        progress=False,
+        callbacks=[lambda event: heard.append(event.laps) if isinstance(event, FirstStepDone) else None],
+    )
     kept.__enter__()  # and no exit: what a session does at its end is not asked here
     for _ in kept.epochs(1):
         for _ in kept.batches([0, 1]):
             kept.step()  # the arithmetic of a step is not asked either
-            return taken
+            return {**told, **heard[0]}
     raise RuntimeError("there was no step left")
 
 
 if __name__ == "__main__":
     _, what, storage, megabytes = sys.argv
-    own = 0.0
+    own: dict[str, float] = {}
     if what == "resume":
         own = _resume(Path(storage), float(megabytes))
     else:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from colabkeep.faces.check import Report, examine
 from colabkeep.faces.panel.choosing import Progress, displays
 from colabkeep.faces.panel.ladder import Display
 from colabkeep.faces.result import FitResult, run_html
 from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
 from colabkeep.session.announcer import Announcer
-from colabkeep.session.check.checkup import judge_again, refuse_bad
-from colabkeep.session.check.past import cards_before
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.fit import fit
 from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
@@ -26,6 +23,7 @@ from colabkeep.vocabulary.policies import Mode
 
 if TYPE_CHECKING:
     from colabkeep.faces.browser.model import Browser
+    from colabkeep.faces.check import Report
 
 __all__ = ["Run", "browse", "check", "mount", "resumable_fit", "secret"]
 
@@ -319,6 +317,8 @@ def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
         raise UsageError(
             problem=f"previous={previous!r} is no list of names.", remedy='Pass names of cards: previous=["Tesla K80"].'
         )
+    from colabkeep.faces.check import examine  # a training that is not to be checked does not wait for what checks
+
     return examine(probe=probe, previous=previous)
 
 
@@ -381,6 +381,10 @@ def secret(name: str, *, timeout: Any = 20.0) -> str:
 def _check_first(on_bad_gpu: str, storage: Any, run_name: str, shown: Sequence[Display]) -> None:
     if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not shown):
         return  # nobody would hear it
+    from colabkeep.faces.check import Report, examine
+    from colabkeep.session.check.checkup import judge_again, refuse_bad
+    from colabkeep.session.check.past import cards_before
+
     report = examine(probe=True)
     if report.checkup.verdict.word == "reconnect":  # unless it was tried before, to no avail
         report = Report(judge_again(report.checkup, cards_before(storage, run_name)))

@@ -33,6 +33,10 @@ chunks of 16 MiB, and held up five times as many steps."""
 _SMALL = 2**20  # bytes; smaller tensors are gathered in one chunk,
 _GATHERED = 2**22  # until it has that many bytes
 
+_ALIGNED = 64
+"""Bytes. Where a file is read to such an address, so are its tensors, those first whose size does not push the next one
+off it: as aligned as the memory that frameworks take for themselves, and to be kept where they are."""
+
 _HEADER_LIMIT = 100 * 10**6  # bytes; the reference implementation refuses longer ones too
 _MOST_DIMENSIONS = 64  # as in NumPy and torch; the product of a million dimensions would take for ever
 
@@ -46,12 +50,13 @@ class Pack:
     def __init__(self, tensors: Mapping[str, HostTensor], metadata: Mapping[str, str] | None = None) -> None:
         header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
         offset = 0
+        tensors = dict(sorted(tensors.items(), key=lambda item: item[1].data.nbytes % _ALIGNED != 0))
         for name, tensor in tensors.items():
             end = offset + tensor.data.nbytes
             header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [offset, end]}
             offset = end
         text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)  # keeps the tensors aligned to eight bytes
+        text += b" " * (-(8 + len(text)) % _ALIGNED)
         self._pieces = [memoryview(len(text).to_bytes(8, "little") + text)]
         self._pieces += [tensor.data for tensor in tensors.values()]
         self.size = 8 + len(text) + offset
@@ -107,7 +112,7 @@ class Extent(NamedTuple):
 
 
 def unpack(data: bytearray | memoryview) -> dict[str, HostTensor]:
-    """The tensors of a safetensors file, as views of `data`.
+    """The tensors of a safetensors file, as views of `data`, which is theirs alone from now on.
 
     Raises:
         ValueError: not such a file, or one whose header promises what is not there.
@@ -116,7 +121,10 @@ def unpack(data: bytearray | memoryview) -> dict[str, HostTensor]:
     length = _header_length(view[:8], len(view))
     body = view[8 + length :]
     layout = _layout(bytes(view[8 : 8 + length]), body.nbytes)
-    return {name: HostTensor(dtype=e.dtype, shape=e.shape, data=body[e.start : e.end]) for name, e in layout.items()}
+    return {
+        name: HostTensor(dtype=e.dtype, shape=e.shape, data=body[e.start : e.end], fresh=True)
+        for name, e in layout.items()
+    }
 
 
 def read_layout(reader: Any, size: int) -> dict[str, Extent]:

@@ -88,7 +88,8 @@ class Framework(Protocol):
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
         """Load the trees into the live objects, in the mapping's order. Called after `check`
         found nothing. In place where the framework has places (parameters, buffers). `trees` may hold some of the
-        parts only: the others are loaded by other calls."""
+        parts only: the others are loaded by other calls. Tensors that are `fresh` may be kept in the memory that
+        they have: each is restored once."""
         ...
 
     def native(self, tree: Tree) -> Any:

@@ -126,10 +126,11 @@ class FitPlan:
     training: Training
     state: FitState
     val_data: Data
+    starting: Starting
 
 
-def wire_run(arguments: RunArguments) -> RunSpec:
-    """Find framework and store, check the arguments.
+def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSpec:
+    """Find framework and store, check the arguments. `starting`: what has timed the way here, if anything has.
 
     Raises:
         UsageError: an argument cannot be meant so.
@@ -141,7 +142,7 @@ def wire_run(arguments: RunArguments) -> RunSpec:
     best = _best(arguments.keep_best, arguments.monitor, arguments.mode)
     clock = SystemClock()
     max_time, limit, flush_timeout = _seconds(arguments)
-    here, starting = Environment.here(), Starting(clock, {})
+    here, starting = Environment.here(), starting or Starting(clock, {})
     deadline = find_deadline(here, clock, limit=limit, may_end=max_time is None)
     remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
     starting.lap("ready")
@@ -178,8 +179,10 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
     Raises:
         UsageError: an argument cannot be meant so.
     """
+    starting = Starting(SystemClock(), {})
     _check(arguments)
     _check_words(arguments.run)
+    starting.lap("ready")
     framework = find_framework([arguments.model, arguments.optimizer])
     training = framework.training(
         TrainingOptions(
@@ -204,6 +207,7 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
         },
     )
     data = framework.data()
+    starting.lap("import")
     return FitPlan(
         arguments=arguments,
         train_loader=data.as_loader(arguments.train_loader, arguments.batch_size),
@@ -211,12 +215,14 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
         training=training,
         state=state,
         val_data=data,
+        starting=starting,
     )
 
 
 def wire_fit(plan: FitPlan) -> RunSpec:
     """What `wire_run` does, for a planned `resumable_fit`."""
     arguments, loader = plan.arguments, plan.train_loader
+    plan.starting.lap("check")
     objects = {
         "model": arguments.model,
         "optimizer": arguments.optimizer,
@@ -226,7 +232,7 @@ def wire_fit(plan: FitPlan) -> RunSpec:
         "fit": plan.state,
     }
     monitor = arguments.run.monitor or ("val_loss" if arguments.val_loader is not None else None)
-    spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor))
+    spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor), plan.starting)
     return replace(spec, loader=loader, settings=_settings(arguments, loader))
 
 

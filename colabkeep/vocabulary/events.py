@@ -137,8 +137,8 @@ class StepDone:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStepDone:
     """The first step of a session is done. `laps`: the parts of the way there with the seconds that each took, in
-    order: "import" (the framework), "storage" (opening it), "find" (the run, taken), "read" (the checkpoint, hashed),
-    "restore" (into the objects), "ready", "loader" (until the first batch), "step"."""
+    order: "import" (the framework), "check" (looking at the machine), "storage" (opening it), "find" (the run, taken),
+    "read" (the checkpoint, hashed), "restore" (into the objects), "ready", "loader" (until the first batch), "step"."""
 
     laps: Mapping[str, float]
 

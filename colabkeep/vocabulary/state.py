@@ -37,7 +37,8 @@ class HostTensor:
     memory alive and unchanged until the snapshot is released. `frozen` marks what training does
     not change (it is packed apart, so that it is written once). `lasting` is a promise of who made it: a later
     snapshot shows this very object only if the bytes are the same. They are not hashed or written again then; without
-    the promise they always are looked at.
+    the promise they always are looked at. `fresh`: the memory was made for this tensor to be restored from, once, and
+    is nobody else's; who restores it may keep it.
     """
 
     dtype: str
@@ -45,6 +46,7 @@ class HostTensor:
     data: memoryview
     frozen: bool = False
     lasting: bool = False
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def test_the_check_says_nothing_where_nobody_listens(world, fit, capsys, words):
 @pytest.mark.parametrize("words", [{"on_bad_gpu": "ignore"}, {"progress": False}], ids=str)
 def test_what_nobody_wants_to_know_is_not_looked_up(world, fit, monkeypatch, words):
     """Nothing is asked of the machine then."""
-    monkeypatch.setattr("colabkeep.api.examine", lambda **_: pytest.fail("somebody looks"))
+    monkeypatch.setattr("colabkeep.faces.check.examine", lambda **_: pytest.fail("somebody looks"))
     assert fit(world.start("script"), **words).steps == 2
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colabkeep.faces.tables import plain
-from colabkeep.session.story import Story
 from colabkeep.vocabulary.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from colabkeep.session.story import Story  # a training has a figure too, and does not wait for what retells it
 
 __all__ = ["result_figure", "story_figure"]
 

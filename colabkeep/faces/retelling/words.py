@@ -66,8 +66,12 @@ def starts(story: Story, most: int) -> Iterator[str]:
     timed = [chapter for chapter in story.sessions if chapter.start]
     for chapter in timed[: -most - 1 : -1]:
         parts = [(_PARTS.get(name, plain(name, limit=20)), seconds) for name, seconds in chapter.start[:_MOST_PARTS]]
-        told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts if seconds >= 0.005)
+        shown = [(name, seconds) for name, seconds in parts if seconds >= 0.005]
         total = sum(seconds for _, seconds in chapter.start)
+        rest = total - sum(seconds for _, seconds in shown)
+        if shown and rest >= 0.005:
+            shown.append(("the rest", rest))
+        told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in shown)
         number = "?" if chapter.number is None else str(chapter.number)
         yield f"{number} · {chapter.session}: {total:.2f} s to the first step{f' ({told})' if told else ''}"
 
@@ -113,6 +117,7 @@ def left_out(story: Story, most: int = 8) -> Iterator[str]:
 _MOST_PARTS = 12
 _PARTS = {
     "import": "importing the framework",
+    "check": "looking at the machine",
     "storage": "opening the storage",
     "find": "finding the run",
     "read": "reading and hashing the checkpoint",

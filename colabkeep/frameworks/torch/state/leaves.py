@@ -10,6 +10,7 @@ from colabkeep.frameworks.common.arrays import ArrayLeaves, native_leaf
 from colabkeep.frameworks.common.bulk import large_ones
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import Rebuild, not_storable, rebuild
+from colabkeep.frameworks.torch.state.adopting import adopted
 from colabkeep.frameworks.torch.state.bulk import copy_all
 from colabkeep.frameworks.torch.state.dtypes import dtype_name, dtype_of, plain_name
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
@@ -193,13 +194,21 @@ def view_leaf(value: Tree) -> torch.Tensor:
     return rows.as_strided(shape, stride)
 
 
-def native(tree: Tree, *, devices: bool = False) -> Any:
-    """The tree in torch's own objects, in fresh memory; with `devices`, where tensors were."""
-    large = list(large_ones(tree))
+def native(tree: Tree, *, devices: bool = False, adopting: bool = False) -> Any:
+    """The tree in torch's own objects, in fresh memory; with `devices`, where tensors were. With `adopting`, large ones
+    stay in the memory that they were read to, where they can: the tree must not be used again."""
+    copies: dict[int, torch.Tensor] = {}
+    large: list[HostTensor] = []
+    for node in large_ones(tree):
+        kept = adopted(node) if adopting else None
+        if kept is None:
+            large.append(node)
+        else:
+            copies[id(node)] = kept
     sources = [view_host(node) for node in large]
     made = [torch.empty_like(source) for source in sources]
     copy_all(made, sources)
-    copies = {id(node): copy for node, copy in zip(large, made, strict=True)}
+    copies.update({id(node): copy for node, copy in zip(large, made, strict=True)})
 
     def leaf(node: HostTensor | Tagged, inner: Rebuild) -> Any:
         if isinstance(node, HostTensor):

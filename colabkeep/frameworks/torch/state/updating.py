@@ -21,14 +21,17 @@ _OF_THE_DEVICE = ("fused", "foreach", "capturable")
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: ParameterNames) -> None:
-    """Give the optimizer its stored groups and state; every tensor bit-exact, in fresh memory, at its parameter."""
+    """Give the optimizer its stored groups and state; every tensor bit-exact, in memory of its own, at its parameter.
+
+    Large tensors of state may stay in the memory of `tree`, which must not be used again.
+    """
     named = parameter_names(optimizer, names)
     place = {name: i for i, name in enumerate(name for group in named for name in group)}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, leaf in tree["loose"].items():
         fill(parameters[place[name]], leaf)
     # In one go: groups often share one tensor as their learning rate, and must go on sharing it.
-    stored = native({key: tree[key] for key in ("groups", "state", "other", "more")}, devices=True)
+    stored = native({key: tree[key] for key in ("groups", "state", "other", "more")}, devices=True, adopting=True)
     state = {place[name]: entry for name, entry in stored["state"].items()}
     groups = [
         _group(live, then, [place[name] for name in group])
