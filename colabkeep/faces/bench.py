@@ -187,7 +187,8 @@ def _sentences(found: Bench) -> Iterator[str]:
     yield "How much it slows the steps beside it is measured in training."
     if load.grows:
         yield "The optimizer has no state yet: after its first step a save is larger (with Adam, three models)."
-    yield f"{found.cadence.sentence[0].upper()}{found.cadence.sentence[1:]}."
+    chosen = found.cadence.sentence()
+    yield f"{chosen[0].upper()}{chosen[1:]}."
     yield f"Sessions: {found.session_source}."
     if found.untried:
         yield f"Nothing was put into {plain(found.untried)} to try it: each version that is made there stays."

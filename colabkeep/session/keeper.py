@@ -65,7 +65,7 @@ class Keeper:
         properties = spec.store.properties
         far = properties.behind is not None or properties.top_rung != "local"
         self._arrivals = Arrivals(properties.top_rung, spec.clock)
-        self._pace = _pacemaker(spec, session, position, far=far)
+        self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=far)
         self.observers: tuple[Arrivals, Pacemaker] = (self._arrivals, self._pace)
 
     def count(self, step: int, loss: Any) -> None:
@@ -189,7 +189,9 @@ class Keeper:
         return None
 
 
-def _pacemaker(spec: RunSpec, session: OpenSession, position: Position, *, far: bool) -> Pacemaker:
+def _pacemaker(
+    spec: RunSpec, session: OpenSession, position: Position, arrival: Callable[[float], float], *, far: bool
+) -> Pacemaker:
     platform = "" if spec.machine is None else spec.machine.platform
     here = Circumstances(
         overhead=spec.overhead,
@@ -198,6 +200,7 @@ def _pacemaker(spec: RunSpec, session: OpenSession, position: Position, *, far: 
         # A repository of its own: what it remembers of listings is not for two threads.
         past=lambda: earlier_lives(Repository(spec.store, spec.name), session.id, platform),
         step=lambda: position.progress.step,
+        arrival=arrival,
     )
     return Pacemaker(spec.save_every, here, spec.clock, session.checkpointer.events.append)
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import colabkeep
 from colabkeep.session.run import Run
 from colabkeep.session.starting import Starting
-from colabkeep.session.story import read_story
 from colabkeep.session.wiring import RunArguments, wire_run
-from colabkeep.stores import open_store
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.events import Event, FirstStepDone
 
@@ -80,18 +76,3 @@ def test_it_costs_nothing_after_the_first_step() -> None:
     assert list(starting.batches(batches)) == [1, 2, 3]
     assert starting.first_step().laps["import"] == 1.0
     assert starting.batches(batches) is batches
-
-
-def test_the_report_tells_what_took_how_long(tmp_path: Path, kit: SimpleNamespace) -> None:
-    """For each of the last sessions, in words, also in a notebook and for programs."""
-    kit.fit(tmp_path, max_steps=15)
-    kit.fit(tmp_path)
-    first, second = read_story(open_store(tmp_path), "r").sessions
-    assert dict(first.start).keys() | {"restore"} == dict(second.start).keys()
-    assert all(seconds >= 0 for _, seconds in second.start)
-    report = colabkeep.report("r", storage=tmp_path)
-    lines = [line for line in report.lines() if "to the first step" in line]
-    assert [line.split(" · ")[0].strip() for line in lines[1:]] == ["2", "1"]
-    assert "the first step 0." in lines[1], "in seconds, as far as they matter"
-    assert "From the start to the first step" in report._repr_html_()
-    assert dict(report.to_dict()["sessions"][1]["start"]).keys() == dict(second.start).keys()
