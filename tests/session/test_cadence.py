@@ -389,6 +389,19 @@ def test_earlier_sessions_are_found_in_the_journal(tmp_path: Path) -> None:
     assert [life.vanished for life in earlier_lives(Repository(open_store(tmp_path), "r"), last, "colab")] == [True]
 
 
+def test_a_clock_that_was_set_in_the_middle_of_a_session_makes_it_no_older_than_a_week(tmp_path: Path) -> None:
+    """A machine that began in 1970 did not live for fifty years: it would hide what the others tell."""
+    session = Session(tmp_path, save_every="1 steps")
+    session.clock.set_time(1000.0)
+    with session.run as run:
+        for _ in run.epochs(1):
+            for _batch in run.batches([0] * 3):
+                session.clock.set_time(1_700_000_000.0)
+                run.step()
+    (life,) = earlier_lives(Repository(open_store(tmp_path), "r"), "", "colab")
+    assert life == Life(seconds=7 * 24 * HOUR, vanished=False)
+
+
 def test_a_run_that_was_killed_before_counts_that(tmp_path: Path) -> None:
     """The third session knows of the two before it, without having asked for anything before its first step."""
     killed(tmp_path, 40)
