@@ -291,10 +291,11 @@ class StoreDegraded:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineNear:
     """The session's time is nearly used up: `seconds` are left at most. `ends`: training ends here by itself; else it
-    is saved once more and goes on while the machine lives."""
+    is saved once more and goes on while the machine lives. `takes`: seconds that a save took here until it was safe."""
 
     seconds: float
     ends: bool = False
+    takes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
