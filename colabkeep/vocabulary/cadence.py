@@ -190,9 +190,11 @@ def interval_text(seconds: float) -> str:
 
 
 def cost_text(seconds: float, words: Mapping[str, str] = SAYINGS) -> str:
-    """Seconds as people say what a save costs: "1.3 s", "0.02 s", "less than 1 ms"."""
+    """Seconds as people say what a save costs: "1.3 s", "0.4 s", "20 ms", "less than 1 ms"."""
     if seconds < 0.0005:
         return words["cadence.little"]
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds >= 0.95 else f"{seconds:.2g} s"
 
 

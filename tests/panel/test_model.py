@@ -241,7 +241,7 @@ def test_how_often_it_saves_is_shown_with_why() -> None:
     """The latest choice with what the last save cost and how it was copied, also in the file for programs; not among
     the last events, and not when all is over."""
     story = in_phase("durable").tell(cadence(15.0), cadence(100.0))
-    told = "aving every 1 min 40 s: a save costs 0.02 s here, sessions last about 2.5 h, storage takes one per"
+    told = "aving every 1 min 40 s: a save costs 20 ms here, sessions last about 2.5 h, storage takes one per"
     last = "The last save stopped training for 0.12 s (copied while the next step ran)."
     text = text_of(render(story.state))
     assert f"S{told} 1 min 20 s; it is not given more than it takes. {last}" in text
@@ -290,5 +290,5 @@ def test_what_a_save_costs_is_said_in_the_log_once_for_each_way_of_copying(
         facts = {"progress": at(step), "reason": "auto", "bytes": 9, "written": 9, "seconds": 1.0, "rung": "local"}
         lines(SaveCommitted(checkpoint=f"{step}", waited=0.002, copy=way, **facts))
     assert capsys.readouterr().out.splitlines() == [
-        f"[colabkeep] The last save stopped training for 0.006 s ({way})." for way in ways
+        f"[colabkeep] The last save stopped training for 6 ms ({way})." for way in ways
     ]

@@ -114,7 +114,7 @@ def test_the_choice_says_itself_in_one_sentence() -> None:
     """How often, and from which three figures; the bound that moved it, if one did."""
     told = choose(Measures(cost=0.02, session=4 * HOUR, carried=80.0)).sentence()
     assert told == (
-        "saving every 1 min 40 s: a save costs 0.02 s here, sessions last about 4 h, storage takes one per "
+        "saving every 1 min 40 s: a save costs 20 ms here, sessions last about 4 h, storage takes one per "
         "1 min 20 s; it is not given more than it takes"
     )
     assert choose(MEASURES).sentence() == "saving every 1 min 50 s: a save costs 0.4 s here, sessions last about 4 h"
