@@ -91,7 +91,7 @@ class Run(session.Run):
         resume: "auto" (go on if there is a checkpoint), "must", "never", "best", or a checkpoint's id.
         save_every: epochs (an int), "500 steps", "10 min", a list of these, None (when asked, and at the end), or
             "auto": as often as loses the least, from what saves cost here, what the storage takes and how long sessions
-            live; the first after 20 steps or two minutes, then 15 seconds to 10 minutes apart, and the best epochs.
+            live; the first after 20 steps or two minutes, then 15 seconds to half an hour apart, and the best epochs.
         overhead: the share of training time that "auto" may spend on saves: 0.01 is 1 %.
         keep_last: how many of the newest checkpoints to keep; None keeps all.
         keep_best: how many of the best by `monitor` to keep besides.

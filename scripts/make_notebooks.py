@@ -18,7 +18,8 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +43,8 @@ METADATA = nbformat.from_dict(
 PATIENCE = 240  # seconds for a cell, many times what the longest takes
 
 _CELL = re.compile(r"^# %%(?P<markdown> \[markdown\])?(?: tags=(?P<tags>\[.*\]))?$", re.MULTILINE)
+_PLACE = re.compile(r"[^\s\"'<>\\,;()…]+(?![^\s\"'<>\\,;()]*…)")
+_CUT = re.compile(r"([^\s\"'<>\\,;()…]+)…")
 _MAGIC = re.compile(r"^( *)# (?=[%!])", re.MULTILINE)
 
 Notebook = nbformat.NotebookNode
@@ -161,10 +164,14 @@ def _facts(machine: Machine) -> Mapping[str, Any]:
 def clean(notebook: Notebook, machine: Machine) -> None:
     """Take away what belongs to this execution: the stand-in's place on this disk and widgets."""
     notebook.metadata = METADATA  # without the widgets' state, and the version of this Python
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in cells:
+        cell.outputs = _joined(cell.outputs)
+    away = _Away(str(machine.root), (_text(output) for cell in cells for output in cell.outputs))
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
-        if cell.cell_type == "code":
-            cell.outputs = [_without(str(machine.root), output) for output in _joined(cell.outputs)]
+    for cell in cells:
+        cell.outputs = [nbformat.from_dict(json.loads(away.take(_text(output)))) for output in cell.outputs]
 
 
 def _joined(outputs: list[Notebook]) -> list[Notebook]:
@@ -207,8 +214,28 @@ def _upload(drive: Path, over: threading.Event) -> None:
                 sizes[file] = size
 
 
-def _without(root: str, output: Notebook) -> Notebook:
-    return nbformat.from_dict(json.loads(json.dumps(output).replace(root, "")))
+def _text(output: Notebook) -> str:
+    return json.dumps(output, ensure_ascii=False)
+
+
+class _Away:
+    """Takes the folder `root` of a stand-in out of texts. Where a face cut a place off so early that the folder is not
+    whole any more, the place is found among those that `texts` have whole: the one that they have most often."""
+
+    def __init__(self, root: str, texts: Iterable[str]) -> None:
+        self._root = root
+        places = (place.rstrip(".:") for text in texts for place in _PLACE.findall(text) if root in place)
+        self._places = [place for place, _ in Counter(places).most_common()]
+
+    def take(self, text: str) -> str:
+        """The text as it would read on the service."""
+        return _CUT.sub(self._whole, text).replace(self._root, "")
+
+    def _whole(self, cut: re.Match[str]) -> str:
+        begin = cut[1]
+        cuts = (place for place in self._places if place.startswith(begin) and place.find(self._root) + 1 < len(begin))
+        whole = next(cuts, cut[0]).replace(self._root, "")
+        return whole if len(whole) <= len(cut[0]) else whole[: len(begin)] + "…"
 
 
 def make_colab(folder: Path) -> Notebook:

@@ -170,28 +170,33 @@ def _rows(found: Bench) -> Iterator[tuple[str, ...]]:
     yield ("memory copy", *_rate(found.copy), "on one thread")
     yield ("SHA-256", *_rate(found.hashing), "on one thread")
     if found.near is not None:
-        yield ("write", *_rate(found.near.rate), f"hashed, with fsync, to {plain(found.near.url, limit=80)}")
+        how = "hashed, with fsync," if found.near.disk else "hashed,"
+        yield ("write", *_rate(found.near.rate), f"{how} to {plain(found.near.url, limit=80)}")
     if found.far is not None:
         yield ("send", *_rate(found.far.rate), f"{_proof(found.far)} {plain(found.far.url, limit=80)}")
 
 
 def _sentences(found: Bench) -> Iterator[str]:
     load = found.load
-    how = "at most" if load.stall is None else "for the copy"
-    steps = [f"stops training for {_fine(found.stall)} {how}"]
-    if found.written is not None:
-        steps.append(f"is on this machine's disk after {_fine(found.written)}")
+    steps = [f"stops training for {_fine(found.stall)}{' at most' if load.stall is None else ''}"]
+    if found.near is not None and found.written is not None:
+        where = "on this machine's disk" if found.near.disk else "in this process's memory"
+        steps.append(f"is {where} after {_fine(found.written)}")
     if found.far is not None and found.arrived is not None:
         steps.append(f"{'there' if found.far.confirmed else 'sent'} after {_fine(found.arrived)}")
     yield f"A save of {size_text(load.bytes)} ({load.source}) {', '.join(steps)}."
-    yield "How much it slows the steps beside it is measured in training."
     if load.grows:
         yield "The optimizer has no state yet: after its first step a save is larger (with Adam, three models)."
-    yield f"{found.cadence.sentence[0].upper()}{found.cadence.sentence[1:]}."
+    chosen = found.cadence.sentence()
+    yield f"{chosen[0].upper()}{chosen[1:]}."
+    yield "A training measures anew: the copy may hide behind its next step, and saves may slow its steps a little."
     yield f"Sessions: {found.session_source}."
     if found.untried:
         yield f"Nothing was put into {plain(found.untried)} to try it: each version that is made there stays."
     for taken in (found.near, found.far):
+        if taken is not None and taken.free_bytes is not None and taken.free_bytes < load.bytes:
+            room = f"only {size_text(taken.free_bytes)} are free in {plain(taken.url)}"
+            yield f"SUCH A SAVE DOES NOT FIT: {room}. Make room there, or choose another storage."
         if taken is not None and taken.left:
             yield f"Could not be deleted in {plain(taken.url)}, and may be, by hand: {', '.join(taken.left)}"
 
@@ -210,6 +215,8 @@ def _speed(rate: float) -> str:
 
 
 def _fine(seconds: float) -> str:
+    if seconds < 0.0005:
+        return "less than 1 ms"
     if seconds < 0.1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 10 else duration_text(seconds)
@@ -223,7 +230,7 @@ def _proof(taken: Taken) -> str:
 
 def _said(size: Any) -> Load:
     if size is None:
-        return Load(bytes=read_size("size", _SIZE), source=f"as good as any: say how large, size={_SIZE!r}")
+        return Load(bytes=read_size("size", _SIZE), source="an example: say how large yours is, or name its run")
     return Load(bytes=read_size("size", size), source="as you said")
 
 

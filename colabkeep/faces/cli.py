@@ -276,7 +276,7 @@ def _gpus(words: argparse.Namespace) -> int:
 
 
 def _bench(words: argparse.Namespace) -> int:
-    """measure in a minute what a save costs here and how often that lets it save; leaves nothing behind"""
+    """measure in a minute what a save costs here and how often that lets it save; deletes what it writes"""
     face = import_module("colabkeep.faces.bench")
     found = face.bench_command(words, None if words.json else sys.stderr)
     _print(words, found.to_dict(), found.lines())

@@ -8,11 +8,12 @@ from typing import TextIO
 
 from colabkeep.faces.panel.line import line
 from colabkeep.faces.panel.model import Panel
+from colabkeep.faces.panel.saving import last_save
 from colabkeep.faces.panel.state import PanelState
 from colabkeep.faces.panel.told import sentence
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.durability import Durability
-from colabkeep.vocabulary.events import DurabilityTold, Event, SaveSkipped, StepDone
+from colabkeep.vocabulary.events import DurabilityTold, Event, SaveCommitted, SaveSkipped, StepDone
 
 __all__ = ["Lines", "text_stream"]
 
@@ -47,6 +48,7 @@ class Lines:
         self.steps_from = clock.monotonic() + (_MOVING if self._moving else _FIRST)
         self._width = 0
         self._skipped = 0
+        self._said_copies: set[str] = set()  # the ways in which a state was copied that were told
         self._said_lost: float | None = None  # seconds, when it was said last what would be lost
 
     def __call__(self, event: Event) -> None:
@@ -66,9 +68,16 @@ class Lines:
         if isinstance(event, DurabilityTold) and not self._matters(event.durability):
             return
         self._skipped += type(event) is SaveSkipped
-        said = sentence(event)
+        said = self._copied(event) if isinstance(event, SaveCommitted) else sentence(event)
         if said is not None and not (type(event) is SaveSkipped and self._skipped > 1):
             self._line(f"[colabkeep] {said.replace(chr(10), _MORE)}")
+
+    def _copied(self, event: SaveCommitted) -> str | None:
+        """What the save cost training, the first time that it went this way."""
+        if event.copy in self._said_copies:
+            return None
+        self._said_copies.add(event.copy)
+        return last_save(self._panel.state) or None
 
     def _matters(self, durability: Durability) -> bool:
         """Say what would be lost once something is safe, and again when it is much, each time it has doubled."""

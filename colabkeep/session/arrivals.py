@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from statistics import median
 
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.durability import RUNGS
@@ -47,8 +48,15 @@ class Arrivals:
         at least as long as it has taken."""
         bytes_take = 0.0 if self._speed is None else self._largest / self._speed
         beside = max((took - self._sending(size) for took, size in self._arrived), default=0.0)
-        since = min((at for at, _ in self._waiting.values()), default=now)
-        return max(bytes_take + max(0.0, beside), now - since)
+        return max(bytes_take + max(0.0, beside), self._pending(now))
+
+    def usual(self, now: float) -> float:
+        """From the commit of a save until it is safe, as it mostly was; what has not arrived yet takes at least as
+        long as it has taken. `now` as in `seconds`."""
+        return max(median(took for took, _ in self._arrived) if self._arrived else 0.0, self._pending(now))
+
+    def _pending(self, now: float) -> float:
+        return now - min((at for at, _ in self._waiting.values()), default=now)
 
     def _sending(self, size: int) -> float:
         """Seconds of so many bytes; where the speed is not known, all is taken to be beside them."""

@@ -68,13 +68,14 @@ class Tempo:
 class Circumstances:
     """What does not change within a session. `overhead`: the share of time that saves may cost. `far`: a save goes
     over a network. `past`: reads how long earlier sessions lived; called on a thread of its own, for it may ask a
-    service. `step`: the last step that is done."""
+    service. `step`: the last step that is done. `arrival`: seconds from a commit until the save is safe, at a time."""
 
     overhead: float
     usual: Usual
     far: bool
     past: Callable[[], Sequence[Life]]
     step: Callable[[], int]
+    arrival: Callable[[float], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +169,7 @@ class Pacemaker:
         return Measures(
             cost=_cost(self._saves),
             session=mean_session(here.usual.seconds, lives),
-            carried=_carried(self._saves, self._speed),
+            carried=max(_carried(self._saves, self._speed), here.arrival(self._clock.monotonic())),
             far=here.far,
             vanishes=here.usual.vanishes or any(life.vanished for life in lives),
         )
@@ -182,8 +183,9 @@ class Pacemaker:
             session=measures.session,
             overhead=cadence.overhead,
             reason=cadence.why,
-            text=cadence.sentence,
+            text=cadence.sentence(),
             source=f"{past}{usual.source}",
+            carried=measures.carried,
         )
 
     def _read(self) -> None:

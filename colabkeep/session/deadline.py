@@ -15,7 +15,7 @@ _MARGIN = 120.0  # seconds that the last save is early: the session's age is kno
 _SHARE = (
     1 / 12
 )  # of a session that must end by itself: an hour of twelve, for the notebook's other cells and its output
-_SLOWER = 2.0  # the last save may take so many times what the longest before took
+_SLOWER = 2.0  # the last save may take so many times as long: links are slow at times, and one may be on its way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,10 @@ class Deadline:
     text: str
     source: str = ""
 
-    def last_call(self, save_seconds: float, arrival_seconds: float = 0.0) -> float:
-        """When the last save must begin to be safe in time, if the longest so far took `save_seconds`, and then
-        `arrival_seconds` until the place where it ends up had it and said so."""
-        return self.at - self.reserve - _SLOWER * (save_seconds + arrival_seconds)
+    def last_call(self, seconds: float) -> float:
+        """When the last save must begin to be safe in time, if that takes `seconds`: from the copy until the place
+        where it ends up had it and said so."""
+        return self.at - self.reserve - _SLOWER * seconds
 
 
 def find_deadline(

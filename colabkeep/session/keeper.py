@@ -21,7 +21,7 @@ from colabkeep.vocabulary.policies import SaveMark
 
 __all__ = ["Keeper", "StopTraining", "leaving_reason"]
 
-_LONGEST = 1800.0  # seconds; a save that takes longer than this is not foreseen when the end of a session nears
+_LONGEST = 1800.0  # seconds; a save, or its arrival, that takes longer is not foreseen when the end of a session nears
 _BEHIND = (
     "the newest checkpoint is on this machine's disk only. Run the cell again while the machine lives, and it is sent."
 )
@@ -60,12 +60,12 @@ class Keeper:
         self._mark = SaveMark(progress=position.progress, at=spec.clock.monotonic())
         self._asked: str | None = None
         self._deadline = spec.deadline
-        self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(_LONGEST, _LONGEST)
+        self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(2 * _LONGEST)
         self._starting = session.starting
         properties = spec.store.properties
         far = properties.behind is not None or properties.top_rung != "local"
         self._arrivals = Arrivals(properties.top_rung, spec.clock)
-        self._pace = _pacemaker(spec, session, position, far=far)
+        self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=far)
         self.observers: tuple[Arrivals, Pacemaker] = (self._arrivals, self._pace)
 
     def count(self, step: int, loss: Any) -> None:
@@ -87,10 +87,13 @@ class Keeper:
             or None
         )
 
+    def until_safe(self, now: float) -> float:
+        """Seconds that a save takes here until it is safe where it ends up; more than an hour is not foreseen."""
+        return min(_LONGEST, self._saver.longest) + min(_LONGEST, self._arrivals.seconds(now))
+
     def _near(self, now: float) -> str | None:
         """ "deadline", once, when the last save before the end of the session must begin."""
-        arrival = min(_LONGEST, self._arrivals.seconds(now))
-        if self._deadline is None or now < self._deadline.last_call(self._saver.longest, arrival):
+        if self._deadline is None or now < self._deadline.last_call(self.until_safe(now)):
             return None
         self._watch_from = math.inf
         return "deadline"
@@ -189,7 +192,9 @@ class Keeper:
         return None
 
 
-def _pacemaker(spec: RunSpec, session: OpenSession, position: Position, *, far: bool) -> Pacemaker:
+def _pacemaker(
+    spec: RunSpec, session: OpenSession, position: Position, arrival: Callable[[float], float], *, far: bool
+) -> Pacemaker:
     platform = "" if spec.machine is None else spec.machine.platform
     here = Circumstances(
         overhead=spec.overhead,
@@ -198,6 +203,7 @@ def _pacemaker(spec: RunSpec, session: OpenSession, position: Position, *, far: 
         # A repository of its own: what it remembers of listings is not for two threads.
         past=lambda: earlier_lives(Repository(spec.store, spec.name), session.id, platform),
         step=lambda: position.progress.step,
+        arrival=arrival,
     )
     return Pacemaker(spec.save_every, here, spec.clock, session.checkpointer.events.append)
 

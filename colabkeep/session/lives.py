@@ -15,6 +15,7 @@ __all__ = ["UNKNOWN", "Usual", "earlier_lives", "usual_session"]
 
 _LOOKED_AT = 8  # sessions; the first and the last part of the journal of each is a request
 _GUESS_LEFT = 4 * 3600.0  # seconds; a machine that stops some time after its page was left
+_LONGEST = 7 * 24 * 3600.0  # seconds; what claims more had its clock set meanwhile, as machines do when they boot
 _GUESS_OWN = 24 * 3600.0  # seconds; of a machine that nothing is known to end: updates, power, whoever else uses it
 
 
@@ -62,4 +63,5 @@ def _life(lines: Sequence[Line], platform: str) -> Iterator[Life]:
     times = [line.at for line in lines if line.at is not None]
     here = any(line.event == "MachineGiven" and line.text("platform") == platform for line in lines)
     if times and here:
-        yield Life(seconds=max(times) - min(times), vanished=all(line.event != "RunStopped" for line in lines))
+        seconds = min(_LONGEST, max(times) - min(times))
+        yield Life(seconds=seconds, vanished=all(line.event != "RunStopped" for line in lines))

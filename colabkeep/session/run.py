@@ -246,7 +246,7 @@ class Run:
         """What happens at a boundary: save, talk, stop. Most of the time, nothing."""
         if (reason := self._keeper.due(now)) is not None:
             if reason == "deadline" and self._spec.deadline is not None:
-                _tell_end(self, self._spec.deadline, now)
+                _tell_end(self, self._spec.deadline, now, self._keeper.until_safe(now))
             self._keeper.save(reason)
         if self._announcer.queue:
             self._announcer.drain()
@@ -276,9 +276,9 @@ def _end(run: Run, reason: str, error: BaseException | None) -> RunStopped:
     return RunStopped(reason=reason, progress=run.progress, checkpoint=run.checkpoint, error=said)
 
 
-def _tell_end(run: Run, deadline: Deadline, now: float) -> None:
+def _tell_end(run: Run, deadline: Deadline, now: float, takes: float) -> None:
     """Tell that the end of the session is near; leave if training ends by itself before it."""
-    run.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends))
+    run.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))
     if deadline.ends:
         run.stop("session_end")
 

@@ -13,7 +13,7 @@ overtaken by the next is of no use; and a floor and a ceiling.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -23,10 +23,13 @@ __all__ = [
     "FIRST_SECONDS",
     "FIRST_STEPS",
     "OVERHEAD",
+    "SAYINGS",
     "Cadence",
     "Life",
     "Measures",
+    "Why",
     "choose",
+    "cost_text",
     "interval_text",
     "mean_session",
     "read_overhead",
@@ -43,7 +46,7 @@ storage that does not work is seen while somebody still looks, and after the fir
 _FLOOR = 15.0  # seconds; each save leaves some small files, and half of this is all that sooner ones could win
 _FLOOR_FAR = 60.0  # where each of these files is a request to a service that counts requests
 _CEILING = 600.0  # on machines that vanish: what is measured may be wrong, and this is all that it can cost
-_CEILING_CALM = 1800.0  # on machines that nothing is known to end
+_LONGEST = 1800.0  # on others; and on all, where a save costs so much that more would exceed the overhead
 _HEADROOM = 1.25  # links are slower at times
 _SHORTEST = 600.0  # seconds; a mean session is not taken to be shorter, whatever a few bad starts say
 _BOUND = 2.0  # the interval changes by so much at most from save to save
@@ -52,6 +55,19 @@ _ATTRACTS = 2 / 3  # of an interval: the end of an epoch that comes after so muc
 
 Why: TypeAlias = Literal["loss", "overhead", "storage", "floor", "ceiling"]
 """What decided: the least loss, or the bound that moved it."""
+
+SAYINGS: Mapping[str, str] = {
+    "cadence": "saving every {interval}: a save costs {cost} here, sessions last about {session}{carried}{then}",
+    "cadence.little": "less than 1 ms",
+    "cadence.carried": ", storage takes one per {carried}",
+    "cadence.overhead": "; more often would cost more than {overhead} % of the time (overhead=…)",
+    "cadence.storage": "; it is not given more than it takes",
+    "cadence.behind": "; that is slower than the saves, so each time it is done the newest goes next",
+    "cadence.share": "; that is {share} % of the time",
+    "cadence.risked": ", but more is not risked here",
+    "cadence.becomes": ", and becomes less",
+}
+"""How a choice is said, in English. A face that speaks another language has the same words in that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,45 +107,56 @@ class Cadence:
         """So many seconds after a save, the end of an epoch takes the next one: it is as good there as it is later."""
         return min(self.seconds, max(self.least, _ATTRACTS * self.seconds))
 
-    @property
-    def sentence(self) -> str:
+    def sentence(self, words: Mapping[str, str] = SAYINGS) -> str:
         """What was chosen and from what, for people."""
         measures = self.measures
-        told = [f"a save costs {_cost_text(measures.cost)} here", f"sessions last about {_span(measures.session)}"]
-        if measures.carried >= 1.0:
-            told.append(f"storage takes one per {interval_text(measures.carried)}")
-        spent = measures.cost / self.seconds
-        then = {
-            "overhead": f"; more often would cost more than {100 * self.overhead:.3g} % of the time (overhead=…)",
-            "storage": "; it is not given more than it takes",
-        }.get(self.why, "")
+        return words["cadence"].format(
+            interval=interval_text(self.seconds),
+            cost=cost_text(measures.cost, words),
+            session=_span(measures.session),
+            carried="" if measures.carried < 1.0 else words["cadence.carried"].format(carried=_span(measures.carried)),
+            then=self._then(words),
+        )
+
+    def _then(self, words: Mapping[str, str]) -> str:
+        """What moved the choice, or what it means, where that is worth a word."""
+        spent = self.measures.cost / self.seconds
         if spent > self.overhead * 1.05:
-            share = f"; that is {100 * spent:.2g} % of the time"
-            then = f"{share}, but more is not risked here" if self.why == "ceiling" else f"{share}, and becomes less"
-        return f"saving every {interval_text(self.seconds)}: {', '.join(told)}{then}"
+            end = words["cadence.risked" if self.why == "ceiling" else "cadence.becomes"]
+            return words["cadence.share"].format(share=f"{100 * spent:.2g}") + end
+        if self.measures.carried > self.seconds:
+            return words["cadence.behind"]
+        name = f"cadence.{self.why}"
+        return words[name].format(overhead=f"{100 * self.overhead:.3g}") if name in words else ""
 
 
 def choose(measures: Measures, overhead: float = OVERHEAD, before: Cadence | None = None) -> Cadence:
     """The cadence to go on with. `before`: the one so far, from which it departs in bounded steps, and not for
     trifles."""
     floor = _FLOOR_FAR if measures.far else _FLOOR
-    ceiling = _CEILING if measures.vanishes else _CEILING_CALM
+    affordable, carried = measures.cost / overhead, measures.carried * _HEADROOM
+    ceiling = min(_LONGEST, max(_ceiling(measures), affordable))
     bounds: list[tuple[float, Why]] = [
         (math.sqrt(2.0 * measures.cost * measures.session), "loss"),
         (floor, "floor"),
-        (measures.cost / overhead, "overhead"),
-        (measures.carried * _HEADROOM, "storage"),
+        (affordable, "overhead"),
+        (carried, "storage"),
     ]
     best, why = max(bounds, key=lambda bound: bound[0])
     if best > ceiling:
-        best, why = ceiling, "ceiling"
-    seconds = min(ceiling, _neat(best))
+        best, why = ceiling, "overhead" if ceiling == affordable else "ceiling"
+    seconds = min(_LONGEST, _neat(best))
     if before is not None:
         if 1 / _STEADY < seconds / before.seconds < _STEADY:
             seconds = before.seconds
-        seconds = min(max(seconds, floor, before.seconds / _BOUND), ceiling, before.seconds * _BOUND)
-    least = min(seconds, max(bound for bound, kind in bounds if kind != "loss"))
-    return Cadence(seconds=seconds, least=least, why=why, overhead=overhead, measures=measures)
+        seconds = min(max(seconds, floor, before.seconds / _BOUND), _LONGEST, before.seconds * _BOUND)
+    return Cadence(
+        seconds=seconds,
+        least=min(seconds, max(floor, affordable, carried)),
+        why=why,
+        overhead=overhead,
+        measures=measures,
+    )
 
 
 def mean_session(usual: float, lives: Sequence[Life]) -> float:
@@ -162,6 +189,15 @@ def interval_text(seconds: float) -> str:
     return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"
 
 
+def cost_text(seconds: float, words: Mapping[str, str] = SAYINGS) -> str:
+    """Seconds as people say what a save costs: "1.3 s", "0.4 s", "20 ms", "less than 1 ms"."""
+    if seconds < 0.0005:
+        return words["cadence.little"]
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds >= 0.95 else f"{seconds:.2g} s"
+
+
 def improved(cadence: Cadence, told: Cadence | None) -> bool:
     """Is it so different from what the user was `told` that it is to be told again?"""
     if told is None:
@@ -171,19 +207,18 @@ def improved(cadence: Cadence, told: Cadence | None) -> bool:
 
 def unmeasured(measures: Measures, overhead: float) -> Cadence:
     """The cadence while the first save of a session is on its way: nothing is known, so nothing is hurried."""
-    calm = replace(measures, carried=0.0)
-    ceiling = _CEILING if measures.vanishes else _CEILING_CALM
+    calm, ceiling = replace(measures, carried=0.0), _ceiling(measures)
     return Cadence(seconds=ceiling, least=ceiling, why="ceiling", overhead=overhead, measures=calm)
+
+
+def _ceiling(measures: Measures) -> float:
+    return _CEILING if measures.vanishes else _LONGEST
 
 
 def _neat(seconds: float) -> float:
     """A round number, not less: 45 s, 1 min 40 s, 4 min 30 s."""
     unit = 5 if seconds <= 60 else 10 if seconds <= 300 else 30
     return float(unit * math.ceil(seconds / unit - 1e-9))
-
-
-def _cost_text(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 0.95 else f"{seconds:.2g} s" if seconds >= 0.0005 else "less than 1 ms"
 
 
 def _span(seconds: float) -> str:

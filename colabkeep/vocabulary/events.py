@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from colabkeep.vocabulary.cadence import Why
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.progress import Progress
 
@@ -189,17 +190,19 @@ class SaveCommitted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CadenceChosen:
     """How often saves come from now on, where `save_every="auto"` chooses; told when it changes by much. In seconds:
-    `interval`; `cost`, of a save to training; `session`, the mean between two disconnects, and `source` says from what.
-    `overhead`: the share of time that saves may cost. `reason`: what decided, "loss" (the least is lost so), or the
-    bound that moved it: "overhead", "storage", "floor" or "ceiling". `text` says all this in a sentence."""
+    `interval`; `cost`, of a save to training; `session`, the mean between two disconnects, and `source` says from what;
+    `carried`, how long the storage takes for a save. `overhead`: the share of time that saves may cost. `reason`: what
+    decided, "loss" (the least is lost so), or the bound that moved it: "overhead", "storage", "floor" or "ceiling".
+    `text` says all this in a sentence."""
 
     interval: float
     cost: float
     session: float
     overhead: float
-    reason: str
+    reason: Why
     text: str
     source: str = ""
+    carried: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,10 +291,11 @@ class StoreDegraded:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineNear:
     """The session's time is nearly used up: `seconds` are left at most. `ends`: training ends here by itself; else it
-    is saved once more and goes on while the machine lives."""
+    is saved once more and goes on while the machine lives. `takes`: seconds that a save took here until it was safe."""
 
     seconds: float
     ends: bool = False
+    takes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,41 @@ def test_the_speed_of_a_link_is_found_within_its_budget(rate: float) -> None:
     assert (link.names(), taken.left, taken.confirmed) == ([], (), True)
 
 
+@pytest.mark.parametrize("rate", [2_000, 10_000])
+def test_a_very_slow_link_is_measured_by_one_small_object(rate: float) -> None:
+    """10 kB/s, as over a phone: it takes seconds, not minutes, and the forecast is right all the same."""
+    clock = FakeClock()
+    link = Link(clock, rate)
+    taken = probe(link, clock, BUDGET)
+    assert clock.monotonic() <= 35.0
+    assert taken.seconds(500 * MB) == pytest.approx(500 * MB / rate, rel=0.1)
+    assert link.names() == []
+
+
+class Small(Link):
+    """A store with little room, which is never used up."""
+
+    @property
+    def properties(self) -> StoreProperties:
+        return replace(super().properties, free_bytes=2 * MB)
+
+    def put(self, name: str, source: Source) -> Receipt:
+        used = sum(entry.size for entry in self._store.list(""))
+        assert used + source.size <= MB, "half of the room is left to whoever needs it"
+        return super().put(name, source)
+
+
+def test_a_place_that_is_nearly_full_is_not_filled_up() -> None:
+    """It is measured with what fits, and the user reads that a save will not."""
+    store = Small(FakeClock(), 50 * MB)
+    load, sessions = Load(bytes=5 * MB, source="as you said"), Sessions(usual=UNKNOWN)
+    found = measure(store, load, sessions, 0.01, SystemClock(), lambda _: None)
+    from colabkeep.faces.bench import BenchReport
+
+    assert "SUCH A SAVE DOES NOT FIT: only 1.9 MiB are free in " in str(BenchReport(found))
+    assert "DOES NOT FIT" not in str(BenchReport(replace(found, load=replace(load, bytes=MB))))
+
+
 def test_what_takes_long_to_be_confirmed_is_waited_for_and_counted() -> None:
     """A place that says two seconds later that it has an object takes two seconds for each."""
     clock = FakeClock()

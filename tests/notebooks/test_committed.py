@@ -13,8 +13,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 
-# The panel shows 48 bytes of a place: of a stand-in's, "/home/a…" is left when its folder is taken out.
-_PLACES = re.compile(r"/tmp\b|/var/folders|/root\b|/Users/|/home/(?!aistudio/|a…)|machine-\d|site-packages")
+_PLACES = re.compile(r"/tmp\b|/var/folders|/root\b|/Users/|/home/(?!aistudio/)|machine-\d|notebook-|site-packages")
 _INLINE = re.compile(r"data:image/[a-z+]+;base64,([A-Za-z0-9+/=]+)")
 
 
@@ -142,3 +141,23 @@ def test_the_stand_in_s_place_is_taken_out_of_what_was_shown(maker, tmp_path):
     maker.clean(notebook, Machine())
     assert [output.text for output in notebook.cells[0].outputs] == ["in /content/a\nb\n"]
     assert "widgets" not in notebook.metadata
+
+
+def test_a_place_that_was_cut_off_within_the_stand_in_is_told_as_the_service_would(maker):
+    """The panel cuts long places: with its folder taken out, one that fits is whole, and a longer one is cut where the
+    panel would have cut it. What was cut before the folder began, or is none of the stand-in's, stays."""
+
+    class Machine:
+        root = Path("/tmp/notebook-world-ab12cd34/machine-1")
+
+    whole, long = "mounted:///content/drive/MyDrive/colabkeep", "/kaggle/working/" + "x" * 60
+    texts = [
+        f"checkpoints in mounted://{Machine.root}/content/drive/MyDrive/colabkeep, and {Machine.root}{long}.",
+        f"| mounted:///tmp/notebook-world-ab12cd34/machin… | {Machine.root}/kaggle/w… | mou… | /opt/y… |",
+    ]
+    cell = nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("display_data", {"text/html": t}) for t in texts])
+    maker.clean(nbformat.v4.new_notebook(cells=[cell]), Machine())
+    assert [output.data["text/html"] for output in cell.outputs] == [
+        f"checkpoints in {whole}, and {long}.",
+        f"| {whole} | {long[:47]}… | mou… | /opt/y… |",
+    ]

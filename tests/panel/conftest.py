@@ -96,7 +96,15 @@ class Story:
         id = f"{step:012d}-s1"
         self.tell(
             SaveCommitted(
-                checkpoint=id, progress=at(step), reason="epoch", bytes=2**20, written=9, seconds=2.0, rung="local"
+                checkpoint=id,
+                progress=at(step),
+                reason="epoch",
+                bytes=2**20,
+                written=9,
+                seconds=2.0,
+                rung="local",
+                waited=0.02,
+                copy="copied while the next step ran",
             )
         )
         if rung != "local":

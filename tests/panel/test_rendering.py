@@ -15,6 +15,7 @@ from colabkeep.faces.panel.html import COLOURS, render
 from colabkeep.faces.panel.line import line
 from colabkeep.faces.panel.state import FINAL, Happened, PanelState, Saved
 from colabkeep.faces.panel.words import EN, SYMBOLS, ZH, language
+from colabkeep.vocabulary.cadence import Measures, choose
 from colabkeep.vocabulary.environment import Environment
 
 from .conftest import PHASES, in_phase, picture_of, text_of
@@ -42,14 +43,21 @@ def worst(state: PanelState) -> PanelState:
         error=EVIL,
         degraded=EVIL,
         inexact=EVIL,
-        cadence=EVIL,
+        cadence=choose(Measures(cost=1e3, session=1e6, carried=1e6)),
         ends_source=EVIL,
         place=None if state.place is None else replace(state.place, url=EVIL),
         happened=tuple(Happened(1e9, EVIL) for _ in range(12)),
         points=tuple((step, (step * 7919 % 1000) / 3) for step in range(0, 5120, 10)),
         resumed_at=tuple(range(0, 5120, 40)),
         saves=tuple(
-            Saved(checkpoint=f"{step:012d}-s", step=step, rung="confirmed" if step % 40 else "local", bytes=10**12)
+            Saved(
+                checkpoint=f"{step:012d}-s",
+                step=step,
+                rung="confirmed" if step % 40 else "local",
+                bytes=10**12,
+                own=True,
+                copy=EVIL,
+            )
             for step in range(5000, 0, -104)
         ),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from colabkeep.faces.panel.told import sentence
 from colabkeep.session.arrivals import Arrivals
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.run import Run
@@ -134,8 +135,16 @@ class Remote:
 
 
 def test_the_last_save_is_confirmed_before_the_machine_goes(tmp_path: Path) -> None:
-    """Saves take no time here and a quarter of an hour to be confirmed: the last one begins twice that before."""
-    clock, events = FakeClock(), list[Event]()
+    """Saves take no time here and a quarter of an hour to be confirmed, which is seen a minute later: the last one
+    begins twice that before, and the place has said that it has it when a quarter of an hour is left. The user reads
+    why it is so early."""
+    clock, events, heard = FakeClock(), list[Event](), dict[str, float]()
+
+    def hear(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, RungReached) and event.rung == "confirmed":
+            heard[event.checkpoint] = clock.monotonic()
+
     store = Remote(open_store(tmp_path), clock, seconds=900.0)
     spec = wire_run(
         RunArguments(
@@ -143,7 +152,7 @@ def test_the_last_save_is_confirmed_before_the_machine_goes(tmp_path: Path) -> N
             objects={"model": Number()},
             storage=store,
             save_every="30 steps",
-            observers=(events.append,),
+            observers=(hear,),
             flush_timeout=0,
         )
     )
@@ -158,3 +167,8 @@ def test_the_last_save_is_confirmed_before_the_machine_goes(tmp_path: Path) -> N
                 run.step()
     (near,) = [event for event in events if isinstance(event, DeadlineNear)]
     assert 2 * 900 + 120 - 60 <= near.seconds <= 2 * (900 + 120) + 120
+    (last,) = [event.checkpoint for event in events if isinstance(event, SaveCommitted) and event.reason == "deadline"]
+    assert heard[last] <= deadline.at - 900
+    told = sentence(near)
+    assert told is not None
+    assert "it is saved now, which takes about 16 min until it is safe" in told

@@ -20,6 +20,7 @@ from colabkeep.faces.drawing.markup import (
     paragraph,
     table,
 )
+from colabkeep.faces.panel.saving import how_it_saves
 from colabkeep.faces.panel.sentences import chip_of, how_far, safety, says, session_time, utc
 from colabkeep.faces.panel.state import FINAL, PanelState, Saved
 from colabkeep.faces.panel.words import words_of
@@ -46,7 +47,12 @@ _ROWS = 4  # of the table of checkpoints, filled or not
 _WHERE = 48  # bytes of a place in that table, which is not to be wider than the panel
 _STALE_AFTER = 60.0  # seconds without an update after which a live panel says that it is not live
 _MOST = 9_900  # bytes of HTML
-_ROOMS = (1.0, 0.5, 0.1)  # shares of the room for texts that are tried: what people and machines write can be long
+_ROOMS = (
+    1.0,
+    0.5,
+    0.1,
+    0.05,
+)  # shares of the room for texts that are tried: what people and machines write is long
 
 
 def render(state: PanelState, *, stale_after: float = _STALE_AFTER) -> Markup:
@@ -70,7 +76,7 @@ def _draw(state: PanelState, stale_after: float, room: float) -> Markup:
         paragraph(join(bar(state.share, wide=True), how_far(state)), lines=2),
         paragraph(safety(state), strong=True, lines=1.5),
         paragraph(escape(session_time(state), _cut(500, room)), quiet=True, lines=2),
-        paragraph(escape("" if state.phase in FINAL else state.cadence, _cut(300, room)), quiet=True, lines=2),
+        paragraph(escape("" if state.phase in FINAL else how_it_saves(state), _cut(700, room)), quiet=True, lines=3),
         *_advice(state, room),
         _curve(state, words, None if state.phase in FINAL else stale_after),
         table(

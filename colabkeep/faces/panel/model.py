@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from colabkeep.faces.panel.saving import cadence_of
 from colabkeep.faces.panel.state import Happened, Pace, PanelState, Saved, share_of
 from colabkeep.faces.panel.told import sentence
 from colabkeep.session.history import as_number
@@ -137,7 +138,7 @@ def _saving(state: PanelState, event: SaveStarted) -> PanelState:
     # A display hears of few steps: without this one, more would be safe than was ever trained.
     if event.progress.step > state.progress.step:
         state = _at(state, event.progress, state.epoch_batches)
-    return replace(state, saving=event.progress.step)
+    return replace(state, saving=event.progress.step, blocked=event.blocked)
 
 
 def _committed(state: PanelState, event: SaveCommitted) -> PanelState:
@@ -148,6 +149,8 @@ def _committed(state: PanelState, event: SaveCommitted) -> PanelState:
         rung=_rung(event.rung),
         bytes=event.bytes,
         own=True,
+        stall=state.blocked + event.waited,
+        copy=event.copy,
     )
     return _safer(_with(replace(state, saving=None, failing=""), saved))
 
@@ -205,7 +208,7 @@ def _durability(state: PanelState, event: DurabilityTold) -> PanelState:
 
 
 def _cadence(state: PanelState, event: CadenceChosen) -> PanelState:
-    return replace(state, cadence=event.text)
+    return replace(state, cadence=cadence_of(event))
 
 
 def _upload(state: PanelState, event: UploadMeasured) -> PanelState:

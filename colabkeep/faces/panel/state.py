@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from colabkeep.vocabulary.cadence import Cadence
 from colabkeep.vocabulary.durability import RUNGS, Place, RungName
 from colabkeep.vocabulary.progress import Progress
 
@@ -32,7 +33,8 @@ FINAL: tuple[Phase, ...] = ("interrupted", "finished", "failed")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """A checkpoint and its rung. `seconds`: how long the run had been trained then. `bytes`: None where not known.
-    `own`: this session wrote it. `gone`: it was deleted since, to make room for newer ones."""
+    `own`: this session wrote it; training stood still for `stall` seconds then, and `copy` says how the state was
+    copied. `gone`: it was deleted since, to make room for newer ones."""
 
     checkpoint: str
     step: int
@@ -40,6 +42,8 @@ class Saved:
     seconds: float = 0.0
     bytes: int | None = None
     own: bool = False
+    stall: float = 0.0
+    copy: str = ""
     gone: bool = False
 
 
@@ -65,10 +69,10 @@ class PanelState:
     """All that is known of a run as of `now` (seconds since 1970, UTC). None, "" and () are what is not known.
 
     `platform` is a title. `verdict` and `advice` are the check's. `paces` are of the last half minute. `points`: the
-    loss of the whole run, by step. `saving`: the step whose state is being saved. `saves`: newest first; `place`: where
-    they end up; `safe_*`: the one to go on from if the machine vanished now. `cadence`: how often it is saved, and why,
-    where colabkeep chooses that. `failing` and `degraded`: what is out of
-    order with saving and with the storage. `stopped`: why the session ended.
+    loss of the whole run, by step. `saving`: the step whose state is being saved; training stood still for `blocked`
+    seconds when that began. `saves`: newest first; `place`: where they end up; `safe_*`: the one to go on from if the
+    machine vanished now. `cadence`: how often it is saved, and why, where colabkeep chooses that. `failing` and
+    `degraded`: what is out of order with saving and with the storage. `stopped`: why the session ended.
     """
 
     now: float = 0.0
@@ -94,6 +98,7 @@ class PanelState:
     restored_age: float = 0.0
     inexact: str = ""
     saving: int | None = None
+    blocked: float = 0.0
     saves: tuple[Saved, ...] = ()
     place: Place | None = None
     safe_step: int | None = None
@@ -103,7 +108,7 @@ class PanelState:
     failing: str = ""
     degraded: str = ""
     trouble_since: float = 0.0
-    cadence: str = ""
+    cadence: Cadence | None = None
     ends_at: float | None = None
     ends_source: str = ""
     ending: bool = False

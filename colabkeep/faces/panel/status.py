@@ -56,7 +56,7 @@ class StatusFiles:
 
 def record(state: PanelState) -> dict[str, Any]:
     """The state for programs, in words that do not change with the language; None is what is not known."""
-    place, left = state.place, state.session_left
+    place, left, own = state.place, state.session_left, state.newest_own
     return {
         "as_of": utc(state.now, "%Y-%m-%dT%H:%M:%SZ"),
         "run": state.run,
@@ -73,7 +73,8 @@ def record(state: PanelState) -> dict[str, Any]:
         "safe_step": state.safe_step,
         "would_lose": {"steps": state.lost_steps, "seconds": _number(state.lost_seconds)},
         "session_seconds_left": {"at_most": _number(left), "source": state.ends_source},
-        "cadence": state.cadence,
+        "cadence": "" if state.cadence is None else state.cadence.sentence(),
+        "last_save": None if own is None else {"stopped_training_seconds": _number(own.stall), "copy": own.copy},
         "storage": state.storage if place is None else place.url,
         "platform": state.platform,
         "accelerators": list(state.accelerators),

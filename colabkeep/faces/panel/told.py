@@ -65,10 +65,11 @@ def _failing(event: SaveFailing) -> str:
 
 
 def _deadline(event: DeadlineNear) -> str:
+    takes = f", which takes about {duration_text(event.takes)} until it is safe" if event.takes >= 1.0 else ""
     then = (
         "training ends here, so that what it made is kept. Run the notebook again to go on."
         if event.ends
-        else "it is saved now, and training goes on while the machine lives"
+        else f"it is saved now{takes}, and training goes on while the machine lives"
     )
     return f"this session is over in {duration_text(event.seconds)} at most: {then}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from colabkeep.vocabulary.cadence import SAYINGS
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["EN", "LANGUAGES", "SYMBOLS", "ZH", "language", "words_of"]
@@ -82,6 +83,9 @@ EN: Mapping[str, str] = {
     "safe.none": "Nothing is safe yet · would lose now: {steps} steps ({seconds})",
     "session": "Session left: {left} at most (an estimate). {source}",
     "session.unknown": "Session left: unknown.",
+    **SAYINGS,
+    "saves": "{chosen}. {last}",
+    "saves.last": "The last save stopped training for {stall} ({copy}).",
     "checkpoints": "Checkpoints, newest first",
     "column.step": "step",
     "column.size": "size",
@@ -165,6 +169,17 @@ ZH: Mapping[str, str] = {
     "safe.none": "还没有任何内容是安全的 · 现在会失去：{steps} 步（{seconds}）",
     "session": "会话剩余时间：最多 {left}（估计）。{source}",
     "session.unknown": "会话剩余时间：未知。",
+    "cadence": "每 {interval} 保存一次：在此每次保存耗时 {cost}，会话平均约持续 {session}{carried}{then}",
+    "cadence.little": "不到 1 ms",
+    "cadence.carried": "，存储每 {carried} 才能接收一次",
+    "cadence.overhead": "；更频繁会占用超过 {overhead} % 的时间（overhead=…）",
+    "cadence.storage": "；不会超过存储所能接收的速度",
+    "cadence.behind": "；这比保存更慢，因此每次完成后接着传最新的",
+    "cadence.share": "；这占用 {share} % 的时间",
+    "cadence.risked": "，但间隔更长风险太大",
+    "cadence.becomes": "，并会逐渐减少",
+    "saves": "{chosen}。{last}",
+    "saves.last": "上一次保存使训练停顿 {stall}（{copy}）。",
     "checkpoints": "检查点，最新的在前",
     "column.step": "步",
     "column.size": "大小",

@@ -21,7 +21,7 @@ PROBE = "colabkeep-bench-"
 """What the names of probe objects begin with: whoever finds one, after the power went, may delete it."""
 
 _CHUNK = 2**20
-_SMALLEST = 256 * 2**10  # bytes; the first probe, which shows what an object costs beside its bytes
+_SMALLEST = 64 * 2**10  # bytes; the first probe, which shows what an object costs beside its bytes
 _GROWS = 4  # times the size of the one before
 _RUNS = 3  # of the largest size
 _GOODBYE = 5.0  # seconds for a deletion to reach the slower side of a store that has two
@@ -40,8 +40,8 @@ class Budget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """What a storage took. `each`: seconds that an object takes beside its bytes, at most. `confirmed`: all that was
-    put reached the highest rung that there is here while it was waited for. `left`: the probes that could not be
-    deleted."""
+    put reached the highest rung that there is here while it was waited for. `free_bytes`: the room there is, None where
+    that is not known; `disk`: it is on this machine's disk. `left`: the probes that could not be deleted."""
 
     url: str
     rate: Rate
@@ -49,6 +49,8 @@ class Taken:
     rung: str
     confirmed: bool
     bytes: int
+    free_bytes: int | None = None
+    disk: bool = False
     left: tuple[str, ...] = ()
 
     def seconds(self, size: int) -> float:
@@ -79,12 +81,15 @@ class _Noise:
 
 
 def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
-    """Put objects of growing size while the budget lasts, at least two, and delete them, also when interrupted.
+    """Put objects of growing size while the budget lasts, at least one, and delete them, also when interrupted. No more
+    than half of the room that there is gets used.
 
     Raises:
         StoreError: it took nothing.
     """
-    end, top = clock.monotonic() + budget.seconds, store.properties.top_rung
+    properties = store.properties
+    end, top, free = clock.monotonic() + budget.seconds, properties.top_rung, properties.free_bytes
+    in_all = budget.in_all if free is None else min(budget.in_all, free // 2)
     size, runs, total, confirmed, rung = _SMALLEST, 0, 0, True, "local"
     taken: list[tuple[int, float]] = []
     with _cleaned(store) as (names, left):
@@ -98,13 +103,12 @@ def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
             taken.append((size, seconds))
             total += size
             largest = min(budget.largest, size * _GROWS)
-            fits = clock.monotonic() + largest / size * seconds <= end and total + largest <= budget.in_all
+            fits = clock.monotonic() + largest / size * seconds <= end and total + largest <= in_all
             if size == budget.largest or not fits:
                 runs += 1
             else:
                 size = largest
-            again = clock.monotonic() + seconds <= end and total + size <= budget.in_all
-            if len(taken) > 1 and not again:
+            if clock.monotonic() + seconds > end or total + size > in_all:
                 break
     rate, each = _line(taken)
     return Taken(
@@ -114,6 +118,8 @@ def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
         rung=rung,
         confirmed=confirmed,
         bytes=total,
+        free_bytes=free,
+        disk=properties.folder is not None,
         left=tuple(left),
     )
 
