@@ -49,20 +49,24 @@ class OptimizerRecorder:
         self._shelf: Shelf[Slot] = Shelf()
         self._plan: _Plan | None = None
 
-    def prepare(self, names: ParameterNames) -> Sequence[Slot]:
-        """Plan, if the plan does not hold any more; the slots of the plan."""
-        if self._plan is None or not self._plan.holds(names):
-            self._plan = self._new_plan(names)
+    def refresh(self, names: ParameterNames) -> bool:
+        """Plan anew if the optimizer changed since. True when so, or when there is no plan that would tell."""
+        if self._plan is not None and self._plan.holds(names):
+            return False
+        self._plan = self._new_plan(names)
+        return True
+
+    def slots(self) -> Sequence[Slot]:
+        """The slots of the plan."""
         return () if self._plan is None else self._plan.tracked.slots
 
     def record(self, copies: Copies, names: ParameterNames) -> Tree:
-        """The optimizer's tree; its tensors are filled when `copies` runs.
+        """The optimizer's tree; its tensors are filled when `copies` runs. After `refresh`.
 
         Raises:
             NotStorable: a value in its state or groups.
         """
         optimizer = self.target
-        self.prepare(names)
         self._leaves.turn(copies)
         self._state_leaves.turn(copies)
         if self._plan is None:
