@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Move", "Moves", "compares"]
 
-_PIECE = 4 * 2**20  # bytes: about a millisecond, the longest that a training thread waits for a piece in other hands
+_PIECE = 2**20  # bytes: 0.1 to 0.3 ms, the longest that a training thread waits for a piece in other hands
 _NICE = 5  # steps of lower priority: a forward pass goes first where cores are few
 
 
@@ -120,7 +120,8 @@ class Moves:
         began = time.perf_counter()
         self._work(self._urgent, self._urgent_done)
         helped = time.perf_counter() - began
-        self._idle.wait()
+        if not self.urgent_complete:  # a thread that has none in its hands may not even have begun
+            self._idle.wait()
         self.busy += helped
 
     def wait(self) -> None:

@@ -61,11 +61,12 @@ class Round(Copies):
             urgent += tracked.late.copies
             urgent += tracked.still(watched=True)
             free += tracked.still(watched=False)
-        self._moves = Moves(urgent, free)
         if self.hidden:
+            self._moves = Moves(urgent, free)
             self._side = SideCopies(pair for tracked in self._tracked for pair in tracked.late.on_devices)
             self._moves.start(self._seal_if_free)
         else:
+            self._moves = Moves([*urgent, *free])
             self._moves.run()
             more = Copies()
             for tracked in self._tracked:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["OptimizerRecorder", "parameter_names"]
+
+_GRADIENT = attrgetter("grad")
 
 
 def parameter_names(optimizer: torch.optim.Optimizer, names: ParameterNames) -> list[list[str]]:
@@ -86,7 +88,7 @@ class OptimizerRecorder:
             "other": encode(other, f"{self.part}.state", self._leaves),
             "more": encode(more, self.part, self._leaves),
             "loose": self._loose(names),
-            "graded": [name for name, one in zip(_flat(named), _parameters(optimizer), strict=True) if _is_graded(one)],
+            "graded": _graded(named, optimizer),
         }
         self._leaves.sweep()
         self._state_leaves.sweep()
@@ -142,8 +144,10 @@ class OptimizerRecorder:
         return plan
 
 
-def _is_graded(parameter: torch.Tensor) -> bool:
-    return parameter.grad is not None and parameter.grad.layout is torch.strided
+def _graded(named: list[list[str]], optimizer: torch.optim.Optimizer) -> list[str]:
+    gradients = map(_GRADIENT, _parameters(optimizer))
+    pairs = zip(_flat(named), gradients, strict=True)
+    return [name for name, each in pairs if each is not None and each.layout is torch.strided]
 
 
 def _is_plain_entry(entry: object) -> bool:

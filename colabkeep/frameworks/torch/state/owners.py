@@ -11,8 +11,8 @@ from colabkeep.frameworks.torch.state.steps import Steps, tells_versions
 
 __all__ = ["FREE", "RESTLESS", "UNHEARD", "WATCHED", "Owners"]
 
-# Anybody; an optimizer that is heard before it does; one that is heard, has stepped and leaves the counters as they are;
-# one that is not heard.
+# Anybody; an optimizer that is heard before it does; one that is heard, has stepped and leaves the counters as they
+# are; one that is not heard.
 FREE, WATCHED, RESTLESS, UNHEARD = range(4)
 
 

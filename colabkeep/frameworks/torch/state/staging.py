@@ -95,8 +95,8 @@ class Copies:
 
     def run(self) -> None:
         """Make all copies. When this returns, the sources may change."""
-        for target, source in self._small:
-            target[:] = source
+        for place, live in self._small:
+            place[:] = live
         with torch.no_grad():
             if all(map(attrgetter("is_cpu"), self._sources)):
                 if self._sources:  # one call: the loop runs in C++

@@ -72,7 +72,8 @@ class Tracked:
         self._versions: list[int] = []
         self._changed: list[int] = []
         self._steady: set[int] = set()  # may be seen to be as they were
-        self._patient: set[int] = set()  # may be copied later
+        self._large: set[int] = set()  # in host memory, and worth a move of their own
+        self._patient: set[int] = set()  # may be copied under the next step
         self._owned: set[int] = set()
         self._at_once, self._late, self._still = Prompt(), Group(), Group()
         # Changed past their counters: seeming the same means nothing. Buffers are, by kernels such as batch norm's; a
@@ -85,8 +86,8 @@ class Tracked:
         return self._bulk.unchanged()
 
     def sort(self, owners: Mapping[int, int], copies: Copies, *, hidden: bool) -> None:
-        """Find what has changed, and have it copied at once (`copies`), or later where a watched step alone changes
-        it and the copy is `hidden`."""
+        """Find what has changed. Small tensors are copied by `copies`, large ones by those who ask for what is `late`;
+        if the copy is `hidden`, these are only what a watched step alone changes."""
         self._look(owners)
         self._versions = _versions(self._tensors)
         pairs = enumerate(zip(self._versions, self._copied, strict=True))
@@ -99,18 +100,20 @@ class Tracked:
         self._changed = self._all
         if self._still.numbers:
             self._changed = sorted(set(self._all).difference(self._still.numbers))
-        self._late = self._grouped(self._late, [i for i in self._changed if i in self._patient] if hidden else [])
-        at_once = [i for i in self._changed if i not in self._patient] if hidden else self._changed
+        later = self._patient if hidden else self._large
+        self._late = self._grouped(self._late, [i for i in self._changed if i in later])
+        at_once = [i for i in self._changed if i not in later]
         if at_once != self._at_once.numbers:
             self._at_once = Prompt(at_once, self._tensors, self._slots, self._blocks)
         self._at_once.copy(copies)
         for i in self._changed:
             self._copied[i] = _UNKNOWN  # until it is known that the copy holds
-        self._late.samples.take()
+        if hidden:
+            self._late.samples.take()
 
     @property
     def late(self) -> Group:
-        """What is to be copied before the next step."""
+        """What is to be copied before the next step, or, where nothing is hidden, before training goes on."""
         return self._late
 
     def still(self, *, watched: bool) -> Sequence[Move]:
@@ -178,15 +181,18 @@ class Tracked:
 
     def _regroup(self) -> None:
         self._at_once, self._late, self._still = Prompt(), Group(), Group()
-        self._steady, self._patient, self._owned = set(), set(), set()
+        self._steady, self._large, self._patient, self._owned = set(), set(), set(), set()
         for i, (tensor, block) in enumerate(zip(self._tensors, self._blocks, strict=True)):
             owner = self._owners.get(id(tensor), FREE)
             if owner != FREE:
                 self._owned.add(i)
             if block is None:
                 continue
-            if block.size >= _LARGE and owner in (WATCHED, RESTLESS):
-                self._patient.add(i)
+            if block.size >= _LARGE:
+                if block.alias.is_cpu:
+                    self._large.add(i)
+                if owner in (WATCHED, RESTLESS):
+                    self._patient.add(i)
             # Of a GPU's memory there is no cheap comparison: what may be trained is copied, which is quick there.
             comparable = compares() if block.alias.is_cpu else self._slots[i].host.frozen
             if comparable and owner <= WATCHED and i not in self._secretive:
