@@ -159,11 +159,15 @@ class Tracked:
         """The slots of all tensors."""
         return self._slots
 
-    def cold(self) -> bool:
-        """Does a copy of this capture touch memory for the first time?"""
-        if self._cold:
-            self._cold = not all(slot.touched for slot in self._slots)
-        return self._cold and not all(self._slots[i].touched for i in self._changed)
+    def touch(self) -> bool:
+        """Does a copy of this capture touch memory for the first time? From now on nobody else may, to warm it up."""
+        if not self._cold:
+            return False
+        cold = [slot for i in self._changed if not (slot := self._slots[i]).touched]
+        for slot in cold:
+            slot.touched = True
+        self._cold = not all(slot.touched for slot in self._slots)
+        return bool(cold)
 
     def _look(self, owners: Mapping[int, int]) -> None:
         """Blocks for tensors that have other memory than before, and what may be done with each."""

@@ -596,6 +596,18 @@ def test_staging_memory_is_touched_before_the_first_save() -> None:
     assert all(slot.touched for slot in slots)
 
 
+def test_warming_leaves_alone_what_a_save_has_copied() -> None:
+    """A save that comes before memory was touched, and before the first step, is not zeroed by that step's end."""
+    training = Training(mlp())
+    training.framework._warming.stop()
+    for slot in training.framework._recorders.prepare(training.parts):
+        slot.touched = False
+    capture, reference = training.save()
+    training.step()
+    training.framework._warming._thread.join(60)  # type: ignore[union-attr]
+    assert same_bits(finished(capture), reference)
+
+
 ACTIONS = ("step", "save", "finish", "freeze", "group", *EDITS)
 
 
