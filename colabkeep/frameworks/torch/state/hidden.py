@@ -50,7 +50,7 @@ class Round(Copies):
 
     def track(self, tracked: Tracked) -> None:
         tracked.sort(self._owners, self, hidden=self.hidden)
-        self.cold = tracked.touch() or self.cold
+        self.cold = tracked.first_use() or self.cold
         self._tracked.append(tracked)
 
     def run(self) -> None:

@@ -159,7 +159,7 @@ class Tracked:
         """The slots of all tensors."""
         return self._slots
 
-    def touch(self) -> bool:
+    def first_use(self) -> bool:
         """Does a copy of this capture touch memory for the first time? From now on nobody else may, to warm it up."""
         if not self._cold:
             return False
