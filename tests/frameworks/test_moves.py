@@ -27,7 +27,7 @@ class Blocks:
 def test_every_byte_is_moved(way: str) -> None:
     """Whoever does the work: the caller, the thread, or both."""
     one, two = Blocks(), Blocks()
-    moves = Moves([one.move()], [two.move()])
+    moves = Moves(one.move().pieces(), two.move().pieces())
     if way != "run":
         moves.start()
     getattr(moves, way)()
@@ -43,7 +43,7 @@ def test_a_single_byte_that_differs_is_found() -> None:
     same.target[:] = same.source
     other.target[:] = other.source
     other.target[-1] ^= 1
-    moves = Moves([same.move(compare=True)], [other.move(compare=True)])
+    moves = Moves(same.move(compare=True).pieces(), other.move(compare=True).pieces())
     moves.start()
     moves.wait()
     assert moves.different == {other.addresses[0]}
@@ -57,7 +57,7 @@ def test_without_a_thread_the_caller_does_the_work(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("colabkeep.frameworks.common.moves._thread.start_new_thread", refused)
     blocks, called = Blocks(), []
-    moves = Moves([blocks.move()], [blocks.move(compare=True)])
+    moves = Moves(blocks.move().pieces(), blocks.move(compare=True).pieces())
     moves.start(lambda: called.append(True))
     moves.wait()
     assert (blocks.target == blocks.source, moves.complete, called) == (True, True, [True])
@@ -69,6 +69,6 @@ def test_what_cannot_be_compared_counts_as_different(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("colabkeep.frameworks.common.moves._MEMCMP", None)
     blocks = Blocks()
     blocks.target[:] = blocks.source
-    moves = Moves([blocks.move(compare=True)])
+    moves = Moves(blocks.move(compare=True).pieces())
     moves.run()
     assert moves.different == {blocks.addresses[0]}

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Move", "Moves", "compares"]
 
-_PIECE = 4 * 2**20  # bytes: about a millisecond, the longest that a training thread waits for a piece in other hands
+_PIECE = 2**20  # bytes: 0.1 to 0.3 ms, the longest that a training thread waits for a piece in other hands
 _NICE = 5  # steps of lower priority: a forward pass goes first where cores are few
 
 
@@ -43,18 +43,30 @@ class Move(NamedTuple):
     source: int
     size: int
     compare: bool = False
+    whole: int | None = None  # of a piece, the target of the whole
+
+    def pieces(self) -> list[Move]:
+        """The same in pieces small enough for `Moves`."""
+        if self.size <= _PIECE:
+            return [self]
+        starts = range(0, self.size, _PIECE)
+        return [
+            Move(self.target + at, self.source + at, min(_PIECE, self.size - at), self.compare, self.target)
+            for at in starts
+        ]
 
 
 class Moves:
-    """Moves under way. `urgent` ones are those that `hurry` must see done; `rest` may take longer.
+    """Moves under way, all of them `Move.pieces`. `urgent` ones are those that `hurry` must see done; `rest` may take
+    longer.
 
     The blocks must stay where they are until `wait` has returned. A move that is broken off (an interrupt between two
     pieces) leaves `complete` false for ever.
     """
 
     def __init__(self, urgent: Iterable[Move], rest: Iterable[Move] = ()) -> None:
-        self._urgent = _pieces(urgent)
-        self._rest = _pieces(rest)
+        self._urgent = deque(urgent)
+        self._rest = deque(rest)
         self._expected = len(self._urgent) + len(self._rest)
         self._urgent_expected = len(self._urgent)
         self._done: deque[bool] = deque()  # one for each piece: appending is atomic
@@ -108,7 +120,8 @@ class Moves:
         began = time.perf_counter()
         self._work(self._urgent, self._urgent_done)
         helped = time.perf_counter() - began
-        self._idle.wait()
+        if not self.urgent_complete:  # a thread that has none in its hands may not even have begun
+            self._idle.wait()
         self.busy += helped
 
     def wait(self) -> None:
@@ -135,16 +148,16 @@ class Moves:
         finally:
             self._over.set()
 
-    def _work(self, pieces: deque[tuple[Move, int]], counted: deque[bool] | None = None) -> None:
+    def _work(self, pieces: deque[Move], counted: deque[bool] | None = None) -> None:
         while True:
             try:
-                move, target = pieces.popleft()
+                target, source, size, compare, whole = pieces.popleft()
             except IndexError:
                 return
-            if not move.compare:
-                ctypes.memmove(move.target, move.source, move.size)
-            elif _MEMCMP is None or _MEMCMP(move.target, move.source, move.size):
-                self._different.append(target)
+            if not compare:
+                ctypes.memmove(target, source, size)
+            elif _MEMCMP is None or _MEMCMP(target, source, size):
+                self._different.append(target if whole is None else whole)
             self._done.append(True)
             if counted is not None:
                 counted.append(True)
@@ -153,17 +166,3 @@ class Moves:
 def compares() -> bool:
     """Can blocks be compared here? Where not, each counts as different."""
     return _MEMCMP is not None
-
-
-def _pieces(moves: Iterable[Move]) -> deque[tuple[Move, int]]:
-    """The moves in pieces, each with the target of the whole."""
-    pieces: deque[tuple[Move, int]] = deque()
-    for move in moves:
-        target, source, size, compare = move
-        if size <= _PIECE:
-            pieces.append((move, target))
-            continue
-        for start in range(0, size, _PIECE):
-            piece = Move(target + start, source + start, min(_PIECE, size - start), compare)
-            pieces.append((piece, target))
-    return pieces

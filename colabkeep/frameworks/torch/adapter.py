@@ -62,7 +62,9 @@ class TorchFramework:
     def capture(self, parts: Mapping[str, object]) -> Capture:
         self._warming.stop()
         with self._captures.begin() as begun:
-            round = self._hiding.begin(parts)
+            self._hiding.settle()
+            moved = self._recorders.refresh(parts)
+            round = self._hiding.begin(parts, moved=moved)
             begun.trees.update(self._recorders.record(parts, round))
             self._hiding.go(round, begun)
             begun.mode = self._memory.told(begun.mode)
@@ -70,6 +72,7 @@ class TorchFramework:
 
     def rehearse(self, parts: Mapping[str, object]) -> Capture:
         with self._captures.begin() as begun:
+            self._recorders.refresh(parts)
             begun.trees.update(self._recorders.record(parts, Copies()))
         return begun
 

@@ -13,19 +13,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from colabkeep.frameworks.common.captures import Complete
 from colabkeep.frameworks.common.choosing import HIDDEN, STOPPED, Choice
-from colabkeep.frameworks.common.moves import Moves
+from colabkeep.frameworks.common.moves import Move, Moves
+from colabkeep.frameworks.torch.state.owners import Owners
 from colabkeep.frameworks.torch.state.side_stream import SideCopies
 from colabkeep.frameworks.torch.state.staging import Copies
-from colabkeep.frameworks.torch.state.steps import Steps, tells_versions
-from colabkeep.frameworks.torch.state.tracking import RESTLESS, UNHEARD, WATCHED, Tracked
+from colabkeep.frameworks.torch.state.steps import Steps
+from colabkeep.frameworks.torch.state.tracking import Tracked
 from colabkeep.vocabulary.state import Torn
 
 __all__ = ["Hiding", "Round"]
@@ -52,7 +52,7 @@ class Round(Copies):
 
     def track(self, tracked: Tracked) -> None:
         tracked.sort(self._owners, self, hidden=self.hidden)
-        self.cold = self.cold or tracked.cold()
+        self.cold = tracked.first_use() or self.cold
         self._tracked.append(tracked)
 
     def run(self) -> None:
@@ -60,14 +60,15 @@ class Round(Copies):
             self._launched = self.launch()
         else:
             super().run()
-        late = [block for tracked in self._tracked for block in tracked.late()]
-        watched, free = (
-            [block.comparison for tracked in self._tracked for block in tracked.still(self._owners, watched=w)]
-            for w in (True, False)
-        )
-        self._moves = Moves([*(block.copy for block in late if block.alias.is_cpu), *watched], free)
+        urgent: list[Move] = []
+        free: list[Move] = []
+        for tracked in self._tracked:
+            urgent += tracked.late.copies
+            urgent += tracked.still(watched=True)
+            free += tracked.still(watched=False)
         if self.hidden:
-            self._side = SideCopies((block.memory, block.alias) for block in late if block.alias.is_cuda)
+            self._moves = Moves(urgent, free)
+            self._side = SideCopies(pair for tracked in self._tracked for pair in tracked.late.on_devices)
             self._side.start()
             try:
                 self._moves.start(self._seal_if_free)
@@ -75,6 +76,7 @@ class Round(Copies):
                 self._side.wait()
                 raise
         else:
+            self._moves = Moves([*urgent, *free])
             self._moves.run()
             more = Copies()
             for tracked in self._tracked:
@@ -138,20 +140,19 @@ class Hiding:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._choice = Choice()
-        self._counts: dict[int, int] = {}  # of steps heard of each optimizer, at the capture before
+        self._owners = Owners(steps)
         self._round: Round | None = None
         self._capture: Complete | None = None
         self._why = ""
         steps.before = self._step_begins
 
-    def begin(self, parts: Mapping[str, object]) -> Round:
-        """A capture begins."""
-        self.settle()
+    def begin(self, parts: Mapping[str, object], *, moved: bool) -> Round:
+        """A capture begins, of tensors that may not be those of the one before if some `moved`. After `settle`."""
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         doubts = [doubt for optimizer in optimizers if (doubt := self._steps.doubt(optimizer)) is not None]
         hidden = bool(optimizers) and not doubts and self._choice.hides()
         self._why = HIDDEN if hidden else f"{STOPPED}: {(doubts or [self._reason(optimizers)])[0]}"
-        return Round(self._owners(optimizers), hidden=hidden)
+        return Round(self._owners.find(optimizers, moved=moved), hidden=hidden)
 
     def go(self, round: Round, capture: Complete) -> None:
         """Everything is sorted: copy. Returns as soon as training may go on."""
@@ -191,21 +192,5 @@ class Hiding:
             self._choice.tore()
             raise
 
-    def _reason(self, optimizers: Iterable[object]) -> str:
+    def _reason(self, optimizers: Sequence[object]) -> str:
         return self._choice.why_stopped if optimizers else "no optimizer is among what is kept"
-
-    def _owners(self, optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, int]:
-        owners: dict[int, int] = {}
-        for optimizer in optimizers:
-            count, kind = self._steps.count(optimizer), WATCHED
-            if self._steps.doubt(optimizer) is not None:
-                kind = UNHEARD
-            elif count != self._counts.get(id(optimizer)) and not tells_versions(optimizer):
-                kind = RESTLESS
-            self._counts[id(optimizer)] = count
-            parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-            entries = (e.values() for e in optimizer.state.values() if isinstance(e, dict))
-            for tensor in chain(parameters, chain.from_iterable(entries)):
-                if kind >= owners.get(id(tensor), WATCHED):
-                    owners[id(tensor)] = kind
-        return owners

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["OptimizerRecorder", "parameter_names"]
+
+_GRADIENT = attrgetter("grad")
 
 
 def parameter_names(optimizer: torch.optim.Optimizer, names: ParameterNames) -> list[list[str]]:
@@ -51,20 +53,24 @@ class OptimizerRecorder:
         self._shelf: Shelf[Slot] = Shelf()
         self._plan: _Plan | None = None
 
-    def prepare(self, names: ParameterNames) -> Sequence[Slot]:
-        """Plan, if the plan does not hold any more; the slots of the plan."""
-        if self._plan is None or not self._plan.holds(names):
-            self._plan = self._new_plan(names)
+    def refresh(self, names: ParameterNames) -> bool:
+        """Plan anew if the optimizer changed since. True when so, or when there is no plan that would tell."""
+        if self._plan is not None and self._plan.holds(names):
+            return False
+        self._plan = self._new_plan(names)
+        return True
+
+    def slots(self) -> Sequence[Slot]:
+        """The slots of the plan."""
         return () if self._plan is None else self._plan.tracked.slots
 
     def record(self, copies: Copies, names: ParameterNames) -> Tree:
-        """The optimizer's tree; its tensors are filled when `copies` runs.
+        """The optimizer's tree; its tensors are filled when `copies` runs. After `refresh`.
 
         Raises:
             NotStorable: a value in its state or groups.
         """
         optimizer = self.target
-        self.prepare(names)
         self._leaves.turn(copies)
         self._state_leaves.turn(copies)
         if self._plan is None:
@@ -84,7 +90,7 @@ class OptimizerRecorder:
             "other": encode(other, f"{self.part}.state", self._leaves),
             "more": encode(more, self.part, self._leaves),
             "loose": self._loose(names),
-            "graded": [name for name, one in zip(_flat(named), _parameters(optimizer), strict=True) if _is_graded(one)],
+            "graded": _graded(named, optimizer),
         }
         self._leaves.sweep()
         self._state_leaves.sweep()
@@ -150,8 +156,10 @@ class OptimizerRecorder:
         return self._shelf.keep(path, slot)
 
 
-def _is_graded(parameter: torch.Tensor) -> bool:
-    return parameter.grad is not None and parameter.grad.layout is torch.strided
+def _graded(named: list[list[str]], optimizer: torch.optim.Optimizer) -> list[str]:
+    gradients = map(_GRADIENT, _parameters(optimizer))
+    pairs = zip(_flat(named), gradients, strict=True)
+    return [name for name, each in pairs if each is not None and each.layout is torch.strided]
 
 
 def _is_plain_entry(entry: object) -> bool:

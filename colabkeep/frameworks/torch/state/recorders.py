@@ -46,12 +46,11 @@ class Recorders:
         self._names = ParameterNames(())
 
     def record(self, parts: Mapping[str, object], copies: Copies) -> dict[str, Tree]:
-        """The trees of all parts; their tensors are filled when `copies` runs.
+        """The trees of all parts; their tensors are filled when `copies` runs. After `refresh`.
 
         Raises:
             NotStorable: a part cannot be kept.
         """
-        self._refresh(parts)
         trees = {}
         for name in parts:
             other = self._others.get(name)
@@ -67,15 +66,29 @@ class Recorders:
         Raises:
             NotStorable: a part cannot be kept.
         """
-        self._refresh(parts)
+        self.refresh(parts)
         for module in self._modules.values():
             yield from module.slots()
-        for other in self._others.values():
-            if isinstance(other, OptimizerRecorder):
-                yield from other.prepare(self._names)
+        for optimizer in self._optimizers():
+            yield from optimizer.slots()
 
-    def _refresh(self, parts: Mapping[str, object]) -> None:
-        """Recorders for exactly these parts; the memory of those that are gone is let go."""
+    def refresh(self, parts: Mapping[str, object]) -> bool:
+        """Plan for exactly these parts; the memory of those that are gone is let go. True if a module or an optimizer
+        may have other tensors than before.
+
+        Raises:
+            NotStorable: a part cannot be kept.
+        """
+        before = list(self._others.values())
+        renamed = self._find(parts)
+        moved = [optimizer.refresh(self._names) for optimizer in self._optimizers()]  # all of them: no any()
+        return renamed or True in moved or before != list(self._others.values())
+
+    def _optimizers(self) -> Iterator[OptimizerRecorder]:
+        return (other for other in self._others.values() if isinstance(other, OptimizerRecorder))
+
+    def _find(self, parts: Mapping[str, object]) -> bool:
+        """Recorders for the parts. True if the names of parameters are not as they were."""
         modules: dict[str, ModuleRecorder] = {}
         others: dict[str, OptimizerRecorder | ObjectRecorder] = {}
         renamed = False
@@ -95,6 +108,8 @@ class Recorders:
                     else:
                         other = ObjectRecorder(name, target, self._memory)
                 others[name] = other
-        if renamed or list(modules) != list(self._modules):
+        renamed = renamed or list(modules) != list(self._modules)
+        if renamed:
             self._names = ParameterNames((name, module.parameters()) for name, module in modules.items())
         self._modules, self._others = modules, others
+        return renamed

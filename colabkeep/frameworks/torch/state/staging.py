@@ -84,6 +84,7 @@ class Copies:
     def __init__(self) -> None:
         self._targets: list[torch.Tensor] = []
         self._sources: list[torch.Tensor] = []
+        self._small: list[tuple[memoryview, memoryview]] = []
 
     def add(self, slot: Slot, source: torch.Tensor) -> None:
         """One copy."""
@@ -94,6 +95,10 @@ class Copies:
         """Many copies."""
         self._targets += targets
         self._sources += sources
+
+    def assign(self, small: Iterable[tuple[memoryview, memoryview]]) -> None:
+        """Many small copies, as views of where to and where from. The caller keeps the memory alive."""
+        self._small += small
 
     def track(self, tracked: Any) -> None:
         """A part's tensors, of which the changed ones are to be copied. Here none is: this is how one rehearses."""
@@ -108,6 +113,8 @@ class Copies:
 
         Returns events of the GPUs; the slots hold the copies, and this object may go, once they have come.
         """
+        for place, live in self._small:
+            place[:] = live
         with torch.no_grad():
             if all(map(attrgetter("is_cpu"), self._sources)):
                 if self._sources:  # one call: the loop runs in C++

@@ -15,18 +15,21 @@ class Bulk:
     """Tensors that are copied together, each to a target of its own."""
 
     # An object may stay the same and its tensor change: x.data = …, module.to(…), unfreezing. One pass for each fact
-    # is cheaper than one tuple for each tensor. Other strides alone do no harm: the copy goes by index.
-    _FACTS: ClassVar[tuple[Callable[[Any], Any], ...]] = tuple(
-        map(attrgetter, ("shape", "dtype", "is_cuda", "requires_grad"))
-    )
+    # is cheaper than one tuple for each tensor.
+    _MARKS: ClassVar[tuple[Callable[[Any], Any], ...]] = tuple(map(attrgetter, ("dtype", "is_cuda", "requires_grad")))
+    _SIZES: ClassVar[tuple[Callable[[Any], Any], ...]] = (attrgetter("shape"), torch.Tensor.stride)
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors
-        self._facts = [list(map(fact, tensors)) for fact in self._FACTS]
+        self._marks = [list(map(mark, tensors)) for mark in self._MARKS]
+        self._sizes = [list(map(size, tensors)) for size in self._SIZES]
 
     def unchanged(self) -> bool:
         """Do the targets still fit?"""
-        # Compared one by one: lists of new shapes would be work for the garbage collector.
         return all(
-            all(map(eq, map(fact, self._tensors), known)) for fact, known in zip(self._FACTS, self._facts, strict=True)
+            list(map(mark, self._tensors)) == known for mark, known in zip(self._MARKS, self._marks, strict=True)
+        ) and all(
+            # Compared one by one: lists of new shapes would be work for the garbage collector.
+            all(map(eq, map(size, self._tensors), known))
+            for size, known in zip(self._SIZES, self._sizes, strict=True)
         )

@@ -365,6 +365,25 @@ def test_frozen_weights_edited_past_every_counter_are_saved_as_they_are(hidden: 
     assert same_bits(finished(capture), reference)
 
 
+def test_a_fused_step_that_changes_one_row_is_no_reason_to_throw_a_save_away() -> None:
+    """What a fused optimizer has stepped on is copied anew, though no counter and no sample tells of the one word."""
+    table = nn.Embedding(2000, 32)
+
+    def one_word(parts: Parts) -> None:
+        parts["optimizer"].zero_grad()
+        table(torch.tensor([7])).sum().backward()
+        parts["optimizer"].step()
+
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1, fused=True)
+    training = Training({"model": table, "optimizer": optimizer}, one_word)
+    training.framework._hiding._choice.hides = lambda: True  # type: ignore[method-assign]
+    training.step(2)
+    for _ in range(3):
+        capture, reference = training.save()
+        training.step()
+        assert same_bits(finished(capture), reference)
+
+
 def test_fused_steps_count_as_changes() -> None:
     """Torch's fused kernels leave the version counters as they are; the weights are written all the same."""
     training = Training(mlp(fused=True))
@@ -553,8 +572,9 @@ def test_workers_forked_while_the_copy_runs_live(tmp_path: Any) -> None:
 
 
 SCRIPT = """
-import os, sys, torch
+import os, sys, threading, time, torch
 from torch import nn
+from colabkeep.frameworks.common import moves
 from colabkeep.frameworks.torch.adapter import TorchFramework
 model = nn.Linear(2000, 2000)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -566,7 +586,14 @@ def step():
     optimizer.step()
     boundary.mark()
 step()
+really, trainer, slept = moves.ctypes.memmove, threading.get_ident(), []
+def slow(*memory):  # the thread has its first piece in its hands for long
+    if threading.get_ident() != trainer and not slept:
+        slept.append(time.sleep(1))
+    return really(*memory)
+moves.ctypes.memmove = slow
 capture = framework.capture(parts)
+time.sleep(0.3)
 assert capture.mode == "copied while the next step ran", capture.mode
 if sys.argv[1] == "fork":
     child = os.fork()
@@ -594,6 +621,18 @@ def test_staging_memory_is_touched_before_the_first_save() -> None:
     slots = list(training.framework._recorders.prepare(training.parts))
     assert len(slots) > 6  # the optimizer's too
     assert all(slot.touched for slot in slots)
+
+
+def test_warming_leaves_alone_what_a_save_has_copied() -> None:
+    """A save that comes before memory was touched, and before the first step, is not zeroed by that step's end."""
+    training = Training(mlp())
+    training.framework._warming.stop()
+    for slot in training.framework._recorders.prepare(training.parts):
+        slot.touched = False
+    capture, reference = training.save()
+    training.step()
+    training.framework._warming._thread.join(60)  # type: ignore[union-attr]
+    assert same_bits(finished(capture), reference)
 
 
 ACTIONS = ("step", "save", "finish", "freeze", "group", *EDITS)
