@@ -7,6 +7,7 @@ other framework, and fails if the environment is another one. Without it, what i
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; what tests start inherits it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         config.stash[CHOSEN] = chosen(config.getoption("frameworks"))
     except ValueError as error:
