@@ -49,7 +49,7 @@ from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.lives import Life, Message, Say
 from colabkeep.vocabulary.durability import Durability
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreUnavailable
+from colabkeep.vocabulary.errors import NameTaken, NoUsableCheckpoint, ObjectNotFound, StoreUnavailable
 from colabkeep.vocabulary.events import Event, RungReached, SaveCommitted
 from colabkeep.vocabulary.policies import KeepBest, KeepLast
 from colabkeep.vocabulary.progress import Progress
@@ -57,6 +57,7 @@ from colabkeep.vocabulary.state import HostTensor
 
 RUN = "losses"
 FAILING = 0.3  # of the drive's operations
+AT_THE_START = 0.03  # a start reads, in one go, all that a lost machine left half uploaded: else it may need a thousand
 UPLOAD_SECONDS = 0.02  # longest time between two uploads: slower than the saves come
 HICCUP = "The drive hiccups."
 PATIENCE = 60.0  # seconds; a life that says nothing for this long is a bug
@@ -73,6 +74,7 @@ class Drive:
         self._cloud = DirectoryStore(cloud)
         self._pending = DirectoryStore(pending)
         self._chance = chance
+        self.failing = FAILING
         self._guard = threading.Lock()
 
     url = "drive"
@@ -153,7 +155,7 @@ class Drive:
             time.sleep(chance.uniform(0, UPLOAD_SECONDS))
 
     def _fail(self) -> None:
-        if self._chance is not None and self._chance.random() < FAILING / 2:  # twice in most operations
+        if self._chance is not None and self._chance.random() < self.failing / 2:  # twice in most operations
             raise StoreUnavailable(problem=HICCUP, remedy="Wait.")
 
     @staticmethod
@@ -206,7 +208,9 @@ def train(folder: Path, keep_last: int, seed: int, say: Say) -> None:
     drive = Drive(folder / "cloud", folder / "machine/pending", random.Random(chance.random()))
     threading.Thread(target=drive.upload, args=(random.Random(chance.random()),), daemon=True).start()
     store = TieredStore(DirectoryStore(folder / "machine/disk"), drive, pauses=(0.0005, 0.004))
+    drive.failing = AT_THE_START
     saver, trainer = begin(store, keep_last, say)
+    drive.failing = FAILING
     while True:
         trainer.step += 1
         progress = Progress(step=trainer.step, seconds=saver.clock.monotonic() - saver.ledger.zero)
@@ -237,7 +241,7 @@ def begin(store: TieredStore, keep_last: int, say: Say) -> tuple[Saving, Trainer
     session = f"{random.SystemRandom().randrange(16**8):08x}"
     patiently(lambda: store.sweep(RUN))
     patiently(lambda: repository.open_run(clock.time(), session * 2))
-    loaded = patiently(lambda: load_newest(repository, walked_past))
+    loaded = patiently(lambda: newest(repository))
     lease = patiently(lambda: take_lease(repository, session, {}))
     manifest = None if loaded is None else loaded.manifest
     identity = Identity(
@@ -256,6 +260,17 @@ def begin(store: TieredStore, keep_last: int, say: Say) -> tuple[Saving, Trainer
     saver.begin(clock.monotonic() - (manifest.progress.seconds if manifest else 0.0))
     say("begun", session, trainer.step)
     return Saving(saver, events, clock), trainer
+
+
+def newest(repository: Repository) -> Loaded | None:
+    """The newest checkpoint; none where nothing of a lost machine had arrived whole and the user says resume="never".
+
+    The campaign sees whether something was there after all.
+    """
+    try:
+        return load_newest(repository, walked_past)
+    except NoUsableCheckpoint:
+        return None
 
 
 def walked_past(id: str, why: str) -> None:
