@@ -31,9 +31,9 @@ wait for each other. Beside a training of tiny steps, 320 MB in chunks of 1 MiB 
 chunks of 16 MiB, and held up five times as many steps."""
 
 _SMALL = 2**17
-"""Bytes; smaller tensors are gathered in one chunk, which, unlike hashing and writing, lets no other thread run. Of 1,256
-tensors of 211 kB, gathered and not, a training of tiny steps waited 50 to 120 ms and 15 to 35 ms for the interpreter,
-and the save took as long (medians of 5, in turn)."""
+"""Bytes; smaller tensors are gathered in one chunk, which, unlike hashing and writing, lets no other thread run.
+Beside a save of 1,256 tensors of 211 kB, a training of tiny steps waited 50 to 120 ms for the interpreter where they
+were gathered, and 15 to 35 ms where not; the save took as long (medians of 5, in turn)."""
 
 _GATHERED = 2**20  # bytes of small tensors in one chunk: 0.1 to 0.3 ms
 
