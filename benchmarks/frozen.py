@@ -90,13 +90,16 @@ class _Trained:
         """What one save costs, after a step: the bytes, and the seconds."""
         next(self._epochs)
         self._step()
-        before = set(self._blobs.glob("*"))
+        before, newest = set(self._blobs.glob("*")), self._run.checkpoint
         os.sync()
         start, cpu = time.perf_counter(), time.process_time()
         self._run.save()
         stall = time.perf_counter() - start
+        while self._run.checkpoint == newest and self._run._saver.busy:  # deleting what is not kept comes after
+            time.sleep(0.001)
+        seconds = time.perf_counter() - start
         self._run._saver.wait()
-        seconds, busy = time.perf_counter() - start, time.process_time() - cpu
+        busy = time.process_time() - cpu
         return {
             _BYTES: sum(path.stat().st_size for path in set(self._blobs.glob("*")) - before),
             _SECONDS: seconds,

@@ -72,7 +72,7 @@ class Ledger:
         """A checkpoint exists. `receipts`, by object name, of what this session has put itself for it."""
         properties = self._store.properties
         self._look(properties)
-        objects = objects_of(manifest, self._run, properties)
+        objects = objects_of(manifest, self._run, properties, receipts)
         for receipt in objects:
             self._objects.setdefault(receipt.name, receipt)
             self._objects[receipt.name] = receipts.get(receipt.name, self._objects[receipt.name])
@@ -189,13 +189,17 @@ def place_of(store: Store, properties: StoreProperties) -> Place:
     return Place(url=url, top=properties.top_rung, persists=properties.persists)
 
 
-def objects_of(manifest: Manifest, run: str, properties: StoreProperties) -> list[Receipt]:
-    """Receipts to ask the store with, of a checkpoint that another session put there. The manifest's own is last.
+def objects_of(
+    manifest: Manifest, run: str, properties: StoreProperties, known: Mapping[str, Receipt] | None = None
+) -> list[Receipt]:
+    """Receipts to ask the store with, of a checkpoint that another session put there. The manifest's own is last; where
+    it is among the `known` ones, the manifest need not be written out for it.
 
     What a store of two sides has may be in front only; what another one lists has been handed to it.
     """
     at_least: Rung = "local" if properties.behind is not None or properties.top_rung == "local" else "sent"
     found = {f"{run}/blobs/{blob.file}": (blob.size, blob.sha256) for blob in manifest.blobs}
-    text = BytesSource(manifest.to_bytes())
-    found[f"{run}/checkpoints/{manifest.id}.json"] = (text.size, text.sha256)
+    name = f"{run}/checkpoints/{manifest.id}.json"
+    text = (known or {}).get(name) or BytesSource(manifest.to_bytes())
+    found[name] = (text.size, text.sha256)
     return [Receipt(name=n, size=size, sha256=sha256, rung=at_least) for n, (size, sha256) in found.items()]

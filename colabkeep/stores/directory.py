@@ -14,13 +14,14 @@ import os
 import re
 import secrets
 import stat
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from colabkeep.stores._direct import LARGE, Direct, past_cache, write_all
+from colabkeep.stores._direct import LARGE, Direct, Spare, past_cache, write_all
 from colabkeep.stores._locks import FileLock, NoLock, take
 from colabkeep.stores._posix import (
     FOLDER,
@@ -67,6 +68,7 @@ class DirectoryStore:
         self._files = files
         self._locks = True
         self._seen = False
+        self._spare: Spare = deque(maxlen=1)
 
     @property
     def url(self) -> str:
@@ -84,7 +86,7 @@ class DirectoryStore:
         *folders, last = check_name(name).split("/")
         doing = f"write {name!r}"
         with self._folder(folders, doing, make=True) as folder:
-            draft = _Draft(self._files, folder, last)
+            draft = _Draft(self._files, folder, last, self._spare)
             try:
                 with explained(self._root, doing):
                     draft.begin(source.size)
@@ -180,7 +182,8 @@ class DirectoryStore:
         return True
 
     def close(self) -> None:
-        """Nothing is held between two calls."""
+        """Nothing is held between two calls but a buffer."""
+        self._spare.clear()
 
     def _free_bytes(self) -> int | None:
         path = Path(self._root)
@@ -235,9 +238,10 @@ class DirectoryStore:
 class _Draft:
     """One object on its way: temporary name, bytes, final name. `undo` works at every moment."""
 
-    def __init__(self, files: Files, folder: int, last: str) -> None:
+    def __init__(self, files: Files, folder: int, last: str, spare: Spare) -> None:
         self._files = files
         self._folder = folder
+        self._spare = spare
         self._last = last
         self._temporary = f".{last[:200]}.{secrets.token_hex(8)}.tmp"
         self._descriptor = -1
@@ -252,7 +256,7 @@ class _Draft:
         self._descriptor = self._files.open(self._temporary, _NEW, 0o666, dir_fd=self._folder)
         self._facts = self._files.fstat(self._descriptor)
         if size >= LARGE:
-            self._direct = past_cache(self._files, self._descriptor)
+            self._direct = past_cache(self._files, self._descriptor, self._spare)
 
     def write(self, chunk: memoryview) -> None:
         """Take all of the chunk, of which nothing is needed afterwards."""

@@ -117,11 +117,25 @@ def test_small_tensors_are_written_together():
     tensors["large"] = HostTensor(dtype="U8", shape=(2**21,), data=memoryview(bytes(2**21)))
     pack = Pack(tensors)
     chunks = list(pack.chunks())
-    assert len(chunks) <= 8
+    assert len(chunks) <= 20
     read = unpack(bytearray(b"".join(chunks)))
     assert {name: bytes(tensor.data) for name, tensor in read.items()} == {
         name: bytes(tensor.data) for name, tensor in tensors.items()
     }
+
+
+def test_only_small_tensors_are_gathered_and_few_at_a_time():
+    """Training can go on while a model of middling tensors is hashed and written: none of them is copied for it, and
+    what is gathered, while no other thread can run, is never much."""
+    middling = [bytearray(200_000) for _ in range(10)]
+    datas = {f"m{n}": memoryview(data) for n, data in enumerate(middling)}
+    datas |= {f"s{n}": memoryview(bytearray(100_000)) for n in range(50)}
+    pack = Pack({name: HostTensor(dtype="U8", shape=(data.nbytes,), data=data) for name, data in datas.items()})
+    chunks = list(pack.chunks())
+    assert [any(chunk.obj is data for chunk in chunks) for data in middling] == [True] * 10
+    gathered = [chunk for chunk in chunks if all(chunk.obj is not data for data in middling)]
+    assert sum(chunk.nbytes for chunk in gathered) > 5_000_000
+    assert max(chunk.nbytes for chunk in gathered) < 1.2 * 2**20
 
 
 def entry(**other):

@@ -6,6 +6,8 @@ import errno
 import hashlib
 import os
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -45,8 +47,8 @@ def source(size, seed=0):
     return Reused(*chunks)
 
 
-def digest(store):
-    with store.get(NAME) as reader:
+def digest(store, name=NAME):
+    with store.get(name) as reader:
         return hashlib.sha256(reader.read()).hexdigest()
 
 
@@ -128,3 +130,32 @@ def test_a_large_put_that_fails_at_any_call_leaves_the_whole_object_or_nothing(t
                 if not left:
                     DirectoryStore(folder).put(NAME, given)
             assert digest(DirectoryStore(folder)) == given.sha256
+
+
+def test_files_that_take_turns_with_a_buffer_share_no_bytes(tmp_path):
+    """One after another, after one that broke off, and two at a time: each holds what it was given."""
+
+    class BreaksOff(ChunkedSource):
+        def chunks(self):
+            yield from super().chunks()
+            raise InterruptedError
+
+    together = threading.Barrier(2)
+
+    class Together(ChunkedSource):
+        def chunks(self):
+            for chunk in super().chunks():
+                together.wait(30)
+                yield chunk
+
+    store = DirectoryStore(tmp_path)
+    given = {f"run/blobs/{n}.bin": source(LARGE + n, seed=n) for n in range(3)}
+    store.put("run/blobs/0.bin", given["run/blobs/0.bin"])
+    with pytest.raises(InterruptedError):
+        store.put("run/blobs/broken.bin", BreaksOff(*[b"x" * 2**20] * 5))
+    store.put("run/blobs/1.bin", given["run/blobs/1.bin"])
+    pair = {f"run/blobs/{byte}.bin": Together(*[byte.encode() * 2**20] * 9) for byte in "ab"}
+    with ThreadPoolExecutor(2) as pool:
+        assert len(list(pool.map(store.put, pair, pair.values()))) == 2
+    store.put("run/blobs/2.bin", given["run/blobs/2.bin"])
+    assert all(digest(store, name) == kept.sha256 for name, kept in {**given, **pair}.items())
