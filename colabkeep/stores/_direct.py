@@ -14,6 +14,7 @@ import ctypes
 import errno
 import mmap
 import os
+from contextlib import suppress
 
 from colabkeep.stores._posix import Files
 
@@ -24,6 +25,7 @@ LARGE = 2**22
 
 _BUFFER = 2**23  # bytes; with 4 and with 16 MiB it took as long
 _BLOCK = 2**12  # bytes; no disk asks for more than a page
+_FAILED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})  # the disk itself, whichever way the bytes come
 _O_DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
 
 
@@ -70,8 +72,9 @@ class Direct:
             try:
                 view = view[self._files.write(self._descriptor, view) :]
             except OSError as error:
-                # A disk with larger blocks; or the call before stopped amid a block, and this one would begin there.
-                if error.errno != errno.EINVAL or not self._direct:
+                # A disk with larger blocks, or that says only now that it cannot; or the call before stopped amid a
+                # block, and this one would begin there. A real failure comes again through the cache.
+                if error.errno in _FAILED or not self._direct:
                     raise
                 self._give_up()
 
@@ -88,9 +91,9 @@ def past_cache(files: Files, descriptor: int) -> Direct | None:
     try:
         # Not when opening it: where that fails, the file is there all the same.
         files.set_flags(descriptor, _O_DIRECT)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # as memory file systems and some mounted drives answer
-            raise
+    except OSError:  # EINVAL, as memory file systems answer; mounted drives and sandboxes have answers of their own
+        with suppress(OSError):
+            files.set_flags(descriptor, 0)
         return None
     return Direct(files, descriptor)
 
