@@ -9,7 +9,7 @@ from colabkeep._engine.committer import Committer, Shot
 from colabkeep._engine.writer import Writer
 from colabkeep.frameworks.base import Framework
 from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.errors import ColabKeepError, NotStorable, RunTakenOver, SaveFailed
+from colabkeep.vocabulary.errors import ColabKeepError, MemoryFull, NotStorable, RunTakenOver, SaveFailed
 from colabkeep.vocabulary.events import Event, Noted, SaveFailing, SaveSkipped, SaveStarted
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Torn
@@ -69,7 +69,8 @@ class Checkpointer:
         return "retry" if self._retry_at is not None and now >= self._retry_at else None
 
     def save(self, parts: Mapping[str, object], progress: Progress, reason: str, metrics: Mapping[str, float]) -> bool:
-        """Capture the parts and let the writer do the rest. False when one is in flight still.
+        """Capture the parts and let the writer do the rest. False when one is in flight still, or there is no room
+        for a copy now: that is told, and tried again.
 
         Raises:
             SaveFailed: the last two saves failed, and nothing durable exists.
@@ -82,7 +83,11 @@ class Checkpointer:
             return False
         self.waiting = self._retry_at = None
         started = self._clock.monotonic()
-        capture = self._framework.capture(parts)
+        try:
+            capture = self._framework.capture(parts)
+        except MemoryFull as error:  # a state may grow by hours of training, which are not to end for it
+            self._failed(progress, error)
+            return False
         self.ledger.captured(progress)
         self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
         shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))

@@ -67,6 +67,7 @@ class Framework(Protocol):
 
         Raises:
             NotStorable: with the path of the leaf and what to do.
+            MemoryFull: there is no room for the copy now. The next capture tries again.
         """
         ...
 
@@ -75,7 +76,7 @@ class Framework(Protocol):
         values are the real ones. For finding out at the start what cannot be stored, at the price of a look.
 
         Raises:
-            NotStorable: as `capture`.
+            NotStorable, MemoryFull: as `capture`.
         """
         ...
 

@@ -132,6 +132,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         RunBusy: a live process trains this run.
         Incompatible: the objects are not those of the run; nothing was touched.
         NotStorable: an object's state cannot be kept; the error names its path.
+        MemoryFull: this machine has no room for the copy that saves are made from.
         NoUsableCheckpoint, CheckpointNotFound, CheckpointUnsupported, StoreError: as they say.
     """
     starting, repository = Starting(spec.clock, spec.laps), Repository(spec.store, spec.name)

@@ -15,6 +15,7 @@ import errno
 import mmap
 import os
 from collections import deque
+from contextlib import suppress
 from typing import TypeAlias
 
 from colabkeep.stores._posix import Files
@@ -31,6 +32,7 @@ Spare: TypeAlias = "deque[mmap.mmap]"
 memory and 5 and 10 ms with that; in CPU time 9 and 11 ms, and 2 and 3."""
 
 _BLOCK = 2**12  # bytes; no disk asks for more than a page
+_FAILED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})  # the disk itself, whichever way the bytes come
 _O_DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
 
 
@@ -83,8 +85,9 @@ class Direct:
             try:
                 view = view[self._files.write(self._descriptor, view) :]
             except OSError as error:
-                # A disk with larger blocks; or the call before stopped amid a block, and this one would begin there.
-                if error.errno != errno.EINVAL or not self._direct:
+                # A disk with larger blocks, or that says only now that it cannot; or the call before stopped amid a
+                # block, and this one would begin there. A real failure comes again through the cache.
+                if error.errno in _FAILED or not self._direct:
                     raise
                 self._give_up()
 
@@ -101,9 +104,9 @@ def past_cache(files: Files, descriptor: int, spare: Spare) -> Direct | None:
     try:
         # Not when opening it: where that fails, the file is there all the same.
         files.set_flags(descriptor, _O_DIRECT)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # as memory file systems and some mounted drives answer
-            raise
+    except OSError:  # EINVAL, as memory file systems answer; mounted drives and sandboxes have answers of their own
+        with suppress(OSError):
+            files.set_flags(descriptor, 0)
         return None
     return Direct(files, descriptor, spare)
 

@@ -7,6 +7,7 @@
     │   └── UnknownArgument (TypeError)         a word of another trainer; names ours
     ├── MissingDependency (ImportError)         a package is needed for this part
     ├── NotStorable (TypeError)                 a value cannot be kept without pickle; names its path
+    ├── MemoryFull (MemoryError)                retryable: no room for the copy that a save is made from
     ├── CheckpointError
     │   ├── CheckpointDamaged (OSError)         bytes are not those that were written
     │   ├── CheckpointUnsupported               written by a newer colabkeep
@@ -46,6 +47,7 @@ __all__ = [
     "CheckpointUnsupported",
     "ColabKeepError",
     "Incompatible",
+    "MemoryFull",
     "MissingDependency",
     "MountError",
     "NameTaken",
@@ -110,6 +112,12 @@ class NotStorable(ColabKeepError, TypeError):
 
     def _fields(self) -> dict[str, Any]:
         return {**super()._fields(), "path": self.path}
+
+
+class MemoryFull(ColabKeepError, MemoryError):
+    """Neither memory nor this machine's disk has room for the copy that a save is made from. Room may come back."""
+
+    retryable = True
 
 
 class CheckpointError(ColabKeepError):

@@ -17,7 +17,7 @@ from colabkeep.frameworks.numpy import NumpyFramework
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed, StoreFull, StoreUnavailable
+from colabkeep.vocabulary.errors import MemoryFull, NotStorable, RunTakenOver, SaveFailed, StoreFull, StoreUnavailable
 from colabkeep.vocabulary.events import CatchingUp, Noted, SaveCommitted, SaveFailing, SaveSkipped, SaveStarted
 from colabkeep.vocabulary.policies import KeepLast
 from colabkeep.vocabulary.progress import Progress
@@ -229,6 +229,45 @@ def test_a_failure_after_a_resume_keeps_what_was_resumed_from(kit, desk):
         assert desk.save(step)
         desk.finish()
     assert desk.loaded(kit) == 1
+
+
+class Narrow(NumpyFramework):
+    """A machine that has room for a copy only now and then."""
+
+    full = False
+
+    def capture(self, parts):
+        if self.full:
+            raise MemoryFull(problem="The state cannot be copied.", remedy="Make room on the disk.")
+        return super().capture(parts)
+
+
+def test_a_state_that_outgrows_the_machine_does_not_end_the_training(kit, desk):
+    """That save is left out, which is told, and made up for later, like any that failed."""
+    desk.framework = desk.saver._framework = Narrow()
+    desk.save(1)
+    desk.finish()
+    desk.framework.full = True
+    for step in (2, 3, 4):
+        assert not desk.save(step)
+    assert [failing.error for failing in desk.of(SaveFailing)] == ["The state cannot be copied."] * 3
+    assert not desk.saver.busy
+    assert desk.saver.due(desk.clock.monotonic() + 60.0) == "retry"
+    desk.framework.full = False
+    assert desk.save(5)
+    desk.finish()
+    assert desk.loaded(kit) == 5
+
+
+def test_a_state_that_never_fitted_the_machine_ends_the_training_before_hours_are_lost(desk):
+    """Without one checkpoint after two attempts it is no different from a storage that takes nothing."""
+    desk.framework = desk.saver._framework = Narrow()
+    desk.framework.full = True
+    assert not desk.save(1)
+    assert not desk.save(2)
+    with pytest.raises(SaveFailed, match="The state cannot be copied") as caught:
+        desk.save(3)
+    assert caught.value.remedy == "Make room on the disk."
 
 
 class Slow:

@@ -54,22 +54,56 @@ def test_where_nobody_tells_nothing_is_known(machine: Machine, text: str) -> Non
 @pytest.mark.parametrize(
     ("folder", "limit", "usage", "files"),
     [
-        ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ("/sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file", "file_dirty")),
+        (
+            "/sys/fs/cgroup/memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            ("total_inactive_file", "total_active_file", "total_writeback"),
+        ),
     ],
     ids=["version 2", "version 1"],
 )
 def test_a_container_with_less_memory_than_its_machine_is_believed(
-    machine: Machine, folder: str, limit: str, usage: str, files: str
+    machine: Machine, folder: str, limit: str, usage: str, files: tuple[str, str, str]
 ) -> None:
-    """What a container may take counts there: beyond it, it is killed, however much its machine has."""
+    """What a container may take counts there: beyond it, it is killed, however much its machine has. Files that were
+    read, once or often, make room when it is asked for; those that must be written first do not."""
     machine.write("/proc/meminfo", MEMINFO)
     machine.write(f"{folder}/{limit}", "4000000\n")
     machine.write(f"{folder}/{usage}", "3000000\n")
-    machine.write(f"{folder}/memory.stat", f"anon 5\n{files} 1000000\nother 7\n")
+    once, often, unwritten = files
+    machine.write(f"{folder}/memory.stat", f"anon 5\n{once} 800000\n{often} 300000\n{unwritten} 100000\nother 7\n")
     assert machine.room() == Room(2000000, 4000000, 0)
     machine.write(f"{folder}/{limit}", "max\n" if limit == "memory.max" else f"{2**63 - 4096}\n")
     assert machine.room() == Room(9000 * 1024, 12000 * 1024, 500 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("root", "line", "limit", "usage"),
+    [
+        ("/sys/fs/cgroup", "0::/user.slice/run.scope", "memory.max", "memory.current"),
+        (
+            "/sys/fs/cgroup/memory",
+            "4:cpu,memory:/user.slice/run.scope",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_of_containers_in_each_other_the_narrowest_counts(
+    machine: Machine, root: str, line: str, limit: str, usage: str
+) -> None:
+    """A batch job's or a service's own share counts, and so does what others take of the share around it."""
+    machine.write("/proc/meminfo", MEMINFO)
+    machine.write("/proc/self/cgroup", f"1:name=systemd:/elsewhere\n{line}\n")
+    for folder, most, used in (("/user.slice/run.scope", 4000000, 1000000), ("/user.slice", 6000000, 5500000)):
+        machine.write(f"{root}{folder}/{limit}", f"{most}\n")
+        machine.write(f"{root}{folder}/{usage}", f"{used}\n")
+    assert machine.room() == Room(500000, 4000000, 0)
+    machine.write(f"{root}/user.slice/{usage}", "2000000\n")
+    assert machine.room() == Room(3000000, 4000000, 0)
 
 
 def held_below(place: Path) -> list[Path]:
@@ -95,6 +129,22 @@ def test_a_file_that_stands_in_for_memory_leaves_no_trace(machine: Machine) -> N
     del part
     gc.collect()
     assert held_below(place) == []
+
+
+def test_a_file_of_which_all_parts_are_gone_is_not_kept_by_who_might_take_more(machine: Machine) -> None:
+    """A model that was let go gives its disk space back, though the next one may want some."""
+    place = machine.environment.path("/tmp")
+    place.mkdir()
+    file = mapped_file(machine.environment, MB)
+    assert file is not None
+    assert file.left == MB
+    part = file.take(1000)
+    assert file.left == MB - 1024
+    del part
+    gc.collect()
+    assert held_below(place) == []
+    assert file.left == 0
+    assert file.take(1) is None
 
 
 def test_the_disk_has_all_of_the_file_from_the_start(machine: Machine) -> None:
@@ -130,6 +180,15 @@ def test_a_folder_in_memory_or_behind_a_network_is_no_disk(machine: Machine) -> 
         assert mapped_file(machine.environment, MB) is None
     machine.write("/proc/mounts", "tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\n/dev/sda1 /tmp ext4 rw 0 0\n")
     assert mapped_file(machine.environment, MB) is not None
+
+
+def test_a_link_to_a_folder_in_memory_is_no_disk_either(machine: Machine) -> None:
+    """Some images make /var/tmp a link to a /tmp that is kept in memory."""
+    machine.environment.path("/tmp").mkdir()
+    machine.environment.path("/var").mkdir()
+    machine.environment.path("/var/tmp").symlink_to("../tmp")
+    machine.write("/proc/mounts", "overlay / overlay rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n")
+    assert mapped_file(machine.environment, MB) is None
 
 
 def test_a_disk_without_room_for_checkpoints_besides_is_left_alone(machine: Machine) -> None:

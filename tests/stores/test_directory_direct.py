@@ -17,11 +17,12 @@ from colabkeep.stores._posix import OS_FILES
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.testing.faults import FaultyFiles, raising
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import StoreFull
+from colabkeep.vocabulary.errors import StoreFull, StoreUnavailable
 
 NAME = "run/blobs/large.bin"
 BLOCK = 4096
 DIRECT = getattr(os, "O_DIRECT", 0)
+REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.ENOTTY)
 SIZES = (LARGE - 1, LARGE, LARGE + 1, 2**23, 2**23 + 5, 2**24 + BLOCK, 2**24 + BLOCK + 17)
 
 
@@ -55,19 +56,23 @@ def digest(store, name=NAME):
 class Picky:
     """A disk that takes whole blocks only while told to go past the cache, and keeps count of what it was told."""
 
-    def __init__(self, *, refuses=False, block=BLOCK, short=None):
+    def __init__(self, *, refuses=None, late=None, block=BLOCK, short=None):
         self.direct = False
         self.directly = 0  # bytes that went past the cache
-        self._refuses, self._block, self._short = refuses, block, short
+        self.refused = 0  # writes
+        self._refuses, self._late, self._block, self._short = refuses, late, block, short
         self.files = replace(OS_FILES, write=self.write, set_flags=self.set_flags)
 
     def set_flags(self, descriptor, flags):
         if flags & DIRECT and self._refuses:
-            raise OSError(errno.EINVAL, "no such thing here")
+            raise OSError(self._refuses, "no such thing here")
         self.direct = bool(flags & DIRECT)  # the real flag stays off: the folder of the tests may be in memory
 
     def write(self, descriptor, view):
         view = view[: self._short]
+        if self.direct and self._late:
+            self.refused += 1
+            raise OSError(self._late, "not so")
         if self.direct:
             broken = self._short is None and view.nbytes % self._block
             if broken or os.lseek(descriptor, 0, os.SEEK_CUR) % self._block:
@@ -98,7 +103,14 @@ def test_whole_blocks_go_past_the_cache_and_only_a_broken_one_through_it(tmp_pat
 
 @pytest.mark.parametrize(
     "disk",
-    [{"refuses": True}, {"block": 2**16 + 1}, {"short": 1000}, {"short": BLOCK * 3}, {"short": BLOCK * 3 + 1}],
+    [
+        *({"refuses": refusal} for refusal in REFUSALS),
+        *({"late": refusal} for refusal in REFUSALS),
+        {"block": 2**16 + 1},
+        {"short": 1000},
+        {"short": BLOCK * 3},
+        {"short": BLOCK * 3 + 1},
+    ],
     ids=str,
 )
 def test_a_disk_that_will_not_go_past_the_cache_gets_the_same_bytes_through_it(tmp_path, disk):
@@ -106,6 +118,16 @@ def test_a_disk_that_will_not_go_past_the_cache_gets_the_same_bytes_through_it(t
     given = source(2**23 + 5000)
     DirectoryStore(tmp_path, files=Picky(**disk).files).put(NAME, given)
     assert digest(DirectoryStore(tmp_path)) == given.sha256
+
+
+@pytest.mark.skipif(not DIRECT, reason="this system has no way past the page cache")
+@pytest.mark.parametrize(("error", "expected"), [(errno.ENOSPC, StoreFull), (errno.EIO, StoreUnavailable)])
+def test_a_disk_that_fails_is_not_asked_again_another_way(tmp_path, error, expected):
+    """A full or broken disk is told as what it is, at once."""
+    disk = Picky(late=error)
+    with pytest.raises(expected):
+        DirectoryStore(tmp_path, files=disk.files).put(NAME, source(2**23 + 5000))
+    assert disk.refused == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -17,6 +17,7 @@ ORDINARY = {
     "UnknownArgument": TypeError,
     "MissingDependency": ImportError,
     "NotStorable": TypeError,
+    "MemoryFull": MemoryError,
     "CheckpointDamaged": OSError,
     "CheckpointNotFound": LookupError,
     "Incompatible": ValueError,
@@ -81,8 +82,8 @@ def test_an_error_without_a_remedy_cannot_be_built(kind: type[ColabKeepError]) -
 
 
 def test_only_what_may_pass_is_worth_trying_again() -> None:
-    """A full disk and a silent network may pass; damage and misuse do not."""
-    assert {kind.__name__ for kind in ALL if kind.retryable} == {"StoreFull", "StoreUnavailable"}
+    """Full memory, a full disk and a silent network may pass; damage and misuse do not."""
+    assert {kind.__name__ for kind in ALL if kind.retryable} == {"MemoryFull", "StoreFull", "StoreUnavailable"}
 
 
 def test_the_tree_in_the_documentation_is_the_tree() -> None:

@@ -9,9 +9,12 @@ import mmap
 import os
 import re
 import tempfile
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
+from colabkeep.frameworks.common.containers import container_limits
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["MappedFile", "Room", "mapped_file", "memory_room"]
@@ -31,7 +34,7 @@ class Room(NamedTuple):
 
 
 def memory_room(environment: Environment) -> Room | None:
-    """What the machine has to give now, or its container if that has less; None if nobody tells.
+    """What the machine has to give now, or the narrowest of its containers if that has less; None if nobody tells.
 
     Pages that nobody has touched yet are not missing in these figures.
     """
@@ -40,56 +43,49 @@ def memory_room(environment: Environment) -> Room | None:
     if not {"MemAvailable", "MemTotal"} <= facts.keys():
         return None
     room = Room(facts["MemAvailable"], facts["MemTotal"], facts.get("SwapFree", 0))
-    for limit, used in _limits(environment):
-        if limit < room.total:
-            room = Room(min(room.available, max(0, limit - used)), limit, 0)
+    machine = room.total  # a group without a limit tells more than that
+    for limit, used in container_limits(environment):
+        if limit < machine:
+            room = Room(min(room.available, max(0, limit - used)), min(room.total, limit), 0)
     return room
-
-
-def _limits(environment: Environment) -> Iterator[tuple[int, int]]:
-    """Of a container, whose own group is mounted there: its limit, and what it uses but for files that can be
-    dropped. Both versions of cgroups."""
-    for folder, limit, usage, droppable in (
-        ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        most, used = (environment.text(f"{folder}/{name}", 64).strip() for name in (limit, usage))
-        if most.isdecimal() and used.isdecimal():
-            files = re.search(
-                rf"^{droppable} ([0-9]{{1,18}})$", environment.text(f"{folder}/memory.stat"), re.MULTILINE
-            )
-            yield int(most), int(used) - (int(files[1]) if files else 0)
 
 
 class MappedFile:
     """Memory whose pages the kernel can write out to a file: one without a name, gone with the process.
 
-    What is taken of it keeps it alive.
+    What is taken of it keeps it alive; when all of that is gone, so is the file.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
-        self._memory = memory
+        self._untouched: mmap.mmap | None = memory  # until something is taken of it
+        self._memory = weakref.ref(memory)
         self._taken = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that can be taken still."""
+        memory = self._memory()
+        return 0 if memory is None else len(memory) - _aligned(self._taken)
 
     def take(self, size: int) -> memoryview | None:
         """The next `size` bytes, aligned; None if it has not so many."""
-        start = -(-self._taken // _ALIGNED) * _ALIGNED
-        if start + size > len(self._memory):
+        memory, start = self._memory(), _aligned(self._taken)
+        if memory is None or start + size > len(memory):
             return None
-        self._taken = start + size
-        return memoryview(self._memory)[start : self._taken]
+        self._taken, self._untouched = start + size, None
+        return memoryview(memory)[start : self._taken]
 
     @staticmethod
     def size_for(sizes: Iterator[int]) -> int:
         """How large it must be for parts of these sizes, in bytes."""
-        return sum(-(-size // _ALIGNED) * _ALIGNED for size in sizes)
+        return sum(map(_aligned, sizes))
 
 
 def mapped_file(environment: Environment, size: int) -> MappedFile | None:
     """`size` bytes in a file on this machine's own disk; None where there is no room for it and for checkpoints."""
     for folder in _FOLDERS:
         place = environment.path(folder)
-        if _kind(environment, folder).startswith(_ELSEWHERE):
+        if _kind(environment, place).startswith(_ELSEWHERE):
             continue
         try:
             space = os.statvfs(place)
@@ -104,8 +100,14 @@ def mapped_file(environment: Environment, size: int) -> MappedFile | None:
     return None
 
 
-def _kind(environment: Environment, folder: str) -> str:
-    """The kind of file system that `folder` lies on; "" if nobody tells."""
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _kind(environment: Environment, place: Path) -> str:
+    """The kind of file system that `place` lies on, wherever links lead; "" if nobody tells."""
+    root, real = os.path.realpath(environment.root), os.path.realpath(place)
+    folder = "/" + os.path.relpath(real, root) if Path(real).is_relative_to(root) else real
     found = ("", "")
     for line in environment.text("/proc/mounts").splitlines():
         fields = line.split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 __all__ = ["Shelf"]
@@ -23,6 +24,11 @@ class Shelf(Generic[Slot]):
         """A capture begins."""
         # A capture that was broken off leaves slots on both sides: none of them is lost.
         self._before, self._now = {**self._before, **self._now}, {}
+
+    @property
+    def before(self) -> Mapping[str, Slot]:
+        """The slots of the capture before that were not taken yet."""
+        return self._before
 
     def take(self, path: str) -> Slot | None:
         """The slot of the capture before, if there was one."""

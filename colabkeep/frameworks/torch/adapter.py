@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -28,6 +29,7 @@ from colabkeep.frameworks.torch.state.staging import Copies
 from colabkeep.frameworks.torch.state.steps import Steps
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
 from colabkeep.frameworks.torch.state.warming import Warming
+from colabkeep.vocabulary.errors import MemoryFull
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
 
@@ -110,7 +112,8 @@ class TorchFramework:
         return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers, self._steps)
 
     def _warm(self, parts: Mapping[str, object]) -> None:
-        self._warming.start(self._recorders.prepare(parts))
+        with suppress(MemoryFull):  # the save that cannot do without will say so
+            self._warming.start(self._recorders.prepare(parts))
 
     def data(self) -> Data:
         from colabkeep.frameworks.torch.data.opening import TorchData

@@ -2,6 +2,10 @@
 
 For state that the framework makes anew anyway, as an optimizer's: 336 MB of Adam's moments took 0.15 s to be copied on
 a quiet machine of two cores, and a second on a busy one, nearly all of it for the pages of fresh memory.
+
+Torch cannot resize a storage that it did not allocate. Its own optimizers never ask for that; others may, to keep their
+state elsewhere between two steps, so theirs is copied. Whoever does so by hand with one of torch's own has to give the
+tensors memory of torch's after a resume: `state[p][key] = state[p][key].clone()`.
 """
 
 from __future__ import annotations
@@ -11,11 +15,16 @@ import torch
 from colabkeep.frameworks.torch.state.dtypes import dtype_of
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["adopted"]
+__all__ = ["adopted", "may_adopt"]
 
 _ALIGNED = 64
 """Bytes, as torch's own allocator aligns (c10/core/alignment.h). On memory that was not, LBFGS went on with other bits:
 some kernels sum up in another order there."""
+
+
+def may_adopt(optimizer: torch.optim.Optimizer) -> bool:
+    """May large tensors of its state have memory that torch did not allocate?"""
+    return type(optimizer).__module__.startswith("torch.optim.")
 
 
 def adopted(host: HostTensor) -> torch.Tensor | None:

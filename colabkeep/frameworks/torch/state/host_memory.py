@@ -6,7 +6,7 @@
     a file        of this machine's disk, mapped into memory: where even one ordinary copy would get the process killed
                   (Colab's 12.7 GB beside a T4 of 15 GB; a model that is trained on the CPU and takes 60 % of memory)
 
-A kind is chosen for all tensors of a part at once, before the first of them is allocated.
+A kind is chosen for all tensors of a plan at once, before the first of them is allocated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from colabkeep.frameworks.common.choosing import STOPPED
 from colabkeep.frameworks.common.room import MappedFile, Room, mapped_file, memory_room
 from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import NotStorable
+from colabkeep.vocabulary.errors import MemoryFull
 
 __all__ = ["FILE", "ORDINARY", "PINNED", "HostMemory", "Lent"]
 
@@ -30,6 +30,7 @@ _SPARE = 0.25  # of the machine's memory stays available beside page-locked memo
 _RESERVE = 0.1  # of it beside ordinary memory: what training takes at its peaks
 _LARGE = 2**20  # bytes; less than that is not worth a decision
 _SMALLEST_FILE = 2**26  # bytes: few files, for each takes one of a process's 1024 descriptors
+_PROMISED = 4  # times what was promised here: other runs of this process may be promised as much, unseen
 
 
 class Lent(Protocol):
@@ -52,32 +53,34 @@ class HostMemory:
         self._lent: weakref.WeakSet[Lent] = weakref.WeakSet()
         self._pins = True
         self._file: MappedFile | None = None
+        self._filed = False  # is memory taken of the file?
         self._short = False
+        self._touches = False
         self._word: tuple[str, bool] | None = None
 
     def expect(self, tensors: Iterable[torch.Tensor], held: Iterable[Lent] = ()) -> None:
-        """Memory for copies of `tensors` will be asked for, instead of what is `held`: choose of what kind.
+        """New memory for copies of `tensors` will be asked for, and what is `held` be let go: choose of what kind.
 
         Raises:
-            NotStorable: there is room neither in memory nor on the disk.
+            MemoryFull: there is room neither in memory nor on the disk.
         """
         sizes = {id(tensor): (_size(tensor), tensor.is_cuda) for tensor in tensors}.values()
-        size = sum(size for size, _ in sizes) - sum(lent.memory.nbytes for lent in held)
+        size = sum(size for size, _ in sizes) - sum(lent.memory.nbytes for lent in held if lent.kind != FILE)
         if size < _LARGE:
             return
         room = memory_room(self._environment)
         if room is None:
             return
-        left = room.available - sum(lent.memory.nbytes for lent in self._lent if _is_promised(lent))
+        promised = sum(lent.memory.nbytes for lent in self._lent if _is_promised(lent))
+        left, reserve = room.available - promised, _RESERVE * room.total
         locked = sum(_locked(size) if cuda else size for size, cuda in sizes)
         self._pins = left - locked > _SPARE * room.total
-        self._file, self._short = None, False
-        if not self._pins and left - size < _RESERVE * room.total:
-            need = max(_SMALLEST_FILE, MappedFile.size_for(size for size, _ in sizes))
-            self._file = mapped_file(self._environment, need)
-            self._short = self._file is None
-            if self._short and left + room.swap < size:
-                raise _no_room(size, room)
+        self._touches = room.available - _PROMISED * (promised + size) < reserve
+        short = not self._pins and left - size < reserve
+        self._filed = short and self._has_file(MappedFile.size_for(size for size, _ in sizes))
+        self._short = short and not self._filed
+        if self._short and left + room.swap < size:
+            raise _no_room(size, room)
 
     def take(
         self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
@@ -89,13 +92,16 @@ class HostMemory:
                 return torch.empty_strided(shape, stride, dtype=dtype, pin_memory=True), PINNED
             except RuntimeError:  # the driver has a limit of its own: ulimit -l, or what other processes hold
                 self._pins = False
-        part = None if self._file is None or not places else self._file.take(places * dtype.itemsize)
+        part = self._file.take(places * dtype.itemsize) if self._file is not None and self._filed and places else None
         if part is None:
             return torch.empty_strided(shape, stride, dtype=dtype), ORDINARY
         return torch.frombuffer(part, dtype=torch.uint8).view(dtype).as_strided(shape, stride), FILE
 
     def note(self, lent: Lent) -> None:
         """What `take` gave is `lent`'s, as long as that lives."""
+        if self._touches and lent.kind == ORDINARY:
+            lent.memory.zero_()  # from here on the system counts it, for other runs of this process too
+            lent.touched = True
         self._lent.add(lent)
         self._word = None
 
@@ -107,6 +113,12 @@ class HostMemory:
         if not word:
             return mode
         return f"{mode}; {word}" if hides else f"{STOPPED}: {word}"
+
+    def _has_file(self, need: int) -> bool:
+        """Is there a file with so much room, the one in use if it can be?"""
+        if self._file is None or self._file.left < need:
+            self._file = mapped_file(self._environment, max(_SMALLEST_FILE, need))
+        return self._file is not None
 
     def _clause(self) -> tuple[str, bool]:
         """What is to be said, and whether a copy can hide at all: into what is not page-locked, a GPU's cannot."""
@@ -138,8 +150,8 @@ def _is_promised(lent: Lent) -> bool:
     return lent.kind == ORDINARY and not lent.touched
 
 
-def _no_room(size: int, room: Room) -> NotStorable:
-    return NotStorable(
+def _no_room(size: int, room: Room) -> MemoryFull:
+    return MemoryFull(
         problem=f"The state cannot be copied: {_gigabytes(size)} are needed, {_gigabytes(room.available)} of this "
         "machine's memory are left, and its disk has not three times as much free. Copying it all the same would get "
         "the training killed.",

@@ -101,7 +101,7 @@ class TensorLeaves:
     def _strided(self, tensor: torch.Tensor, path: str) -> Tree:
         slot = self._shelf.take(path)
         if slot is None or not slot.fits(tensor):
-            self._memory.expect([tensor])
+            self._memory.expect([tensor], () if slot is None else (slot,))
             slot = Slot(tensor, self._memory, keep_order=True)
         else:
             slot.renew()

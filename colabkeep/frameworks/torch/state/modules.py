@@ -16,7 +16,7 @@ from colabkeep.frameworks.common.trees import encode
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
 from colabkeep.frameworks.torch.state.places import Place, Places
-from colabkeep.frameworks.torch.state.staging import Copies, Slot
+from colabkeep.frameworks.torch.state.staging import Copies, Slot, expect_slots
 from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
 from colabkeep.vocabulary.state import Tree
 
@@ -36,13 +36,13 @@ class ModuleRecorder:
         self._memory = memory
         self._leaves = TensorLeaves(memory, devices=False)
         self._shelf: Shelf[Slot] = Shelf()
-        self._plan = self._new_plan(())
+        self._plan = self._new_plan()
 
     def refresh(self) -> bool:
         """Plan anew if the module changed since. True when so."""
         if self._plan.holds():
             return False
-        self._plan = self._new_plan(self._plan.tracked.slots)
+        self._plan = self._new_plan()
         return True
 
     def slots(self) -> Sequence[Slot]:
@@ -73,17 +73,16 @@ class ModuleRecorder:
         self._leaves.sweep()
         return {"kind": "module", "weights": weights, "transient": transient, "extra": extra}
 
-    def _new_plan(self, held: Sequence[Slot]) -> _Plan:
+    def _new_plan(self) -> _Plan:
         places = Places(self.target)
         places.refuse_hidden(self.part)
-        self._memory.expect([place.tensor for place in places.places if place.tensor is not None], held)
         self._shelf.turn()
+        expect_slots(self._memory, self._shelf, _planned(places, self.part))
         plan = _Plan(self.part, places, self._slot)
         self._shelf.sweep()
         return plan
 
     def _slot(self, place: Place, tensor: torch.Tensor) -> Slot:
-        refuse_dataless(tensor, f"{self.part}.{place.name}")
         frozen = place.parameter and not tensor.requires_grad
         slot = self._shelf.take(place.name)
         if slot is None or not slot.fits(tensor):
@@ -91,6 +90,19 @@ class ModuleRecorder:
         elif slot.host.frozen != frozen:
             slot.show(frozen=frozen)
         return self._shelf.keep(place.name, slot)
+
+
+def _planned(places: Places, part: str) -> dict[str, torch.Tensor]:
+    """The tensors that are one block of memory, each once, by the first of their names."""
+    names: dict[int, str] = {}
+    found: dict[str, torch.Tensor] = {}
+    for place in places.places:
+        tensor = place.tensor
+        if tensor is not None and tensor.layout is torch.strided and id(tensor) not in names:
+            refuse_dataless(tensor, f"{part}.{place.name}")
+            names[id(tensor)] = place.name
+            found[place.name] = tensor
+    return found
 
 
 class _Plan:

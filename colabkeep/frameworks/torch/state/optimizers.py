@@ -24,7 +24,7 @@ from colabkeep.frameworks.common.trees import child, encode
 from colabkeep.frameworks.common.watch import Watch
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
-from colabkeep.frameworks.torch.state.staging import Copies, Slot
+from colabkeep.frameworks.torch.state.staging import Copies, Slot, expect_slots
 from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
 from colabkeep.vocabulary.state import Tree
 
@@ -140,16 +140,18 @@ class OptimizerRecorder:
             id(key) in known and _is_plain_entry(entry) for key, entry in optimizer.state.items()
         ):
             return None
-        held = () if self._plan is None else self._plan.tracked.slots
-        entries = chain.from_iterable(entry.values() for entry in optimizer.state.values())
-        self._memory.expect([value for value in entries if value is not None], held)
         self._shelf.turn()
-        plan = _Plan(self.part, optimizer, names, self._slot)
+        plan = _Plan(self.part, optimizer, names, self._slots)
         self._shelf.sweep()
         return plan
 
+    def _slots(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, Slot]:
+        for path, tensor in wanted.items():
+            refuse_dataless(tensor, path)
+        expect_slots(self._memory, self._shelf, wanted)
+        return {path: self._slot(tensor, path) for path, tensor in wanted.items()}
+
     def _slot(self, tensor: torch.Tensor, path: str) -> Slot:
-        refuse_dataless(tensor, path)
         slot = self._shelf.take(path)
         if slot is None or not slot.fits(tensor):
             slot = Slot(tensor, self._memory, keep_order=True)
@@ -178,7 +180,7 @@ class _Plan:
         part: str,
         optimizer: torch.optim.Optimizer,
         names: ParameterNames,
-        slot_for: Callable[[torch.Tensor, str], Slot],
+        slots_for: Callable[[Mapping[str, torch.Tensor]], Mapping[str, Slot]],
     ) -> None:
         self._optimizer, self._names = optimizer, names
         self.named = parameter_names(optimizer, names)
@@ -188,18 +190,24 @@ class _Plan:
         self.state: dict[str, Tree] = {}
         self._entries = optimizer.state  # loading a state replaces the dict itself
         self._watch = Watch([optimizer.state, *optimizer.state.values()])
-        entries: dict[int, Entry] = {}
+        spots: list[tuple[torch.Tensor, dict[str, Tree], str]] = []
+        paths: dict[int, str] = {}
         for parameter, entry in optimizer.state.items():
             name = name_of[id(parameter)]
             leaves: dict[str, Tree] = {}
             for key, value in entry.items():
                 leaves[key] = None
                 if value is not None:
-                    path = child(f"{part}.state[{name!r}]", key)
-                    if id(value) not in entries:
-                        entries[id(value)] = Entry(path, value, slot_for(value, path))
-                    entries[id(value)].show(leaves, key)
+                    paths.setdefault(id(value), child(f"{part}.state[{name!r}]", key))
+                    spots.append((value, leaves, key))
             self.state[name] = leaves
+        slots = slots_for({paths[id(value)]: value for value, _, _ in spots})
+        entries: dict[int, Entry] = {}
+        for value, leaves, key in spots:
+            if id(value) not in entries:
+                path = paths[id(value)]
+                entries[id(value)] = Entry(path, value, slots[path])
+            entries[id(value)].show(leaves, key)
         self.tracked = Tracked(list(entries.values()))
 
     def holds(self, names: ParameterNames) -> bool:

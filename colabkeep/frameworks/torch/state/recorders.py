@@ -44,6 +44,7 @@ class Recorders:
         self._modules: dict[str, ModuleRecorder] = {}
         self._others: dict[str, OptimizerRecorder | ObjectRecorder] = {}
         self._names = ParameterNames(())
+        self._news = False  # of what `refresh` found and has not told: it was broken off, or asked by `prepare`
 
     def record(self, parts: Mapping[str, object], copies: Copies) -> dict[str, Tree]:
         """The trees of all parts; their tensors are filled when `copies` runs. After `refresh`.
@@ -65,8 +66,9 @@ class Recorders:
 
         Raises:
             NotStorable: a part cannot be kept.
+            MemoryFull: there is no room for a copy of it.
         """
-        self.refresh(parts)
+        self._news = self.refresh(parts)
         for module in self._modules.values():
             yield from module.slots()
         for optimizer in self._optimizers():
@@ -78,11 +80,14 @@ class Recorders:
 
         Raises:
             NotStorable: a part cannot be kept.
+            MemoryFull: there is no room for a copy of it.
         """
-        before = list(self._others.values())
+        before, news = list(self._others.values()), self._news
+        self._news = True
         renamed = self._find(parts)
         moved = [optimizer.refresh(self._names) for optimizer in self._optimizers()]  # all of them: no any()
-        return renamed or True in moved or before != list(self._others.values())
+        self._news = False
+        return news or renamed or True in moved or before != list(self._others.values())
 
     def _optimizers(self) -> Iterator[OptimizerRecorder]:
         return (other for other in self._others.values() if isinstance(other, OptimizerRecorder))

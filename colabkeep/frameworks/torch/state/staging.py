@@ -7,7 +7,7 @@ its shape. Copies are collected first and made in one go.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from operator import attrgetter
@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
+from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.torch.state.dtypes import dtype_name
 from colabkeep.frameworks.torch.state.host_memory import PINNED, HostMemory
 from colabkeep.frameworks.torch.state.side_stream import record_events
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["Copies", "Slot", "memory_order", "row_major"]
+__all__ = ["Copies", "Slot", "expect_slots", "memory_order", "row_major"]
 
 
 class Slot:
@@ -123,6 +124,17 @@ class Copies:
             for target, source in zip(self._targets, self._sources, strict=True):
                 target.copy_(source, non_blocking=source.is_cuda)
         return record_events(source.device for source in self._sources if source.is_cuda)
+
+
+def expect_slots(memory: HostMemory, shelf: Shelf[Slot], wanted: Mapping[str, torch.Tensor]) -> None:
+    """Slots for all of these tensors, and no others, will be asked of a shelf that has turned: plan for the new ones.
+
+    Raises:
+        MemoryFull: there is no room for them.
+    """
+    kept = {path for path, slot in shelf.before.items() if path in wanted and slot.fits(wanted[path])}
+    new = [tensor for path, tensor in wanted.items() if path not in kept]
+    memory.expect(new, [slot for path, slot in shelf.before.items() if path not in kept])
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -90,6 +90,31 @@ def test_training_goes_on_from_it_with_the_same_bits() -> None:
     assert not torch.equal(aside["state"][0]["exp_avg"], after["optimizer"].state_dict()["state"][0]["exp_avg"])
 
 
+class Away(torch.optim.AdamW):
+    """An optimizer that keeps its moments elsewhere between two steps."""
+
+    def put_away_and_back(self) -> None:
+        for entry in self.state.values():
+            moment, elsewhere = entry["exp_avg"], entry["exp_avg"].clone()
+            moment.untyped_storage().resize_(0)
+            moment.untyped_storage().resize_(elsewhere.nbytes)
+            moment.copy_(elsewhere)
+
+
+def test_an_optimizer_of_another_make_can_put_its_state_away_after_a_resume_too() -> None:
+    """Torch resizes only what it allocated itself, so such a state is copied."""
+
+    def made() -> dict[str, Any]:
+        model = parts()["model"]
+        return {"model": model, "optimizer": Away(model.parameters())}
+
+    before, after = made(), made()
+    step(before)
+    TorchFramework().restore(after, read_back(before))
+    after["optimizer"].put_away_and_back()
+    assert bits(after) == bits(before)
+
+
 def test_what_a_capture_holds_is_never_kept_by_a_restore() -> None:
     """A snapshot's memory is written again by the next save: two trainings restored from one have nothing in common."""
     before = parts()
