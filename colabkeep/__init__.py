@@ -12,10 +12,11 @@ from colabkeep._version import __version__
 from colabkeep.vocabulary.errors import ColabKeepError
 
 if TYPE_CHECKING:
-    from colabkeep.api import Run, browse, check, mount, resumable_fit, secret
+    from colabkeep.api import Run, mount, resumable_fit, secret
     from colabkeep.faces.bench import bench
     from colabkeep.faces.gpus import compare_gpus
     from colabkeep.faces.report import report
+    from colabkeep.looking import browse, check
     from colabkeep.session.verify import verify_resume
     from colabkeep.session.weights import load_weights
 
@@ -37,8 +38,8 @@ __all__ = [
 
 _PLACES = {
     "Run": "colabkeep.api",
-    "browse": "colabkeep.api",
-    "check": "colabkeep.api",
+    "browse": "colabkeep.looking",
+    "check": "colabkeep.looking",
     "mount": "colabkeep.api",
     "resumable_fit": "colabkeep.api",
     "secret": "colabkeep.api",

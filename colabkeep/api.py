@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from colabkeep.faces.panel.choosing import Progress, displays
 from colabkeep.faces.panel.ladder import Display
@@ -21,11 +21,7 @@ from colabkeep.vocabulary.errors import UnknownArgument, UsageError
 from colabkeep.vocabulary.events import Event, MachineChecked
 from colabkeep.vocabulary.policies import Mode
 
-if TYPE_CHECKING:
-    from colabkeep.faces.browser.model import Browser
-    from colabkeep.faces.check import Report
-
-__all__ = ["Run", "browse", "check", "mount", "resumable_fit", "secret"]
+__all__ = ["Run", "mount", "resumable_fit", "secret"]
 
 _FOREIGN = {
     "ckpt_path": "resume",
@@ -291,37 +287,6 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     return FitResult.of(fit(plan))
 
 
-def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
-    """Tell where this is, which accelerator came, whether to start on it, and where checkpoints will live.
-
-    Takes five seconds at most, and raises nothing for what the machine is like. Imports no framework, leaves CUDA
-    alone, contacts nothing.
-
-    Args:
-        probe: where it is in doubt whether the framework can use the GPU, try it in another process. That imports
-            the framework there, and may take a minute more.
-        previous: the cards that earlier sessions got, the latest last, such as ``["Tesla K80"]``: where cards are drawn
-            by chance, it is said when to stop trying.
-
-    Returns:
-        Report: shown as the last line of a cell; ``print`` it elsewhere; ``to_dict()`` for programs.
-
-    Raises:
-        UsageError: an argument cannot be meant so.
-    """
-    if not isinstance(probe, bool):
-        raise UsageError(
-            problem=f"probe={probe!r} is neither True nor False.", remedy="Pass probe=True or leave it out."
-        )
-    if not isinstance(previous, list | tuple) or not all(isinstance(name, str) for name in previous):
-        raise UsageError(
-            problem=f"previous={previous!r} is no list of names.", remedy='Pass names of cards: previous=["Tesla K80"].'
-        )
-    from colabkeep.faces.check import examine  # a training that is not to be checked does not wait for what checks
-
-    return examine(probe=probe, previous=previous)
-
-
 def mount(*, timeout: Any = 180.0) -> Store:
     """Make this platform's persistent storage ready, and give it as a store that `storage=` takes.
 
@@ -338,24 +303,6 @@ def mount(*, timeout: Any = 180.0) -> Store:
     """
     here = Environment.here()
     return open_home(find_platform(here).mount(here, timeout=read_duration("timeout", timeout)))
-
-
-def browse(storage: Any = "auto") -> Browser:
-    """Look around in a storage: where it is and how durable, its runs and checkpoints, and what can be done with them.
-
-    As the last line of a cell it has buttons: show a run's report, verify it, export its weights, delete what is no
-    longer needed (said first, then done), and sign in and mount step by step. Elsewhere, and without ipywidgets, it is
-    text with the lines to type: each button is a method. Nothing is changed by looking.
-
-    Args:
-        storage: where to look, as in `resumable_fit`; "auto" is this platform's own place.
-
-    Returns:
-        Browser: an error of the storage is shown by it, with the remedy, and not raised here.
-    """
-    from colabkeep.faces.browser.model import Browser  # a training does not wait for what a browser needs
-
-    return Browser(storage, mount=mount)
 
 
 def secret(name: str, *, timeout: Any = 20.0) -> str:

@@ -20,6 +20,7 @@ from colabkeep._engine.lease import LEASE_FILE
 from colabkeep._engine.packs import read_layout
 from colabkeep._engine.reading import SMALL, read_up_to, sha256_of_stream
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
+from colabkeep._engine.segments import LOOKS
 from colabkeep.stores.base import sides
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, ObjectNotFound, StoreError
 from colabkeep.vocabulary.manifest import FORMAT, Manifest
@@ -82,13 +83,12 @@ def _audit_behind(both: Repository, behind: Repository) -> Iterator[Finding]:
 def _audit(repository: Repository) -> Iterator[Finding]:
     work = _Audit(repository)
     listed = {entry.name[len(repository.run) + 1 :]: entry.size for entry in repository.store.list(repository.run)}
-    # Blobs come after the manifests that name them. The diary is listed again when all else is read: by then it tells
-    # of everything that vanished meanwhile.
+    # Blobs come after the manifests that name them. The diary is listed when all else is read: by then it tells of
+    # everything that vanished meanwhile.
     names = sorted(name for name in listed if not name.startswith("journal/"))
     for name in sorted(names, key=lambda name: name.startswith("blobs/")):
         yield from work.look(name, listed[name])
-    for name, size in sorted(repository.files("journal").items()):
-        yield from work.look(f"journal/{name}", size)
+    yield from work.diary()
     yield from work.missing(listed)
 
 
@@ -101,6 +101,7 @@ class _Audit:
         self._unread = 0  # manifests that cannot be read, so that it is not known which blobs they name
         self._fences: dict[str, str] = {}  # session → its number, as text
         self._segments: dict[str, dict[int, int]] = {}  # session → number of a segment → of the first in it
+        self._parts: dict[str, State | None] = {}  # file of the diary → what it is; None: it vanished
         self._commits = Commits()
 
     def look(self, name: str, size: int) -> Iterator[Finding]:
@@ -121,6 +122,28 @@ class _Audit:
             self._unread += 1
         yield Finding(file=name, state=state, size=size, text=text)
 
+    def diary(self) -> Iterator[Finding]:
+        """Read the parts of the diary that were not read yet. A session that goes on folds them meanwhile: where one
+        has vanished, they are listed again, for another has its lines now."""
+        for _ in range(LOOKS):
+            for name, size in sorted(self._repository.files("journal").items()):
+                if name not in self._parts:
+                    self._parts[name] = None
+                    for finding in self.look(f"journal/{name}", size):
+                        self._parts[name] = finding.state
+                        yield finding
+            if not self._vanished():
+                return
+
+    def _vanished(self) -> bool:
+        """Is a part gone that no other one covers?"""
+        gone = (SEGMENT_FILE.fullmatch(name) for name, state in self._parts.items() if state is None)
+        return any(
+            not any(first <= int(match[2]) < n for n, first in self._segments[match[1]].items())
+            for match in gone
+            if match is not None
+        )
+
     def missing(self, listed: Mapping[str, int]) -> Iterator[Finding]:
         """What the files say should be there and is not."""
         blobs, ids = self._repository.blobs.present(), self._repository.ids()
@@ -133,8 +156,17 @@ class _Audit:
         for file in sorted({file for id in ids for file in self._needs.get(id, ()) if file not in blobs}):
             yield _lost(f"blobs/{file}", f"It is needed by {self._needing(file)}, which cannot be used.")
         present = ids | {match[1] for match in map(_ID_FILE.fullmatch, _below("checkpoints", listed)) if match}
-        for id in self._commits.missing(present):
-            yield _lost(f"checkpoints/{id}.json", f"Checkpoint {id} was committed and never pruned, and is gone.")
+        suspects = set(self._commits.missing(present))
+        if suspects:
+            yield from self.diary()  # by now it tells of those that were pruned since it was read
+        gaps = list(self._gaps())
+        # What the diary does not tell may have been pruned.
+        if not gaps and not self._vanished() and {*self._parts.values()} <= {"ok", "foreign", None}:
+            for id in sorted(suspects & set(self._commits.missing(present))):
+                yield _lost(f"checkpoints/{id}.json", f"Checkpoint {id} was committed and never pruned, and is gone.")
+        yield from gaps
+
+    def _gaps(self) -> Iterator[Finding]:
         for session, firsts in sorted(self._segments.items()):
             expected = 0
             for first, n in sorted((first, n) for n, first in firsts.items()):
@@ -196,7 +228,7 @@ class _Audit:
 
     def _segment(self, name: str, match: re.Match[str]) -> tuple[State, str]:
         firsts, number = self._segments.setdefault(match[1], {}), int(match[2])
-        firsts[number] = number
+        firsts[number] = 0  # as long as it is not read: nobody knows which others it covers
         records = read_segment(self._text(name))
         firsts[number] = folded_since(records, number)
         self._commits.read(records)

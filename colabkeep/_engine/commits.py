@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from colabkeep._engine.journal import SEGMENT_FILE, read_segment
+from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.pruning import PRUNING
-from colabkeep._engine.reading import SMALL, read_up_to
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
-from colabkeep.vocabulary.errors import StoreError
+from colabkeep._engine.segments import read_backwards
 from colabkeep.vocabulary.events import Pruned, SaveCommitted
 
 __all__ = ["Commits", "vanished"]
@@ -44,13 +43,10 @@ def vanished(repository: Repository) -> list[str]:
         StoreError: the store cannot be listed.
     """
     commits = Commits()
-    segments = sorted((name for name in repository.files("journal") if SEGMENT_FILE.fullmatch(name)), reverse=True)
-    for name in segments[:_MOST]:
-        try:
-            with repository.store.get(f"{repository.run}/journal/{name}") as reader:
-                commits.read(read_segment(read_up_to(reader, SMALL + 1)))
-        except (StoreError, ValueError):
-            continue  # `colabkeep verify` tells of it
+    files = sorted((name for name in repository.files("journal") if SEGMENT_FILE.fullmatch(name)), reverse=True)[:_MOST]
+    for session in dict.fromkeys(name.partition("-")[0] for name in files):
+        for part in read_backwards(repository, (name for name in files if name.startswith(f"{session}-"))):
+            commits.read(part.records)  # `colabkeep verify` tells of parts that cannot be read
     return commits.missing(repository.ids())
 
 

@@ -99,6 +99,7 @@ class Committer:
             raise
         finally:
             snapshot.release()
+        committed = self._clock.monotonic()
         self._governor.full = False
         self._saved = True
         self.newest = manifest.id
@@ -111,10 +112,11 @@ class Committer:
                 reason=manifest.reason,
                 bytes=manifest.total_bytes,
                 written=written,
-                seconds=self._clock.monotonic() - started,
+                seconds=committed - started,
                 rung=receipt.rung,
                 waited=shot.capture.waited,
                 copy=shot.capture.mode,
+                monotonic=committed,
             )
         )
         self.tidy()

@@ -7,7 +7,8 @@ not need it.
 So that a session of half a day that saves every 15 seconds leaves some forty files and not three thousand, each of
 which is a request to read, sixteen segments are folded into one, and sixteen of those again. That one has the next
 number, its first line says from which number on it holds all, and when it is written the others are deleted. A
-session that dies in between leaves some lines twice: who reads in order leaves out what `folded_since` covers.
+session that dies in between leaves some lines twice: who reads in order leaves out what `folded_since` covers. Where
+nobody may delete, nothing more is folded.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from colabkeep._engine.reading import read_up_to
 from colabkeep._engine.repository import Repository
 from colabkeep.stores.base import BytesSource
+from colabkeep.vocabulary.errors import NameTaken, StoreError
 from colabkeep.vocabulary.sealed import dumps
 
 __all__ = ["SEGMENT_FILE", "Journal", "folded_since", "read_segment"]
@@ -30,6 +33,7 @@ SEGMENT_FILE = re.compile(r"([0-9a-f]{8})-(\d{5,9})\.jsonl")
 _FOLDED = "SegmentsFolded"
 _TOGETHER = 16  # segments are folded into one: each line is written three times in 4,000 saves, and twice in 250
 _MOST_BYTES = 2**23  # of lines that may still be folded, and are kept in memory for it
+_REFUSALS = 3  # to delete, in a row: then nothing is folded any more, for it would only add to what is there
 
 
 class _Segment(NamedTuple):
@@ -48,9 +52,11 @@ class Journal:
         self._repository = repository
         self._session = session
         self._lines: deque[bytes] = deque()
-        self._written = 0
+        self._next = 0
+        self._unsure: _Segment | None = None  # was being written when the store failed: it may be there
         self._open: list[_Segment] = []  # oldest first; what was folded more often comes before what was less
         self._doomed: deque[int] = deque()  # numbers of segments that another one covers
+        self._refusals = 0  # to delete one, in a row
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Note one thing. Values are JSON-able; NaN and infinity go as text."""
@@ -60,15 +66,13 @@ class Journal:
         """Close the segment under way, if anything was noted since the last; fold some, if there are many.
 
         Raises:
-            StoreError: it could not be written; its lines wait for the next attempt, as do segments to be deleted.
+            StoreError: it could not be written; its lines wait for the next attempt.
         """
-        lines = [self._lines[i] for i in range(len(self._lines))]  # `add` may go on meanwhile
-        if not lines:
-            return
-        body = b"\n".join(lines) + b"\n"
-        self._put(_Segment(self._written, self._written, 0, body))
-        for _ in lines:
-            self._lines.popleft()
+        if self._unsure is not None:
+            self._put(self._unsure)  # the very same bytes: only so can it be told whether they are there already
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]  # `add` may go on meanwhile
+        if lines:
+            self._put(_Segment(self._next, self._next, 0, b"\n".join(lines) + b"\n"))
         self._fold()
 
     def _fold(self) -> None:
@@ -76,20 +80,40 @@ class Journal:
             since = last[0].since
             mark = dumps({"event": _FOLDED, "since": since}) + b"\n"
             # Lines that were folded before have marks of their own, which mean nothing behind the first line.
-            self._put(_Segment(self._written, since, last[0].folds + 1, mark + b"".join(one.body for one in last)))
-            self._doomed += (one.number for one in last)
-            self._open[-_TOGETHER - 1 : -1] = []
-        while self._doomed:
-            self._repository.store.delete(self._name(self._doomed[0]))
-            self._doomed.popleft()
-        if sum(len(one.body) for one in self._open) > _MOST_BYTES:
+            self._put(_Segment(self._next, since, last[0].folds + 1, mark + b"".join(one.body for one in last)))
+        if self._refusals == _REFUSALS or sum(len(one.body) for one in self._open) > _MOST_BYTES:
             self._open.clear()
+        self._delete()
+
+    def _delete(self) -> None:
+        """As far as the store lets us: what stays is covered, and read by nobody."""
+        while self._doomed and self._refusals < _REFUSALS:
+            try:
+                self._repository.store.delete(self._name(self._doomed[0]))
+            except StoreError as error:
+                self._refusals = self._refusals + 1 if error.retryable else _REFUSALS
+                return
+            self._doomed.popleft()
+            self._refusals = 0
 
     def _put(self, segment: _Segment) -> None:
+        self._unsure = segment
         text = segment.body + dumps({"sha256": hashlib.sha256(segment.body).hexdigest()}) + b"\n"
-        self._repository.store.put(self._name(segment.number), BytesSource(text))
-        self._written += 1
-        self._open.append(segment)
+        while not self._is_put(segment.number, text):
+            number = segment.number + 1
+            segment = segment._replace(number=number, since=segment.since if segment.folds else number)
+        self._unsure, self._next = None, segment.number + 1
+        self._doomed += (one.number for one in self._open if one.number >= segment.since)
+        self._open = [*(one for one in self._open if one.number < segment.since), segment]
+
+    def _is_put(self, number: int, text: bytes) -> bool:
+        """False where other bytes have that name."""
+        try:
+            self._repository.store.put(self._name(number), BytesSource(text))
+        except NameTaken:  # by an attempt of which the answer was lost?
+            with self._repository.store.get(self._name(number)) as reader:
+                return read_up_to(reader, len(text) + 1) == text
+        return True
 
     def _name(self, number: int) -> str:
         return f"{self._repository.run}/journal/{self._session}-{number:05d}.jsonl"

@@ -172,7 +172,7 @@ class Ledger:
             before, rung = entry.standing, self._rung(entry.names)
             if rung != before.rung:
                 entry.standing = Standing(checkpoint=id, step=before.step, seconds=before.seconds, rung=rung)
-                events.append(RungReached(checkpoint=id, rung=rung))
+                events.append(RungReached(checkpoint=id, rung=rung, monotonic=self._clock.monotonic()))
         self._publish()
         return events
 

@@ -19,7 +19,7 @@ from colabkeep.session.bench.rates import Rate
 from colabkeep.session.catalogue import checkpoints, find_run
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.lives import earlier_lives, usual_session
-from colabkeep.session.wiring import find_store
+from colabkeep.session.wiring import find_store, state_parts
 from colabkeep.vocabulary.cadence import OVERHEAD, Life, read_overhead
 from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.environment import Environment
@@ -44,7 +44,8 @@ def bench(
     """Measure, in less than a minute, what saves cost on this machine with this storage, and how often that lets
     `save_every="auto"` save.
 
-    Some probe objects of a few MB are put into the storage and deleted again; nothing else is touched.
+    Some probe objects of a few MB are put into the storage and deleted again; nothing else is touched. (A folder that
+    does not exist yet is made for them.)
 
     Args:
         model, optimizer, state: what is to be saved, as in `Run`; best after a first step, for an optimizer has no
@@ -64,7 +65,7 @@ def bench(
         StoreError: the storage takes nothing.
     """
     share, watch = read_overhead(overhead), Watch(sys.stdout)
-    parts = {"model": model, "optimizer": optimizer, **{f"state.{name}": part for name, part in (state or {}).items()}}
+    parts = {"model": model, "optimizer": optimizer, **state_parts(state)}
     live = {name: part for name, part in parts.items() if part is not None}
     if sum((bool(live), run_name is not None, size is not None)) > 1:
         raise UsageError(

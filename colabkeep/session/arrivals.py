@@ -33,9 +33,9 @@ class Arrivals:
         if isinstance(event, SaveCommitted):
             self._largest = max(self._largest, event.written)
             if not self._is_top(event.rung):
-                self._waiting[event.checkpoint] = self._clock.monotonic(), event.written
+                self._waiting[event.checkpoint] = self._moment(event), event.written
         elif isinstance(event, RungReached) and self._is_top(event.rung):
-            self._take(event.checkpoint)
+            self._take(event.checkpoint, self._moment(event))
         elif isinstance(event, Pruned):
             for checkpoint in event.checkpoints:
                 self._waiting.pop(checkpoint, None)
@@ -62,10 +62,14 @@ class Arrivals:
         """Seconds of so many bytes; where the speed is not known, all is taken to be beside them."""
         return 0.0 if self._speed is None else size / self._speed
 
-    def _take(self, checkpoint: str) -> None:
+    def _moment(self, event: SaveCommitted | RungReached) -> float:
+        """When it happened: it is heard of between two steps, which a validation may part by half an hour."""
+        return self._clock.monotonic() if event.monotonic is None else event.monotonic
+
+    def _take(self, checkpoint: str, arrived: float) -> None:
         if checkpoint in self._waiting:
             at, size = self._waiting[checkpoint]
-            self._arrived.append((self._clock.monotonic() - at, size))
+            self._arrived.append((arrived - at, size))
             # Those before it were overtaken: the newest one is sent first, and it is the one that counts.
             self._waiting = {id: sent for id, sent in self._waiting.items() if sent[0] > at}
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from colabkeep._engine.journal import SEGMENT_FILE, folded_since, read_segment
-from colabkeep._engine.reading import SMALL, read_up_to
+from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.repository import Repository
-from colabkeep.vocabulary.errors import StoreError
+from colabkeep._engine.segments import read_backwards
 
 __all__ = ["Diary", "Line", "is_amount", "read_diary"]
 
@@ -78,7 +77,8 @@ class Diary:
 def read_diary(repository: Repository, files: Iterable[str], order: Sequence[str], most: int) -> Diary:
     """Read at most `most` of these files of the journal; `order`: the sessions, the latest first.
 
-    The first and the last segment of each session come before all others, for they say how it began and ended.
+    The first and the last segment of each session come before all others, for they say how it began and ended. A
+    session may go on meanwhile: each line of the segments chosen is there once, also where it folds some of them.
     """
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for match in filter(None, map(SEGMENT_FILE.fullmatch, files)):
@@ -89,16 +89,9 @@ def read_diary(repository: Repository, files: Iterable[str], order: Sequence[str
     chosen, troubles = {name for _, name in wanted[:most]}, list[str]()
     lines: dict[str, list[Line]] = {}
     for session, known in segments.items():
-        parts, lost, first = list[Sequence[Mapping[str, Any]]](), list[str](), known[-1][0] + 1
-        for number, name in reversed(known):
-            if name in chosen and number < first:  # else a later one holds its lines
-                try:
-                    with repository.store.get(f"{repository.run}/journal/{name}") as reader:
-                        parts.append(read_segment(read_up_to(reader, SMALL + 1)))
-                    first = folded_since(parts[-1], number)
-                except (StoreError, ValueError) as error:
-                    reason = error.problem if isinstance(error, StoreError) else str(error)
-                    lost.append(f"journal/{name}: {reason}")
-        troubles += reversed(lost)
-        lines[session] = [Line(record) for part in reversed(parts) for record in part]
+        read = list(read_backwards(repository, (name for _, name in known if name in chosen)))
+        parts = [part for part in read if not any(other.covers(part.number) for other in read)]
+        parts.sort(key=lambda part: part.number)
+        troubles += (f"journal/{part.name}: {part.trouble}" for part in parts if part.trouble)
+        lines[session] = [Line(record) for part in parts for record in part.records]
     return Diary(lines=lines, troubles=tuple(troubles), left_out=len(wanted) - len(chosen))

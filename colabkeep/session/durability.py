@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
-from colabkeep._engine.journal import SEGMENT_FILE, read_segment
+from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.lease import fences
 from colabkeep._engine.ledger import objects_of, place_of
 from colabkeep._engine.pruning import line_of
-from colabkeep._engine.reading import SMALL, read_up_to
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import newest_first
+from colabkeep._engine.segments import read_backwards
 from colabkeep.vocabulary.durability import Durability, Standing, assess, lowest
-from colabkeep.vocabulary.errors import CheckpointError, StoreError
+from colabkeep.vocabulary.errors import CheckpointError
 from colabkeep.vocabulary.events import RunStopped
 from colabkeep.vocabulary.manifest import Manifest
 
@@ -76,9 +75,10 @@ def last_word(repository: Repository) -> LastWord | None:
     fence_of = fences(repository)
     files = [match for match in map(SEGMENT_FILE.fullmatch, repository.files("journal")) if match is not None]
     for session in sorted({match[1] for match in files}, key=lambda s: (fence_of.get(s, 0), s), reverse=True):
-        segments = sorted((m for m in files if m[1] == session), key=lambda m: int(m[2]), reverse=True)
+        parts = read_backwards(repository, [match[0] for match in files if match[1] == session])
         stopped, at = False, None
-        for record in _backwards(repository, [match[0] for match in segments]):
+        # `colabkeep verify` tells of parts that cannot be read.
+        for record in (record for part in parts for record in reversed(part.records)):
             stopped |= record.get("event") == RunStopped.__name__
             at = record.get("at") if at is None else at
             progress = record.get("progress")
@@ -90,14 +90,3 @@ def last_word(repository: Repository) -> LastWord | None:
 
 def _is_time(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and 0 <= value < 2**63  # neither NaN, nor what no calendar has
-
-
-def _backwards(repository: Repository, segments: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The lines of these parts of the diary, the last one first; parts that cannot be read are left out."""
-    for segment in segments:
-        try:
-            with repository.store.get(f"{repository.run}/journal/{segment}") as reader:
-                records = read_segment(read_up_to(reader, SMALL + 1))
-        except (StoreError, ValueError):
-            continue  # `colabkeep verify` tells of it
-        yield from reversed(records)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any, BinaryIO, cast
 
 from colabkeep.stores.base import Entry, Store
+from colabkeep.vocabulary.errors import ObjectNotFound
 
 __all__ = ["listed_once"]
 
 
 def listed_once(store: Store, prefix: str) -> Store:
-    """The store, to be read only, with every listing inside `prefix` answered from one that is made now.
+    """The store, to be read only, with every listing inside `prefix` answered from one that is made now, until an
+    object turns out to be gone: then it is asked each time.
 
     Raises:
         StoreError: it cannot be listed.
@@ -22,10 +24,19 @@ def listed_once(store: Store, prefix: str) -> Store:
 class _ListedOnce:
     def __init__(self, store: Store, prefix: str) -> None:
         self._store = store
-        self._entries = tuple(store.list(prefix))
+        self._entries: tuple[Entry, ...] | None = tuple(store.list(prefix))
 
-    def list(self, prefix: str) -> Iterator[Entry]:
+    def list(self, prefix: str) -> Iterable[Entry]:
+        if self._entries is None:
+            return self._store.list(prefix)
         return (entry for entry in self._entries if entry.name.startswith(f"{prefix}/"))
+
+    def get(self, name: str) -> BinaryIO:
+        try:
+            return self._store.get(name)
+        except ObjectNotFound:
+            self._entries = None
+            raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -36,6 +36,7 @@ __all__ = [
     "open_home",
     "plan_fit",
     "prune_policy",
+    "state_parts",
     "wire_fit",
     "wire_run",
 ]
@@ -129,6 +130,20 @@ class FitPlan:
     starting: Starting
 
 
+def state_parts(state: object) -> dict[str, Any]:
+    """What is passed as `state`, each as a part of the run.
+
+    Raises:
+        UsageError: it is no mapping.
+    """
+    if state is not None and not isinstance(state, Mapping):
+        raise UsageError(
+            problem=f"state= names more objects, and this is of the type {type(state).__name__}.",
+            remedy='Give each a name: state={"generator": generator}.',
+        )
+    return {f"state.{name}": part for name, part in (state or {}).items()}
+
+
 def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSpec:
     """Find framework and store, check the arguments. `starting`: what has timed the way here, if anything has.
 
@@ -136,7 +151,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         UsageError: an argument cannot be meant so.
     """
     parts = {name: part for name, part in arguments.objects.items() if part is not None}
-    parts |= {f"state.{name}": part for name, part in (arguments.state or {}).items()}
+    parts |= state_parts(arguments.state)
     if not parts:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
     best = _best(arguments.keep_best, arguments.monitor, arguments.mode)

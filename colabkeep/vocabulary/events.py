@@ -174,7 +174,8 @@ class SaveStarted:
 class SaveCommitted:
     """A checkpoint exists. `written` are bytes that had to be written, `seconds` the background time. `waited`: seconds
     that training waited for the rest of the copy, after those that `SaveStarted` told. `copy`: how the state was
-    copied, and why so."""
+    copied, and why so. `monotonic`: when it was committed, in seconds of the run's clock, for it may be told much
+    later; None: when it is told."""
 
     checkpoint: str
     progress: Progress
@@ -185,6 +186,7 @@ class SaveCommitted:
     rung: str
     waited: float = 0.0
     copy: str = ""
+    monotonic: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,10 +227,11 @@ class SaveFailing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungReached:
     """A checkpoint is as durable as the least durable of its objects, and that changed: "local", "unknown", "sent" or
-    "confirmed"."""
+    "confirmed". `monotonic`: when that was seen, as in `SaveCommitted`."""
 
     checkpoint: str
     rung: str
+    monotonic: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,25 @@ def test_what_is_to_be_saved_is_said_once(tmp_path: Path) -> None:
         colabkeep.bench(run_name="r", storage=tmp_path)
 
 
+@pytest.mark.parametrize("door", [colabkeep.bench, partial(colabkeep.Run, "r")])
+def test_objects_without_names_are_refused_with_how_to_name_them(tmp_path: Path, door: Callable[..., Any]) -> None:
+    """`state=` of a training and of its measurement is a mapping."""
+    with pytest.raises(UsageError, match="of the type int") as caught:
+        door(state=5, storage=tmp_path / "new")
+    assert "state={" in caught.value.remedy
+
+
+def test_a_bench_of_nothing_makes_no_folder(
+    colabkeep_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that no run has, in a fresh folder: it is as it was."""
+    monkeypatch.chdir(tmp_path)
+    assert colabkeep_cli("bench", "--run", "nothing").status == 3
+    with pytest.raises(CheckpointNotFound):
+        colabkeep.bench(run_name="")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("value", "size"), [("500MB", 500 * MB), ("1.5 GiB", 1610612736), ("2k", 2000), ("7", 7), (12, 12), ("3 b", 3)]
 )
@@ -292,7 +312,9 @@ def test_sizes_are_read_as_people_write_them(value: Any, size: int) -> None:
     assert read_size("size", value) == size
 
 
-@pytest.mark.parametrize("value", ["", "MB", "-1MB", "0", 0, -5, True, 1.5, None, "1 parsec", "0.1 B"])
+@pytest.mark.parametrize(
+    "value", ["", "MB", "-1MB", "0", 0, -5, True, 1.5, None, "1 parsec", "0.1 B", 10**30, "10000000 TB", "9" * 400]
+)
 def test_a_size_that_is_none_is_refused(value: Any) -> None:
     """The error shows what can be passed."""
     with pytest.raises(UsageError, match="size=") as caught:

@@ -9,6 +9,7 @@ import pytest
 
 from colabkeep._engine.journal import Journal, read_segment
 from colabkeep._engine.repository import Repository
+from colabkeep.session.diary import read_diary
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.vocabulary.errors import StoreUnavailable
 
@@ -60,11 +61,48 @@ def test_what_could_not_be_written_is_written_next_time(disk):
     with pytest.raises(StoreUnavailable):
         diary.write()
     diary.add({"n": 2})
-    store.at = lambda point: diary.add({"n": 3}) if point.startswith("before put") else None
+    store.at = lambda point: diary.add({"n": 3}) if point.startswith("before put") and "00001" in point else None
     diary.write()
     store.at = lambda point: None
     diary.write()
     assert [record["n"] for part in segments(disk).values() for record in part] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lost", range(1, 36))
+def test_an_answer_that_was_lost_costs_no_line_and_doubles_none(disk, lost):
+    """A part that arrived although the store said that it is away: the diary of the session goes on behind it."""
+    puts, failures = [], 0
+
+    def away(point):
+        if point.startswith("after put"):
+            puts.append(point)
+            if len(puts) == lost:
+                raise StoreUnavailable(problem="Timed out.", remedy="Wait.")
+
+    diary = journal(FaultyStore(disk.store, at=away))
+    for n in range(40):
+        diary.add({"event": "Noted", "n": n})
+        try:
+            diary.write()
+        except StoreUnavailable:
+            failures += 1
+    assert failures == 1
+    repository = Repository(disk.store, "run")
+    found = read_diary(repository, repository.files("journal"), ["aaaaaaaa"], 10**6)
+    assert found.troubles == ()
+    assert [line.count("n") for line in found.lines["aaaaaaaa"] if line.event == "Noted"] == list(range(40))
+    assert len(repository.files("journal")) < 20
+
+
+def test_a_name_that_somebody_else_took_is_passed_over(disk):
+    """Other bytes stand where the next part would go: they stay, and the diary goes on under the next number."""
+    diary = journal(disk.store)
+    disk.files["run/journal/aaaaaaaa-00000.jsonl"] = b"not ours"
+    for n in range(3):
+        diary.add({"n": n})
+        diary.write()
+    assert disk.files.pop("run/journal/aaaaaaaa-00000.jsonl") == b"not ours"
+    assert [record["n"] for part in segments(disk).values() for record in part] == [0, 1, 2]
 
 
 def test_a_part_that_is_not_what_was_written_is_refused(disk, damage):

@@ -10,7 +10,7 @@ from colabkeep._engine.repository import Repository
 from colabkeep.session.diary import read_diary
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.vocabulary.errors import StoreUnavailable
+from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
 
 NAME = "aaaaaaaa"
 
@@ -105,13 +105,33 @@ def test_a_store_that_fails_while_parts_are_folded_is_asked_again_later(point):
     disk = MemoryStore()
     journal = diary(FaultyStore(disk, at=away))
     for number in range(60):
-        if number == 15:
+        if number == 15 and "put" in point:
             with pytest.raises(StoreUnavailable):
                 note(journal, number)
         else:
             note(journal, number)
+    assert failed
     assert told(disk) == list(range(60))
     assert len(files(disk)) < 20
+
+
+@pytest.mark.parametrize("error", [StoreError, StoreUnavailable])
+def test_where_nobody_may_delete_the_diary_is_written_all_the_same(error):
+    """A place that keeps everything: no save is followed by a failure, and nothing is folded to no purpose."""
+
+    def refuse(at):
+        if at.startswith("before delete"):
+            refused.append(at)
+            raise error(problem="It may not be deleted.", remedy="Wait.")
+
+    disk, refused = MemoryStore(), []
+    journal = diary(FaultyStore(disk, at=refuse))
+    for number in range(100):
+        note(journal, number)
+    assert len(refused) <= 3
+    assert told(disk) == list(range(100))
+    assert len(files(disk)) == 101
+    assert journal._open == []
 
 
 def test_an_audit_finds_nothing_amiss_in_folded_parts_and_misses_one_that_is_gone(kit, disk):

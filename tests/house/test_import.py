@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import colabkeep
 
 Python = Callable[[str], "subprocess.CompletedProcess[str]"]
 
@@ -68,3 +71,12 @@ else:
 """
     done = python(program)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_types_of_every_public_name_can_be_read_by_programs() -> None:
+    """Editors and validators that ask for type hints get classes, not an error about a name."""
+    public = [getattr(colabkeep, name) for name in colabkeep.__all__]
+    for door in [each.__init__ if isinstance(each, type) else each for each in public if callable(each)]:
+        typing.get_type_hints(door)  # raises where a name is not known
+    assert typing.get_type_hints(colabkeep.browse)["return"].__name__ == "Browser"
+    assert typing.get_type_hints(colabkeep.check)["return"].__name__ == "Report"

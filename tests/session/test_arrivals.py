@@ -64,6 +64,45 @@ def test_what_was_measured_counts_for_the_next_one() -> None:
     assert watched.seconds == 50.0
 
 
+def test_a_validation_in_between_is_no_time_of_the_link() -> None:
+    """Committed at 100 s and safe at 105 s, of which training hears half an hour later: it took 5 s."""
+    watched = Watched()
+    facts: dict[str, Any] = {"progress": Progress(), "reason": "", "bytes": 1, "written": 1, "seconds": 1.0}
+    watched.clock.advance(1900.0)
+    watched.arrivals(SaveCommitted(checkpoint="a", rung="local", monotonic=100.0, **facts))
+    assert watched.seconds == watched.clock.monotonic() - 100.0, "as far as is known so far"
+    watched.arrivals(RungReached(checkpoint="a", rung="confirmed", monotonic=105.0))
+    assert watched.seconds == watched.arrivals.usual(watched.clock.monotonic()) == 5.0
+
+
+def test_what_the_writer_tells_of_a_save_has_the_moment_of_it(tmp_path: Path) -> None:
+    """A long validation after a save that is safe ten seconds later: so long the next one is expected to take."""
+    clock, events = FakeClock(), list[Event]()
+    store = Remote(open_store(tmp_path), clock, seconds=10.0)
+    spec = wire_run(
+        RunArguments(
+            run_name="r",
+            objects={"model": Number()},
+            storage=store,
+            save_every="2 steps",
+            observers=(events.append,),
+            flush_timeout=0,
+        )
+    )
+    with Run(replace(spec, clock=clock)) as run:
+        for _ in run.epochs(1):
+            for _batch in run.batches([0] * 3):
+                run.step()
+                if run.progress.step == 2:
+                    run._saver.wait()
+                    clock.advance(10.0)
+                    run._saver._committer.tidy()  # what the writer's thread does each second, on this clock
+                    clock.advance(1500.0)
+        assert run._keeper._arrivals.seconds(clock.monotonic()) == pytest.approx(10.0)
+    (reached, *_) = [event for event in events if isinstance(event, RungReached) and event.rung == "confirmed"]
+    assert reached.monotonic is not None
+
+
 def test_a_larger_save_takes_longer_by_its_bytes() -> None:
     """At 1 MB/s a save of 10 MB took 15 s, so 5 s are the confirmation's; one of 100 MB will take 105."""
     watched = Watched()
