@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from colabkeep._engine.committer import Committer, Shot
 from colabkeep._engine.writer import Writer
@@ -68,8 +69,17 @@ class Checkpointer:
             return self.waiting
         return "retry" if self._retry_at is not None and now >= self._retry_at else None
 
-    def save(self, parts: Mapping[str, object], progress: Progress, reason: str, metrics: Mapping[str, float]) -> bool:
-        """Capture the parts and let the writer do the rest. False when one is in flight still.
+    def save(
+        self,
+        parts: Mapping[str, object],
+        progress: Progress,
+        reason: str,
+        metrics: Mapping[str, float],
+        *,
+        at_once: bool = False,
+    ) -> bool:
+        """Capture the parts and let the writer do the rest. False when one is in flight still. `at_once`: no later save
+        could make up for this one, so it is copied while training stands still.
 
         Raises:
             SaveFailed: the last two saves failed, and nothing durable exists.
@@ -82,11 +92,18 @@ class Checkpointer:
             return False
         self.waiting = self._retry_at = None
         started = self._clock.monotonic()
-        capture = self._framework.capture(parts)
-        self.ledger.captured(progress)
-        self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
-        shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))
-        self._writer.submit(lambda: self._work(shot, started))
+        capture = self._framework.capture(parts, at_once=at_once)
+        try:
+            self.ledger.captured(progress)
+            self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
+            shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))
+            self._writer.submit(lambda: self._work(shot, started))
+        except BaseException:
+            if not self._writer.busy:  # interrupted, and nobody else will give the memory back
+                self.ledger.released()
+                with suppress(Torn):
+                    capture.finish().release()
+            raise
         return True
 
     def wait(self, timeout: float | None = None) -> bool:

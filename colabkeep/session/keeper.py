@@ -98,8 +98,9 @@ class Keeper:
         self._watch_from = math.inf
         return "deadline"
 
-    def save(self, reason: str) -> None:
-        """Save the boundary we are at.
+    def save(self, reason: str, *, at_once: bool = False) -> None:
+        """Save the boundary we are at. `at_once`: there may be no later one to save instead, if weights are changed by
+        hand under a copy that hides. One that is among the best has none.
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: training must not go on.
@@ -107,7 +108,8 @@ class Keeper:
         self._asked = None
         self._mark = SaveMark(progress=self._position.progress, at=self._spec.clock.monotonic())
         self._note_losses()
-        self._saver.save(self._parts(), self._position.progress, reason, self.metrics)
+        at_once = at_once or self._is_among_best()
+        self._saver.save(self._parts(), self._position.progress, reason, self.metrics, at_once=at_once)
 
     def ask(self, reason: str) -> None:
         """Save at the next boundary."""
@@ -138,7 +140,7 @@ class Keeper:
             boundary.rewind()
         for pause in _LAST_TRIES:
             self._spec.clock.sleep(pause)
-            self.save(leaving_reason(error, finished=finished))
+            self.save(leaving_reason(error, finished=finished), at_once=True)
             if not self._saver.wait():
                 return _HANGS
             if self._is_saved():

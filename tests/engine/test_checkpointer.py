@@ -262,8 +262,8 @@ class TearsOnce(NumpyFramework):
 
     torn = False
 
-    def capture(self, parts):
-        capture = super().capture(parts)
+    def capture(self, parts, *, at_once=False):
+        capture = super().capture(parts, at_once=at_once)
         if not self.torn:
             self.torn = True
             capture.rest = self.tear

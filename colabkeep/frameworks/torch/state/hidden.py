@@ -165,10 +165,12 @@ class Hiding:
         self._why = ""
         steps.before = self._step_begins
 
-    def begin(self, parts: Mapping[str, object], *, moved: bool) -> Round:
+    def begin(self, parts: Mapping[str, object], *, moved: bool, at_once: bool) -> Round:
         """A capture begins, of tensors that may not be those of the one before if some `moved`. After `settle`."""
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         doubts = [doubt for optimizer in optimizers if (doubt := self._steps.doubt(optimizer)) is not None]
+        if at_once:
+            doubts = ["no later save could stand in for this one"]
         hidden = bool(optimizers) and not doubts and self._choice.hides()
         self._why = HIDDEN if hidden else f"{STOPPED}: {(doubts or [self._reason(optimizers)])[0]}"
         return Round(self._owners.find(optimizers, moved=moved), hidden=hidden)
