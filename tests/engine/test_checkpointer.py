@@ -289,3 +289,19 @@ def test_a_torn_snapshot_is_made_again_at_the_next_step(kit):
     assert desk.loaded(kit) == 2.0
     assert desk.of(SaveCommitted)[0].copy == "copied at once"
     assert desk.saver.due(desk.clock.monotonic()) is None
+
+
+def test_a_save_interrupted_before_it_is_handed_over_does_not_block_the_next(kit, monkeypatch):
+    """Whoever stops the cell in that moment gets the last save of the session all the same."""
+    desk = Desk()
+
+    def interrupted(job):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.saver._writer, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            desk.save(1)
+    desk.save(2)
+    desk.finish()
+    assert desk.loaded(kit) == 2.0

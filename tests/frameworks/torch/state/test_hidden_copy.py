@@ -636,6 +636,37 @@ def test_warming_leaves_alone_what_a_save_has_copied() -> None:
     assert same_bits(finished(capture), reference)
 
 
+@pytest.mark.usefixtures("late_thread")
+@pytest.mark.parametrize("place", ["started", "told"])
+def test_an_interrupted_save_leaves_nobody_writing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopping the cell just after the copy began ends it: the next save has the memory to itself."""
+    training = Training(mlp())
+    training.framework._hiding._choice.hides = lambda: True  # type: ignore[method-assign]
+    training.step(2)
+    begun: list[Any] = []
+    really = moves.Moves.start
+
+    def interrupted(self: moves.Moves, *arguments: Any) -> None:
+        really(self, *arguments)
+        begun.append(self)
+        if place == "started":
+            raise KeyboardInterrupt
+
+    def told(mode: str) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(moves.Moves, "start", interrupted)
+        patch.setattr(training.framework._memory, "told", told)
+        with pytest.raises(KeyboardInterrupt):
+            training.framework.capture(training.parts)
+    assert begun[0]._over.is_set()
+    training.step()
+    capture, reference = training.save()
+    training.step()
+    assert same_bits(finished(capture), reference)
+
+
 ACTIONS = ("step", "save", "finish", "freeze", "group", *EDITS)
 
 
