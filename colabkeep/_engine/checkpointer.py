@@ -76,10 +76,10 @@ class Checkpointer:
         reason: str,
         metrics: Mapping[str, float],
         *,
-        at_once: bool = False,
+        at_once: str = "",
     ) -> bool:
-        """Capture the parts and let the writer do the rest. False when one is in flight still. `at_once`: no later save
-        could make up for this one, so it is copied while training stands still.
+        """Capture the parts and let the writer do the rest. False when one is in flight still. `at_once`: why it is to
+        be copied while training stands still, if it is.
 
         Raises:
             SaveFailed: the last two saves failed, and nothing durable exists.

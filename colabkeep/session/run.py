@@ -206,7 +206,7 @@ class Run:
             return
         if wait:
             self._saver.wait()
-        self._keeper.save(reason, at_once=wait)
+        self._keeper.save(reason, last=wait)
         if wait:
             self._saver.wait()
             self._saver.raise_past_failure()

@@ -262,7 +262,7 @@ class TearsOnce(NumpyFramework):
 
     torn = False
 
-    def capture(self, parts, *, at_once=False):
+    def capture(self, parts, *, at_once=""):
         capture = super().capture(parts, at_once=at_once)
         if not self.torn:
             self.torn = True

@@ -171,7 +171,7 @@ class Trainer:
     def __init__(self) -> None:
         self.step = 0
 
-    def capture(self, parts: Any, *, at_once: bool = False) -> Any:
+    def capture(self, parts: Any, *, at_once: str = "") -> Any:
         return _Taken(state(self.step))
 
 

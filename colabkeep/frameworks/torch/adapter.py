@@ -60,7 +60,7 @@ class TorchFramework:
     def owns(self, obj: object) -> bool:
         return isinstance(obj, _KINDS)
 
-    def capture(self, parts: Mapping[str, object], *, at_once: bool = False) -> Capture:
+    def capture(self, parts: Mapping[str, object], *, at_once: str = "") -> Capture:
         self._warming.stop()
         with ordinary(), self._captures.begin() as begun:
             self._hiding.settle()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 
 import colabkeep
 from colabkeep.frameworks.common.choosing import HIDDEN, Choice
+from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import Event, Noted, SaveCommitted
 
 AT_ONCE = "copied at once: no later save could stand in for this one"
@@ -112,3 +113,33 @@ def test_a_save_that_is_waited_for_is_copied_at_once(tmp_path: Path) -> None:
                 assert trained.of(SaveCommitted)[-1].progress.step == 3
     ways = {event.progress.step: event.copy for event in trained.of(SaveCommitted)}
     assert ways == {1: AT_ONCE, 2: HIDDEN, 3: AT_ONCE}
+
+
+@pytest.mark.parametrize(
+    ("copy", "way"), [("auto", HIDDEN), ("at_once", 'copied at once: asked for by copy="at_once"')]
+)
+def test_hiding_can_be_turned_off(tmp_path: Path, copy: Any, way: str) -> None:
+    """Whoever changes single numbers past every counter has each save copied while training stands still."""
+    trained = Trained(tmp_path, save_every=None, copy=copy)
+    with trained.run:
+        for step in trained.steps():
+            if step == 2:
+                trained.run.save()
+    assert {event.progress.step: event.copy for event in trained.of(SaveCommitted)}[2] == way
+
+
+@pytest.mark.parametrize("door", ["Run", "resumable_fit"])
+def test_an_unknown_way_to_copy_is_refused(door: str) -> None:
+    """Before anything is touched, with the two words that there are."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrong: Any = {"copy": "hidden", "optimizer": optimizer}
+    doors: dict[str, Callable[[], object]] = {
+        "Run": lambda: colabkeep.Run("r", model=model, **wrong),
+        "resumable_fit": lambda: colabkeep.resumable_fit(
+            model, [], loss_fn=nn.functional.mse_loss, max_epochs=1, **wrong
+        ),
+    }
+    with pytest.raises(UsageError, match="copy='hidden' is unknown") as refusal:
+        doors[door]()
+    assert refusal.value.remedy == 'Use "auto" or "at_once".'

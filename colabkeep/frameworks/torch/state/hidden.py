@@ -165,12 +165,12 @@ class Hiding:
         self._why = ""
         steps.before = self._step_begins
 
-    def begin(self, parts: Mapping[str, object], *, moved: bool, at_once: bool) -> Round:
-        """A capture begins, of tensors that may not be those of the one before if some `moved`. After `settle`."""
+    def begin(self, parts: Mapping[str, object], *, moved: bool, at_once: str) -> Round:
+        """A capture begins, of tensors that may not be those of the one before if some `moved`. After `settle`.
+        `at_once`: why nothing may be hidden, if so."""
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         doubts = [doubt for optimizer in optimizers if (doubt := self._steps.doubt(optimizer)) is not None]
-        if at_once:
-            doubts = ["no later save could stand in for this one"]
+        doubts = [at_once, *doubts] if at_once else doubts
         hidden = bool(optimizers) and not doubts and self._choice.hides()
         self._why = HIDDEN if hidden else f"{STOPPED}: {(doubts or [self._reason(optimizers)])[0]}"
         return Round(self._owners.find(optimizers, moved=moved), hidden=hidden)
