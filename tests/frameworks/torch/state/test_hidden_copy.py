@@ -21,6 +21,7 @@ from torch import nn
 
 from colabkeep.frameworks.common import moves
 from colabkeep.frameworks.torch.adapter import TorchFramework
+from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.testing.frameworks import captured, same_bits, tensors_of, through_files
 from colabkeep.vocabulary.state import HostTensor, Torn
 
@@ -35,6 +36,7 @@ class Training:
     def __init__(self, parts: Parts, step: Callable[[Parts], None] | None = None) -> None:
         self.parts = parts
         self.framework = TorchFramework()
+        self.framework._hiding._choice.note = lambda *measured: None  # type: ignore[method-assign]  # always hides
         self.boundary = self.framework.boundary(parts)
         self._step = step or plain_step
         self.boundary.mark()
@@ -665,6 +667,27 @@ def test_an_interrupted_save_leaves_nobody_writing(place: str, monkeypatch: pyte
     capture, reference = training.save()
     training.step()
     assert same_bits(finished(capture), reference)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_square_weight_that_was_transposed_is_saved_transposed(trained: bool, hidden: bool) -> None:
+    """`weight.data = weight.data.t()` changes neither address nor shape nor counter, only the strides."""
+    parts = mlp()
+    layer = parts["model"][0] if trained else nn.Linear(WIDE, WIDE).requires_grad_(False)
+    parts["layer"] = layer
+    training = Training(parts)
+    training.framework._hiding._choice.hides = lambda: hidden  # type: ignore[method-assign]
+    training.step(2)
+    finished(training.save()[0])
+    for _ in range(2):
+        before = layer.weight.detach().clone()
+        layer.weight.data = layer.weight.data.t()
+        capture, reference = training.save()
+        training.step()
+        trees = finished(capture)
+        assert same_bits(trees, reference)
+        assert torch.equal(native(trees["layer"])["weights"]["weight"], before.t())
 
 
 ACTIONS = ("step", "save", "finish", "freeze", "group", *EDITS)

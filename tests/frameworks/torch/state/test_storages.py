@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -155,3 +157,27 @@ def test_weights_without_memory_are_refused() -> None:
     with pytest.raises(NotStorable, match=r"model\.0\.weight has no memory") as refusal:
         training.framework.capture(training.parts)
     assert "without offloading" in refusal.value.remedy
+
+
+def resident(parts: dict[str, Any]) -> list[weakref.ref[torch.UntypedStorage]]:
+    return [weakref.ref(tensor.untyped_storage()) for tensor in parts["model"].parameters()]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_memory_that_the_user_lets_go_of_after_a_save_is_free_at_once(held: bool) -> None:
+    """`model.bfloat16()` gives back the memory of the weights, though colabkeep saved from it; also after a save that
+    was thrown away."""
+    training = Training(mlp())
+    training.framework._hiding._choice.hides = lambda: True  # type: ignore[method-assign]
+    for _ in range(2):
+        training.step(2)
+        capture, _ = training.save()
+        if not held:
+            training.parts["model"][0].weight.data.add_(1)
+        training.step()
+        with suppress(Torn):
+            finished(capture)
+    before = resident(training.parts)
+    training.parts["model"].bfloat16()
+    gc.collect()
+    assert not [storage for storage in before if storage() is not None]
