@@ -7,6 +7,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -123,19 +124,30 @@ def test_an_interrupt_while_the_thread_is_started_leaves_nothing_to_wait_for(
 ) -> None:
     """Whether or not the thread has begun by then: `stop` returns, and nothing is written after it."""
     really, threads = _thread.start_new_thread, []
+    memmove, writing, calls = ctypes.memmove, threading.Event(), []
+
+    def slow(*block: int) -> None:
+        calls.append("begins")
+        writing.set()
+        time.sleep(0.05)
+        memmove(*block)
+        calls.append("ends")
 
     def interrupted(work: Callable[..., None], arguments: tuple[object, ...]) -> int:
         if began:
             really(work, arguments)
+            writing.wait()
         threads.append(lambda: work(*arguments))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("colabkeep.frameworks.common.moves._thread.start_new_thread", interrupted)
+    monkeypatch.setattr("colabkeep.frameworks.common.moves.ctypes.memmove", slow)
     blocks = Blocks()
     moves = Moves(blocks.move().pieces())
     with pytest.raises(KeyboardInterrupt):
         moves.start()
     moves.stop()
+    assert calls.count("begins") == calls.count("ends") == began
     blocks.target[:] = bytes(SIZE)
     threads[0]()  # a thread that begins late, after all
     assert blocks.target == bytes(SIZE)
