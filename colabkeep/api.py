@@ -97,6 +97,8 @@ class Run(session.Run):
             plan, a limit of your own). The last save comes before that; so does, in a Kaggle batch run, the end.
         flush_timeout: how long the end of the session waits, at most, until the storage that lasts has everything:
             "30 min", seconds, or a timedelta; 0 does not wait. What is left is told meanwhile.
+        copy: "auto" copies large weights while the next step runs, where that costs less; "at_once" stops training for
+            each copy: for code that writes single numbers through `.data` or NumPy before the next step, unseen.
         seed: of the order of the data and the randomness in data sets.
         callbacks: functions called with each event (`colabkeep.vocabulary.events`).
         progress: True shows what this front end can: a panel in a notebook, lines of text elsewhere, both in a Kaggle
@@ -130,6 +132,7 @@ class Run(session.Run):
         max_time: Any = None,
         session_limit: Any = None,
         flush_timeout: Any = 60.0,
+        copy: Literal["auto", "at_once"] = "auto",
         seed: int = 0,
         callbacks: Iterable[Callable[[Event], None]] = (),
         progress: Progress = True,
@@ -152,6 +155,7 @@ class Run(session.Run):
             max_time=max_time,
             session_limit=session_limit,
             flush_timeout=flush_timeout,
+            copy=copy,
             seed=seed,
             observers=(*shown, *callbacks),
         )
@@ -185,6 +189,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     resume: str = "auto",
     save_every: Any = "auto",
     overhead: float = 0.01,
+    copy: Literal["auto", "at_once"] = "auto",
     keep_last: int | None = 2,
     keep_best: int = 1,
     monitor: str | None = None,
@@ -226,8 +231,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
         gradient_clip_val: the largest norm of all gradients together. A Paddle optimizer that has a grad_clip of its
             own clips by that instead: one of the two, not both.
-        run_name, storage, resume, save_every, overhead, keep_last, keep_best, mode, seed, callbacks, progress: as for
-            `Run`.
+        run_name, storage, resume, save_every, overhead, copy, keep_last, keep_best, mode, seed, callbacks, progress: as
+            for `Run`.
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
         on_bad_gpu: what the check at the start may do: "advise" says what is wrong and how to get better, "stop"
             raises where the accelerator is not worth starting on, "ignore" does not look.
@@ -278,6 +283,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             max_time=max_time,
             session_limit=session_limit,
             flush_timeout=flush_timeout,
+            copy=copy,
             seed=seed,
             observers=(*shown, *callbacks),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from colabkeep._engine.committer import Committer, Shot
 from colabkeep._engine.writer import Writer
@@ -68,9 +69,18 @@ class Checkpointer:
             return self.waiting
         return "retry" if self._retry_at is not None and now >= self._retry_at else None
 
-    def save(self, parts: Mapping[str, object], progress: Progress, reason: str, metrics: Mapping[str, float]) -> bool:
+    def save(
+        self,
+        parts: Mapping[str, object],
+        progress: Progress,
+        reason: str,
+        metrics: Mapping[str, float],
+        *,
+        at_once: str = "",
+    ) -> bool:
         """Capture the parts and let the writer do the rest. False when one is in flight still, or there is no room
-        for a copy now: that is told, and tried again.
+        for a copy now: that is told, and tried again. `at_once`: why it is to be copied while training stands still,
+        if it is.
 
         Raises:
             SaveFailed: the last two saves failed, and nothing durable exists.
@@ -84,14 +94,21 @@ class Checkpointer:
         self.waiting = self._retry_at = None
         started = self._clock.monotonic()
         try:
-            capture = self._framework.capture(parts)
+            capture = self._framework.capture(parts, at_once=at_once)
         except MemoryFull as error:  # a state may grow by hours of training, which are not to end for it
             self._failed(progress, error)
             return False
-        self.ledger.captured(progress)
-        self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
-        shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))
-        self._writer.submit(lambda: self._work(shot, started))
+        try:
+            self.ledger.captured(progress)
+            self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
+            shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))
+            self._writer.submit(lambda: self._work(shot, started))
+        except BaseException:
+            if not self._writer.busy:  # interrupted, and nobody else will give the memory back
+                self.ledger.released()
+                with suppress(Torn):
+                    capture.finish().release()
+            raise
         return True
 
     def wait(self, timeout: float | None = None) -> bool:

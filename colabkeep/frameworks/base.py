@@ -51,7 +51,7 @@ class Framework(Protocol):
         """Is `obj` (a model, optimizer, tensor) of this framework? Imports nothing."""
         ...
 
-    def capture(self, parts: Mapping[str, object]) -> Capture:
+    def capture(self, parts: Mapping[str, object], *, at_once: str = "") -> Capture:
         """Copy the state of all parts out of training's way, into host memory kept and reused by
         this adapter (one set: the engine never captures while a snapshot is unreleased).
 
@@ -59,7 +59,8 @@ class Framework(Protocol):
         MUST cost little more than the memory copy. Objects that cannot be stored raise here or in
         `Capture.finish`. What only a watched optimizer step changes (see `boundary`) may be copied later, if
         that step waits for it; a copy that was changed all the same makes `finish` raise `Torn`, and the next
-        capture MUST copy at once.
+        capture MUST copy at once. So MUST one that is told to in a clause that says why, `at_once`; its
+        mode gives that reason.
 
         An adapter that knows which tensors were not changed shows each by the very `HostTensor` of the capture before,
         marked as `lasting`; that spares hashing and writing it. Such an object MUST never be shown with other bytes.

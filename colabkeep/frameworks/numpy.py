@@ -45,7 +45,7 @@ class NumpyFramework:
         numpy = sys.modules.get("numpy")
         return numpy is not None and isinstance(obj, (numpy.ndarray, numpy.generic))
 
-    def capture(self, parts: Mapping[str, object]) -> Capture:
+    def capture(self, parts: Mapping[str, object], *, at_once: str = "") -> Capture:
         with self._captures.begin() as begun:
             self._leaves.turn()
             for name, target in parts.items():

@@ -26,6 +26,7 @@ _BEHIND = (
     "the newest checkpoint is on this machine's disk only. Run the cell again while the machine lives, and it is sent."
 )
 _HANGS = "The disk of this machine hangs: for minutes not a byte of the last save was taken"
+_LAST = "no later save could stand in for this one"  # why a copy does not hide
 _LAST_TRIES = (0.0, 0.2, 0.8)  # seconds before each attempt at the last save of a session: nobody comes after it
 
 
@@ -98,8 +99,9 @@ class Keeper:
         self._watch_from = math.inf
         return "deadline"
 
-    def save(self, reason: str) -> None:
-        """Save the boundary we are at.
+    def save(self, reason: str, *, last: bool = False) -> None:
+        """Save the boundary we are at. `last`: there is no later one to save instead, if weights are changed by hand
+        under a copy that hides. One that is among the best has none either.
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: training must not go on.
@@ -107,7 +109,8 @@ class Keeper:
         self._asked = None
         self._mark = SaveMark(progress=self._position.progress, at=self._spec.clock.monotonic())
         self._note_losses()
-        self._saver.save(self._parts(), self._position.progress, reason, self.metrics)
+        at_once = _LAST if last or self._is_among_best() else self._spec.at_once
+        self._saver.save(self._parts(), self._position.progress, reason, self.metrics, at_once=at_once)
 
     def ask(self, reason: str) -> None:
         """Save at the next boundary."""
@@ -138,7 +141,7 @@ class Keeper:
             boundary.rewind()
         for pause in _LAST_TRIES:
             self._spec.clock.sleep(pause)
-            self.save(leaving_reason(error, finished=finished))
+            self.save(leaving_reason(error, finished=finished), last=True)
             if not self._saver.wait():
                 return _HANGS
             if self._is_saved():

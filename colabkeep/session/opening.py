@@ -67,6 +67,7 @@ class RunSpec:
     `closes_store`: the store was opened for this run, and is closed with it. `settings`: what the user may change from
     session to session without changing a bit; a change is told. `overhead`: the share of time that saves may cost,
     where the cadence is chosen from that, and `usual`: how long sessions live here. `laps`: what the way here took.
+    `at_once`: why no copy may hide behind the next step, if none may.
     """
 
     name: str
@@ -90,6 +91,7 @@ class RunSpec:
     overhead: float = OVERHEAD
     usual: Usual = UNKNOWN
     laps: Mapping[str, float] = field(default_factory=dict)
+    at_once: str = ""
 
 
 @dataclass(slots=True)

@@ -206,10 +206,9 @@ class Run:
             return
         if wait:
             self._saver.wait()
-        self._keeper.save(reason)
+        self._keeper.save(reason, last=wait)
         if wait:
-            while self._saver.wait() and self._saver.waiting is not None:  # it was torn: made again, with a full stop
-                self._keeper.save(self._saver.waiting)
+            self._saver.wait()
             self._saver.raise_past_failure()
         self._announcer.drain()
 

@@ -64,6 +64,7 @@ class RunArguments:
     max_time: Any = None
     session_limit: Any = None
     flush_timeout: Any = 60.0
+    copy: str = "auto"
     seed: int = 0
     observers: tuple[Callable[[Event], None], ...] = ()
 
@@ -185,6 +186,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         clock=clock,
         observers=(*arguments.observers, remounting),  # the others tell first why the page is asked
         laps=starting.laps,
+        at_once=_at_once(arguments.copy),
     )
 
 
@@ -336,6 +338,14 @@ def _check_words(arguments: RunArguments) -> None:
     _seconds(arguments)
     parse_save_every(arguments.save_every)
     read_overhead(arguments.overhead)
+    _at_once(arguments.copy)
+
+
+def _at_once(copy: object) -> str:
+    """Why no copy may hide, a clause; empty where it may."""
+    if copy not in ("auto", "at_once"):
+        raise UsageError(problem=f"copy={copy!r} is unknown.", remedy='Use "auto" or "at_once".')
+    return "" if copy == "auto" else 'asked for by copy="at_once"'
 
 
 def _best(keep_best: int, monitor: str | None, mode: Mode) -> KeepBest | None:

@@ -301,8 +301,8 @@ class TearsOnce(NumpyFramework):
 
     torn = False
 
-    def capture(self, parts):
-        capture = super().capture(parts)
+    def capture(self, parts, *, at_once=""):
+        capture = super().capture(parts, at_once=at_once)
         if not self.torn:
             self.torn = True
             capture.rest = self.tear
@@ -328,3 +328,19 @@ def test_a_torn_snapshot_is_made_again_at_the_next_step(kit):
     assert desk.loaded(kit) == 2.0
     assert desk.of(SaveCommitted)[0].copy == "copied at once"
     assert desk.saver.due(desk.clock.monotonic()) is None
+
+
+def test_a_save_interrupted_before_it_is_handed_over_does_not_block_the_next(kit, monkeypatch):
+    """Whoever stops the cell in that moment gets the last save of the session all the same."""
+    desk = Desk()
+
+    def interrupted(job):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.saver._writer, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            desk.save(1)
+    desk.save(2)
+    desk.finish()
+    assert desk.loaded(kit) == 2.0

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
+import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -72,3 +77,77 @@ def test_what_cannot_be_compared_counts_as_different(monkeypatch: pytest.MonkeyP
     moves = Moves(blocks.move(compare=True).pieces())
     moves.run()
     assert moves.different == {blocks.addresses[0]}
+
+
+FORKED = """
+import ctypes, os, sys, time, _thread
+from colabkeep.frameworks.common import moves
+really = _thread.start_new_thread
+moves._thread.start_new_thread = lambda work, args: really(lambda: (time.sleep(0.5), work(*args)), ())
+size = 9 * 2**20
+blocks = [(ctypes.c_char * size)(), (ctypes.c_char * size)()]
+under_way = moves.Moves(moves.Move(*map(ctypes.addressof, blocks), size).pieces())
+under_way.start()
+child = os.fork()
+if not child:
+    under_way.hurry()
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows forks nothing")
+def test_a_forked_process_ends_though_the_copying_thread_is_not_in_it() -> None:
+    """A child that leaves by `sys.exit` does not wait for a thread of its parent's, which would be for ever."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "7\n"
+
+
+def test_moves_that_are_stopped_write_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `stop` the memory is somebody else's, and the moves are known not to be whole."""
+    blocks = Blocks()
+    really = _thread.start_new_thread
+    monkeypatch.setattr(
+        "colabkeep.frameworks.common.moves._thread.start_new_thread",
+        lambda work, arguments: really(lambda: (time.sleep(0.05), work(*arguments)), ()),
+    )
+    moves = Moves(blocks.move().pieces())
+    moves.start()
+    moves.stop()
+    assert blocks.target == bytes(SIZE)
+    assert not moves.complete
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_an_interrupt_while_the_thread_is_started_leaves_nothing_to_wait_for(
+    monkeypatch: pytest.MonkeyPatch, began: bool
+) -> None:
+    """Whether or not the thread has begun by then: `stop` returns, and nothing is written after it."""
+    really, threads = _thread.start_new_thread, []
+    memmove, writing, calls = ctypes.memmove, threading.Event(), []
+
+    def slow(*block: int) -> None:
+        calls.append("begins")
+        writing.set()
+        time.sleep(0.05)
+        memmove(*block)
+        calls.append("ends")
+
+    def interrupted(work: Callable[..., None], arguments: tuple[object, ...]) -> int:
+        if began:
+            really(work, arguments)
+            writing.wait()
+        threads.append(lambda: work(*arguments))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("colabkeep.frameworks.common.moves._thread.start_new_thread", interrupted)
+    monkeypatch.setattr("colabkeep.frameworks.common.moves.ctypes.memmove", slow)
+    blocks = Blocks()
+    moves = Moves(blocks.move().pieces())
+    with pytest.raises(KeyboardInterrupt):
+        moves.start()
+    moves.stop()
+    assert calls.count("begins") == calls.count("ends") == began
+    blocks.target[:] = bytes(SIZE)
+    threads[0]()  # a thread that begins late, after all
+    assert blocks.target == bytes(SIZE)

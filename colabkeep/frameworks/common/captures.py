@@ -13,13 +13,15 @@ __all__ = ["Captures", "Complete"]
 class Complete:
     """A capture, and the snapshot it becomes. What was not copied at once is `rest`, which `finish` sees done.
 
-    As a context, it takes the staging memory back if filling the trees fails.
+    As a context, it takes the staging memory back if filling the trees fails, once `stop` has seen to it that nothing
+    is copied there any more.
     """
 
     def __init__(self, owner: Captures) -> None:
         self._owner = owner
         self.trees: dict[str, Tree] = {}
         self.rest: Callable[[], None] = _nothing
+        self.stop: Callable[[], None] = _nothing
         self.mode = "copied at once"
         self.waited = 0.0
 
@@ -52,6 +54,7 @@ class Complete:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
+            self.stop()
             self.release()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import contextlib
 import ctypes
 import os
 import threading
@@ -17,10 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from colabkeep.vocabulary.priority import give_way
+
 __all__ = ["Move", "Moves", "compares"]
 
 _PIECE = 2**20  # bytes: 0.1 to 0.3 ms, the longest that a training thread waits for a piece in other hands
-_NICE = 5  # steps of lower priority: a forward pass goes first where cores are few
 
 
 def _memcmp() -> Any:
@@ -60,8 +60,9 @@ class Moves:
     """Moves under way, all of them `Move.pieces`. `urgent` ones are those that `hurry` must see done; `rest` may take
     longer.
 
-    The blocks must stay where they are until `wait` has returned. A move that is broken off (an interrupt between two
-    pieces) leaves `complete` false for ever.
+    The blocks must stay where they are until `wait` or `stop` has returned. A move that is broken off (an interrupt
+    between two pieces) leaves `complete` false for ever. A process that is forked meanwhile has no such thread, and
+    waits for none.
     """
 
     def __init__(self, urgent: Iterable[Move], rest: Iterable[Move] = ()) -> None:
@@ -76,6 +77,8 @@ class Moves:
         self._idle.set()
         self._over = threading.Event()  # the thread has ended
         self._over.set()
+        self._turn = threading.Lock()  # taken once: by the thread that begins, or by who finds that none could
+        self._process = os.getpid()
         self.busy = 0.0  # seconds that the urgent moves kept a core busy
 
     @property
@@ -102,31 +105,41 @@ class Moves:
         if not self._expected:
             then()
             return
-        self._idle.clear()
-        self._over.clear()
         atexit.register(self.wait)
         try:
+            self._idle.clear()
+            self._over.clear()
             # Thread.start() waits until the thread runs, which takes milliseconds where all cores are busy.
             _thread.start_new_thread(self._run, (then,))
-        except RuntimeError:
-            self._idle.set()
-            self._over.set()
+        except BaseException as error:
+            if self._turn.acquire(blocking=False):  # an interrupt may come when the thread has begun
+                self._idle.set()
+                self._over.set()
+            if not isinstance(error, RuntimeError):
+                raise
             self._work(self._rest)
             self.hurry()
             then()
+
+    def stop(self) -> None:
+        """Return when nothing is moved any more; what had not begun is left undone."""
+        self._urgent.clear()
+        self._rest.clear()
+        self.wait()
 
     def hurry(self) -> None:
         """Return when the urgent moves are done; the caller does its share of them."""
         began = time.perf_counter()
         self._work(self._urgent, self._urgent_done)
         helped = time.perf_counter() - began
-        if not self.urgent_complete:  # a thread that has none in its hands may not even have begun
+        if not self.urgent_complete and self._process == os.getpid():
             self._idle.wait()
         self.busy += helped
 
     def wait(self) -> None:
         """Return when the thread has ended."""
-        self._over.wait()
+        if self._process == os.getpid():
+            self._over.wait()
         atexit.unregister(self.wait)
 
     def run(self) -> None:
@@ -135,8 +148,9 @@ class Moves:
         self._work(self._rest)
 
     def _run(self, then: Callable[[], None]) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # only Linux has priorities per thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        if not self._turn.acquire(blocking=False):
+            return  # who started it was interrupted, and has given the memory back
+        give_way()
         try:
             try:
                 self._work(self._urgent, self._urgent_done)

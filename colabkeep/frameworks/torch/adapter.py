@@ -21,6 +21,7 @@ from colabkeep.frameworks.torch.state.hidden import Hiding
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import restore_module
+from colabkeep.frameworks.torch.state.modes import ordinary
 from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.recorders import Recorders
 from colabkeep.frameworks.torch.state.rng import streams
@@ -61,19 +62,19 @@ class TorchFramework:
     def owns(self, obj: object) -> bool:
         return isinstance(obj, _KINDS)
 
-    def capture(self, parts: Mapping[str, object]) -> Capture:
+    def capture(self, parts: Mapping[str, object], *, at_once: str = "") -> Capture:
         self._warming.stop()
-        with self._captures.begin() as begun:
+        with ordinary(), self._captures.begin() as begun:
             self._hiding.settle()
             moved = self._recorders.refresh(parts)
-            round = self._hiding.begin(parts, moved=moved)
+            round = self._hiding.begin(parts, moved=moved, at_once=at_once)
             begun.trees.update(self._recorders.record(parts, round))
             self._hiding.go(round, begun)
             begun.mode = self._memory.told(begun.mode)
         return begun
 
     def rehearse(self, parts: Mapping[str, object]) -> Capture:
-        with self._captures.begin() as begun:
+        with ordinary(), self._captures.begin() as begun:
             self._recorders.refresh(parts)
             begun.trees.update(self._recorders.record(parts, Copies()))
         return begun
@@ -112,7 +113,7 @@ class TorchFramework:
         return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers, self._steps)
 
     def _warm(self, parts: Mapping[str, object]) -> None:
-        with suppress(MemoryFull):  # the save that cannot do without will say so
+        with ordinary(), suppress(MemoryFull):  # the save that cannot do without will say so
             self._warming.start(self._recorders.prepare(parts))
 
     def data(self) -> Data:

@@ -104,7 +104,9 @@ def replayed(loader: DataLoader[Any], place: Place, workers: int) -> Source:
 def _carried(loader: DataLoader[Any], workers: int, epoch: int) -> tuple[Cargo, dict[str, Any]]:
     """The user's objects as a cargo, and the attributes that let workers receive it."""
     cargo = Cargo(TORCH, loader.dataset, loader.collate_fn, loader.worker_init_fn, epoch)
-    replaced: dict[str, Any] = {"_iterator": None, "generator": torch.Generator(), "in_order": True}
+    # Torch draws its workers' seed on the default device, with this generator (torch/utils/data/dataloader.py).
+    generator = torch.Generator(torch.empty(0).device)
+    replaced: dict[str, Any] = {"_iterator": None, "generator": generator, "in_order": True}
     if workers > 0:
         replaced |= {"collate_fn": Collate(cargo), "worker_init_fn": WorkerInit(cargo)}
     return cargo, replaced

@@ -32,7 +32,7 @@ def _unpack(node: HostTensor | Tagged) -> Any:
     if isinstance(node, HostTensor) or node.kind != "torch.Tensor":
         return NUMPY.unpack(node)
     dtype, shape, data = node.value
-    raw = torch.tensor(list(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    raw = torch.tensor(list(data), dtype=torch.uint8, device="cpu")
     return raw.view(getattr(torch, dtype)).reshape(shape)
 
 

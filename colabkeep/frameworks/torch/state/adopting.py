@@ -40,4 +40,4 @@ def adopted(host: HostTensor) -> torch.Tensor | None:
         return None
     # A tensor with a storage of its own, and no view of another one: it is like any that the framework made.
     rows = torch.empty(host.shape, dtype=kind, device="meta").stride()
-    return torch.empty(0, dtype=kind).set_(storage, 0, torch.Size(host.shape), rows)
+    return torch.empty(0, dtype=kind, device="cpu").set_(storage, 0, torch.Size(host.shape), rows)

@@ -22,13 +22,13 @@ _EXACT = (torch.Tensor, torch.nn.Parameter)
 
 
 class Block:
-    """A tensor's memory as one gapless block, with the slot that has the same order. Holds the memory alive, also when
-    the tensor gets other memory."""
+    """A tensor's memory as one gapless block, with the slot that has the same order. Does not keep the memory alive:
+    between two captures the user may let go of it."""
 
-    __slots__ = ("alias", "comparisons", "copies", "memory", "size", "small", "target")
+    __slots__ = ("comparisons", "copies", "memory", "on_cpu", "size", "small", "target")
 
     def __init__(self, tensor: torch.Tensor, slot: Slot) -> None:
-        self.alias, self.memory = tensor.detach(), slot.memory
+        self.on_cpu, self.memory = tensor.is_cpu, slot.memory
         self.size = slot.memory.nbytes
         self.target = slot.memory.data_ptr()
         copy = Move(self.target, tensor.data_ptr(), self.size)
@@ -64,14 +64,15 @@ class Group:
         self.numbers = list(numbers)
         self.tensors = [tensors[i] for i in numbers]
         found = [(i, block) for i in numbers if (block := blocks[i]) is not None]
-        self.samples = Samples((i, block.alias, block.memory) for i, block in found)
-        host = [(i, block) for i, block in found if block.alias.is_cpu]
+        self.addresses = [tensor.data_ptr() for tensor in self.tensors]
+        self.samples = Samples((i, tensors[i], block.memory) for i, block in found)
+        host = [(i, block) for i, block in found if block.on_cpu]
         self.copies = list(chain.from_iterable(block.copies for _, block in host))
         self.comparisons = {
             watched: list(chain.from_iterable(block.comparisons for i, block in host if (i in owned) is watched))
             for watched in (True, False)
         }
-        self.on_devices = [(block.memory, block.alias) for _, block in found if not block.alias.is_cpu]
+        self.on_devices = [(block.memory, tensors[i]) for i, block in found if not block.on_cpu]
 
 
 class Prompt:

@@ -10,6 +10,7 @@ import torch
 from colabkeep.frameworks.common.marks import StreamMarks
 from colabkeep.frameworks.common.randomness import Stream
 from colabkeep.frameworks.common.watch import Watch
+from colabkeep.frameworks.torch.state.modes import ordinary
 from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.steps import Steps
 from colabkeep.frameworks.torch.state.watch import Bulk
@@ -94,7 +95,8 @@ class _Buffers:
         self._live = list(found.values())
         # The copies must not become part of a graph; a buffer that wants gradients is read around it.
         sources = [tensor.detach() if tensor.requires_grad else tensor for tensor in self._live]
-        self._kept = [tensor.detach().clone() for tensor in self._live]
+        with ordinary():
+            self._kept = [tensor.detach().clone() for tensor in self._live]
         groups: dict[object, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for kept, source in zip(self._kept, sources, strict=True):
             pair = groups.setdefault((source.dtype, source.device), ([], []))

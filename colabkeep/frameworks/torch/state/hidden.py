@@ -25,6 +25,7 @@ from colabkeep.frameworks.torch.state.owners import Owners
 from colabkeep.frameworks.torch.state.side_stream import SideCopies
 from colabkeep.frameworks.torch.state.staging import Copies
 from colabkeep.frameworks.torch.state.steps import Steps
+from colabkeep.frameworks.torch.state.storages import Reading
 from colabkeep.frameworks.torch.state.tracking import Tracked
 from colabkeep.vocabulary.state import Torn
 
@@ -45,6 +46,7 @@ class Round(Copies):
         self._tracked: list[Tracked] = []
         self._moves = Moves(())
         self._side = SideCopies(())
+        self._reading = Reading(self._let_go)
         self._launched: list[Any] = []  # events: what a GPU copies at once, before all that is launched after it
         self._sealing = threading.Lock()  # one at a time waits for the copies and seals them
         self._sealed = False
@@ -69,12 +71,9 @@ class Round(Copies):
         if self.hidden:
             self._moves = Moves(urgent, free)
             self._side = SideCopies(pair for tracked in self._tracked for pair in tracked.late.on_devices)
+            self._reading.begin()
             self._side.start()
-            try:
-                self._moves.start(self._seal_if_free)
-            except BaseException:  # the memory is lent again after this
-                self._side.wait()
-                raise
+            self._moves.start(self._seal_if_free)
         else:
             self._moves = Moves([*urgent, *free])
             self._moves.run()
@@ -106,6 +105,7 @@ class Round(Copies):
         with self._sealing:
             if not self._sealed:
                 self._seal()
+        self._release()
         if self.hidden:
             if not self._moves.complete:
                 raise Torn("The copy of the state was interrupted.")
@@ -114,6 +114,12 @@ class Round(Copies):
                 raise Torn(f"{changed} was changed between the save and the next optimizer step, while it was copied.")
         for tracked in self._tracked:
             tracked.renew()
+
+    def stop(self) -> None:
+        """Return when nothing is copied any more: the capture was interrupted, and its memory is lent again."""
+        self._moves.stop()
+        self._side.wait()
+        self._release()
 
     @property
     def work(self) -> float:
@@ -127,6 +133,19 @@ class Round(Copies):
                     self._seal()
             finally:
                 self._sealing.release()
+
+    def _let_go(self) -> None:
+        """Return when nothing is read any more: a storage is about to get other memory. Any thread may call it."""
+        if os.getpid() == self._process:
+            self._moves.hurry()
+            self._moves.wait()
+            self._side.wait()
+            self._seal_if_free()  # what comes now is no change under the copy
+
+    def _release(self) -> None:
+        self._reading.end()
+        for tracked in self._tracked:
+            tracked.release()
 
     def _seal(self) -> None:
         self._sealed = True
@@ -146,16 +165,19 @@ class Hiding:
         self._why = ""
         steps.before = self._step_begins
 
-    def begin(self, parts: Mapping[str, object], *, moved: bool) -> Round:
-        """A capture begins, of tensors that may not be those of the one before if some `moved`. After `settle`."""
+    def begin(self, parts: Mapping[str, object], *, moved: bool, at_once: str) -> Round:
+        """A capture begins, of tensors that may not be those of the one before if some `moved`. After `settle`.
+        `at_once`: why nothing may be hidden, if so."""
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         doubts = [doubt for optimizer in optimizers if (doubt := self._steps.doubt(optimizer)) is not None]
+        doubts = [at_once, *doubts] if at_once else doubts
         hidden = bool(optimizers) and not doubts and self._choice.hides()
         self._why = HIDDEN if hidden else f"{STOPPED}: {(doubts or [self._reason(optimizers)])[0]}"
         return Round(self._owners.find(optimizers, moved=moved), hidden=hidden)
 
     def go(self, round: Round, capture: Complete) -> None:
         """Everything is sorted: copy. Returns as soon as training may go on."""
+        capture.stop = round.stop
         round.run()
         capture.mode, capture.rest = self._why, lambda: self._finish(round)
         self._steps.disturbed()

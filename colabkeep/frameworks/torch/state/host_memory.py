@@ -89,12 +89,12 @@ class HostMemory:
         places = 0 if 0 in shape else sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
         if places and device.type == "cuda" and self._pins:
             try:
-                return torch.empty_strided(shape, stride, dtype=dtype, pin_memory=True), PINNED
+                return torch.empty_strided(shape, stride, dtype=dtype, device="cpu", pin_memory=True), PINNED
             except RuntimeError:  # the driver has a limit of its own: ulimit -l, or what other processes hold
                 self._pins = False
         part = self._file.take(places * dtype.itemsize) if self._file is not None and self._filed and places else None
         if part is None:
-            return torch.empty_strided(shape, stride, dtype=dtype), ORDINARY
+            return torch.empty_strided(shape, stride, dtype=dtype, device="cpu"), ORDINARY
         return torch.frombuffer(part, dtype=torch.uint8).view(dtype).as_strided(shape, stride), FILE
 
     def note(self, lent: Lent) -> None:

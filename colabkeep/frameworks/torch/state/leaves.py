@@ -163,7 +163,7 @@ def view_host(host: HostTensor, dtype: torch.dtype | None = None) -> torch.Tenso
         )
     shape = host.shape if dtype is None or dtype_name(dtype) else host.shape[:-1]
     if not host.data.nbytes:
-        return torch.empty(shape, dtype=kind)
+        return torch.empty(shape, dtype=kind, device="cpu")
     data = bytearray(host.data) if host.data.readonly else host.data
     raw = torch.frombuffer(data, dtype=torch.uint8)
     if raw.data_ptr() % kind.itemsize:
@@ -263,10 +263,14 @@ def _native_sparse(value: Tree, inner: Rebuild) -> torch.Tensor:
     parts, size = [inner(part) for part in value["parts"]], value["size"]
     if value["layout"] == "sparse_coo":
         indices, values = parts
-        return torch.sparse_coo_tensor(indices, values, size, is_coalesced=value["coalesced"], check_invariants=True)
+        return torch.sparse_coo_tensor(
+            indices, values, size, device=values.device, is_coalesced=value["coalesced"], check_invariants=True
+        )
     layout = _constant("torch.layout", value["layout"])
     compressed, plain, values = parts
-    return torch.sparse_compressed_tensor(compressed, plain, values, size, layout=layout, check_invariants=True)
+    return torch.sparse_compressed_tensor(
+        compressed, plain, values, size, layout=layout, device=values.device, check_invariants=True
+    )
 
 
 def _at_hand(name: str) -> torch.device:

@@ -26,6 +26,7 @@ from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
 from colabkeep.frameworks.torch.state.staging import Copies, Slot, expect_slots
 from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
+from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["OptimizerRecorder", "parameter_names"]
@@ -130,8 +131,11 @@ class OptimizerRecorder:
 
     def _new_plan(self, names: ParameterNames) -> _Plan | None:
         optimizer = self.target
+        inherited = type(optimizer).state_dict is torch.optim.Optimizer.state_dict
+        if inherited and "_optimizer_state_dict_pre_hooks" not in vars(optimizer):
+            raise _unmade(self.part, optimizer)
         told_plainly = (
-            type(optimizer).state_dict is torch.optim.Optimizer.state_dict
+            inherited
             and not optimizer._optimizer_state_dict_pre_hooks
             and not optimizer._optimizer_state_dict_post_hooks
         )
@@ -230,3 +234,13 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 def _flat(named: list[list[str]]) -> Iterator[str]:
     return chain.from_iterable(named)
+
+
+def _unmade(part: str, optimizer: torch.optim.Optimizer) -> NotStorable:
+    name = type(optimizer).__name__
+    return NotStorable(
+        problem=f"{part}: {name} cannot tell its state: torch's state_dict() needs what Optimizer.__init__ makes, and "
+        f"{name}.__init__ does not call it.",
+        remedy=f"Call super().__init__(params, defaults) in {name}.__init__; or, if it wraps another optimizer, give "
+        "it a state_dict() and a load_state_dict() of its own that include the other's.",
+    )

@@ -59,22 +59,24 @@ _PENDING = 28  # bytes behind the words, with the pending Gaussians
 
 def _cpu_glances(generator: torch.Generator) -> Glances:
     """Glances at a CPU generator that see whether it moved; one that always says "moved" if its layout is another."""
-    trial: Any = torch.Generator()
+    trial: Any = torch.Generator("cpu")
     trial.manual_seed(_MARK)
     found = ctypes.string_at(trial._cdata, _HEAD) if hasattr(trial, "_cdata") else b""
     seed_at = found.find(struct.pack("=Q", _MARK))
     if seed_at < 0:
         return MOVED
-    torch.rand(1, generator=trial)  # the first draw changes every word; those below change a position alone
+    torch.rand(
+        1, generator=trial, device="cpu"
+    )  # the first draw changes every word; those below change a position alone
     look: Any = partial(look_through, _cpu_bytes(trial, seed_at))
     state, before = trial.get_state(), look()
-    torch.rand(1, generator=trial)
+    torch.rand(1, generator=trial, device="cpu")
     drawn = look()
     trial.set_state(state)
     back = look()
-    torch.randn(1, generator=trial)
+    torch.randn(1, generator=trial, device="cpu")
     one = look()
-    torch.randn(1, generator=trial)  # the second of a pair: moves nothing but the pending one
+    torch.randn(1, generator=trial, device="cpu")  # the second of a pair: moves nothing but the pending one
     # Padding, and a Gaussian that is not pending, are left to chance; the position and the words are not.
     works = before[0][16:] == back[0][16:] and len({words[16:] for words, _ in (before, drawn, one)}) == 3
     works = works and one != look()

@@ -18,7 +18,8 @@ _PLACES, _WIDTH = 4, 64
 
 class Samples:
     """Samples of some tensors, each with its number, to be compared with those of their copies in host memory once
-    these are made. All are gapless; who owns the samples keeps their memory alive."""
+    these are made. All are gapless. Only a device's memory is kept alive: that of the host must be where it was when
+    `take` is called."""
 
     def __init__(self, pairs: Iterable[tuple[int, torch.Tensor, torch.Tensor]]) -> None:
         self._host = _HostSamples()
@@ -75,7 +76,7 @@ class _DeviceSamples:
         self._numbers: list[int] = []
         self._live: list[torch.Tensor] = []
         self._copies: list[torch.Tensor] = []
-        self._before = torch.empty(0)
+        self._before = torch.empty(0, device="cpu")
 
     def add(self, number: int, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         self._numbers.append(number)
@@ -102,7 +103,7 @@ def _places(tensor: torch.Tensor) -> list[Any]:
 
 def _view(tensor: torch.Tensor) -> torch.Tensor:
     """The places as one tensor of bytes."""
-    flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
     start, spread = _spread(tensor.nbytes)
     return flat.as_strided((_PLACES, _WIDTH), (spread, 1), flat.storage_offset() + start)
 

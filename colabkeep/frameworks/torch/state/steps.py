@@ -36,6 +36,9 @@ class Steps:
         handles = []
         for optimizer in optimizers:
             heard = self._heard[id(optimizer)] = _Heard(self, optimizer, begins)
+            if "_optimizer_step_pre_hooks" not in vars(optimizer):
+                heard.unheard = "has no hooks, as super().__init__() was not called"
+                continue
             handles.append(handle := optimizer.register_step_pre_hook(heard))
             # Before the user's own: a hook that clips weights must not do so under a copy.
             hooks: Any = optimizer._optimizer_step_pre_hooks

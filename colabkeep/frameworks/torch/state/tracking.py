@@ -20,6 +20,7 @@ from colabkeep.frameworks.torch.state.leaves import slot_leaf
 from colabkeep.frameworks.torch.state.owners import FREE, RESTLESS, WATCHED
 from colabkeep.frameworks.torch.state.staging import Copies, Slot
 from colabkeep.frameworks.torch.state.watch import Bulk
+from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["Entry", "Tracked"]
@@ -27,6 +28,7 @@ __all__ = ["Entry", "Tracked"]
 _LARGE = 2**16  # bytes; a smaller tensor is copied at once in less time than it takes to put it off
 _UNKNOWN = -1  # no version that a tensor counts
 _ADDRESS = torch.Tensor.data_ptr
+_STORAGE = torch.Tensor.untyped_storage
 _VERSION = attrgetter("_version")
 
 
@@ -56,7 +58,7 @@ class Tracked:
     """The tensors of one part.
 
     One capture is `sort`, the copies, `seal` when the next step may begin, and `verdict`; or, at once, `sort`, the
-    copies, `amend`. Then `renew`.
+    copies, `amend`. Then `release`, and `renew` if it holds.
     """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -68,6 +70,7 @@ class Tracked:
         self._copied = [_UNKNOWN] * len(entries)  # the versions that the slots hold
         self._blocks: list[Block | None] = [None] * len(entries)
         self._addresses: list[int] = []
+        self._storages: list[torch.UntypedStorage] = []  # of a capture: their memory lives until it is complete
         self._owners: Mapping[int, int] = {}
         self._versions: list[int] = []
         self._changed: list[int] = []
@@ -79,6 +82,7 @@ class Tracked:
         # Changed past their counters: seeming the same means nothing. Buffers are, by kernels such as batch norm's; a
         # parameter is by somebody's hand, which will not stop at one.
         self._secretive = {i for i, entry in enumerate(entries) if entry.buffer and entry.slot.memory.nbytes < _LARGE}
+        self._lively: set[int] = set()
         self._cold = True
 
     def fits(self) -> bool:
@@ -88,6 +92,7 @@ class Tracked:
     def sort(self, owners: Mapping[int, int], copies: Copies, *, hidden: bool) -> None:
         """Find what has changed. Small tensors are copied by `copies`, large ones by those who ask for what is `late`;
         if the copy is `hidden`, these are only what a watched step alone changes."""
+        self._storages = list(map(_STORAGE, self._tensors))
         self._look(owners)
         self._versions = _versions(self._tensors)
         pairs = enumerate(zip(self._versions, self._copied, strict=True))
@@ -122,18 +127,27 @@ class Tracked:
 
     def seal(self) -> str | None:
         """The next step may begin: the name of a tensor that was changed since `sort`, None if none was."""
-        now, then = _versions(self._late.tensors), [self._versions[i] for i in self._late.numbers]
-        if now == then:
-            return None
-        changed = (i for i, a, b in zip(self._late.numbers, now, then, strict=True) if a != b)
-        return self._entries[next(changed)].name
+        late = self._late
+        now, then = _versions(late.tensors), [self._versions[i] for i in late.numbers]
+        changed = [i for i, a, b in zip(late.numbers, now, then, strict=True) if a != b] if now != then else []
+        places = list(map(_ADDRESS, late.tensors))
+        if not changed and places != late.addresses:
+            moved = (i for i, a, b in zip(late.numbers, places, late.addresses, strict=True) if a != b)
+            # A tensor that has another storage now does no harm: the copy read the old one.
+            changed = [i for i in moved if _STORAGE(self._tensors[i]) is self._storages[i]]
+        return self._entries[changed[0]].name if changed else None
 
     def verdict(self, different: set[int]) -> str | None:
         """All copies are made, and those targets differed: the name of a tensor whose copy is not that of `sort`'s
         moment, None if there is none."""
-        wrong = [*self._late.samples.differing(), *self._differing(different)]
+        found = self._differing(different)
+        # A counter that has moved tells who did it after the save, but not that nobody had done it before.
+        lively = self._changed_since() if found else set()
+        self._lively |= lively  # such as an average that follows some steps: copied at every save from now on
+        self._steady -= lively
+        wrong = [*self._late.samples.differing(), *(i for i in found if i not in lively)]
         self._blame(wrong)
-        return self._entries[wrong[0]].name if wrong else None
+        return next((self._entries[i].name for i in (*wrong, *found)), None)
 
     def amend(self, different: set[int], copies: Copies) -> None:
         """Nothing has run since `sort`: have copied what only seemed the same."""
@@ -144,7 +158,7 @@ class Tracked:
             copies.extend([self._slots[i].memory for i in wrong], [self._tensors[i] for i in wrong])
 
     def renew(self) -> None:
-        """The copies hold: show what is new as new."""
+        """The copies hold: show what is new as new. After `release`."""
         for i in self._changed:
             self._copied[i] = self._versions[i]
             self._entries[i].renew()
@@ -153,6 +167,10 @@ class Tracked:
             self._blocks = [None] * len(self._blocks)
             self._copied = [_UNKNOWN] * len(self._copied)
             self._regroup()
+
+    def release(self) -> None:
+        """Nothing is read any more: let go of memory that no tensor has."""
+        self._storages = []
 
     @property
     def slots(self) -> Sequence[Slot]:
@@ -178,6 +196,8 @@ class Tracked:
         for i, (address, before) in enumerate(zip(addresses, old, strict=True)):
             if address != before:
                 tensor, slot = self._tensors[i], self._slots[i]
+                if not address and slot.memory.nbytes:
+                    raise _gone(self._entries[i].name)
                 self._blocks[i] = Block(tensor, slot) if Block.fits(tensor, slot) else None
                 self._copied[i] = _UNKNOWN
         self._addresses, self._owners = addresses, owners
@@ -193,13 +213,13 @@ class Tracked:
             if block is None:
                 continue
             if block.size >= _LARGE:
-                if block.alias.is_cpu:
+                if block.on_cpu:
                     self._large.add(i)
                 if owner in (WATCHED, RESTLESS):
                     self._patient.add(i)
             # Of a GPU's memory there is no cheap comparison: what may be trained is copied, which is quick there.
-            comparable = compares() if block.alias.is_cpu else self._slots[i].host.frozen
-            if comparable and owner <= WATCHED and i not in self._secretive:
+            comparable = compares() if block.on_cpu else self._slots[i].host.frozen
+            if comparable and owner <= WATCHED and i not in self._secretive and i not in self._lively:
                 self._steady.add(i)
 
     def _grouped(self, before: Group, numbers: list[int]) -> Group:
@@ -213,12 +233,24 @@ class Tracked:
         self._steady -= self._secretive
 
     def _differing(self, different: set[int]) -> list[int]:
-        """What seemed the same and is not. A counter that has moved since says that it was the same at the time."""
+        """What seemed the same and is not."""
         if not different:
             return []
         blocks = ((i, self._blocks[i]) for i in self._still.numbers)
-        suspects = [i for i, block in blocks if block is not None and block.target in different]
-        return [i for i in suspects if _versions([self._tensors[i]]) == [self._versions[i]]]
+        return [i for i, block in blocks if block is not None and block.target in different]
+
+    def _changed_since(self) -> set[int]:
+        """What seemed the same, may be changed by anybody, and has been since, as its counter says."""
+        still = [i for i in self._still.numbers if i not in self._owned]
+        now = _versions([self._tensors[i] for i in still])
+        return {i for i, version in zip(still, now, strict=True) if version != self._versions[i]}
+
+
+def _gone(name: str) -> NotStorable:
+    return NotStorable(
+        problem=f"{name} has no memory: its storage was given back, as offloading does, so there is nothing to save.",
+        remedy="Save where the weights are in place: after the step that gathers them, or without offloading.",
+    )
 
 
 def _versions(tensors: Iterable[Any]) -> list[int]:

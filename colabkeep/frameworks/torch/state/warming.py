@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import threading
 from collections.abc import Iterable
 
 from colabkeep.frameworks.torch.state.host_memory import ORDINARY
 from colabkeep.frameworks.torch.state.staging import Slot
+from colabkeep.vocabulary.priority import give_way
 
 __all__ = ["Warming"]
 
@@ -45,8 +45,7 @@ class Warming:
             self._thread = None
 
     def _run(self, slots: list[Slot]) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # only Linux has priorities per thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        give_way(_NICE)
         for slot in slots:
             address, size = slot.memory.data_ptr(), slot.memory.nbytes
             for start in range(0, size, _PIECE):

@@ -145,7 +145,9 @@ class RunningMean:
         if not self._gathers:
             self._sum.add_(value, alpha=weight)
             return
-        self._values.append(value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=self._dtype))
+        self._values.append(
+            value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=self._dtype, device="cpu")
+        )
         self._weights.append(weight)
         if len(self._values) == _GATHERED:
             self._sum = self._total()
@@ -177,9 +179,16 @@ class RunningMean:
         self._values, self._weights = list(state_dict["values"]), list(state_dict["weights"])
 
     def _gathered(self) -> torch.Tensor:
-        return torch.stack(self._values).to(self._dtype) if self._values else torch.empty(0, dtype=self._dtype)
+        return (
+            torch.stack(self._values).to(self._dtype)
+            if self._values
+            else torch.empty(0, dtype=self._dtype, device=self._sum.device)
+        )
 
     def _total(self) -> torch.Tensor:
         if not self._values:
             return self._sum
-        return self._sum + (self._gathered() * torch.tensor(self._weights, dtype=self._dtype)).sum()
+        return (
+            self._sum
+            + (self._gathered() * torch.tensor(self._weights, dtype=self._dtype, device=self._sum.device)).sum()
+        )

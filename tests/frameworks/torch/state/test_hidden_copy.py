@@ -21,6 +21,7 @@ from torch import nn
 
 from colabkeep.frameworks.common import moves
 from colabkeep.frameworks.torch.adapter import TorchFramework
+from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.testing.frameworks import captured, same_bits, tensors_of, through_files
 from colabkeep.vocabulary.state import HostTensor, Torn
 
@@ -35,6 +36,7 @@ class Training:
     def __init__(self, parts: Parts, step: Callable[[Parts], None] | None = None) -> None:
         self.parts = parts
         self.framework = TorchFramework()
+        self.framework._hiding._choice.note = lambda *measured: None  # type: ignore[method-assign]  # always hides
         self.boundary = self.framework.boundary(parts)
         self._step = step or plain_step
         self.boundary.mark()
@@ -319,14 +321,15 @@ def test_after_two_torn_snapshots_nothing_is_hidden_any_more() -> None:
 
 
 @pytest.mark.usefixtures("late_thread")
-def test_an_edit_of_what_was_saved_before_does_not_tear() -> None:
-    """What did not change since the save before is safe already, whatever is done to it then."""
+def test_an_edit_of_what_was_saved_before_is_noticed_too() -> None:
+    """Nobody can tell whether what differs now from the save before did so at this save already."""
     training = Training(mlp())
     training.step(2)
     finished(training.save()[0])
-    capture, reference = training.save()
+    capture, _ = training.save()
     EDITS["in place"](training.parts)
-    assert same_bits(finished(capture), reference)
+    with pytest.raises(Torn, match=r"model\.0\.weight"):
+        capture.finish()
 
 
 def test_what_did_not_change_is_shown_by_the_same_objects() -> None:
@@ -633,6 +636,58 @@ def test_warming_leaves_alone_what_a_save_has_copied() -> None:
     training.step()
     training.framework._warming._thread.join(60)  # type: ignore[union-attr]
     assert same_bits(finished(capture), reference)
+
+
+@pytest.mark.usefixtures("late_thread")
+@pytest.mark.parametrize("place", ["started", "told"])
+def test_an_interrupted_save_leaves_nobody_writing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopping the cell just after the copy began ends it: the next save has the memory to itself."""
+    training = Training(mlp())
+    training.framework._hiding._choice.hides = lambda: True  # type: ignore[method-assign]
+    training.step(2)
+    begun: list[Any] = []
+    really = moves.Moves.start
+
+    def interrupted(self: moves.Moves, *arguments: Any) -> None:
+        really(self, *arguments)
+        begun.append(self)
+        if place == "started":
+            raise KeyboardInterrupt
+
+    def told(mode: str) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(moves.Moves, "start", interrupted)
+        patch.setattr(training.framework._memory, "told", told)
+        with pytest.raises(KeyboardInterrupt):
+            training.framework.capture(training.parts)
+    assert begun[0]._over.is_set()
+    training.step()
+    capture, reference = training.save()
+    training.step()
+    assert same_bits(finished(capture), reference)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_square_weight_that_was_transposed_is_saved_transposed(trained: bool, hidden: bool) -> None:
+    """`weight.data = weight.data.t()` changes neither address nor shape nor counter, only the strides."""
+    parts = mlp()
+    layer = parts["model"][0] if trained else nn.Linear(WIDE, WIDE).requires_grad_(False)
+    parts["layer"] = layer
+    training = Training(parts)
+    training.framework._hiding._choice.hides = lambda: hidden  # type: ignore[method-assign]
+    training.step(2)
+    finished(training.save()[0])
+    for _ in range(2):
+        before = layer.weight.detach().clone()
+        layer.weight.data = layer.weight.data.t()
+        capture, reference = training.save()
+        training.step()
+        trees = finished(capture)
+        assert same_bits(trees, reference)
+        assert torch.equal(native(trees["layer"])["weights"]["weight"], before.t())
 
 
 ACTIONS = ("step", "save", "finish", "freeze", "group", *EDITS)
