@@ -236,10 +236,10 @@ class Narrow(NumpyFramework):
 
     full = False
 
-    def capture(self, parts):
+    def capture(self, parts, *, at_once=""):
         if self.full:
             raise MemoryFull(problem="The state cannot be copied.", remedy="Make room on the disk.")
-        return super().capture(parts)
+        return super().capture(parts, at_once=at_once)
 
 
 def test_a_state_that_outgrows_the_machine_does_not_end_the_training(kit, desk):

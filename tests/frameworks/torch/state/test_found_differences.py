@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from colabkeep.frameworks.common import moves
 from colabkeep.testing.frameworks import same_bits
 from colabkeep.vocabulary.state import Torn
-from tests.frameworks.torch.state.test_hidden_copy import HIDDEN, WIDE, Training, finished, late_thread
-
-__all__ = ["late_thread"]
+from tests.frameworks.torch.state.test_hidden_copy import HIDDEN, WIDE, Training, finished
 
 Parts = dict[str, Any]
 
@@ -67,24 +69,38 @@ def test_a_step_does_not_hide_what_was_done_by_hand_before_the_save(delay: float
     assert same_bits(finished(capture), reference)
 
 
-@pytest.mark.usefixtures("late_thread")
-def test_an_average_that_follows_some_steps_costs_one_save_and_no_more() -> None:
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The copying thread begins when this is set."""
+    gate, really = threading.Event(), _thread.start_new_thread
+
+    def held(work: Callable[..., None], arguments: tuple[Any, ...]) -> int:
+        return really(lambda: (gate.wait(60), work(*arguments)), ())
+
+    monkeypatch.setattr(moves._thread, "start_new_thread", held)
+    return gate
+
+
+def test_an_average_that_follows_some_steps_costs_one_save_and_no_more(gate: threading.Event) -> None:
     """An average that was changed while it was compared throws that save away; from then on it is copied."""
     model = nn.Sequential(nn.Linear(WIDE, WIDE), nn.Linear(WIDE, WIDE))
     average = nn.Linear(WIDE, WIDE).requires_grad_(False)
     parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "average": average}
     training = Training(parts)
     training.framework._hiding._choice.hides = lambda: True  # type: ignore[method-assign]
+    gate.set()
     training.step(2)
     finished(training.save()[0])
     torn: list[str] = []
     for _ in range(4):
         training.step()
         for _ in range(2):  # the second save finds the average as it was
+            gate.clear()
             capture, reference = training.save()
             training.step()
             with torch.no_grad():
                 average.weight.lerp_(model[0].weight, 0.5)
+            gate.set()
             try:
                 assert same_bits(finished(capture), reference)
             except Torn as error:
