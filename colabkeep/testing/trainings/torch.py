@@ -17,6 +17,9 @@ from colabkeep.testing.trainings import BATCH, FEATURES, SAMPLES, Consumed, Witn
 __all__ = ["Noisy", "Tied", "hard_training", "one_thread", "step_by_hand"]
 
 
+_WIDE = 2048
+
+
 class Noisy(Dataset[tuple[torch.Tensor, tuple[torch.Tensor, int]]]):
     """Pairs (features, (target, index)), augmented at random from torch, NumPy, `random` and a generator of its own."""
 
@@ -34,7 +37,8 @@ class Noisy(Dataset[tuple[torch.Tensor, tuple[torch.Tensor, int]]]):
 
 
 class Tied(nn.Module):
-    """Two layers that share one weight, with BatchNorm and dropout between them."""
+    """Two layers that share one weight, with BatchNorm and dropout between them; beside them two that are wide enough
+    (64 KiB each) for their copy to hide behind the next step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,11 +47,12 @@ class Tied(nn.Module):
         self.drop = nn.Dropout(0.2)
         self.second = nn.Linear(FEATURES, FEATURES)
         self.second.weight = self.first.weight
+        self.wide = nn.Sequential(nn.Linear(FEATURES, _WIDE), nn.ReLU(), nn.Linear(_WIDE, FEATURES))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Shape (n, 8) → (n, 8)."""
         hidden = self.drop(torch.relu(self.norm(self.first(features))))
-        result: torch.Tensor = self.second(hidden)
+        result: torch.Tensor = self.second(hidden) + self.wide(features)
         return result
 
 

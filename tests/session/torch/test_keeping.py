@@ -70,7 +70,7 @@ def test_the_newest_and_the_best_are_kept(
         (["15 steps", 2], {"steps": [15, 30], "epoch": [22], "finished": [33]}),
         (None, {"finished": [33]}),
         ("10 min", {"finished": [33]}),
-        ("auto", {"best": [11, 22], "finished": [33]}),  # which get better; the first proves the storage
+        ("auto", {"best": [11, 22, 33]}),  # each is better than the one before; the first proves the storage
     ],
     ids=str,
 )
