@@ -44,8 +44,8 @@ MEASURES = {
     "memory": ("peak of the memory beside the state", "copies of it"),
     "resume": ("from the start of Python to the first step, less building the model", "s"),
 }
-GOALS = {"stall": 1.1, "durable": 1.3, "memory": 1.05}
-"""For colabkeep."""
+GOALS = {"stall": 0.2, "durable": 1.3}
+"""For colabkeep; a step here is longer than the copy. Memory has its goal in `memory`: here it counts what steps need."""
 
 
 def run(setting: Setting) -> list[Figure]:

@@ -31,9 +31,9 @@ def train(contestant: Any, megabytes: float, folder: Path) -> dict[str, list[flo
     steps = _Steps(work)
 
     def script(saver: Any) -> Iterator[None]:
+        before = _memory("VmRSS")  # not later: memory for a copy may be touched before the first save
         for _ in range(2):
             yield
-        before = _memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         saver.save(folder / "0")
         yield

@@ -26,6 +26,8 @@ class Work:
         self.waited = 0.0
         self._began = 0.0
         self.optimizer.register_step_pre_hook(self._begin)
+        self.loss().backward()  # so that gradients have had their memory before anybody measures
+        self.optimizer.zero_grad()
         self.buffers: Sequence[torch.Tensor] = () if fresh else copied(self.state)
         self.size = size(self.buffers)
 
