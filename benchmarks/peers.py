@@ -45,7 +45,8 @@ MEASURES = {
     "resume": ("from the start of Python to the first step, less building the model", "s"),
 }
 GOALS = {"stall": 0.2, "durable": 1.3}
-"""For colabkeep; a step here is longer than the copy. Memory has its goal in `memory`: here it counts what steps need."""
+"""For colabkeep; a step here is longer than the copy. Memory has its goal in `memory`; here it counts what steps need
+too."""
 
 
 def run(setting: Setting) -> list[Figure]:
