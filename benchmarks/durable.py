@@ -29,7 +29,7 @@ def run(setting: Setting) -> list[Figure]:
     with colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, save_every=None, progress=False) as kept:
         for epoch in kept.epochs(setting.rounds(10) + 1):
             stirred(state)
-            one = _hash_and_write(buffers, setting.folder / f"bare-{epoch}")
+            one = hash_and_write(buffers, setting.folder / f"bare-{epoch}")
             os.sync()
             start = time.perf_counter()
             kept.save(wait=True)
@@ -51,7 +51,8 @@ def views(tensors: Sequence[torch.Tensor]) -> list[memoryview]:
     return [memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) for tensor in tensors]
 
 
-def _hash_and_write(pieces: Sequence[memoryview], path: Path) -> float:
+def hash_and_write(pieces: Sequence[memoryview], path: Path) -> float:
+    """Seconds to hash, write and flush them, by the plainest loop there is."""
     start = time.perf_counter()
     digest = hashlib.sha256()
     for chunk in chunks(pieces):

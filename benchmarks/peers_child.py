@@ -6,8 +6,7 @@ import time
 
 BEGAN = time.monotonic()
 
-import hashlib  # noqa: E402  # the clock comes first
-import json  # noqa: E402
+import json  # noqa: E402  # the clock comes first
 import os  # noqa: E402
 import sys  # noqa: E402
 import warnings  # noqa: E402
@@ -23,6 +22,7 @@ FEWEST = 4  # steps after one, also when it is done at once
 
 def train(contestant: Any, megabytes: float, folder: Path) -> dict[str, list[float]]:
     """Stall, gaps and slow-down while training; then one save that is waited for until it is on disk."""
+    from durable import hash_and_write, views
     from peers_state import Work
 
     work = Work(megabytes)
@@ -42,7 +42,7 @@ def train(contestant: Any, megabytes: float, folder: Path) -> dict[str, list[flo
             yield from steps.save(saver, folder / str(number))
             _flush(folder)
         found["memory"] = [(_memory("VmHWM") - before) / work.size]
-        plain = _hash_and_write(work, folder / "bare")
+        plain = hash_and_write(views(work.buffers), folder / "bare")
         yield  # other bytes than those that were saved last
         start, there = time.perf_counter(), _bytes(folder)
         saver.save(folder / "last")
@@ -136,21 +136,6 @@ class _Steps:
             "gap": self._gaps,
             "slower": self._slower,
         }
-
-
-def _hash_and_write(work: Any, path: Path) -> float:
-    """Seconds to hash, write and flush the bytes of the state, by the plainest loop there is."""
-    from durable import chunks, views, written
-
-    pieces = views(work.buffers)
-    start = time.perf_counter()
-    digest = hashlib.sha256()
-    for chunk in chunks(pieces):
-        digest.update(chunk)
-    written(pieces, path)
-    taken = time.perf_counter() - start
-    path.unlink()
-    return taken
 
 
 def _flush(folder: Path) -> None:

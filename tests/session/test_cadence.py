@@ -18,7 +18,6 @@ from colabkeep.session.lives import UNKNOWN, Usual, earlier_lives, usual_session
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
-from colabkeep.stores.base import Receipt, Source, Store
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.cadence import Life
 from colabkeep.vocabulary.errors import StoreUnavailable
@@ -34,6 +33,7 @@ from colabkeep.vocabulary.events import (
 )
 from colabkeep.vocabulary.policies import EverySteps, parse_save_every
 from colabkeep.vocabulary.progress import Progress
+from tests.session.slow import Slow
 
 HOUR = 3600.0
 COLAB = MachineGiven(platform="colab", kind="hosted", accelerators=("Tesla T4",), id="m1")
@@ -53,21 +53,6 @@ class Number:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.value = state["value"]
-
-
-class Slow:
-    """A store in which a checkpoint's manifest takes `seconds` of a fake clock."""
-
-    def __init__(self, store: Store, clock: FakeClock, seconds: float) -> None:
-        self._store, self._clock, self._seconds = store, clock, seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def put(self, name: str, source: Source) -> Receipt:
-        if "/checkpoints/" in name:
-            self._clock.advance(self._seconds)
-        return self._store.put(name, source)
 
 
 class Session:

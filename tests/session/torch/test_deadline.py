@@ -14,7 +14,6 @@ from colabkeep.session.deadline import Deadline, find_deadline
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
-from colabkeep.stores.base import Receipt, Source, Store
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.platforms import fake_kaggle
 from colabkeep.testing.platforms.machines import write
@@ -22,23 +21,9 @@ from colabkeep.testing.trainings.torch import hard_training
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import DeadlineNear, Event, Noted, SaveStarted
+from tests.session.slow import Slow
 
 HOUR = 3600.0
-
-
-class Slow:
-    """A store whose writing of a checkpoint's manifest takes `seconds` of a fake clock."""
-
-    def __init__(self, store: Store, clock: FakeClock, seconds: float) -> None:
-        self._store, self._clock, self._seconds = store, clock, seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def put(self, name: str, source: Source) -> Receipt:
-        if "/checkpoints/" in name:
-            self._clock.advance(self._seconds)
-        return self._store.put(name, source)
 
 
 class Number:
