@@ -41,4 +41,4 @@ def _hash(packs: Sequence[Pack], over: threading.Event) -> None:
     for pack in packs:
         if over.is_set():
             return
-        pack.sha256  # noqa: B018  # kept by the pack
+        _ = pack.sha256  # the pack keeps it

@@ -58,9 +58,9 @@ class Route:
 
 def twin(obj: T, kind: type[Any], replaced: dict[str, Any]) -> T:
     """A shallow copy with other attributes, made without calling any constructor, setter or copy hook."""
-    copy = object.__new__(kind)
+    copy: T = object.__new__(kind)
     copy.__dict__.update(vars(obj), **replaced)
-    return copy  # type: ignore[no-any-return]
+    return copy
 
 
 def refuse_reading(loader: Any, library: str) -> None:

@@ -39,7 +39,7 @@ def fingerprint(tensors: Iterable[Any]) -> dict[str, str]:
         "devices": ", ".join(devices) or "cpu",
     }
     flags = core.globals()  # those that this build has: the ones for GPUs are missing in the build for CPUs
-    facts |= {name: str(flags[flag]) for name, flag in _FLAGS.items() if flag in flags.keys()}  # noqa: SIM118
+    facts |= {name: str(flags[flag]) for name, flag in _FLAGS.items() if flag in flags.keys()}  # noqa: SIM118  # no dict
     if any(device.startswith("gpu") for device in devices):
         facts |= _gpu_facts([device for device in devices if device.startswith("gpu")])
     return facts
@@ -66,7 +66,7 @@ def exactness(tensors: Iterable[Any], *, reseeds: bool) -> str:
     same = f"a resumed run sees the same data, random numbers and state as an uninterrupted one{streams}"
     if kinds <= {"cpu", "gpu"}:
         flags = core.globals()
-        if "FLAGS_cudnn_deterministic" in flags.keys() and flags["FLAGS_cudnn_deterministic"]:  # noqa: SIM118
+        if "FLAGS_cudnn_deterministic" in flags.keys() and flags["FLAGS_cudnn_deterministic"]:  # noqa: SIM118  # no dict
             return (
                 f"Same course, mostly the same bits on the same kind of GPU with the same Paddle: {same}; convolutions "
                 "are deterministic, but a few other GPU kernels (sums by index, pooling backward) keep no order."
