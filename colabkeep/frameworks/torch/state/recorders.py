@@ -82,12 +82,13 @@ class Recorders:
             NotStorable: a part cannot be kept.
             MemoryFull: there is no room for a copy of it.
         """
-        before, news = list(self._others.values()), self._news
+        before, news = list(self._optimizers()), self._news
         self._news = True
         renamed = self._find(parts)
         moved = [optimizer.refresh(self._names) for optimizer in self._optimizers()]  # all of them: no any()
         self._news = False
-        return news or renamed or True in moved or before != list(self._others.values())
+        # Of the other parts some are new objects at every save: they have no tensors that an optimizer could own.
+        return news or renamed or True in moved or before != list(self._optimizers())
 
     def _optimizers(self) -> Iterator[OptimizerRecorder]:
         return (other for other in self._others.values() if isinstance(other, OptimizerRecorder))

@@ -60,3 +60,16 @@ def test_what_was_found_by_a_capture_without_room_is_told_to_the_next(tmp_path: 
     large.state.clear()
     assert recorders.refresh(parts)
     assert not recorders.refresh(parts)
+
+
+def test_a_part_that_is_a_new_object_at_every_save_does_not_make_all_others_be_planned_anew(tmp_path: Path) -> None:
+    """Where a training stands is told by a new object each time; no tensor of it belongs to an optimizer."""
+
+    class Told:
+        def state_dict(self) -> dict[str, int]:
+            return {"step": 1}
+
+    recorders, optimizer = Recorders(machine(tmp_path, 90)), training(8)
+    assert recorders.refresh({"optimizer": optimizer, "run": Told()})
+    assert not recorders.refresh({"optimizer": optimizer, "run": Told()})
+    assert recorders.refresh({"optimizer": training(8), "run": Told()})
