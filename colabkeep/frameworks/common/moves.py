@@ -20,9 +20,9 @@ from colabkeep.vocabulary.priority import give_way
 
 __all__ = ["Move", "Moves", "compares"]
 
-# Bytes: 0.03 to 0.15 ms, the longest that training waits for a piece in other hands. Not more: from the size of
-# a core's second cache on, memmove takes another way, a sixth slower (seen with glibc 2.36 on an AMD EPYC, at 1 MiB).
-_PIECE = 2**19
+# Bytes: 0.03 to 0.15 ms, the longest that training waits for a piece in other hands. And less than the second cache of
+# AMD's cores (512 KiB or 1 MiB): memmove of as much or more was a sixth slower (glibc 2.36 on an EPYC with 1 MiB).
+_PIECE = 2**19 - 2**12
 
 
 def _memcmp() -> Any:
