@@ -29,11 +29,12 @@ class Choice:
         self._since_other = 0
         self._torn = 0
         self._stop_once = False
+        self._stopped_once = False  # was the last choice made for that?
 
     def hides(self) -> bool:
         """Shall the next copy be hidden?"""
-        if self._stop_once or self._torn >= _TORN:
-            self._stop_once = False
+        self._stopped_once, self._stop_once = self._stop_once, False
+        if self._stopped_once or self._torn >= _TORN:
             return False
         hidden, stopped = self._costs[True], self._costs[False]
         if len(hidden) < _NEEDED or min(hidden) <= _CLEARLY * median(self._work):
@@ -63,6 +64,6 @@ class Choice:
         """One clause: why the copy is not hidden, as far as that was chosen here."""
         if self._torn >= _TORN:
             return "weights were changed twice between a save and the next step"
-        if self._torn and not self._costs[False]:
+        if self._stopped_once:
             return "the save before was changed under way"
         return "measured to cost this training less"
