@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from colabkeep.frameworks.common.choosing import Choice
 
 
@@ -59,6 +61,16 @@ def test_a_stop_after_a_torn_snapshot_is_told_as_that() -> None:
     assert "changed under way" in choice.why_stopped
     choice.note(False, 1.0, 1.0)
     assert choice.hides()
+
+
+@pytest.mark.parametrize("saves", [2, 19])
+def test_a_stop_that_is_tried_is_told_as_that(saves: int) -> None:
+    """The first one, and those after a while where hiding wins: nothing says yet, or any more, that it costs less."""
+    choice = Choice()
+    ways(choice, saves, hidden=0.8, stopped=1.0)
+    while choice.hides():
+        choice.note(True, 0.8, 1.0)
+    assert "to measure" in choice.why_stopped
 
 
 def test_a_stop_that_costs_less_is_told_as_that() -> None:
