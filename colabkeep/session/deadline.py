@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.lifetime import session_time
 from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["Deadline", "find_deadline"]
 
 _MARGIN = 120.0  # seconds that the last save is early: the session's age is known to a minute or so
-_SHARE = (
-    1 / 12
-)  # of a session that must end by itself: an hour of twelve, for the notebook's other cells and its output
+_SHARE = 1 / 12  # of a session that must end by itself: of twelve, an hour for the notebook's other cells and output
 _SLOWER = 2.0  # the last save may take so many times as long: links are slow at times, and one may be on its way
 
 
@@ -52,20 +51,15 @@ def find_deadline(
     ends = may_end and platform.limits(environment).ends_cleanly
     reserve = time.limit_seconds * _SHARE if ends else _MARGIN
     then = (
-        f"Training ends by itself {_span(reserve)} before that, so that this version's output is kept (max_time=… sets "
-        "another time)."
+        f"Training ends by itself {duration_text(reserve)} before that, so that this version's output is kept "
+        "(max_time=… sets another time)."
         if ends
-        else f"The last save is {_span(reserve)} before that."
+        else f"The last save is {duration_text(reserve)} before that."
     )
     return Deadline(
         at=clock.monotonic() + time.left_seconds,
         reserve=reserve,
         ends=ends,
-        text=f"This session lasts {_span(time.left_seconds)} more at most. {time.source} {then}",
+        text=f"This session lasts {duration_text(time.left_seconds)} more at most. {time.source} {then}",
         source=time.source,
     )
-
-
-def _span(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"

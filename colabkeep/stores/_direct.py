@@ -72,7 +72,7 @@ class Direct:
         self._spare.append(self._memory)
 
     def _copy(self, piece: memoryview) -> None:
-        if piece.readonly:  # gathered from small tensors: a few MiB at most
+        if piece.readonly:  # bytes: small tensors, gathered to 1 MiB or so; or what another source gives
             self._buffer[self._filled : self._filled + piece.nbytes] = piece
         else:
             source = ctypes.addressof(ctypes.c_char.from_buffer(piece))

@@ -277,6 +277,10 @@ class FrameworkContract(ValuesContract):
             snapshot.release()
         boundary.close()
 
+    def test_a_copy_that_is_asked_for_at_once_says_so(self, framework: Framework) -> None:
+        """Whoever wants to know why training stopped for a save reads the reason that was given."""
+        assert "asked for" in framework.capture(self.begun(framework), at_once="asked for").mode
+
     def test_the_second_capture_uses_the_memory_of_the_first(self, framework: Framework) -> None:
         """Saving often does not take more memory, nor the time to get it."""
         parts = self.begun(framework)

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from colabkeep.vocabulary.durations import interval_text, span_text
 from colabkeep.vocabulary.errors import UsageError
 
 __all__ = [
@@ -30,9 +31,10 @@ __all__ = [
     "Why",
     "choose",
     "cost_text",
-    "interval_text",
+    "improved",
     "mean_session",
     "read_overhead",
+    "unmeasured",
 ]
 
 OVERHEAD = 0.01
@@ -109,12 +111,12 @@ class Cadence:
 
     def sentence(self, words: Mapping[str, str] = SAYINGS) -> str:
         """What was chosen and from what, for people."""
-        measures = self.measures
+        measures, carried = self.measures, self.measures.carried
         return words["cadence"].format(
             interval=interval_text(self.seconds),
             cost=cost_text(measures.cost, words),
-            session=_span(measures.session),
-            carried="" if measures.carried < 1.0 else words["cadence.carried"].format(carried=_span(measures.carried)),
+            session=span_text(measures.session),
+            carried=words["cadence.carried"].format(carried=span_text(carried)) if carried >= 1.0 else "",
             then=self._then(words),
         )
 
@@ -180,15 +182,6 @@ def read_overhead(value: object) -> float:
     )
 
 
-def interval_text(seconds: float) -> str:
-    """Seconds as people say an interval: "45 s", "1 min 40 s", "10 min"."""
-    whole = max(1, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"
-
-
 def cost_text(seconds: float, words: Mapping[str, str] = SAYINGS) -> str:
     """Seconds as people say what a save costs: "1.3 s", "0.4 s", "20 ms", "less than 1 ms"."""
     if seconds < 0.0005:
@@ -219,10 +212,3 @@ def _neat(seconds: float) -> float:
     """A round number, not less: 45 s, 1 min 40 s, 4 min 30 s."""
     unit = 5 if seconds <= 60 else 10 if seconds <= 300 else 30
     return float(unit * math.ceil(seconds / unit - 1e-9))
-
-
-def _span(seconds: float) -> str:
-    if seconds < 3600:
-        return interval_text(seconds)
-    hours = seconds / 3600
-    return f"{hours:.0f} h" if hours >= 10 else f"{hours:.1f} h".replace(".0 h", " h")

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from colabkeep.vocabulary.errors import UsageError
 
-__all__ = ["duration_text", "parse_duration", "read_duration"]
+__all__ = ["duration_text", "interval_text", "parse_duration", "read_duration", "span_text"]
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?(?=[\s\d]|$)\s*")
@@ -43,6 +43,23 @@ def duration_text(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def interval_text(seconds: float) -> str:
+    """Seconds as people say an interval: "45 s", "1 min 40 s", "10 min"."""
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"
+
+
+def span_text(seconds: float) -> str:
+    """Seconds as people say how long something takes or lasts, roughly: "40 s", "24 min", "2.5 h", "11 h"."""
+    if seconds < 3600:
+        return interval_text(seconds)
+    hours = seconds / 3600
+    return f"{hours:.0f} h" if hours >= 10 else f"{hours:.1f} h".replace(".0 h", " h")
 
 
 def read_duration(name: str, value: object) -> float:

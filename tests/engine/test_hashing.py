@@ -69,14 +69,19 @@ def test_a_save_that_fails_leaves_no_thread_that_reads_its_memory(kit):
     assert "colabkeep-hasher" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_nothing_is_begun_once_writing_is_over():
+def test_nothing_is_begun_once_writing_is_over(monkeypatch):
     """When writing ends early, by a failure, only the pack in work is read to its end."""
     packs = [Counted(size) for size in (1000, 2000, 3000)]
     packs[1].free.clear()
+    join = threading.Thread.join
+
+    def waited_for(thread, timeout=None):
+        packs[1].free.set()
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", waited_for)
     with hashing_ahead(packs):
-        release = threading.Timer(0.05, packs[1].free.set)
-        release.start()
-    release.join()
+        pass
     assert packs[2].readers == []
     assert not any(thread.name == "colabkeep-hasher" for thread in threading.enumerate())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from colabkeep.frameworks.common.choosing import Choice
 
 
@@ -48,3 +50,33 @@ def test_a_torn_snapshot_is_followed_by_a_stop_and_two_by_no_more_hiding() -> No
     choice.tore()
     assert not any(choice.hides() for _ in range(40))
     assert "changed twice" in choice.why_stopped
+
+
+def test_a_stop_after_a_torn_snapshot_is_told_as_that() -> None:
+    """Also where a stop was measured before, and lost: the user does not read that it costs less."""
+    choice = Choice()
+    assert ways(choice, 4, hidden=0.8, stopped=1.0) == [True, True, False, True]
+    choice.tore()
+    assert not choice.hides()
+    assert "changed under way" in choice.why_stopped
+    choice.note(False, 1.0, 1.0)
+    assert choice.hides()
+
+
+@pytest.mark.parametrize("saves", [2, 19])
+def test_a_stop_that_is_tried_is_told_as_that(saves: int) -> None:
+    """The first one, and those after a while where hiding wins: nothing says yet, or any more, that it costs less."""
+    choice = Choice()
+    ways(choice, saves, hidden=0.8, stopped=1.0)
+    while choice.hides():
+        choice.note(True, 0.8, 1.0)
+    assert "to measure" in choice.why_stopped
+
+
+def test_a_stop_that_costs_less_is_told_as_that() -> None:
+    """Also where a snapshot was torn some saves before."""
+    choice = Choice()
+    choice.tore()
+    ways(choice, 4, hidden=2.0, stopped=1.0)
+    assert not choice.hides()
+    assert "cost this training less" in choice.why_stopped

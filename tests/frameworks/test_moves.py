@@ -105,13 +105,21 @@ def test_a_forked_process_ends_though_the_copying_thread_is_not_in_it() -> None:
 
 def test_moves_that_are_stopped_write_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """After `stop` the memory is somebody else's, and the moves are known not to be whole."""
-    blocks = Blocks()
-    really = _thread.start_new_thread
+    gate, really = threading.Event(), _thread.start_new_thread
+
+    class Late(Moves):
+        """Its thread begins when somebody waits for it."""
+
+        def wait(self) -> None:
+            gate.set()
+            super().wait()
+
     monkeypatch.setattr(
         "colabkeep.frameworks.common.moves._thread.start_new_thread",
-        lambda work, arguments: really(lambda: (time.sleep(0.05), work(*arguments)), ()),
+        lambda work, arguments: really(lambda: (gate.wait(), work(*arguments)), ()),
     )
-    moves = Moves(blocks.move().pieces())
+    blocks = Blocks()
+    moves = Late(blocks.move().pieces())
     moves.start()
     moves.stop()
     assert blocks.target == bytes(SIZE)

@@ -16,7 +16,6 @@ from colabkeep.vocabulary.cadence import (
     Measures,
     choose,
     improved,
-    interval_text,
     mean_session,
     read_overhead,
 )
@@ -129,14 +128,6 @@ def test_the_choice_says_itself_in_one_sentence() -> None:
         "saving every 10 min: a save costs 0.1 s here, sessions last about 4 h, storage takes one per 14 h; "
         "that is slower than the saves, so each time it is done the newest goes next"
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(15, "15 s"), (59.6, "1 min"), (100, "1 min 40 s"), (600, "10 min"), (1470, "24 min")]
-)
-def test_intervals_are_said_as_people_say_them(seconds: float, text: str) -> None:
-    """In minutes and seconds, as long as the seconds matter."""
-    assert interval_text(seconds) == text
 
 
 @pytest.mark.parametrize(

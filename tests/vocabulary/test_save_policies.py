@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colabkeep.vocabulary.durations import parse_duration
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.policies import (
     Auto,
@@ -188,41 +186,3 @@ def test_a_save_every_that_says_nothing_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="does not say when to save") as caught:
         parse_save_every(value)
     assert '"500 steps"' in caught.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("11 h", 39600.0),
-        ("1 h 30 min", 5400.0),
-        ("1h30m", None),
-        ("45 s", 45.0),
-        ("1.5 hours", 5400.0),
-        ("2 days", 172800.0),
-        ("1 d 1 s", 86401.0),
-        (90, 90.0),
-        (0.5, 0.5),
-        (timedelta(minutes=2), 120.0),
-        ("", None),
-        ("h", None),
-        ("12", None),
-        ("1 h and a bit", None),
-        (0, None),
-        (-5, None),
-        (True, None),
-        (float("inf"), None),
-        (float("nan"), None),
-        (None, None),
-        (timedelta(0), None),
-    ],
-)
-def test_lengths_of_time_are_read_as_people_write_them(value: Any, seconds: float | None) -> None:
-    """Texts with units, plain seconds and timedeltas; what is none of these is not guessed at."""
-    assert parse_duration(value) == seconds
-
-
-@given(hours=st.integers(0, 99), minutes=st.integers(0, 59), seconds=st.integers(0, 59))
-def test_a_length_of_time_is_the_sum_of_its_pieces(hours: int, minutes: int, seconds: int) -> None:
-    """However many pieces, they add up."""
-    total = hours * 3600 + minutes * 60 + seconds
-    assert parse_duration(f"{hours} h {minutes} min {seconds} s") == (total or None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
+from colabkeep.frameworks.common.choosing import STOPPED
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["Captures", "Complete"]
@@ -17,12 +18,12 @@ class Complete:
     is copied there any more.
     """
 
-    def __init__(self, owner: Captures) -> None:
+    def __init__(self, owner: Captures, at_once: str = "") -> None:
         self._owner = owner
         self.trees: dict[str, Tree] = {}
         self.rest: Callable[[], None] = _nothing
         self.stop: Callable[[], None] = _nothing
-        self.mode = "copied at once"
+        self.mode = f"{STOPPED}: {at_once}" if at_once else STOPPED
         self.waited = 0.0
 
     @property
@@ -64,15 +65,15 @@ class Captures:
     def __init__(self) -> None:
         self._lent: Complete | None = None
 
-    def begin(self) -> Complete:
-        """A new capture, to be filled.
+    def begin(self, at_once: str = "") -> Complete:
+        """A new capture, to be filled. `at_once`: why nothing may be copied later, if so.
 
         Raises:
             RuntimeError: the snapshot before has not been released; its memory would change under its reader.
         """
         if self._lent is not None:
             raise RuntimeError("capture() was called while the snapshot before it is in use; release() it first")
-        self._lent = Complete(self)
+        self._lent = Complete(self, at_once)
         return self._lent
 
     def take_back(self, snapshot: Complete) -> None:

@@ -29,19 +29,20 @@ class Choice:
         self._since_other = 0
         self._torn = 0
         self._stop_once = False
+        self._stopped_once = False  # was the last choice made for that?
 
     def hides(self) -> bool:
         """Shall the next copy be hidden?"""
-        if self._stop_once or self._torn >= _TORN:
-            self._stop_once = False
+        self._stopped_once, self._stop_once = self._stop_once, False
+        if self._stopped_once or self._torn >= _TORN:
             return False
-        hidden, stopped = self._costs[True], self._costs[False]
+        hidden = self._costs[True]
         if len(hidden) < _NEEDED or min(hidden) <= _CLEARLY * median(self._work):
             return True
-        if not stopped:
+        if not self._costs[False]:
             return False
         self._since_other += 1
-        wins = median(hidden) <= median(stopped)
+        wins = self._hiding_wins()
         if self._since_other >= _RETRY:
             self._since_other = 0
             return not wins
@@ -63,6 +64,12 @@ class Choice:
         """One clause: why the copy is not hidden, as far as that was chosen here."""
         if self._torn >= _TORN:
             return "weights were changed twice between a save and the next step"
-        if self._torn and not self._costs[False]:
+        if self._stopped_once:
             return "the save before was changed under way"
+        if not self._costs[False] or self._hiding_wins():
+            return "tried for this save, to measure what it costs"
         return "measured to cost this training less"
+
+    def _hiding_wins(self) -> bool:
+        """By what both ways cost when last measured."""
+        return median(self._costs[True]) <= median(self._costs[False])

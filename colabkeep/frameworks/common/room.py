@@ -17,7 +17,7 @@ from typing import NamedTuple
 from colabkeep.frameworks.common.containers import container_limits
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["MappedFile", "Room", "mapped_file", "memory_room"]
+__all__ = ["MappedFile", "MemoryRoom", "mapped_file", "memory_room"]
 
 _FOLDERS = ("/var/tmp", "/tmp")  # noqa: S108  # files without a name are made there; the first is kept off memory
 _ELSEWHERE = ("tmpfs", "ramfs", "nfs", "cifs", "smb", "fuse")  # beginnings of kinds: in memory, or behind a network
@@ -25,7 +25,7 @@ _LEFT_FREE = 2  # times the file: the checkpoints that are made of it go to a di
 _ALIGNED = 64  # bytes, as torch aligns what it allocates
 
 
-class Room(NamedTuple):
+class MemoryRoom(NamedTuple):
     """Bytes: what can be taken without swapping, what there is in all, and what can be swapped out."""
 
     available: int
@@ -33,7 +33,7 @@ class Room(NamedTuple):
     swap: int
 
 
-def memory_room(environment: Environment) -> Room | None:
+def memory_room(environment: Environment) -> MemoryRoom | None:
     """What the machine has to give now, or the narrowest of its containers if that has less; None if nobody tells.
 
     Pages that nobody has touched yet are not missing in these figures.
@@ -42,11 +42,11 @@ def memory_room(environment: Environment) -> Room | None:
     facts = {name: int(kilobytes) * 1024 for name, kilobytes in told}
     if not {"MemAvailable", "MemTotal"} <= facts.keys():
         return None
-    room = Room(facts["MemAvailable"], facts["MemTotal"], facts.get("SwapFree", 0))
+    room = MemoryRoom(facts["MemAvailable"], facts["MemTotal"], facts.get("SwapFree", 0))
     machine = room.total  # a group without a limit tells more than that
     for limit, used in container_limits(environment):
         if limit < machine:
-            room = Room(min(room.available, max(0, limit - used)), min(room.total, limit), 0)
+            room = MemoryRoom(min(room.available, max(0, limit - used)), min(room.total, limit), 0)
     return room
 
 

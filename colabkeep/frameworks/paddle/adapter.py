@@ -56,7 +56,7 @@ class PaddleFramework:
         return isinstance(obj, _KINDS)
 
     def capture(self, parts: Mapping[str, object], *, at_once: str = "") -> Capture:
-        with self._captures.begin() as begun:
+        with self._captures.begin(at_once) as begun:
             copies = Copies()
             begun.trees.update(self._recorders.record(parts, copies))
             copies.run()

@@ -15,16 +15,11 @@ import torch
 from colabkeep.frameworks.torch.state.dtypes import dtype_of
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["adopted", "may_adopt"]
+__all__ = ["adopted"]
 
 _ALIGNED = 64
 """Bytes, as torch's own allocator aligns (c10/core/alignment.h). On memory that was not, LBFGS went on with other bits:
 some kernels sum up in another order there."""
-
-
-def may_adopt(optimizer: torch.optim.Optimizer) -> bool:
-    """May large tensors of its state have memory that torch did not allocate?"""
-    return type(optimizer).__module__.startswith("torch.optim.")
 
 
 def adopted(host: HostTensor) -> torch.Tensor | None:

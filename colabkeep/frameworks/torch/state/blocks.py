@@ -31,11 +31,14 @@ class Block:
         self.on_cpu, self.memory = tensor.is_cpu, slot.memory
         self.size = slot.memory.nbytes
         self.target = slot.memory.data_ptr()
-        copy = Move(self.target, tensor.data_ptr(), self.size)
-        self.copies, self.comparisons = copy.pieces(), copy._replace(compare=True).pieces()
+        self.copies: list[Move] = []
+        self.comparisons: list[Move] = []
         self.small: tuple[memoryview, memoryview] | None = None  # where to, and where from
-        if tensor.is_cpu and self.size <= _SMALL:
-            self.small = _view(copy.target, self.size), _view(copy.source, self.size)
+        if self.on_cpu:
+            copy = Move(self.target, tensor.data_ptr(), self.size)
+            self.copies, self.comparisons = copy.pieces(), copy._replace(compare=True).pieces()
+            if self.size <= _SMALL:
+                self.small = _view(copy.target, self.size), _view(copy.source, self.size)
 
     @staticmethod
     def fits(tensor: torch.Tensor, slot: Slot) -> bool:

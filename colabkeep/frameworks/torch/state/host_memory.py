@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 
 from colabkeep.frameworks.common.choosing import STOPPED
-from colabkeep.frameworks.common.room import MappedFile, Room, mapped_file, memory_room
+from colabkeep.frameworks.common.room import MappedFile, MemoryRoom, mapped_file, memory_room
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import MemoryFull
 
@@ -64,6 +64,7 @@ class HostMemory:
         Raises:
             MemoryFull: there is room neither in memory nor on the disk.
         """
+        self._word = None
         sizes = {id(tensor): (_size(tensor), tensor.is_cuda) for tensor in tensors}.values()
         size = sum(size for size, _ in sizes) - sum(lent.memory.nbytes for lent in held if lent.kind != FILE)
         if size < _LARGE:
@@ -103,7 +104,6 @@ class HostMemory:
             lent.memory.zero_()  # from here on the system counts it, for other runs of this process too
             lent.touched = True
         self._lent.add(lent)
-        self._word = None
 
     def told(self, mode: str) -> str:
         """`mode`, a clause on how the state is copied, with a word on the memory if it is not the best."""
@@ -112,7 +112,8 @@ class HostMemory:
         word, hides = self._word
         if not word:
             return mode
-        return f"{mode}; {word}" if hides else f"{STOPPED}: {word}"
+        # Where nothing could hide, the memory is the reason, unless another one was given.
+        return f"{mode}; {word}" if hides or mode.startswith(STOPPED) else f"{STOPPED}: {word}"
 
     def _has_file(self, need: int) -> bool:
         """Is there a file with so much room, the one in use if it can be?"""
@@ -150,7 +151,7 @@ def _is_promised(lent: Lent) -> bool:
     return lent.kind == ORDINARY and not lent.touched
 
 
-def _no_room(size: int, room: Room) -> MemoryFull:
+def _no_room(size: int, room: MemoryRoom) -> MemoryFull:
     return MemoryFull(
         problem=f"The state cannot be copied: {_gigabytes(size)} are needed, {_gigabytes(room.available)} of this "
         "machine's memory are left, and its disk has not three times as much free. Copying it all the same would get "

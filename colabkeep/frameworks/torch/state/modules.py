@@ -94,15 +94,13 @@ class ModuleRecorder:
 
 def _planned(places: Places, part: str) -> dict[str, torch.Tensor]:
     """The tensors that are one block of memory, each once, by the first of their names."""
-    names: dict[int, str] = {}
-    found: dict[str, torch.Tensor] = {}
+    found: dict[int, tuple[str, torch.Tensor]] = {}
     for place in places.places:
         tensor = place.tensor
-        if tensor is not None and tensor.layout is torch.strided and id(tensor) not in names:
+        if tensor is not None and tensor.layout is torch.strided and id(tensor) not in found:
             refuse_dataless(tensor, f"{part}.{place.name}")
-            names[id(tensor)] = place.name
-            found[place.name] = tensor
-    return found
+            found[id(tensor)] = place.name, tensor
+    return dict(found.values())
 
 
 class _Plan:

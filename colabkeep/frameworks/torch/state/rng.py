@@ -65,9 +65,8 @@ def _cpu_glances(generator: torch.Generator) -> Glances:
     seed_at = found.find(struct.pack("=Q", _MARK))
     if seed_at < 0:
         return MOVED
-    torch.rand(
-        1, generator=trial, device="cpu"
-    )  # the first draw changes every word; those below change a position alone
+    # The first draw changes every word; those below change a position alone.
+    torch.rand(1, generator=trial, device="cpu")
     look: Any = partial(look_through, _cpu_bytes(trial, seed_at))
     state, before = trial.get_state(), look()
     torch.rand(1, generator=trial, device="cpu")

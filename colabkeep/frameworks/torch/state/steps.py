@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Steps", "tells_versions"]
+__all__ = ["Steps", "is_torchs_own", "tells_versions"]
 
 _REMEMBERED = 5  # undisturbed steps whose length says how long one is
 
@@ -121,12 +121,15 @@ class _Heard:
         self.begins()
 
 
+def is_torchs_own(optimizer: torch.optim.Optimizer) -> bool:
+    """Is it of one of torch's own classes, whose ways are known?"""
+    return type(optimizer).__module__.startswith("torch.optim.")
+
+
 def tells_versions(optimizer: torch.optim.Optimizer) -> bool:
     """Do the version counters of what this optimizer changes move? Those of torch's own classes do, but for the fused
     kernels, which leave them as they are (seen in torch 2.4 and 2.13)."""
-    return type(optimizer).__module__.startswith("torch.optim.") and not any(
-        group.get("fused") for group in optimizer.param_groups
-    )
+    return is_torchs_own(optimizer) and not any(group.get("fused") for group in optimizer.param_groups)
 
 
 def _is_hooked(optimizer: torch.optim.Optimizer) -> bool:

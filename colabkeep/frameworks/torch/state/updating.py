@@ -9,10 +9,10 @@ import torch
 
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.trees import like
-from colabkeep.frameworks.torch.state.adopting import may_adopt
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import fill
 from colabkeep.frameworks.torch.state.optimizers import parameter_names
+from colabkeep.frameworks.torch.state.steps import is_torchs_own
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["restore_optimizer"]
@@ -32,9 +32,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: Param
     for name, leaf in tree["loose"].items():
         fill(parameters[place[name]], leaf)
     # In one go: groups often share one tensor as their learning rate, and must go on sharing it.
-    stored = native(
-        {key: tree[key] for key in ("groups", "state", "other", "more")}, devices=True, adopting=may_adopt(optimizer)
-    )
+    kept = {key: tree[key] for key in ("groups", "state", "other", "more")}
+    stored = native(kept, devices=True, adopting=is_torchs_own(optimizer))
     state = {place[name]: entry for name, entry in stored["state"].items()}
     groups = [
         _group(live, then, [place[name] for name in group])

@@ -14,7 +14,7 @@ from colabkeep.frameworks.torch.data.arrays import TENSORS
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.training.arithmetic import RunningMean
 from colabkeep.testing.frameworks import captured, same_bits, through_files
-from tests.frameworks.torch.state.test_hidden_copy import Training, finished, mlp
+from tests.frameworks.torch.state.trainings import Training, finished, mlp
 
 
 @pytest.fixture

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from colabkeep.frameworks.common import moves
 from colabkeep.testing.frameworks import same_bits
 from colabkeep.vocabulary.state import Torn
-from tests.frameworks.torch.state.test_hidden_copy import HIDDEN, WIDE, Training, finished
-
-Parts = dict[str, Any]
+from tests.frameworks.torch.state.trainings import HIDDEN, WIDE, Parts, Training, finished
 
 
 def table_that_seldom_steps() -> Training:
@@ -67,18 +61,6 @@ def test_a_step_does_not_hide_what_was_done_by_hand_before_the_save(delay: float
     training.framework._hiding._choice.hides = lambda: False  # type: ignore[method-assign]
     capture, reference = training.save()
     assert same_bits(finished(capture), reference)
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """The copying thread begins when this is set."""
-    gate, really = threading.Event(), _thread.start_new_thread
-
-    def held(work: Callable[..., None], arguments: tuple[Any, ...]) -> int:
-        return really(lambda: (gate.wait(60), work(*arguments)), ())
-
-    monkeypatch.setattr(moves._thread, "start_new_thread", held)
-    return gate
 
 
 def test_an_average_that_follows_some_steps_costs_one_save_and_no_more(gate: threading.Event) -> None:

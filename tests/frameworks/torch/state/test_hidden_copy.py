@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import functools
 import re
 import subprocess
@@ -22,65 +21,9 @@ from torch import nn
 from colabkeep.frameworks.common import moves
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.frameworks.torch.state.leaves import native
-from colabkeep.testing.frameworks import captured, same_bits, tensors_of, through_files
+from colabkeep.testing.frameworks import captured, same_bits, tensors_of
 from colabkeep.vocabulary.state import HostTensor, Torn
-
-Parts = dict[str, Any]
-WIDE = 160  # a weight of 100 kB: large enough to be copied later
-HIDDEN = "copied while the next step ran"
-
-
-class Training:
-    """A training under a boundary, as a run has it."""
-
-    def __init__(self, parts: Parts, step: Callable[[Parts], None] | None = None) -> None:
-        self.parts = parts
-        self.framework = TorchFramework()
-        self.framework._hiding._choice.note = lambda *measured: None  # type: ignore[method-assign]  # always hides
-        self.boundary = self.framework.boundary(parts)
-        self._step = step or plain_step
-        self.boundary.mark()
-
-    def step(self, times: int = 1) -> None:
-        for _ in range(times):
-            self._step(self.parts)
-            self.boundary.mark()
-
-    def save(self) -> tuple[Any, Any]:
-        """The capture under way, and what a full stop gives."""
-        reference = captured(TorchFramework(), self.parts)
-        return self.framework.capture(self.parts), reference
-
-
-def plain_step(parts: Parts) -> None:
-    for name in [name for name in parts if name.startswith("optimizer")]:
-        parts[name].zero_grad()
-    parts["model"](torch.randn(4, WIDE)).square().mean().backward()
-    for name in [name for name in parts if name.startswith("optimizer")]:
-        parts[name].step()
-
-
-def mlp(**settings: Any) -> Parts:
-    model = nn.Sequential(nn.Linear(WIDE, WIDE), nn.BatchNorm1d(WIDE), nn.Dropout(0.2), nn.Linear(WIDE, WIDE))
-    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.01, **settings)}
-
-
-def finished(capture: Any) -> Any:
-    snapshot = capture.finish()
-    trees = through_files(snapshot.parts)
-    snapshot.release()
-    return trees
-
-
-@pytest.fixture
-def late_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copying thread begins 50 ms late, so that what follows a save comes before its copy."""
-    really = _thread.start_new_thread
-
-    def late(work: Callable[..., None], arguments: tuple[Any, ...]) -> int:
-        return really(lambda: (time.sleep(0.05), work(*arguments)), ())
-
-    monkeypatch.setattr(moves._thread, "start_new_thread", late)
+from tests.frameworks.torch.state.trainings import HIDDEN, WIDE, Parts, Training, finished, mlp, plain_step
 
 
 @pytest.fixture(params=["at its leisure", "late"])

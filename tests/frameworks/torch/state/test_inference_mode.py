@@ -7,7 +7,7 @@ import torch
 
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import captured, same_bits
-from tests.frameworks.torch.state.test_hidden_copy import HIDDEN, Training, finished, mlp
+from tests.frameworks.torch.state.trainings import HIDDEN, Training, finished, mlp
 
 
 def test_a_first_save_in_inference_mode_spoils_no_later_one() -> None:

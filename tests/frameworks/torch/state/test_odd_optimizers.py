@@ -12,7 +12,7 @@ from torch import nn
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import captured, same_bits
 from colabkeep.vocabulary.errors import NotStorable
-from tests.frameworks.torch.state.test_hidden_copy import WIDE, Training, finished
+from tests.frameworks.torch.state.trainings import WIDE, Training, finished
 
 Parts = dict[str, Any]
 

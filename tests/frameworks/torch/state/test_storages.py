@@ -17,9 +17,7 @@ from colabkeep.frameworks.torch.state.storages import Reading
 from colabkeep.testing.frameworks import same_bits
 from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.state import Torn
-from tests.frameworks.torch.state.test_hidden_copy import HIDDEN, Training, finished, late_thread, mlp
-
-__all__ = ["late_thread"]
+from tests.frameworks.torch.state.trainings import HIDDEN, Training, finished, mlp
 
 METHODS = ("resize_", "_share_fd_cpu_", "_share_filename_cpu_")
 
