@@ -224,10 +224,12 @@ def test_a_notebook_shows_the_same_as_a_table() -> None:
     found = measure(store, load, Sessions(usual=UNKNOWN), 0.01, SystemClock(), lambda _: None)
     from colabkeep.faces.bench import BenchReport
 
-    report = BenchReport(found)
+    assert found.far is not None
+    report = BenchReport(replace(found, far=replace(found.far, url="<i>drive</i>")))
     page = report._repr_html_()
     assert page.count("<tr>") == 4
-    assert "<b>mine</b>" not in page
+    assert "<b>mine" not in page
+    assert "<i>drive" not in page
     shown = unescape(re.sub("<[^>]*>", "  ", page))
     parts = [part for line in report.lines() for part in re.split("  +", line.strip())]
     assert [part for part in parts if part not in shown] == []
