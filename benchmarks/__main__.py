@@ -37,9 +37,9 @@ NAMES = (
 
 
 def main() -> None:
-    """Measure what was asked for, all by default."""
+    """Measure what was asked for, all but `peers` by default."""
     parser = argparse.ArgumentParser(prog="python benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all but peers by default")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: see that it works, measure nothing")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where to keep the results")
     parser.add_argument("--folder", type=Path, help="on the disk to write to (default: the temporary folder)")
@@ -51,7 +51,7 @@ def main() -> None:
     if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     arguments.results.mkdir(parents=True, exist_ok=True)
-    for name in arguments.names or _possible():
+    for name in arguments.names or _possible(arguments.quick):
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             setting = Setting(
                 quick=arguments.quick,
@@ -71,9 +71,12 @@ def main() -> None:
     os._exit(0)  # a process group of a peer's would wait for nobody
 
 
-def _possible() -> list[str]:
-    """All benchmarks, but for Paddle's where there is no Paddle, and the GPU's where there is no GPU."""
+def _possible(quick: bool) -> list[str]:
+    """All that run here. What is measured is not `peers`, which takes hours, nor `gpu` where there is none."""
     names = [name for name in NAMES if name != "paddles" or find_spec("paddle") is not None]
+    if quick:
+        return names
+    names.remove("peers")
     gpu = import_module("gpu")
     if not gpu.torch.cuda.is_available():
         print(gpu.NO_GPU, flush=True)

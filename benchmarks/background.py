@@ -22,9 +22,9 @@ from states import copied, size, stirred, tensors, trained
 from torch import nn
 
 import colabkeep
+from colabkeep.vocabulary.priority import give_way
 
 Busy = Callable[[], bool]
-_NICE = 5
 _BARE, _NICED, _OURS = "a bare write", "a bare, niced write", "a save of colabkeep"
 
 
@@ -50,8 +50,8 @@ def _with(name: str, step: Callable[[], object], threads: int, setting: Setting)
             stirred(state)
             idle = _steps(step, _for(0.02 if setting.quick else 0.7))
             took = {}
-            for who, nice in ((_BARE, 0), (_NICED, _NICE)):
-                with _bare(pieces, setting.folder / "bare", nice) as busy:
+            for who, gives_way in ((_BARE, False), (_NICED, True)):
+                with _bare(pieces, setting.folder / "bare", gives_way) as busy:
                     took[who] = _steps(step, busy)
                 os.sync()
             kept.save()
@@ -90,9 +90,10 @@ def _for(seconds: float) -> Busy:
 
 
 @contextmanager
-def _bare(pieces: Sequence[memoryview], path: Path, nice: int) -> Iterator[Busy]:
+def _bare(pieces: Sequence[memoryview], path: Path, gives_way: bool) -> Iterator[Busy]:
     def work() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        if gives_way:
+            give_way()
         written(pieces, path)
 
     thread = threading.Thread(target=work)

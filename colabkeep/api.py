@@ -15,6 +15,7 @@ from colabkeep.session.clock import SystemClock
 from colabkeep.session.fit import fit
 from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
 from colabkeep.stores.base import Store
+from colabkeep.vocabulary.cadence import OVERHEAD
 from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import UnknownArgument, UsageError
@@ -124,7 +125,7 @@ class Run(session.Run):
         storage: Any = "auto",
         resume: str = "auto",
         save_every: Any = "auto",
-        overhead: float = 0.01,
+        overhead: float = OVERHEAD,
         keep_last: int | None = 2,
         keep_best: int = 1,
         monitor: str | None = None,
@@ -188,7 +189,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     storage: Any = "auto",
     resume: str = "auto",
     save_every: Any = "auto",
-    overhead: float = 0.01,
+    overhead: float = OVERHEAD,
     copy: Literal["auto", "at_once"] = "auto",
     keep_last: int | None = 2,
     keep_best: int = 1,

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from html import escape
 from typing import Any, TextIO
 
 from colabkeep._engine.repository import Repository
-from colabkeep.faces.tables import Record, aligned, plain, size_text
+from colabkeep.faces.tables import Record, aligned, html_table, plain, size_text
 from colabkeep.platforms import find_platform
-from colabkeep.session.bench.forecast import Bench, Load, Sessions, live_load, measure
+from colabkeep.session.bench.forecast import Bench, Load, live_load, measure
 from colabkeep.session.bench.probing import Taken
 from colabkeep.session.bench.rates import Rate
 from colabkeep.session.catalogue import checkpoints, find_run
 from colabkeep.session.clock import SystemClock
-from colabkeep.session.lives import earlier_lives, usual_session
+from colabkeep.session.lives import Sessions, earlier_lives, usual_session
 from colabkeep.session.wiring import find_store, state_parts
-from colabkeep.vocabulary.cadence import OVERHEAD, Life, read_overhead
+from colabkeep.vocabulary.cadence import OVERHEAD, Life, cost_text, read_overhead
 from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import CheckpointNotFound, UsageError
@@ -44,8 +44,8 @@ def bench(
     """Measure, in less than a minute, what saves cost on this machine with this storage, and how often that lets
     `save_every="auto"` save.
 
-    Some probe objects of a few MB are put into the storage and deleted again; nothing else is touched. (A folder that
-    does not exist yet is made for them.)
+    Probe objects (up to 400 MiB in all on this machine's disk, 24 MiB over a network) are put into the storage and
+    deleted again; nothing else is touched. (A folder that does not exist yet is made for them.)
 
     Args:
         model, optimizer, state: what is to be saved, as in `Run`; best after a first step, for an optimizer has no
@@ -71,34 +71,30 @@ def bench(
         raise UsageError(
             problem="What is to be saved is said twice.", remedy="Pass objects, or run_name=…, or size=…, one of them."
         )
-    load = None
     if live:
         watch("copying these objects")
-        load = live_load(live, SystemClock())
-    elif run_name is None:
-        load = _said(size)
-    return _measured(storage, load, run_name, share, watch)
+        return _measured(storage, live_load(live, SystemClock()), share, watch)
+    return _measured(storage, _said(size) if run_name is None else run_name, share, watch)
 
 
 def bench_command(words: Namespace, stream: TextIO | None) -> BenchReport:
     """What the command line asks for: `words` has storage, run, size and overhead. Progress goes to `stream`."""
-    load = _said(words.size) if words.run is None else None
-    return _measured(words.storage, load, words.run, read_overhead(words.overhead), Watch(stream))
+    what = _said(words.size) if words.run is None else words.run
+    return _measured(words.storage, what, read_overhead(words.overhead), Watch(stream))
 
 
-def _measured(storage: Any, load: Load | None, run: str | None, overhead: float, watch: Watch) -> BenchReport:
-    """`load` None: as much as the newest checkpoint of `run`."""
+def _measured(storage: Any, what: Load | str, overhead: float, watch: Watch) -> BenchReport:
+    """`what`: a load, or the name of a run: as much as its newest checkpoint."""
     store = find_store(storage)
     try:
         here, lives = Environment.here(), tuple[Life, ...]()
         platform = find_platform(here)
-        if run is not None:
-            watch(f"looking at {run}")
-            repository = find_run(store, run)
-            lives = earlier_lives(repository, "", platform.name)
-            load = load or _newest(repository)
+        if isinstance(what, str):
+            watch(f"looking at {what}")
+            repository = find_run(store, what)
+            lives, what = earlier_lives(repository, "", platform.name), _newest(repository)
         sessions = Sessions(usual=usual_session(platform.limits(here)), lives=lives)
-        return BenchReport(measure(store, load or _said(None), sessions, overhead, SystemClock(), watch))
+        return BenchReport(measure(store, what, sessions, overhead, SystemClock(), watch))
     finally:
         watch.end()
         if store is not storage:
@@ -154,10 +150,8 @@ class BenchReport:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def _repr_html_(self) -> str:
-        head, *body = [_HEAD, *_rows(self.bench)]
-        rows = [_html_row("th", head), *(_html_row("td", row) for row in body)]
         told = "<br>".join(map(escape, _sentences(self.bench)))
-        return f'<b>{escape(_title(self.bench))}</b><table style="font-size:90%">{"".join(rows)}</table><p>{told}</p>'
+        return f"<b>{escape(_title(self.bench))}</b>{html_table([_HEAD, *_rows(self.bench)])}<p>{told}</p>"
 
 
 _HEAD = ("", "a second", "slowest to fastest", "how")
@@ -203,24 +197,12 @@ def _sentences(found: Bench) -> Iterator[str]:
 
 
 def _rate(rate: Rate) -> tuple[str, str]:
-    spread = f"{_speed(rate.slowest)} to {_speed(rate.fastest)}"
-    return _speed(rate.median), f"{spread} ({rate.runs} x {size_text(rate.piece)})"
-
-
-def _speed(rate: float) -> str:
-    """Two digits and a unit; noise makes more of them a lie."""
-    amount = rate / 1e6
-    if amount >= 1000:
-        return f"{float(f'{amount / 1000:.2g}'):g} GB"
-    return f"{float(f'{amount:.2g}'):g} MB" if amount >= 1 else f"{float(f'{rate / 1e3:.2g}'):g} kB"
+    median, slowest, fastest = (size_text(round(each)) for each in (rate.median, rate.slowest, rate.fastest))
+    return median, f"{slowest} to {fastest} ({rate.runs} x {size_text(rate.piece)})"
 
 
 def _fine(seconds: float) -> str:
-    if seconds < 0.0005:
-        return "less than 1 ms"
-    if seconds < 0.1:
-        return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 10 else duration_text(seconds)
+    return cost_text(seconds) if seconds < 10 else duration_text(seconds)
 
 
 def _proof(taken: Taken) -> str:
@@ -242,7 +224,3 @@ def _newest(repository: Repository) -> Load:
     raise CheckpointNotFound(
         problem=f"The run {repository.run!r} has no checkpoint to go by.", remedy='Say how large: size="500MB".'
     )
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"

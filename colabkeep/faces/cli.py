@@ -19,6 +19,7 @@ from colabkeep.session.pruning import plan_prune, prune
 from colabkeep.session.weights import choose
 from colabkeep.session.wiring import find_store, prune_policy
 from colabkeep.stores.base import BytesSource
+from colabkeep.vocabulary.cadence import OVERHEAD
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
     CheckpointNotFound,
@@ -178,7 +179,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--run", metavar="NAME", help="a save as large as this run's newest checkpoint")
     what.add_argument("--size", metavar="SIZE", help='a save of so many bytes, such as "1.5GB" (default: 500MB)')
-    parser.add_argument("--overhead", type=float, default=0.01, help="the share of time for saves (default: 0.01)")
+    parser.add_argument(
+        "--overhead", type=float, default=OVERHEAD, help="the share of time for saves (default: %(default)s)"
+    )
 
 
 def _list(words: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-from colabkeep.faces.tables import Record, aligned
+from colabkeep.faces.tables import Record, aligned, html_table
 from colabkeep.hardware.comparison import Row, compare
 from colabkeep.hardware.memory import MODES
 from colabkeep.hardware.outdated import OUTDATED
@@ -99,12 +99,12 @@ class Comparison:
         cards = [(*_cells(row), row["torch_text"] or "") for row in self.rows]
         modes = [(mode.name, f"{mode.bytes_per_parameter:g}", mode.parts) for mode in MODES]
         return (
-            f"<b>GPUs for training, the fastest first</b>{_html([(*_HEAD, 'how to get such a torch'), *cards])}"
+            f"<b>GPUs for training, the fastest first</b>{html_table([(*_HEAD, 'how to get such a torch'), *cards])}"
             f"<p>{notes}</p><details><summary>{escape(_FITS)}</summary>"
-            f"{_html([('', *_MODES), *map(_fits, self._gpus())])}"
-            f"{_html([('mode', 'bytes per parameter', 'of which'), *modes])}</details>"
+            f"{html_table([('', *_MODES), *map(_fits, self._gpus())])}"
+            f"{html_table([('mode', 'bytes per parameter', 'of which'), *modes])}</details>"
             f"<details><summary>{escape(_THEN)}</summary>"
-            f"{_html([('then', 'now'), *((advice.then, advice.now) for advice in OUTDATED)])}</details>"
+            f"{html_table([('then', 'now'), *((advice.then, advice.now) for advice in OUTDATED)])}</details>"
         )
 
     def _gpus(self) -> list[Mapping[str, Any]]:
@@ -170,13 +170,3 @@ def _parameters(number: int | None) -> str:
         return "-"
     millions = float(f"{number / 1e6:.2g}")
     return f"{millions:g} M" if millions < 1000 else f"{millions / 1000:g} B"
-
-
-def _html(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = rows
-    lines = [_html_row("th", head), *(_html_row("td", row) for row in body)]
-    return f'<table style="font-size:90%">{"".join(lines)}</table>'
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"

@@ -1,15 +1,17 @@
-"""What the command line says, as text for people: the same records that `--json` gives to machines."""
+"""What the command line says, as text or tables for people: the same records that `--json` gives to machines."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from html import escape
 from typing import Any, TypeAlias
 
 __all__ = [
     "Record",
     "aligned",
     "exported_lines",
+    "html_table",
     "list_lines",
     "local_time",
     "plain",
@@ -120,6 +122,17 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Itera
     for row in rows:
         cells = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
         yield f"  {'  '.join(cells)}".rstrip()
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """The rows as a table of a notebook; the first one is the head."""
+    head, *body = rows
+    lines = [_html_row("th", head), *(_html_row("td", row) for row in body)]
+    return f'<table style="font-size:90%">{"".join(lines)}</table>'
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"
 
 
 def _row(checkpoint: Record) -> tuple[str, ...]:

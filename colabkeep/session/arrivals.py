@@ -7,7 +7,7 @@ from collections import deque
 from statistics import median
 
 from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.durability import RUNGS
+from colabkeep.vocabulary.durability import RungName, has_arrived
 from colabkeep.vocabulary.events import Event, Pruned, RungReached, SaveCommitted, UploadMeasured
 
 __all__ = ["Arrivals"]
@@ -20,8 +20,8 @@ class Arrivals:
 
     steps_from = math.inf  # wants to hear of no step
 
-    def __init__(self, top: str, clock: Clock) -> None:
-        self._top = RUNGS.index(top) if top in RUNGS else 0
+    def __init__(self, top: RungName, clock: Clock) -> None:
+        self._top = top
         self._clock = clock
         self._waiting: dict[str, tuple[float, int]] = {}  # checkpoint → when it was committed, and its new bytes
         self._arrived: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)  # seconds that it took, and its new bytes
@@ -32,9 +32,9 @@ class Arrivals:
         """Take what tells of a checkpoint on its way."""
         if isinstance(event, SaveCommitted):
             self._largest = max(self._largest, event.written)
-            if not self._is_top(event.rung):
+            if not has_arrived(event.rung, self._top):
                 self._waiting[event.checkpoint] = self._moment(event), event.written
-        elif isinstance(event, RungReached) and self._is_top(event.rung):
+        elif isinstance(event, RungReached) and has_arrived(event.rung, self._top):
             self._take(event.checkpoint, self._moment(event))
         elif isinstance(event, Pruned):
             for checkpoint in event.checkpoints:
@@ -72,6 +72,3 @@ class Arrivals:
             self._arrived.append((arrived - at, size))
             # Those before it were overtaken: the newest one is sent first, and it is the one that counts.
             self._waiting = {id: sent for id, sent in self._waiting.items() if sent[0] > at}
-
-    def _is_top(self, rung: str) -> bool:
-        return rung in RUNGS and RUNGS.index(rung) >= self._top

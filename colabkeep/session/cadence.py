@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from colabkeep.session.lives import Usual
-from colabkeep.vocabulary.cadence import Cadence, Life, Measures, choose, improved, mean_session, unmeasured
+from colabkeep.session.lives import Sessions, Usual
+from colabkeep.vocabulary.cadence import Cadence, Life, Measures, choose, improved, unmeasured
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.events import (
     CadenceChosen,
     EpochDone,
     Event,
+    Noted,
     SaveCommitted,
     SaveFailing,
     SaveStarted,
@@ -92,7 +93,8 @@ class _Spent:
 
 class Pacemaker:
     """Measures, and adapts the policy: `policy` is the one to ask now. An observer of a run's events, on the training
-    thread; `say` tells an event of its own. Where the user said when to save, it does nothing.
+    thread; `say` tells an event of its own, also from the thread that reads the past. Where the user said when to save,
+    it does nothing.
     """
 
     steps_from = math.inf  # wants to hear of no step
@@ -110,7 +112,6 @@ class Pacemaker:
         self._saves: deque[_Spent] = deque(maxlen=_REMEMBERED)
         self._speed: float | None = None  # bytes per second of the link to the slower side
         self._lives: Sequence[Life] = ()
-        self._trouble = ""  # why the past could not be read
         self._reader: threading.Thread | None = None
         self._cadence: Cadence | None = None
         self._told: Cadence | None = None
@@ -141,7 +142,7 @@ class Pacemaker:
         self._tempo.begin(event.progress.step, now)
         self._blocked = event.blocked
         if self._cadence is None:  # the next save waits for what this one shows
-            self.policy = adapt(self.policy, unmeasured(self._measures(), self._here.overhead))
+            self.policy = adapt(self.policy, unmeasured(self._measures(self._sessions()), self._here.overhead))
         if self._reader is None:  # not sooner: a session begins without these requests
             self._reader = threading.Thread(target=self._read, name="colabkeep-past", daemon=True)
             self._reader.start()
@@ -158,41 +159,47 @@ class Pacemaker:
         self._saves.append(spent)
         self._blocked = None
         self._tempo.begin(step, now)
-        cadence = choose(self._measures(), self._here.overhead, self._cadence)
+        sessions = self._sessions()  # once: the past may be read at any moment
+        cadence = choose(self._measures(sessions), self._here.overhead, self._cadence)
         self._cadence, self.policy = cadence, adapt(self.policy, cadence)
         if improved(cadence, self._told):
             self._told = cadence
-            self._say(self._chosen(cadence))
+            self._say(_chosen(cadence, sessions.source))
 
-    def _measures(self) -> Measures:
-        here, lives = self._here, self._lives
+    def _sessions(self) -> Sessions:
+        return Sessions(usual=self._here.usual, lives=self._lives)
+
+    def _measures(self, sessions: Sessions) -> Measures:
+        here = self._here
         return Measures(
             cost=_cost(self._saves),
-            session=mean_session(here.usual.seconds, lives),
+            session=sessions.seconds,
             carried=max(_carried(self._saves, self._speed), here.arrival(self._clock.monotonic())),
             far=here.far,
-            vanishes=here.usual.vanishes or any(life.vanished for life in lives),
-        )
-
-    def _chosen(self, cadence: Cadence) -> CadenceChosen:
-        measures, usual = cadence.measures, self._here.usual
-        past = f"{len(self._lives)} earlier session(s) of this run, and " if self._lives else self._trouble
-        return CadenceChosen(
-            interval=cadence.seconds,
-            cost=measures.cost,
-            session=measures.session,
-            overhead=cadence.overhead,
-            reason=cadence.why,
-            text=cadence.sentence(),
-            source=f"{past}{usual.source}",
-            carried=measures.carried,
+            vanishes=sessions.vanishes,
         )
 
     def _read(self) -> None:
         try:
             self._lives = self._here.past()
-        except Exception as error:  # noqa: BLE001  # a thread has no caller; said where the cadence is told
-            self._trouble = f"the past of this run could not be read ({type(error).__name__}: {error}), so "
+        except Exception as error:  # noqa: BLE001  # a thread has no caller; told
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            text = f"The past of this run could not be read ({why}): how often it is saved goes by what is usual here."
+            self._say(Noted(text=text))
+
+
+def _chosen(cadence: Cadence, source: str) -> CadenceChosen:
+    measures = cadence.measures
+    return CadenceChosen(
+        interval=cadence.seconds,
+        cost=measures.cost,
+        session=measures.session,
+        overhead=cadence.overhead,
+        reason=cadence.why,
+        text=cadence.sentence(),
+        source=source,
+        carried=measures.carried,
+    )
 
 
 def _cost(saves: Sequence[_Spent]) -> float:

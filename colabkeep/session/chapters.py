@@ -70,7 +70,7 @@ class Chapter:
     training by then, over all sessions. `stopped`: why it ended ("finished", "max_time", …), with the `error` that
     ended it; None: it trains still, or was lost after `last_seen`. `noted`: its journal was read. `age`: seconds that
     its checkpoint was old when it went on. `gap`: seconds without a machine before it. `start`: the way to its first
-    step, each part with its seconds; `cadence`: how often it was saved at last, where colabkeep chose that.
+    step, each part with its seconds.
     """
 
     session: str
@@ -96,7 +96,6 @@ class Chapter:
     gap: float | None = None
     redone: Redone | None = None
     start: tuple[tuple[str, float], ...] = ()
-    cadence: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +145,6 @@ def write_chapter(session: str, number: int | None, sources: Sources) -> Chapter
         noted=bool(sources.lines),
         age=None if restored is None else restored.number("age"),
         start=tuple(_laps(first.get("FirstStepDone", nothing))),
-        cadence=last.get("CadenceChosen", nothing).text("text") or "",
     )
 
 

@@ -9,9 +9,9 @@ from colabkeep._engine.lease import fences
 from colabkeep._engine.repository import Repository
 from colabkeep.platforms.base import SessionLimits
 from colabkeep.session.diary import Line, read_diary
-from colabkeep.vocabulary.cadence import Life
+from colabkeep.vocabulary.cadence import Life, mean_session
 
-__all__ = ["UNKNOWN", "Usual", "earlier_lives", "usual_session"]
+__all__ = ["UNKNOWN", "Sessions", "Usual", "earlier_lives", "usual_session"]
 
 _LOOKED_AT = 8  # sessions; the first and the last part of the journal of each is a request
 _GUESS_LEFT = 4 * 3600.0  # seconds; a machine that stops some time after its page was left
@@ -31,6 +31,30 @@ class Usual:
 
 UNKNOWN = Usual(seconds=_GUESS_OWN, source="a guess: nothing is known that ends this machine", vanishes=False)
 """Of a machine of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """How long sessions live here: what is `usual`, and the `lives` of the run's earlier ones."""
+
+    usual: Usual
+    lives: Sequence[Life] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The mean time between two disconnects."""
+        return mean_session(self.usual.seconds, self.lives)
+
+    @property
+    def vanishes(self) -> bool:
+        """Machines of this kind do, or one of this run's did."""
+        return self.usual.vanishes or any(life.vanished for life in self.lives)
+
+    @property
+    def source(self) -> str:
+        """From what that is known, for people."""
+        past = f"{len(self.lives)} earlier session(s) of this run, and " if self.lives else ""
+        return f"{past}{self.usual.source}"
 
 
 def usual_session(limits: SessionLimits) -> Usual:

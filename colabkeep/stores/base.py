@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import BinaryIO, Literal, Protocol, TypeAlias
 
@@ -51,6 +52,7 @@ Rung: TypeAlias = Literal["local", "sent", "confirmed", "unknown"]
 """local: on this machine's disk; sent: handed to the remote; confirmed: the remote itself stated
 the right digest; unknown: it is there as it was put, and the store cannot tell more. What is not is "local" at most."""
 
+_CHUNK = 2**20  # bytes; `Source` promises no more than a few of these in one
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
@@ -87,7 +89,7 @@ class Source(Protocol):
 
 
 class BytesSource:
-    """A source of bytes that are in memory already (small things: manifests, leases)."""
+    """A source of bytes that are in memory already (manifests, leases, probes)."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -97,7 +99,7 @@ class BytesSource:
         """Bytes in all."""
         return len(self._data)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """The hex digest of the bytes."""
         import hashlib
@@ -105,8 +107,9 @@ class BytesSource:
         return hashlib.sha256(self._data).hexdigest()
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes, in one piece."""
-        yield memoryview(self._data)
+        """The bytes, in pieces; nothing is one empty piece."""
+        whole = memoryview(self._data)
+        yield from (whole[at : at + _CHUNK] for at in range(0, len(whole) or 1, _CHUNK))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

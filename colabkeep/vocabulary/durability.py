@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from colabkeep.vocabulary.durations import duration_text
 
-__all__ = ["RUNGS", "Durability", "Place", "RungName", "Standing", "assess", "lowest"]
+__all__ = ["RUNGS", "Durability", "Place", "RungName", "Standing", "assess", "has_arrived", "lowest"]
 
 RungName: TypeAlias = Literal["captured", "local", "unknown", "sent", "confirmed"]
 """captured: in host memory; local: on this machine's disk; unknown: it is there as it was put, and the place, which
@@ -108,7 +108,13 @@ def lowest(rungs: Iterable[RungName]) -> RungName:
     return min(rungs, key=RUNGS.index)
 
 
+def has_arrived(rung: str, top: RungName) -> bool:
+    """Is it as durable as it can become where `top` is the highest rung? A place that says "unknown" of what is there
+    will never say more."""
+    return rung == "unknown" or (rung in RUNGS and RUNGS.index(rung) >= RUNGS.index(top))
+
+
 def _newest_safe(newest_first: Sequence[Standing], place: Place) -> Standing | None:
     at_top = (each for each in newest_first if RUNGS.index(each.rung) >= RUNGS.index(place.top))
-    # A place that says "unknown" of what is there will never say more: it counts, and is called what it is.
+    # What the place says nothing of counts where nothing else does, and is called what it is.
     return next(at_top, None) or next((each for each in newest_first if each.rung == "unknown"), None)

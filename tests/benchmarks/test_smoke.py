@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -62,8 +63,8 @@ def test_a_benchmark_gives_figures_that_can_be_compared(name: str, tmp_path: Pat
         assert figure["n"] >= 1
 
 
-def test_all_benchmarks_are_run_by_default() -> None:
-    """What is named in this test is what `python benchmarks` runs, and each has its page."""
+def test_all_benchmarks_can_be_asked_for() -> None:
+    """What is named in this test is what `python benchmarks` knows, and each has its page."""
     listed = subprocess.run(
         [sys.executable, BENCHMARKS, "--help"],
         env={**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).resolve().parents[1]), "COLUMNS": "200"},
@@ -73,6 +74,15 @@ def test_all_benchmarks_are_run_by_default() -> None:
     )
     assert ", ".join([*NAMES, PADDLES]) in listed.stdout
     assert all((BENCHMARKS / f"{name}.py").exists() for name in [*NAMES, PADDLES])
+
+
+@pytest.mark.torch
+def test_by_default_nothing_takes_hours_and_a_quick_look_sees_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`peers` is measured where it is asked for; with --quick it runs beside all others, also where there is no GPU."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    possible = runpy.run_path(str(BENCHMARKS / "__main__.py"))["_possible"]
+    assert set(NAMES) - {"peers", "gpu"} <= set(possible(quick=False)) <= {*NAMES, PADDLES} - {"peers"}
+    assert set(NAMES) <= set(possible(quick=True))
 
 
 def test_a_missed_goal_is_shown_as_missed(monkeypatch: pytest.MonkeyPatch) -> None:

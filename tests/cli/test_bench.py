@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,12 @@ import pytest
 
 import colabkeep
 from colabkeep.session.bench import forecast
-from colabkeep.session.bench.forecast import Load, Sessions, live_load, measure
+from colabkeep.session.bench.forecast import Load, live_load, measure
 from colabkeep.session.bench.probing import PROBE, Budget, probe
 from colabkeep.session.bench.rates import rate_of
 from colabkeep.session.clock import SystemClock
-from colabkeep.session.lives import UNKNOWN
-from colabkeep.stores.base import Receipt, Source, StoreProperties
+from colabkeep.session.lives import UNKNOWN, Sessions
+from colabkeep.stores.base import BytesSource, Receipt, Source, StoreProperties
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
@@ -61,6 +63,13 @@ class Link:
         return [entry.name for entry in self._store.list("")]
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory copies and is hashed at 1 GB/s, without the seconds that it takes to measure that."""
+    monkeypatch.setattr(forecast, "copy_rate", lambda clock: rate_of(1000 * MB, [1.0]))
+    monkeypatch.setattr(forecast, "hash_rate", lambda clock: rate_of(1000 * MB, [1.0]))
+
+
 BUDGET = Budget(seconds=25.0, largest=8 * 2**20, in_all=24 * 2**20)
 
 
@@ -101,6 +110,7 @@ class Small(Link):
         return super().put(name, source)
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_place_that_is_nearly_full_is_not_filled_up() -> None:
     """It is measured with what fits, and the user reads that a save will not."""
     store = Small(FakeClock(), 50 * MB)
@@ -133,22 +143,12 @@ def test_nothing_is_left_when_it_is_interrupted(error: BaseException) -> None:
     """Ctrl-C in the middle, or a storage that fails: what was put is deleted, and what stood there is untouched."""
     clock = FakeClock()
     link = Link(clock, 5 * MB)
-    link._store.put("mine/weights", _Bytes(b"mine"))
+    link._store.put("mine/weights", BytesSource(b"mine"))
     link.breaks = error
     with pytest.raises(type(error)):
         probe(link, clock, BUDGET)
     assert link.put_bytes > 0
     assert link.names() == ["mine/weights"]
-
-
-class _Bytes:
-    """A source of a few bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.size, self.sha256 = data, len(data), ""
-
-    def chunks(self) -> Iterable[memoryview]:
-        yield memoryview(self.data)
 
 
 class Keeping(Link):
@@ -158,6 +158,7 @@ class Keeping(Link):
         raise StoreUnavailable(problem="Not allowed.", remedy="Ask.")
 
 
+@pytest.mark.usefixtures("quick")
 def test_probes_that_cannot_be_deleted_are_named() -> None:
     """The user reads their names, and where they lie."""
     clock = FakeClock()
@@ -176,10 +177,9 @@ def test_rates_are_told_with_their_spread() -> None:
     assert (rate.median, rate.slowest, rate.fastest, rate.runs) == (50.0, 10.0, 100.0, 3)
 
 
-def test_the_forecast_follows_from_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("quick")
+def test_the_forecast_follows_from_the_measurements() -> None:
     """Both sides of a pair are measured: first on the disk, then across; the cadence is that of a training."""
-    monkeypatch.setattr(forecast, "copy_rate", lambda clock: rate_of(1000 * MB, [1.0]))
-    monkeypatch.setattr(forecast, "hash_rate", lambda clock: rate_of(1000 * MB, [1.0]))
     clock, said = FakeClock(), list[str]()
     store = TieredStore(MemoryStore(), Link(clock, 5 * MB))
     lives = [Life(seconds=1800.0, vanished=True)] * 3
@@ -193,7 +193,7 @@ def test_the_forecast_follows_from_the_measurements(monkeypatch: pytest.MonkeyPa
     assert found.cadence.seconds == pytest.approx(130.0, abs=10)
     assert found.cadence.why == "storage"
     assert found.cadence.measures.vanishes
-    assert found.session_source.startswith("3 earlier session(s) of the run, and users say so")
+    assert found.session_source.startswith("3 earlier session(s) of this run, and users say so")
     assert [text.split()[0] for text in said] == ["copying", "hashing", "writing", "sending"]
 
 
@@ -205,7 +205,8 @@ class Versions(Link):
         return replace(super().properties, versions=True)
 
 
-def test_a_place_that_keeps_versions_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("quick")
+def test_a_place_that_keeps_versions_is_not_tried() -> None:
     """A Kaggle dataset would have one more version for ever: it is said that nothing was put there."""
     clock = FakeClock()
     store = Versions(clock, 5 * MB)
@@ -214,6 +215,24 @@ def test_a_place_that_keeps_versions_is_not_tried(monkeypatch: pytest.MonkeyPatc
     from colabkeep.faces.bench import BenchReport
 
     assert "Nothing was put into" in str(BenchReport(found))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_notebook_shows_the_same_as_a_table() -> None:
+    """Each cell and each sentence, and no text of the user's is taken for markup."""
+    store, load = Link(FakeClock(), 5 * MB), Load(bytes=MB, source="<b>mine</b>")
+    found = measure(store, load, Sessions(usual=UNKNOWN), 0.01, SystemClock(), lambda _: None)
+    from colabkeep.faces.bench import BenchReport
+
+    assert found.far is not None
+    report = BenchReport(replace(found, far=replace(found.far, url="<i>drive</i>")))
+    page = report._repr_html_()
+    assert page.count("<tr>") == 4
+    assert "<b>mine" not in page
+    assert "<i>drive" not in page
+    shown = unescape(re.sub("<[^>]*>", "  ", page))
+    parts = [part for line in report.lines() for part in re.split("  +", line.strip())]
+    assert [part for part in parts if part not in shown] == []
 
 
 def test_a_model_is_measured_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,6 +137,18 @@ def test_what_was_overtaken_or_deleted_is_not_waited_for() -> None:
     assert watched.seconds == 20.0
 
 
+def test_a_place_that_never_says_more_is_not_waited_for() -> None:
+    """A mounted Drive that is silent: a save counts as there once it is as it was put, and the next one is not begun
+    an hour early for a word that never comes."""
+    watched = Watched()
+    watched.commit("a")
+    watched.clock.advance(5.0)
+    watched.reach("a", "unknown")
+    watched.commit("b", rung="unknown")
+    watched.clock.advance(5000.0)
+    assert watched.seconds == watched.arrivals.usual(watched.clock.monotonic()) == 5.0
+
+
 class Number:
     """The smallest model: one number."""
 

@@ -26,6 +26,7 @@ from colabkeep.vocabulary.events import (
     EpochDone,
     Event,
     MachineGiven,
+    Noted,
     SaveCommitted,
     SaveFailing,
     SaveStarted,
@@ -152,6 +153,7 @@ class Meter:
     ) -> None:
         self.clock, self.told, self.step = FakeClock(), list[Event](), 0
         self.arrival = 0.0  # seconds from a commit until the save is safe
+        self.patience = 10.0  # seconds for the past to be read before a save is committed
         here = Circumstances(
             overhead=overhead,
             usual=HOSTED,
@@ -172,7 +174,7 @@ class Meter:
         here = Progress(step=self.step)
         self.clock.advance(blocked)
         self.pacemaker(SaveStarted(progress=here, reason="auto", blocked=blocked))
-        self.pacemaker.close(10)
+        self.pacemaker.close(self.patience)
         self.train(steps, slow)
         facts = {"bytes": 10**6, "written": 10**6, "seconds": steps * slow, "rung": "local", **words}
         self.pacemaker(SaveCommitted(checkpoint=f"{self.step}", progress=here, reason="auto", **facts))
@@ -327,16 +329,21 @@ def test_a_cadence_of_the_users_own_is_left_alone() -> None:
 
 
 def test_a_past_that_cannot_be_read_is_said_and_what_is_usual_counts() -> None:
-    """Training goes on; the source of the figure says why it is only that."""
-    meter = Meter()
+    """Training goes on and the user reads why, also where the answer comes after the first save is through."""
+    meter, committed = Meter(), threading.Event()
+    meter.patience = 0.0
 
     def away() -> Sequence[Life]:
+        assert committed.wait(60)
         raise StoreUnavailable(problem="The drive is away.", remedy="Mount it.")
 
     meter.pacemaker._here = replace(meter.pacemaker._here, past=away)
     meter.save(blocked=0.1)
-    assert "could not be read (StoreUnavailable" in meter.chosen.source
-    assert meter.chosen.session == 2.5 * HOUR
+    assert (meter.chosen.session, meter.chosen.source) == (2.5 * HOUR, HOSTED.source)
+    committed.set()
+    meter.pacemaker.close(60)
+    (noted,) = [event for event in meter.told if isinstance(event, Noted)]
+    assert "could not be read (StoreUnavailable: The drive is away.): how often" in noted.text
 
 
 def test_tempo_needs_some_steps_to_compare_with() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +93,19 @@ def test_a_faulty_store_names_every_point():
     expected = [f"{when} {word}" for word in words for when in ("before", "after")]
     del expected[9]  # the get that failed
     assert store.points == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20, 5 * 2**20 + 7])
+def test_a_source_of_bytes_keeps_what_is_promised_of_sources(size):
+    """Pieces of a few MiB at most, not copied, again from the start each time; and bytes are hashed at most once."""
+    data = random.Random(size).randbytes(size)
+    source = BytesSource(data)
+    for _ in range(2):
+        pieces = list(source.chunks())
+        assert all(piece.obj is data and piece.nbytes <= 4 * 2**20 for piece in pieces)
+        assert b"".join(pieces) == data
+    assert source.sha256 == hashlib.sha256(data).hexdigest()
+    assert source.sha256 is source.sha256
 
 
 class Overwriting(MemoryStore):

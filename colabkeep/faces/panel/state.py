@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from colabkeep.vocabulary.cadence import Cadence
-from colabkeep.vocabulary.durability import RUNGS, Place, RungName
+from colabkeep.vocabulary.durability import Place, RungName, has_arrived
 from colabkeep.vocabulary.progress import Progress
 
 __all__ = ["FINAL", "Happened", "Pace", "PanelState", "Phase", "Saved"]
@@ -143,10 +143,8 @@ class PanelState:
         return next((saved for saved in self.saves if saved.own and not saved.gone), None)
 
     def has_arrived(self, saved: Saved) -> bool:
-        """Is it as durable as it can become? A place that cannot tell will never say more."""
-        if self.place is None:
-            return False
-        return saved.rung == "unknown" or RUNGS.index(saved.rung) >= RUNGS.index(self.place.top)
+        """Is it as durable as it can become?"""
+        return self.place is not None and has_arrived(saved.rung, self.place.top)
 
     @property
     def share(self) -> float | None:

@@ -23,7 +23,7 @@ from colabkeep.faces.retelling.words import (
 )
 from colabkeep.faces.tables import utc_time
 from colabkeep.session.story import Story
-from colabkeep.vocabulary.durability import RUNGS
+from colabkeep.vocabulary.durability import has_arrived
 
 __all__ = ["marks_of", "story_html"]
 
@@ -70,7 +70,7 @@ def marks_of(story: Story) -> list[Mark]:
     top = "confirmed" if story.durability is None else story.durability.place.top
     for save in newest_saves(story, story.totals.saves):
         if save.kept:
-            durable = save.rung in RUNGS and RUNGS.index(save.rung) >= RUNGS.index(top)
+            durable = save.rung is not None and has_arrived(save.rung, top)
             kind = "durable" if durable else "local"
             marks.append(Mark(save.step, "durable" if durable else "local", f"checkpoint {save.step} {kind}"))
     return marks

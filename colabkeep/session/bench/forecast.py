@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -11,12 +11,12 @@ from colabkeep._engine.codec import encode_parts
 from colabkeep.frameworks import find_framework
 from colabkeep.session.bench.probing import Budget, Taken, probe
 from colabkeep.session.bench.rates import Rate, copy_rate, hash_rate
-from colabkeep.session.lives import Usual
+from colabkeep.session.lives import Sessions
 from colabkeep.stores.base import Store, sides
-from colabkeep.vocabulary.cadence import Cadence, Life, Measures, choose, mean_session
+from colabkeep.vocabulary.cadence import Cadence, Measures, choose
 from colabkeep.vocabulary.clock import Clock
 
-__all__ = ["Bench", "Load", "Sessions", "live_load", "measure"]
+__all__ = ["Bench", "Load", "live_load", "measure"]
 
 _NEAR = Budget(seconds=8.0, largest=64 * 2**20, in_all=400 * 2**20)
 _FAR = Budget(seconds=25.0, largest=8 * 2**20, in_all=24 * 2**20)  # the link may be slow, and metered
@@ -79,14 +79,6 @@ def live_load(parts: Mapping[str, Any], clock: Clock) -> Load:
     return Load(bytes=size, source="these very objects", stall=median(stalls[1:]), grows=grows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sessions:
-    """How long sessions live here: what is `usual`, and the `lives` of the run's earlier ones."""
-
-    usual: Usual
-    lives: Sequence[Life] = ()
-
-
 def measure(
     store: Store, load: Load, sessions: Sessions, overhead: float, clock: Clock, watch: Callable[[str], None]
 ) -> Bench:
@@ -107,12 +99,11 @@ def measure(
     carried = far.seconds(load.bytes) if far is not None else written
     measures = Measures(
         cost=stall,
-        session=mean_session(sessions.usual.seconds, sessions.lives),
+        session=sessions.seconds,
         carried=carried or 0.0,
         far=far is not None or bool(untried),
-        vanishes=sessions.usual.vanishes or any(life.vanished for life in sessions.lives),
+        vanishes=sessions.vanishes,
     )
-    past = f"{len(sessions.lives)} earlier session(s) of the run, and " if sessions.lives else ""
     return Bench(
         copy=copy,
         hashing=hashing,
@@ -124,7 +115,7 @@ def measure(
         written=written,
         arrived=arrived,
         cadence=choose(measures, overhead),
-        session_source=f"{past}{sessions.usual.source}",
+        session_source=sessions.source,
         took=clock.monotonic() - began,
     )
 

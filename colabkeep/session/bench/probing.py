@@ -7,11 +7,10 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import median
 
 from colabkeep.session.bench.rates import Rate, rate_of
-from colabkeep.stores.base import Receipt, Store
+from colabkeep.stores.base import BytesSource, Receipt, Store
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import StoreError
 
@@ -20,7 +19,6 @@ __all__ = ["PROBE", "Budget", "Taken", "probe"]
 PROBE = "colabkeep-bench-"
 """What the names of probe objects begin with: whoever finds one, after the power went, may delete it."""
 
-_CHUNK = 2**20
 _SMALLEST = 64 * 2**10  # bytes; the first probe, which shows what an object costs beside its bytes
 _GROWS = 4  # times the size of the one before
 _RUNS = 3  # of the largest size
@@ -58,28 +56,6 @@ class Taken:
         return self.each + size / self.rate.median
 
 
-class _Noise:
-    """Random bytes as a source, so that nothing on the way can have them already."""
-
-    def __init__(self, size: int) -> None:
-        self._data = os.urandom(size)
-
-    @property
-    def size(self) -> int:
-        return len(self._data)
-
-    @cached_property
-    def sha256(self) -> str:
-        import hashlib
-
-        return hashlib.sha256(self._data).hexdigest()
-
-    def chunks(self) -> Iterator[memoryview]:
-        whole = memoryview(self._data)
-        for begin in range(0, len(whole), _CHUNK):
-            yield whole[begin : begin + _CHUNK]
-
-
 def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
     """Put objects of growing size while the budget lasts, at least one, and delete them, also when interrupted. No more
     than half of the room that there is gets used.
@@ -94,7 +70,7 @@ def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
     taken: list[tuple[int, float]] = []
     with _cleaned(store) as (names, left):
         while runs < _RUNS:
-            source = _Noise(size)
+            source = BytesSource(os.urandom(size))  # nothing on the way can have these already
             names.append(f"{PROBE}{secrets.token_hex(6)}")
             began = clock.monotonic()
             receipt = _arrived(store, clock, store.put(names[-1], source), top, end)
