@@ -13,7 +13,13 @@ from colabkeep._engine.listing import Listing
 from colabkeep._engine.packs import Extent, Pack, read_layout, unpack
 from colabkeep._engine.reading import read_exactly, sha256_of_stream
 from colabkeep.stores.base import Receipt, Store
-from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NameTaken, ObjectNotFound
+from colabkeep.vocabulary.errors import (
+    CheckpointDamaged,
+    CheckpointUnsupported,
+    NameTaken,
+    ObjectNotFound,
+    StoreUnavailable,
+)
 from colabkeep.vocabulary.manifest import BlobRef
 from colabkeep.vocabulary.state import HostTensor
 
@@ -131,8 +137,8 @@ class Blobs:
     def put(self, pack: Pack, session: str, present: Mapping[str, int]) -> tuple[BlobRef, int]:
         """Make sure the pack's bytes are in the store; returns its reference and the bytes written.
 
-        A blob that is there already is referenced, once its bytes are known to be good. One that is
-        damaged is not touched: a good copy is written beside it under the session's name.
+        A blob that is there already is referenced, once its bytes are known to be good. One that is damaged, or cannot
+        be read for now, is not touched: a good copy is written beside it under the session's name.
 
         Raises:
             CheckpointDamaged: the copy is damaged too.
@@ -146,8 +152,12 @@ class Blobs:
                     self._receipts[self._name(blob.file)] = self._store.put(self._name(blob.file), pack)
                     self._trusted.add(blob.file)
                     return blob, pack.size
-            if self._good(blob):
-                return blob, 0
+            try:
+                if self._good(blob):
+                    return blob, 0
+            except StoreUnavailable:  # its bytes may be in a place behind this machine's disk, which takes a copy
+                if name != pack.sha256:
+                    raise
         raise CheckpointDamaged(
             problem=f"blobs/{pack.sha256}.safetensors and the copy beside it are both not what was written.",
             remedy="This storage changes what it is given: choose another with storage=….",

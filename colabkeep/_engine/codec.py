@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from colabkeep._engine.grouping import Grouping, Place
+from colabkeep._engine.grouping import Grouping, Home, Members
 from colabkeep._engine.packs import Pack
-from colabkeep._engine.typed import decode, encode
+from colabkeep._engine.typed import decode, encode, tensor_node
+from colabkeep.vocabulary.priority import Breather
 from colabkeep.vocabulary.state import HostTensor, Tree
 
-__all__ = ["Encoded", "decode_part", "encode_parts", "references"]
+__all__ = ["Encoded", "Encoder", "decode_part", "encode_parts", "references"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,59 +24,79 @@ class Encoded:
     packs: Sequence[Pack]
 
 
-class _Planner:
-    """Gives each tensor a key; knows its pack only when all tensors are seen.
+class _Walk:
+    """One walk through the parts of a snapshot: their JSON, and the tensors met, by home.
 
-    References are lists that are filled in at the end, because the pack of a tensor depends on how
-    large its group becomes. Keys are unique over all parts, since small groups share a pack.
+    `nodes` are those that stand for the tensors, by key; the same objects in one checkpoint after another, so that many
+    that are kept take little memory.
     """
+
+    def __init__(self, nodes: Mapping[str, Any]) -> None:
+        self.tensors: dict[Home, Members] = {}
+        self._nodes = nodes
+        self._part = ""
+        self._keys: dict[int, str] = {}  # by the tensor's id
+        self._taken = {"__metadata__"}  # means something else to readers of safetensors
+        self._breather = Breather()
+
+    def trees(self, parts: Mapping[str, Tree]) -> dict[str, Any]:
+        """The JSON of each part.
+
+        Raises:
+            NotStorable: a value cannot be kept.
+        """
+        found = {}
+        for name, tree in parts.items():
+            self._part = name
+            found[name] = encode(tree, name, self._put)
+        return found
+
+    def _put(self, tensor: HostTensor, path: str) -> Any:
+        self._breather.breathe()
+        key = self._keys.get(id(tensor))
+        if key is None:
+            key, n = path, 2
+            while key in self._taken:  # {"a.b": …} and {"a": {"b": …}} have one path
+                key, n = f"{path}#{n}", n + 1
+            self._taken.add(key)
+            self._keys[id(tensor)] = key
+            self.tensors.setdefault((self._part, tensor.frozen), {})[key] = tensor
+        return self._nodes.get(key)
+
+
+class Encoder:
+    """Encodes one snapshot after another. Packs in which nothing has changed since the one before are the same
+    objects."""
 
     def __init__(self) -> None:
-        self._part = ""
-        self._references: dict[int, list[Any]] = {}
-        self._filled: dict[str, list[Any]] = {}
-        self._places: dict[str, Place] = {}
-        self._taken = {"__metadata__"}  # means something else to readers of safetensors
+        self._grouping = Grouping()
+        self._foretold = self._grouping.pack_of
+        self._nodes: Mapping[str, Any] = {}
 
-    def part(self, name: str) -> None:
-        self._part = name
+    def encode(self, parts: Mapping[str, Tree]) -> Encoded:
+        """Plan the packs and the JSON of a snapshot; nothing is copied, hashed or written yet.
 
-    def put(self, tensor: HostTensor, path: str) -> list[Any]:
-        known = self._references.get(id(tensor))
-        if known is not None:
-            return known
-        key, n = path, 2
-        while key in self._taken:  # {"a.b": …} and {"a": {"b": …}} have one path
-            key, n = f"{path}#{n}", n + 1
-        self._taken.add(key)
-        reference: list[Any] = []
-        self._filled[key] = reference
-        self._places[key] = Place((self._part, tensor.frozen), tensor)
-        self._references[id(tensor)] = reference
-        return reference
-
-    def packs(self, grouping: Grouping) -> list[Pack]:
-        packs = grouping.packs(self._places)
-        for number, (keys, _) in enumerate(packs):
-            for key in keys:
-                self._filled[key][:] = number, key
-        return [pack for _, pack in packs]
+        Raises:
+            NotStorable: a value cannot be kept; the error names its path.
+        """
+        walk = _Walk(self._nodes)
+        trees = walk.trees(parts)
+        packs = self._grouping.packs(walk.tensors)
+        if self._grouping.pack_of is not self._foretold:
+            # Which pack a tensor is in depends on how large its group becomes: only now is it known that it changed.
+            self._foretold = self._grouping.pack_of
+            self._nodes = {key: tensor_node([number, key]) for key, number in self._foretold.items()}
+            trees = _Walk(self._nodes).trees(parts)
+        return Encoded(parts=trees, packs=packs)
 
 
-def encode_parts(parts: Mapping[str, Tree], grouping: Grouping | None = None) -> Encoded:
-    """Plan the packs and the JSON of a snapshot; nothing is copied, hashed or written yet.
-
-    With the `grouping` that was shown the snapshot before, packs in which nothing has changed are the same objects.
+def encode_parts(parts: Mapping[str, Tree]) -> Encoded:
+    """One snapshot alone.
 
     Raises:
-        NotStorable: a value cannot be kept; the error names its path.
+        NotStorable: as `Encoder.encode`.
     """
-    planner = _Planner()
-    trees = {}
-    for name, tree in parts.items():
-        planner.part(name)
-        trees[name] = encode(tree, name, planner.put)
-    return Encoded(parts=trees, packs=planner.packs(grouping or Grouping()))
+    return Encoder().encode(parts)
 
 
 def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:

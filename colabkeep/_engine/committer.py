@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from colabkeep._engine.codec import encode_parts
+from colabkeep._engine.codec import Encoder
 from colabkeep._engine.governor import Governor
-from colabkeep._engine.grouping import Grouping
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import Lease
 from colabkeep._engine.ledger import Ledger
@@ -74,7 +73,7 @@ class Committer:
         self._pruner = Pruner(self._repository, self.ledger, self._governor)
         self.newest: str | None = identity.parent
         self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
-        self._grouping = Grouping()
+        self._encoder = Encoder()
         self._degraded: str | None = None
         self._leaving = False
         self._saved = False  # has this session committed anything? Before that, nothing is its to delete
@@ -196,7 +195,7 @@ class Committer:
             self._say(StoreDegraded(url=self._repository.store.url, detail=detail, healed=healed))
 
     def _store(self, shot: Shot, snapshot: Snapshot) -> tuple[Manifest, int]:
-        encoded = encode_parts(snapshot.parts, self._grouping)
+        encoded = self._encoder.encode(snapshot.parts)
         for pack in encoded.packs:
             pack.moved = self.moved
         blobs, written = self._repository.blobs.put_all(encoded.packs, self._lease.session)

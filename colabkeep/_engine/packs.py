@@ -52,14 +52,18 @@ class Pack:
     """
 
     def __init__(self, tensors: Mapping[str, HostTensor], metadata: Mapping[str, str] | None = None) -> None:
-        header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+        members = [f'"__metadata__":{_compact(dict(metadata))}'] if metadata else []
         offset = 0
         tensors = dict(sorted(tensors.items(), key=lambda item: item[1].data.nbytes % _ALIGNED != 0))
         for name, tensor in tensors.items():
             end = offset + tensor.data.nbytes
-            header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [offset, end]}
+            # As text at once: containers for each tensor bring the garbage collector's great round nearer.
+            shape = ",".join(map(str, tensor.shape))
+            members.append(
+                f'{_compact(name)}:{{"dtype":"{tensor.dtype}","shape":[{shape}],"data_offsets":[{offset},{end}]}}'
+            )
             offset = end
-        text = json.dumps(header, separators=(",", ":")).encode()
+        text = f"{{{','.join(members)}}}".encode()
         text += b" " * (-(8 + len(text)) % _ALIGNED)
         self._pieces = [memoryview(len(text).to_bytes(8, "little") + text)]
         self._pieces += [tensor.data for tensor in tensors.values()]
@@ -104,6 +108,10 @@ class Pack:
                     digest.update(chunk)
                 self._digest = digest.hexdigest()
             return self._digest
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 class Extent(NamedTuple):

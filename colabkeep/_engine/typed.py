@@ -14,12 +14,15 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "tensor_node"]
+
+Put: TypeAlias = Callable[[HostTensor, str], Any]
+"""Takes a tensor and its path; returns the node that stands for it."""
 
 _FACTORIES: dict[str, Callable[[], Any] | None] = {
     "": None, "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str, "bool": bool,
@@ -28,8 +31,8 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")  # two neighbours would come back fr
 _JSON_INTS = 2**63  # larger ones go as hexadecimal: other readers, and Python's own digit limit, stop at some point
 
 
-def encode(value: Tree, path: str, put: Callable[[HostTensor, str], list[Any]]) -> Any:
-    """The JSON form of `value`. `put` is given each tensor with its path and returns its reference.
+def encode(value: Tree, path: str, put: Put) -> Any:
+    """The JSON form of `value`.
 
     Raises:
         NotStorable: a value of a type that is not listed in `colabkeep.vocabulary.state.Tree`.
@@ -44,7 +47,7 @@ def encode(value: Tree, path: str, put: Callable[[HostTensor, str], list[Any]]) 
     if kind is float:
         return value if value - value == 0 else {"$float": struct.pack(">d", value).hex()}
     if kind is HostTensor:
-        return {"$tensor": put(value, path)}
+        return put(value, path)
     if kind is list:
         return [encode(member, f"{path}[{i}]", put) for i, member in enumerate(value)]
     if kind is dict and all(type(key) is str and key[:1] != "$" and _is_plain(key) for key in value):
@@ -57,6 +60,11 @@ def encode(value: Tree, path: str, put: Callable[[HostTensor, str], list[Any]]) 
             path=path,
         )
     return writer(value, path, put)
+
+
+def tensor_node(reference: list[Any]) -> Any:
+    """What stands for a tensor; `decode` hands the reference to whoever has the tensors."""
+    return {"$tensor": reference}
 
 
 def decode(node: Any, get: Callable[[Any], HostTensor]) -> Tree:
@@ -78,7 +86,7 @@ def decode(node: Any, get: Callable[[Any], HostTensor]) -> Tree:
     return {name: decode(member, get) for name, member in node.items()}
 
 
-def _pairs(value: Any, path: str, put: Callable[[HostTensor, str], list[Any]]) -> list[Any]:
+def _pairs(value: Any, path: str, put: Put) -> list[Any]:
     return [
         [encode(key, f"{path}.<key {i}>", put), encode(member, f"{path}[{key!r:.80}]", put)]
         for i, (key, member) in enumerate(value.items())
@@ -89,11 +97,11 @@ def _is_plain(text: str) -> bool:
     return text.isascii() or _SURROGATE.search(text) is None
 
 
-def _members(value: Any, path: str, put: Callable[[HostTensor, str], list[Any]]) -> list[Any]:
+def _members(value: Any, path: str, put: Put) -> list[Any]:
     return [encode(member, f"{path}[{i}]", put) for i, member in enumerate(value)]
 
 
-def _write_defaultdict(value: Any, path: str, put: Callable[[HostTensor, str], list[Any]]) -> Any:
+def _write_defaultdict(value: Any, path: str, put: Put) -> Any:
     for name, factory in _FACTORIES.items():
         if factory is value.default_factory:
             return {"$defaultdict": [name, _pairs(value, path, put)]}
@@ -115,7 +123,7 @@ def _write_datetime(value: datetime, path: str, _: object) -> Any:
     return {"$datetime": text}
 
 
-_WRITERS: dict[type, Callable[[Any, str, Callable[[HostTensor, str], list[Any]]], Any]] = {
+_WRITERS: dict[type, Callable[[Any, str, Put], Any]] = {
     Tagged: lambda v, p, put: {"$tag": [v.kind, encode(v.value, p, put)]},
     tuple: lambda v, p, put: {"$tuple": _members(v, p, put)},
     dict: lambda v, p, put: {"$dict": _pairs(v, p, put)},

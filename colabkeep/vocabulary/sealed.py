@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 __all__ = ["dumps", "seal", "unseal"]
@@ -27,8 +27,8 @@ def seal(record: Mapping[str, Any]) -> bytes:
     return body[:-1] + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
-def unseal(text: bytes) -> dict[str, Any]:
-    """The record, without the digest.
+def unseal(text: bytes, each: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+    """The record, without the digest; each object in it is what `each` makes of it.
 
     Raises:
         ValueError: not a sealed record, or not the bytes that were sealed. The message says which.
@@ -37,7 +37,7 @@ def unseal(text: bytes) -> dict[str, Any]:
     if text[-_TAIL:] != b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}':
         raise ValueError("it is not the text that was written (its digest differs)")
     try:
-        record = json.loads(body, parse_constant=_refuse)
+        record = json.loads(body, parse_constant=_refuse, object_hook=each)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(record, dict):

@@ -84,6 +84,40 @@ def test_a_damaged_blob_is_not_believed_and_not_touched(kit, disk, damage):
         assert third.blobs == again.blobs, "the good copy is found again"
 
 
+def test_a_blob_that_cannot_be_read_for_now_is_written_beside_the_one_that_is_there(kit, disk):
+    """With Drive away, a session that goes on from it can save on its own disk, its frozen layers too."""
+    kit.Session(disk.store).save(1, kit.state(1))
+    store = FaultyStore(disk.store)
+
+    def away(point):
+        if point.startswith("before get run/blobs/") and "-bbbbbbbb" not in point:
+            raise GONE
+
+    session = kit.Session(store, "bbbbbbbb")
+    store.at = away
+    saved = [session.save(step, kit.state(1)) for step in (2, 3)]
+    assert disk.only_blob(saved[0]).endswith("-bbbbbbbb.safetensors")
+    assert saved[1].blobs == saved[0].blobs, "once for the session"
+    assert kit.same(Repository(disk.store, kit.run).load(saved[1]), kit.state(1))
+
+
+def test_a_copy_that_cannot_be_read_for_now_is_not_called_damaged(kit, disk):
+    """A storage that does not answer at all fails the save as what it is: it is tried again."""
+    kit.Session(disk.store).save(1, kit.state(1))
+    disk.damage(next(iter(disk.names("blobs/"))), bytes.swapcase)
+    kit.Session(disk.store, "bbbbbbbb").save(2, kit.state(1))
+    store = FaultyStore(disk.store)
+
+    def away(point):
+        if point.startswith("before get run/blobs/"):
+            raise GONE
+
+    session = kit.Session(store, "bbbbbbbb")
+    store.at = away
+    with pytest.raises(StoreUnavailable):
+        session.save(3, kit.state(1))
+
+
 def test_a_storage_that_spoils_what_it_is_given_is_told_of(kit, disk):
     """When the copy beside a damaged blob is damaged too, the save fails with the reason."""
     session = kit.Session(disk.store)

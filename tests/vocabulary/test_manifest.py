@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import math
@@ -50,6 +51,9 @@ def refused(text: bytes, id: str = ID) -> CheckpointDamaged:
     with pytest.raises(CheckpointDamaged) as caught:
         Manifest.from_bytes(text, id=id)
     assert id in caught.value.problem
+    with pytest.raises(CheckpointDamaged) as checked:
+        Manifest.check(text, id=id)
+    assert checked.value.problem == caught.value.problem
     return caught.value
 
 
@@ -104,6 +108,7 @@ def any_manifest(draw: st.DrawFn) -> Manifest:
 @given(any_manifest())
 def test_a_manifest_comes_back_as_it_was_written(manifest: Manifest) -> None:
     """Every field, with metrics that are NaN or infinite; written again, it is the same text."""
+    Manifest.check(manifest.to_bytes(), id=manifest.id)
     back = Manifest.from_bytes(manifest.to_bytes(), id=manifest.id)
     assert back.to_bytes() == manifest.to_bytes()
     same = {name: repr(value) for name, value in manifest.metrics.items()}
@@ -117,6 +122,25 @@ def test_metrics_that_are_no_numbers_in_json_survive() -> None:
     assert json.loads(written)["metrics"] == {"a": "nan", "b": "inf", "c": "-inf", "d": -0.0}
     back = Manifest.from_bytes(written, id=ID).metrics
     assert [repr(value) for value in back.values()] == ["nan", "inf", "-inf", "-0.0"]
+
+
+def test_a_check_keeps_no_tensor_in_memory() -> None:
+    """Before a checkpoint exists its text is read once more: a thousand tensors would be as many containers at once."""
+    parts = {"model": {f"layer{n}": {"$tensor": [0, f"layer{n}"]} for n in range(1000)}}
+    text, rounds, usual = replace(EXAMPLE, parts=parts).to_bytes(), [], gc.get_threshold()
+
+    def collecting(phase: str, info: object) -> None:
+        rounds.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(collecting)
+    gc.set_threshold(500)  # containers that are there at once and were not before
+    try:
+        Manifest.check(text, id=ID)
+    finally:
+        gc.set_threshold(*usual)
+        gc.callbacks.remove(collecting)
+    assert not rounds
 
 
 def test_what_the_shortcuts_say() -> None:

@@ -21,6 +21,7 @@ from colabkeep.frameworks.torch.state.owners import FREE, RESTLESS, WATCHED
 from colabkeep.frameworks.torch.state.staging import Copies, Slot
 from colabkeep.frameworks.torch.state.watch import Bulk
 from colabkeep.vocabulary.errors import NotStorable
+from colabkeep.vocabulary.priority import Breather
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["Entry", "Tracked"]
@@ -159,9 +160,11 @@ class Tracked:
 
     def renew(self) -> None:
         """The copies hold: show what is new as new. After `release`."""
+        breather = Breather()
         for i in self._changed:
             self._copied[i] = self._versions[i]
             self._entries[i].renew()
+            breather.breathe()
         if list(map(_ADDRESS, self._tensors)) != self._addresses:
             self._addresses = []  # other memory was put under a tensor: let go of what was
             self._blocks = [None] * len(self._blocks)
