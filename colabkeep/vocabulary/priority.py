@@ -9,7 +9,9 @@ import time
 
 __all__ = ["Breather", "give_way"]
 
-_NICE = 5  # steps of lower priority: training goes first where cores are few
+# Steps of lower priority. With all cores busy, a step behind a save of 500 MB takes 1.16 times as long as else, and the
+# save 3.3 s; with 5 it is 1.45 times as long, for 1.5 s.
+_NICE = 10
 
 
 def give_way(steps: int = _NICE) -> None:

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from colabkeep._engine.journal import Journal
-from colabkeep._engine.repository import Repository
+from colabkeep._engine.journal import read_segment
 from colabkeep.session.story import read_story
 from colabkeep.stores import open_store
-from colabkeep.stores.base import Receipt, StoreProperties
+from colabkeep.stores.base import BytesSource, Receipt, StoreProperties
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
@@ -333,11 +332,10 @@ def test_a_hostile_journal_changes_nothing_but_its_own_lines(
     """Whole and well-formed, and full of lies: what is of another form tells nothing, and nothing is raised."""
     run = kit.session(tmp_path, clock, to=12)
     honest = read_story(open_store(tmp_path), "r")
-    journal = Journal(Repository(open_store(tmp_path), "r"), run._session.id)
-    journal._written = 90_000
-    for record in HOSTILE[name]:
-        journal._lines.append(json.dumps(record).encode())  # as a stranger writes it, NaN and all
-    journal.write()
+    body = b"".join(json.dumps(record).encode() + b"\n" for record in HOSTILE[name])  # as a stranger writes it
+    text = body + json.dumps({"sha256": hashlib.sha256(body).hexdigest()}, separators=(",", ":")).encode() + b"\n"
+    assert len(read_segment(text)) == len(HOSTILE[name])
+    open_store(tmp_path).put(f"r/journal/{run._session.id}-90000.jsonl", BytesSource(text))
     story = read_story(open_store(tmp_path), "r")
     assert [(save.step, save.kept) for save in story.sessions[0].saves] == [(5, False), (10, True), (12, True)]
     assert (story.sessions[0].reached, story.totals.steps) == (12, 12)

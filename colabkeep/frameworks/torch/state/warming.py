@@ -15,7 +15,6 @@ from colabkeep.vocabulary.priority import give_way
 __all__ = ["Warming"]
 
 _PIECE = 2**20  # bytes: a fraction of a millisecond, the longest that `stop` waits
-_NICE = 10  # steps of lower priority: nothing waits for this
 
 
 class Warming:
@@ -45,7 +44,7 @@ class Warming:
             self._thread = None
 
     def _run(self, slots: list[Slot]) -> None:
-        give_way(_NICE)
+        give_way()
         for slot in slots:
             address, size = slot.memory.data_ptr(), slot.memory.nbytes
             for start in range(0, size, _PIECE):
