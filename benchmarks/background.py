@@ -1,6 +1,6 @@
 """How much training is slowed while a save is written behind it, against bare writes of the same bytes.
 
-One of these writes at the priority that a writer behind a training has (nice 10): it is what the goals are set by. The
+One of these writes at the priority that a writer behind a training has (nice 5): it is what the goals are set by. The
 other writes as a thread does that nobody has told to give way. Both flush what they wrote at the end.
 """
 

@@ -35,6 +35,9 @@ QUICK = ("colabkeep", "torch.save", "DCP async_save, thread")
 REMOTE = ("colabkeep", "torch.save")
 """Those that are measured with a remote too: the other peers leave the copying to the user, as `torch.save` does."""
 
+_RATES = (50, 5)  # megabytes a second of the remotes
+_PATIENCE = 120.0  # seconds for one save to arrive; where it takes longer, that is not measured
+
 MEASURES = {
     "stall": ("a save holds training up", "times a bare copy of the state"),
     "gap": ("longest time between two steps, over the median step", "ms"),
@@ -56,12 +59,13 @@ def run(setting: Setting) -> list[Figure]:
         print(f"not installed, so left out: {', '.join(sorted(missing))} (see benchmarks/peers.txt)", flush=True)
     names = [name for name, package in NEEDS.items() if package not in missing and (not setting.quick or name in QUICK)]
     sizes = (2,) if setting.quick else setting.megabytes or (100, 500, 1500)
-    rates = () if setting.quick else (50, 5)
+    rates = () if setting.quick else _RATES
     found: list[Figure] = []
     for megabytes in sizes:
         found += _at(megabytes, names, setting)
         for rate in rates:
-            found += _remote(megabytes, rate, setting)
+            if megabytes / rate <= _PATIENCE:
+                found += _remote(megabytes, rate, setting)
     if not setting.quick:
         draw(found, [f"{megabytes} MB" for megabytes in sizes], names, setting.results)
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from colabkeep._engine.packs import Pack
-from colabkeep.vocabulary.priority import give_way
+from colabkeep.vocabulary.priority import FAR, give_way
 
 __all__ = ["hashing_ahead"]
 
@@ -37,7 +37,7 @@ def hashing_ahead(packs: Sequence[Pack]) -> Iterator[Sequence[Pack]]:
 
 
 def _hash(packs: Sequence[Pack], over: threading.Event) -> None:
-    give_way()
+    give_way(FAR)
     for pack in packs:
         if over.is_set():
             return

@@ -23,7 +23,6 @@ __all__ = ["Move", "Moves", "compares"]
 # Bytes: 0.03 to 0.15 ms, the longest that training waits for a piece in other hands. And less than the second cache of
 # AMD's cores (512 KiB or 1 MiB): memmove of as much or more was a sixth slower (glibc 2.36 on an EPYC with 1 MiB).
 _PIECE = 2**19 - 2**12
-_NICE = 5  # steps of lower priority: not as many as others behind a training have, for the next step waits for this
 
 
 def _memcmp() -> Any:
@@ -153,7 +152,7 @@ class Moves:
     def _run(self, then: Callable[[], None]) -> None:
         if not self._turn.acquire(blocking=False):
             return  # who started it was interrupted, and has given the memory back
-        give_way(_NICE)
+        give_way()
         try:
             try:
                 self._work(self._urgent, self._urgent_done)

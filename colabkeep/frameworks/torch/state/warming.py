@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from colabkeep.frameworks.torch.state.host_memory import ORDINARY
 from colabkeep.frameworks.torch.state.staging import Slot
-from colabkeep.vocabulary.priority import give_way
+from colabkeep.vocabulary.priority import FAR, give_way
 
 __all__ = ["Warming"]
 
@@ -44,7 +44,7 @@ class Warming:
             self._thread = None
 
     def _run(self, slots: list[Slot]) -> None:
-        give_way()
+        give_way(FAR)
         for slot in slots:
             address, size = slot.memory.data_ptr(), slot.memory.nbytes
             for start in range(0, size, _PIECE):
