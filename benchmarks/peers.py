@@ -58,6 +58,9 @@ def run(setting: Setting) -> list[Figure]:
     if missing:
         print(f"not installed, so left out: {', '.join(sorted(missing))} (see benchmarks/peers.txt)", flush=True)
     names = [name for name, package in NEEDS.items() if package not in missing and (not setting.quick or name in QUICK)]
+    if not _chooses_stagers():
+        print("left out: DCP async_save, for this torch does not let it be chosen how to stage", flush=True)
+        names = [name for name in names if not name.startswith("DCP async_save")]
     sizes = (2,) if setting.quick else setting.megabytes or (100, 500, 1500)
     rates = () if setting.quick else _RATES
     found: list[Figure] = []
@@ -69,6 +72,13 @@ def run(setting: Setting) -> list[Figure]:
     if not setting.quick:
         draw(found, [f"{megabytes} MB" for megabytes in sizes], names, setting.results)
     return found
+
+
+def _chooses_stagers() -> bool:
+    """Has async_save of this torch a choice of thread, process and stager? (2.13 has, 2.4 has not.)"""
+    from torch.distributed.checkpoint import staging, state_dict_saver
+
+    return hasattr(state_dict_saver, "AsyncCheckpointerType") and hasattr(staging, "DefaultStager")
 
 
 def _at(megabytes: int, names: list[str], setting: Setting) -> list[Figure]:
