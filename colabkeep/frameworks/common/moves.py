@@ -75,10 +75,9 @@ class Moves:
         self._done: deque[bool] = deque()  # one for each piece: appending is atomic
         self._urgent_done: deque[bool] = deque()
         self._different: deque[int] = deque()  # targets of the moves whose bytes differ
-        self._idle = threading.Event()  # the thread has no urgent piece in its hands any more
-        self._idle.set()
-        self._over = threading.Event()  # the thread has ended
-        self._over.set()
+        # Of the thread, once there is one: it has no urgent piece in its hands any more; it has ended.
+        self._idle: threading.Event | None = None
+        self._over: threading.Event | None = None
         self._turn = threading.Lock()  # taken once: by the thread that begins, or by who finds that none could
         self._process = os.getpid()
         self.busy = 0.0  # seconds that the urgent moves kept a core busy
@@ -109,14 +108,12 @@ class Moves:
             return
         atexit.register(self.wait)
         try:
-            self._idle.clear()
-            self._over.clear()
+            self._idle, self._over = idle, over = threading.Event(), threading.Event()
             # Thread.start() waits until the thread runs, which takes milliseconds where all cores are busy.
-            _thread.start_new_thread(self._run, (then,))
+            _thread.start_new_thread(self._run, (then, idle, over))
         except BaseException as error:
             if self._turn.acquire(blocking=False):  # an interrupt may come when the thread has begun
-                self._idle.set()
-                self._over.set()
+                self._idle = self._over = None
             if not isinstance(error, RuntimeError):
                 raise
             self._work(self._rest)
@@ -134,13 +131,13 @@ class Moves:
         began = time.perf_counter()
         self._work(self._urgent, self._urgent_done)
         helped = time.perf_counter() - began
-        if not self.urgent_complete and self._process == os.getpid():
+        if not self.urgent_complete and self._idle is not None and self._process == os.getpid():
             self._idle.wait()
         self.busy += helped
 
     def wait(self) -> None:
         """Return when the thread has ended."""
-        if self._process == os.getpid():
+        if self._over is not None and self._process == os.getpid():
             self._over.wait()
         atexit.unregister(self.wait)
 
@@ -149,7 +146,7 @@ class Moves:
         self._work(self._urgent, self._urgent_done)
         self._work(self._rest)
 
-    def _run(self, then: Callable[[], None]) -> None:
+    def _run(self, then: Callable[[], None], idle: threading.Event, over: threading.Event) -> None:
         if not self._turn.acquire(blocking=False):
             return  # who started it was interrupted, and has given the memory back
         give_way()
@@ -158,11 +155,11 @@ class Moves:
                 self._work(self._urgent, self._urgent_done)
             finally:
                 self.busy += time.thread_time()
-                self._idle.set()
+                idle.set()
             then()
             self._work(self._rest)
         finally:
-            self._over.set()
+            over.set()
 
     def _work(self, pieces: deque[Move], counted: deque[bool] | None = None) -> None:
         while True:
