@@ -36,7 +36,7 @@ REMOTE = ("colabkeep", "torch.save")
 """Those that are measured with a remote too: the other peers leave the copying to the user, as `torch.save` does."""
 
 _RATES = (50, 5)  # megabytes a second of the remotes
-_PATIENCE = 120.0  # seconds for one save to arrive; where it takes longer, that is not measured
+_PATIENCE = 60.0  # seconds for one save to arrive; where it takes longer, that is not measured
 
 MEASURES = {
     "stall": ("a save holds training up", "times a bare copy of the state"),

@@ -155,9 +155,9 @@ class Blobs:
             try:
                 if self._good(blob):
                     return blob, 0
-            except StoreUnavailable:  # its bytes may be in a place behind this machine's disk, which takes a copy
-                if name != pack.sha256:
-                    raise
+            except StoreUnavailable:
+                if name != pack.sha256 or self._store.properties.behind is None:
+                    raise  # else it is away behind this machine's disk, which takes a copy
         raise CheckpointDamaged(
             problem=f"blobs/{pack.sha256}.safetensors and the copy beside it are both not what was written.",
             remedy="This storage changes what it is given: choose another with storage=….",

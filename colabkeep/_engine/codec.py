@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +27,13 @@ class Encoded:
 class _Walk:
     """One walk through the parts of a snapshot: their JSON, and the tensors met, by home.
 
-    `nodes` are those that stand for the tensors, by key; the same objects in one checkpoint after another, so that many
+    `node` gives what stands for a tensor, by its key; the same object in one checkpoint after another, so that many
     that are kept take little memory.
     """
 
-    def __init__(self, nodes: Mapping[str, Any]) -> None:
+    def __init__(self, node: Callable[[str], Any]) -> None:
         self.tensors: dict[Home, Members] = {}
-        self._nodes = nodes
+        self._node = node
         self._part = ""
         self._keys: dict[int, str] = {}  # by the tensor's id
         self._taken = {"__metadata__"}  # means something else to readers of safetensors
@@ -61,7 +61,7 @@ class _Walk:
             self._taken.add(key)
             self._keys[id(tensor)] = key
             self.tensors.setdefault((self._part, tensor.frozen), {})[key] = tensor
-        return self._nodes.get(key)
+        return self._node(key)
 
 
 class Encoder:
@@ -79,14 +79,15 @@ class Encoder:
         Raises:
             NotStorable: a value cannot be kept; the error names its path.
         """
-        walk = _Walk(self._nodes)
+        walk = _Walk(self._nodes.get)
         trees = walk.trees(parts)
         packs = self._grouping.packs(walk.tensors)
-        if self._grouping.pack_of is not self._foretold:
+        pack_of = self._grouping.pack_of
+        if pack_of is not self._foretold:
             # Which pack a tensor is in depends on how large its group becomes: only now is it known that it changed.
-            self._foretold = self._grouping.pack_of
-            self._nodes = {key: tensor_node([number, key]) for key, number in self._foretold.items()}
-            trees = _Walk(self._nodes).trees(parts)
+            self._nodes = {key: tensor_node([number, key]) for key, number in pack_of.items()}
+            self._foretold = pack_of  # last: if that failed, the next snapshot makes them
+            trees = _Walk(self._nodes.__getitem__).trees(parts)
         return Encoded(parts=trees, packs=packs)
 
 

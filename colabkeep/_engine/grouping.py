@@ -62,13 +62,14 @@ class Grouping:
                     bins += _split(one)
                 else:
                     small |= one
-        self._packs = {tuple(one): self._pack(one) for one in [*bins, *_split(small)]}
-        numbers = {key: number for number, keys in enumerate(self._packs) for key in keys}
-        if numbers != self.pack_of:
-            self.pack_of = numbers
-        groups = chain.from_iterable((*stayed.values(), *changed.values()))
-        self._groups = {key: group for group, one in enumerate(groups) for key in one}
-        self._before = snapshot
+        packs = {tuple(one): self._pack(one) for one in [*bins, *_split(small)]}
+        pack_of = {key: number for number, keys in enumerate(packs) for key in keys}
+        every = chain.from_iterable((*stayed.values(), *changed.values()))
+        groups = {key: group for group, one in enumerate(every) for key in one}
+        # All at once: what was planned by halves, as where memory is short, must not be remembered.
+        self._packs, self._groups, self._before = packs, groups, snapshot
+        if pack_of != self.pack_of:
+            self.pack_of = pack_of
         return [pack for _, pack in self._packs.values()]
 
     def _divided(self, snapshot: Mapping[Home, Members]) -> tuple[_Groups, _Groups]:

@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from colabkeep._engine.reading import read_up_to
@@ -51,7 +51,7 @@ class Journal:
     def __init__(self, repository: Repository, session: str) -> None:
         self._repository = repository
         self._session = session
-        self._records: deque[Callable[[], Mapping[str, Any]]] = deque()
+        self._records: deque[Mapping[str, Any]] = deque()
         self._next = 0
         self._unsure: _Segment | None = None  # was being written when the store failed: it may be there
         self._open: list[_Segment] = []  # oldest first; what was folded more often comes before what was less
@@ -59,11 +59,7 @@ class Journal:
         self._refusals = 0  # to delete one, in a row
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Note one thing. Values are JSON-able, and not changed any more; NaN and infinity go as text."""
-        self.add_later(lambda: record)
-
-    def add_later(self, record: Callable[[], Mapping[str, Any]]) -> None:
-        """The same; what is noted is asked for when it is written, on the writer's thread."""
+        """Note one thing. Values are JSON-able, and nobody changes them any more; NaN and infinity go as text."""
         self._records.append(record)
 
     def write(self) -> None:
@@ -74,7 +70,7 @@ class Journal:
         """
         if self._unsure is not None:
             self._put(self._unsure)  # the very same bytes: only so can it be told whether they are there already
-        lines = [_line(self._records.popleft()()) for _ in range(len(self._records))]  # `add` may go on meanwhile
+        lines = [_line(self._records.popleft()) for _ in range(len(self._records))]  # `add` may go on meanwhile
         if lines:
             self._put(_Segment(self._next, self._next, 0, b"\n".join(lines) + b"\n"))
         self._fold()
@@ -153,7 +149,15 @@ def _line(record: Mapping[str, Any]) -> bytes:
     try:
         return dumps({key: _plain(value) for key, value in record.items()})
     except (TypeError, ValueError):  # a value that somebody's code put into an event: no reason to fail a save
-        return dumps({key: value if type(value) is str else repr(value) for key, value in record.items()})
+        return dumps({key: value if _is_json(value) else repr(value) for key, value in record.items()})
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
 from typing import Any
 
 from colabkeep._engine.journal import Journal
@@ -51,7 +50,7 @@ class Announcer:
         while self.queue:
             event = self.queue.popleft()
             if self._journal is not None and not isinstance(event, _NOT_FOR_THE_JOURNAL):
-                self._journal.add_later(partial(_noted, self._clock.time(), event))
+                self._journal.add({"at": self._clock.time(), "event": type(event).__name__, **_record(event)})
             self.deliver(event)
 
     def deliver(self, event: Event) -> None:
@@ -72,10 +71,6 @@ class Announcer:
                 self.queue.append(
                     Noted(text=f"An observer failed and is not called any more ({why}); training goes on.")
                 )
-
-
-def _noted(at: float, event: Event) -> dict[str, Any]:
-    return {"at": at, "event": type(event).__name__, **_record(event)}
 
 
 def _record(value: Any) -> dict[str, Any]:

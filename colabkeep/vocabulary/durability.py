@@ -110,7 +110,7 @@ def lowest(rungs: Iterable[RungName]) -> RungName:
 
 def has_arrived(rung: str, top: RungName) -> bool:
     """Is it as durable as it can become where `top` is the highest rung? A place that says "unknown" of what is there
-    will never say more."""
+    may never say more."""
     return rung == "unknown" or (rung in RUNGS and RUNGS.index(rung) >= RUNGS.index(top))
 
 

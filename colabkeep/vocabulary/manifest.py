@@ -147,7 +147,10 @@ class Manifest:
 
 
 def _without_tensors(node: dict[str, Any]) -> Any:
-    return None if len(node) == 1 and "$tensor" in node else node
+    match node:
+        case {"$tensor": [int(), str()]} if len(node) == 1:
+            return None
+    return node
 
 
 def ordinal(id: str) -> int:

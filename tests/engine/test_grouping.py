@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from colabkeep._engine import codec
 from colabkeep._engine.codec import Encoder
 from colabkeep._engine.grouping import PACK_BYTES, SMALL_BYTES
 from colabkeep._engine.repository import Repository
@@ -200,3 +201,18 @@ def test_a_tensor_that_comes_into_another_pack_changes_no_earlier_checkpoint():
     second = encoder.encode({"model": layers})
     assert first.parts == before
     assert second.parts != before
+
+
+def test_a_plan_that_failed_is_not_remembered(monkeypatch):
+    """Memory may be short for a moment: the next save of the same tensors names every one of them."""
+    encoder, tensors = Encoder(), {name: bulk(64) for name in names(3)}
+
+    def short(reference):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(codec, "tensor_node", short)
+        with pytest.raises(MemoryError):
+            encoder.encode({"model": tensors})
+    again = encoder.encode({"model": tensors})
+    assert {key for _, key in codec.references(again.parts)} == {f"model.{name}" for name in names(3)}

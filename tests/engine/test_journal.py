@@ -42,14 +42,12 @@ def test_what_was_noted_is_read_again(disk):
 def test_a_value_that_is_no_json_is_noted_as_text(disk):
     """What somebody's code put into an event must not fail the save beside which it is written."""
     diary = journal(disk.store)
-    diary.add({"event": "odd", "value": {1, 2}})
-    diary.add({"event": "deep", "values": [math.inf]})
-    diary.add_later(lambda: {"event": "late"})
+    diary.add({"at": 1.5, "event": "odd", "value": {1, 2}})
+    diary.add({"at": 2.5, "event": "deep", "values": [math.inf]})
     diary.write()
     assert segments(disk)["aaaaaaaa-00000.jsonl"] == [
-        {"event": "odd", "value": "{1, 2}"},
-        {"event": "deep", "values": "[inf]"},
-        {"event": "late"},
+        {"at": 1.5, "event": "odd", "value": "{1, 2}"},
+        {"at": 2.5, "event": "deep", "values": "[inf]"},
     ]
 
 

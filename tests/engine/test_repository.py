@@ -9,6 +9,7 @@ from colabkeep._engine.pruning import remove
 from colabkeep._engine.repository import Repository
 from colabkeep.stores.base import BytesSource, StoreProperties
 from colabkeep.stores.memory import MemoryStore
+from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
@@ -87,18 +88,40 @@ def test_a_damaged_blob_is_not_believed_and_not_touched(kit, disk, damage):
 def test_a_blob_that_cannot_be_read_for_now_is_written_beside_the_one_that_is_there(kit, disk):
     """With Drive away, a session that goes on from it can save on its own disk, its frozen layers too."""
     kit.Session(disk.store).save(1, kit.state(1))
-    store = FaultyStore(disk.store)
+    behind, front = FaultyStore(disk.store), MemoryStore()
+    store = TieredStore(front, behind)
 
     def away(point):
-        if point.startswith("before get run/blobs/") and "-bbbbbbbb" not in point:
+        if "run/blobs/" in point:
             raise GONE
 
     session = kit.Session(store, "bbbbbbbb")
-    store.at = away
+    behind.at = away
     saved = [session.save(step, kit.state(1)) for step in (2, 3)]
     assert disk.only_blob(saved[0]).endswith("-bbbbbbbb.safetensors")
     assert saved[1].blobs == saved[0].blobs, "once for the session"
-    assert kit.same(Repository(disk.store, kit.run).load(saved[1]), kit.state(1))
+    assert kit.same(Repository(front, kit.run).load(saved[1]), kit.state(1))
+    behind.at = lambda point: None
+    store.flush(30.0)
+    store.close()
+
+
+def test_a_blob_in_a_store_that_does_not_answer_is_not_sent_again(kit, disk):
+    """Where there is no disk in front, a moment's silence costs another attempt and not another upload."""
+    kit.Session(disk.store).save(1, kit.state(1))
+    store = FaultyStore(disk.store)
+    session = kit.Session(store, "bbbbbbbb")
+
+    def away(point):
+        if point.startswith("before get run/blobs/"):
+            raise GONE
+
+    store.at = away
+    with pytest.raises(StoreUnavailable):
+        session.save(2, kit.state(1))
+    store.at = lambda point: None
+    session.save(2, kit.state(1))
+    assert len(disk.names("blobs/")) == 1
 
 
 def test_a_copy_that_cannot_be_read_for_now_is_not_called_damaged(kit, disk):

@@ -124,6 +124,15 @@ def test_metrics_that_are_no_numbers_in_json_survive() -> None:
     assert [repr(value) for value in back.values()] == ["nan", "inf", "-inf", "-0.0"]
 
 
+@pytest.mark.parametrize("field", ["metrics", "fingerprint", "settings", "parts"])
+def test_a_check_takes_what_can_be_read(field: str) -> None:
+    """A name that means a tensor elsewhere is a name like any other here: `run.log` is given what users think of."""
+    values: dict[str, Any] = {"metrics": 1.0, "fingerprint": "a", "settings": "b", "parts": {"step": 3}}
+    written = replace(EXAMPLE, **{field: {"$tensor": values[field]}}).to_bytes()
+    Manifest.check(written, id=ID)
+    assert getattr(Manifest.from_bytes(written, id=ID), field) == {"$tensor": values[field]}
+
+
 def test_a_check_keeps_no_tensor_in_memory() -> None:
     """Before a checkpoint exists its text is read once more: a thousand tensors would be as many containers at once."""
     parts = {"model": {f"layer{n}": {"$tensor": [0, f"layer{n}"]} for n in range(1000)}}

@@ -87,7 +87,7 @@ class Recorders:
         renamed = self._find(parts)
         moved = [optimizer.refresh(self._names) for optimizer in self._optimizers()]  # all of them: no any()
         self._news = False
-        # Of the other parts some are new objects at every save: they have no tensors that an optimizer could own.
+        # Of the other parts some are new objects at every save: whom a tensor belongs to is asked of optimizers alone.
         return news or renamed or True in moved or before != list(self._optimizers())
 
     def _optimizers(self) -> Iterator[OptimizerRecorder]:
