@@ -8,14 +8,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 from measuring import Figure, figure
 
 from colabkeep.vocabulary.events import EpochDone, Event, RunStarted
 
-__all__ = ["Span", "compared", "marking", "now", "spans", "terminal"]
+__all__ = ["Span", "compared", "in_turn", "now", "terminal"]
 
 Span = tuple[float, float]
 """(wall, CPU) seconds, the second ones of the training thread."""
@@ -26,27 +25,43 @@ def now() -> Span:
     return time.perf_counter(), time.thread_time()
 
 
-def spans(marks: Sequence[Span]) -> list[Span]:
-    """From each mark to the next."""
-    return [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(marks)]
+def in_turn(by_hand: Callable[[], object], fit: Callable[[Any], object]) -> tuple[Span, Span]:
+    """What all epochs took but the first, which warms up: those by hand, and those of `fit`, which gets an observer.
 
+    After each epoch of the fit, and before the save that its end takes, one epoch by hand is run: a machine that
+    becomes slower does so for both, and what a save costs is all the fit's.
+    """
+    took: list[tuple[Span, Span]] = []
+    began = now()
 
-def marking(marks: list[Span]) -> Callable[[Event], None]:
-    """An observer that notes when the training began, and when each of its epochs was done."""
-
-    def mark(event: Event) -> None:
+    def turn(event: Event) -> None:
+        nonlocal began
+        if type(event) is EpochDone:
+            middle = now()
+            by_hand()
+            took.append((_span(middle, now()), _span(began, middle)))
         if type(event) in (RunStarted, EpochDone):
-            marks.append(now())
+            began = now()
 
-    observer: Any = mark
+    observer: Any = turn
     observer.steps_from = math.inf  # it does not want to hear of steps
-    return mark
+    fit(observer)
+    hand, ours = zip(*took[1:], strict=True)
+    return _sum(hand), _sum(ours)
 
 
-def compared(name: str, pairs: Sequence[tuple[Span, Span]]) -> list[Figure]:
+def _span(start: Span, end: Span) -> Span:
+    return end[0] - start[0], end[1] - start[1]
+
+
+def _sum(spans: Sequence[Span]) -> Span:
+    return sum(wall for wall, _ in spans), sum(cpu for _, cpu in spans)
+
+
+def compared(name: str, pairs: Sequence[tuple[Span, Span]], goal: float | None = 1.02) -> list[Figure]:
     """Epochs by hand beside epochs of ours."""
     return [
-        figure(f"{name}: an epoch of resumable_fit", "times by hand", [b[0] / a[0] for a, b in pairs], goal=1.02),
+        figure(f"{name}: epochs of resumable_fit", "times by hand", [b[0] / a[0] for a, b in pairs], goal=goal),
         figure(f"{name}: … in CPU time of the training thread", "times by hand", [b[1] / a[1] for a, b in pairs]),
     ]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from epochs import compared, marking, now, spans, terminal
+from epochs import Span, compared, in_turn, terminal
 from measuring import Figure, Setting, figure
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -17,83 +17,88 @@ import colabkeep
 
 Task = tuple[Callable[[], nn.Module], Any]
 
+_MANY = 40
+"""Epochs of half a second: so long that it is saved as `save_every="auto"` saves, some 15 seconds apart."""
+
 
 def run(setting: Setting) -> list[Figure]:
-    """Epochs by hand and epochs of ours in turn."""
+    """Epochs by hand and epochs of ours in turn: without saves, with saves when colabkeep chooses (its default), and
+    with one every half second."""
     torch.set_num_threads(1)
     found = []
+    few, many = (2, 3) if setting.quick else (6, _MANY)
     steps = 20 if setting.quick else 1000
     for name, task in (("list of batches", _tiny(steps)), ("DataLoader over TensorDataset", _tiny_loader(steps))):
-        found += _added(f"tiny MLP, {name}", task, steps, setting, None)
-    found += _added("tiny MLP, list of batches, saved every epoch", _tiny(steps * 5), steps * 5, setting, "auto")
-    steps = 3 if setting.quick else 40
-    found += _times("small CNN", _cnn(steps), setting, None)
-    found += _times("small CNN, saved every epoch (0.5 s)", _cnn(steps), setting, "auto")
+        found += _added(f"tiny MLP, {name}", steps, _rounds(setting, 12, task, few, None))
+    steps *= 5
+    task = _tiny(steps)
+    found += _added('tiny MLP, save_every="auto"', steps, _rounds(setting, 3, task, many, "auto"))
+    task = _cnn(3 if setting.quick else 40)
+    found += compared("small CNN", _rounds(setting, 12, task, few, None))
+    found += compared('small CNN, save_every="auto"', _rounds(setting, 5, task, many, "auto"))
+    found += compared("small CNN, saved every 0.5 s", _rounds(setting, 12, task, few, "1 epoch"), goal=None)
     return found
 
 
-def _added(name: str, task: Task, steps: int, setting: Setting, save_every: str | None) -> list[Figure]:
-    hand, wall, cpu = [], [], []
-    for _ in range(setting.rounds(8)):
-        for (a, a_cpu), (b, b_cpu) in _pairs(task, 3, save_every, setting.folder):
-            hand.append(a / steps * 1e6)
-            wall.append((b - a) / steps * 1e6)
-            cpu.append((b_cpu - a_cpu) / steps * 1e6)
+def _added(name: str, steps: int, pairs: Sequence[tuple[Span, Span]]) -> list[Figure]:
     return [
-        figure(f"{name}: a step by hand", "µs", hand),
-        figure(f"{name}: resumable_fit adds", "µs", wall, goal=25),
-        figure(f"{name}: … in CPU time of the training thread", "µs", cpu, goal=25),
+        figure(f"{name}: a step by hand", "µs", [a[0] / steps * 1e6 for a, _ in pairs]),
+        figure(f"{name}: resumable_fit adds", "µs", [(b[0] - a[0]) / steps * 1e6 for a, b in pairs], goal=25),
+        figure(
+            f"{name}: … in CPU time of the training thread",
+            "µs",
+            [(b[1] - a[1]) / steps * 1e6 for a, b in pairs],
+            goal=25,
+        ),
     ]
 
 
-def _times(name: str, task: Task, setting: Setting, save_every: str | None) -> list[Figure]:
-    return compared(
-        name, [pair for _ in range(setting.rounds(8)) for pair in _pairs(task, 2, save_every, setting.folder)]
-    )
+def _rounds(setting: Setting, number: int, task: Task, epochs: int, save_every: str | None) -> list[tuple[Span, Span]]:
+    """In each round, the seconds of one epoch, by hand and of ours."""
+    found = []
+    for _ in range(setting.rounds(number)):
+        by_hand, fit = _by_hand(task), _ours(task, epochs + 1, save_every, setting.folder)
+        hand, ours = in_turn(by_hand, fit)
+        found.append(((hand[0] / epochs, hand[1] / epochs), (ours[0] / epochs, ours[1] / epochs)))
+    return found
 
 
-def _pairs(task: Task, epochs: int, save_every: str | None, folder: Path) -> Iterator[tuple[Any, Any]]:
-    """(wall, CPU) seconds of an epoch by hand and of one of ours. The first of each warms up."""
-    by_hand = _by_hand(task, epochs + 1)
-    ours = _ours(task, epochs + 1, save_every, folder)
-    yield from zip(by_hand[1:], ours[1:], strict=True)
-
-
-def _by_hand(task: Task, epochs: int) -> list[tuple[float, float]]:
+def _by_hand(task: Task) -> Callable[[], None]:
     torch.manual_seed(0)
     model, data = task[0](), task[1]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model.train()
-    marks = [now()]
-    for _ in range(epochs):
+
+    def epoch() -> None:
         for x, y in data:
             loss = cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        marks.append(now())
-    return spans(marks)
+
+    return epoch
 
 
-def _ours(task: Task, epochs: int, save_every: str | None, folder: Path) -> list[tuple[float, float]]:
+def _ours(task: Task, epochs: int, save_every: str | None, folder: Path) -> Callable[[Any], None]:
     torch.manual_seed(0)
     model, data = task[0](), task[1]
-    marks: list[tuple[float, float]] = []
 
-    with terminal():
-        colabkeep.resumable_fit(
-            model,
-            data,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-            loss_fn=cross_entropy,
-            max_epochs=epochs,
-            storage=folder,
-            resume="never",
-            save_every=save_every,
-            keep_last=1,
-            callbacks=[marking(marks)],
-        )
-    return spans(marks)
+    def fit(observer: Any) -> None:
+        with terminal():
+            colabkeep.resumable_fit(
+                model,
+                data,
+                optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+                loss_fn=cross_entropy,
+                max_epochs=epochs,
+                storage=folder,
+                resume="never",
+                save_every=save_every,
+                keep_last=1,
+                callbacks=[observer],
+            )
+
+    return fit
 
 
 def _mlp() -> nn.Module:

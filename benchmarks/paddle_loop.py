@@ -2,67 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import paddle
-from epochs import Span, compared, marking, now, spans, terminal
+from epochs import compared, in_turn, terminal
 from measuring import Figure, Setting
 from paddle import nn
 from paddle.nn.functional import cross_entropy
 
 import colabkeep
 
+_MANY = 40
+"""Epochs of half a second: so long that it is saved as `save_every="auto"` saves, some 15 seconds apart."""
+
 
 def small_cnn(setting: Setting) -> list[Figure]:
-    """Epochs by hand and epochs of ours in turn, without saves and with them."""
+    """Epochs by hand and epochs of ours in turn: without saves, and with saves when colabkeep chooses (its default)."""
     data = _data(3 if setting.quick else 40)
+    few, many = (2, 3) if setting.quick else (6, _MANY)
     found: list[Figure] = []
-    for name, save_every in (("small CNN", None), ("small CNN, saved every epoch", "auto")):
-        rounds = range(setting.rounds(8))
-        found += compared(name, [pair for _ in rounds for pair in _pairs(data, 2, save_every, setting.folder)])
+    for name, epochs, number, save_every in (
+        ("small CNN", few, 12, None),
+        ('small CNN, save_every="auto"', many, 4, "auto"),
+    ):
+        rounds = range(setting.rounds(number))
+        pairs = [in_turn(_by_hand(data), _ours(data, epochs + 1, save_every, setting.folder)) for _ in rounds]
+        found += compared(name, pairs)
     return found
 
 
-def _pairs(data: Any, epochs: int, save_every: str | None, folder: Path) -> Iterator[tuple[Span, Span]]:
-    """An epoch by hand and one of ours. The first of each warms up."""
-    by_hand = _by_hand(data, epochs + 1)
-    ours = _ours(data, epochs + 1, save_every, folder)
-    yield from zip(by_hand[1:], ours[1:], strict=True)
-
-
-def _by_hand(data: Any, epochs: int) -> list[Span]:
+def _by_hand(data: Any) -> Callable[[], None]:
     model, optimizer = _built()
     model.train()
-    marks = [now()]
-    for _ in range(epochs):
+
+    def epoch() -> None:
         for x, y in data:
             loss = cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
             optimizer.clear_grad(set_to_zero=False)
-        marks.append(now())
-    return spans(marks)
+
+    return epoch
 
 
-def _ours(data: Any, epochs: int, save_every: str | None, folder: Path) -> list[Span]:
+def _ours(data: Any, epochs: int, save_every: str | None, folder: Path) -> Callable[[Any], None]:
     model, optimizer = _built()
-    marks: list[Span] = []
-    with terminal():
-        colabkeep.resumable_fit(
-            model,
-            data,
-            optimizer=optimizer,
-            loss_fn=cross_entropy,
-            max_epochs=epochs,
-            storage=folder,
-            resume="never",
-            save_every=save_every,
-            keep_last=1,
-            callbacks=[marking(marks)],
-        )
-    return spans(marks)
+
+    def fit(observer: Any) -> None:
+        with terminal():
+            colabkeep.resumable_fit(
+                model,
+                data,
+                optimizer=optimizer,
+                loss_fn=cross_entropy,
+                max_epochs=epochs,
+                storage=folder,
+                resume="never",
+                save_every=save_every,
+                keep_last=1,
+                callbacks=[observer],
+            )
+
+    return fit
 
 
 def _built() -> tuple[nn.Layer, paddle.optimizer.Optimizer]:
