@@ -10,14 +10,15 @@ longest step is that of those in which nothing was stolen, as Linux counts it.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from durable import views, written
@@ -29,7 +30,8 @@ import colabkeep
 from colabkeep.vocabulary.priority import give_way
 
 Busy = Callable[[], bool]
-_BARE, _NICED, _OURS = "a bare write", "a bare, niced write", "a save of colabkeep"
+_Writing = Callable[[], AbstractContextManager[Busy]]
+_ALL = _BARE, _NICED, _OURS = "a bare write", "a bare, niced write", "a save of colabkeep"
 
 
 def run(setting: Setting) -> list[Figure]:
@@ -56,13 +58,16 @@ def _with(name: str, step: Callable[[], object], threads: int, setting: Setting)
             idle = _steps(step, _for(0.02 if setting.quick else 0.7))
             usual = fmean(idle.times)
             took = {}
-            for who, gives_way in ((_BARE, False), (_NICED, True)):
-                with _bare(pieces, setting.folder / "bare", gives_way) as busy:
+            contestants: list[tuple[str, _Writing]] = [
+                (_BARE, lambda: _bare(pieces, setting.folder / "bare", gives_way=False)),
+                (_NICED, lambda: _bare(pieces, setting.folder / "bare", gives_way=True)),
+                (_OURS, lambda: _saved(kept)),
+            ]
+            random.shuffle(contestants)  # memory and disk are not the same after each of them
+            for who, writing in contestants:
+                with writing() as busy:
                     took[who] = _steps(step, busy)
                 os.sync()
-            kept.save()
-            took[_OURS] = _steps(step, lambda: kept._saver.busy)
-            os.sync()
             if epoch:
                 for who, steps in took.items():
                     slower.setdefault(who, []).append(fmean(steps.times) / usual)
@@ -72,9 +77,9 @@ def _with(name: str, step: Callable[[], object], threads: int, setting: Setting)
                 longer.append((took[_OURS].longest - took[_NICED].longest) * 1e3)
     shutil.rmtree(storage)
     title = f"{name}, {size(state) / 1e6:.0f} MB"
-    found = [figure(f"{title}: a step during {who}", "times an undisturbed one", slower[who]) for who in slower]
-    found += [figure(f"{title}: longest step during {who}, over the longest before", "ms", worst[who]) for who in worst]
-    found += [figure(f"{title}: {who} takes from training in all", "ms", lost[who]) for who in lost]
+    found = [figure(f"{title}: a step during {who}", "times an undisturbed one", slower[who]) for who in _ALL]
+    found += [figure(f"{title}: longest step during {who}, over the longest before", "ms", worst[who]) for who in _ALL]
+    found += [figure(f"{title}: {who} takes from training in all", "ms", lost[who]) for who in _ALL]
     return [
         *found,
         figure(f"{title}: a step during {_OURS} against {_NICED}", "times", ratios, goal=1.0),
@@ -120,7 +125,13 @@ def _for(seconds: float) -> Busy:
 
 
 @contextmanager
-def _bare(pieces: Sequence[memoryview], path: Path, gives_way: bool) -> Iterator[Busy]:
+def _saved(kept: Any) -> Iterator[Busy]:
+    kept.save()
+    yield lambda: kept._saver.busy
+
+
+@contextmanager
+def _bare(pieces: Sequence[memoryview], path: Path, *, gives_way: bool) -> Iterator[Busy]:
     def work() -> None:
         if gives_way:
             give_way()
