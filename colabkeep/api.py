@@ -91,7 +91,8 @@ class Run(session.Run):
             live; the first after 20 steps or two minutes, then 15 seconds to half an hour apart, and the best epochs.
         overhead: the share of training time that "auto" may spend on saves: 0.01 is 1 %.
         keep_last: how many of the newest checkpoints to keep; None keeps all.
-        keep_best: how many of the best by `monitor` to keep besides.
+        keep_best: how many of the best by `monitor` to keep besides, of the epochs that are saved. "auto" saves the
+            best ones; with a `save_every` of your own let it name epochs too: [1, "500 steps"].
         monitor: the metric, as given to `run.log`, that says what is best; `mode` "min" or "max".
         max_time: stop cleanly after this time of the session: "11 h", seconds, or a timedelta.
         session_limit: how long this machine lives at most, from its start, where you know better than colabkeep (a paid

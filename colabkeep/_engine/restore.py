@@ -132,7 +132,8 @@ def load_best(repository: Repository, best: KeepBest) -> Loaded:
             continue  # the next best; `colabkeep verify` tells of this one
     raise CheckpointNotFound(
         problem=f"No usable checkpoint of the run {repository.run!r} was saved with the metric {best.monitor!r}.",
-        remedy="Log the metric at the end of each epoch and keep best checkpoints: keep_best=1, monitor='val_loss'.",
+        remedy="Log the metric at the end of each epoch, save there (save_every='auto' or 1), and keep the best: "
+        "keep_best=1, monitor='val_loss'.",
     )
 
 

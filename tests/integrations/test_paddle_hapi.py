@@ -459,8 +459,9 @@ class TestTelling:
 
     def test_what_fit_measures_is_logged_and_the_best_is_kept(self, tmp_path: Path) -> None:
         """Losses, metrics and learning rate stand in the history of the run, over all sessions."""
-        interrupted(tmp_path, batch=16, monitor="val_acc", mode="max")
-        run = fit(tmp_path, monitor="val_acc", mode="max", keep_last=1).run
+        words: dict[str, Any] = {"monitor": "val_acc", "mode": "max", "save_every": 1}
+        interrupted(tmp_path, batch=16, **words)
+        run = fit(tmp_path, keep_last=1, **words).run
         assert run is not None
         assert [record["step"] for record in run.history.records] == [9, 18, 27, 36]
         assert {"train_loss", "train_acc", "lr", "val_loss", "val_acc"} <= set(run.history.records[0])
