@@ -32,6 +32,7 @@ from colabkeep.vocabulary.priority import give_way
 Busy = Callable[[], bool]
 _Writing = Callable[[], AbstractContextManager[Busy]]
 _ALL = _BARE, _NICED, _OURS = "a bare write", "a bare, niced write", "a save of colabkeep"
+_LOOK = 0.01  # seconds between two looks at what was stolen; Linux counts in ticks as long
 
 
 def run(setting: Setting) -> list[Figure]:
@@ -109,9 +110,6 @@ def _steps(step: Callable[[], object], busy: Busy) -> _Steps:
             longest = took
         if not busy():
             return _Steps(times, longest)
-
-
-_LOOK = 0.01  # seconds; Linux counts in ticks as long
 
 
 def _stolen() -> str:

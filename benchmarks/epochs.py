@@ -12,17 +12,35 @@ from typing import Any
 
 from measuring import Figure, figure
 
+import colabkeep
 from colabkeep.vocabulary.events import EpochDone, Event, RunStarted
 
-__all__ = ["Span", "compared", "in_turn", "now", "terminal"]
+__all__ = ["MANY", "Span", "compared", "fitting", "in_turn"]
+
+MANY = 40
+"""Epochs of half a second: so long that it is saved as `save_every="auto"` saves, some 15 seconds apart."""
 
 Span = tuple[float, float]
 """(wall, CPU) seconds, the second ones of the training thread."""
 
 
-def now() -> Span:
-    """This moment, on both clocks."""
-    return time.perf_counter(), time.thread_time()
+def fitting(model: Any, data: Any, optimizer: Any, loss_fn: Any, **words: Any) -> Callable[[Any], None]:
+    """`resumable_fit` from the beginning, as a user calls it in a terminal, with one observer."""
+
+    def fit(observer: Any) -> None:
+        with _terminal():
+            colabkeep.resumable_fit(
+                model,
+                data,
+                optimizer=optimizer,
+                loss_fn=loss_fn,
+                resume="never",
+                keep_last=1,
+                callbacks=[observer],
+                **words,
+            )
+
+    return fit
 
 
 def in_turn(by_hand: Callable[[], object], fit: Callable[[Any], object]) -> tuple[Span, Span]:
@@ -32,22 +50,26 @@ def in_turn(by_hand: Callable[[], object], fit: Callable[[Any], object]) -> tupl
     becomes slower does so for both, and what a save costs is all the fit's.
     """
     took: list[tuple[Span, Span]] = []
-    began = now()
+    began = _now()
 
     def turn(event: Event) -> None:
         nonlocal began
         if type(event) is EpochDone:
-            middle = now()
+            middle = _now()
             by_hand()
-            took.append((_span(middle, now()), _span(began, middle)))
+            took.append((_span(middle, _now()), _span(began, middle)))
         if type(event) in (RunStarted, EpochDone):
-            began = now()
+            began = _now()
 
     observer: Any = turn
     observer.steps_from = math.inf  # it does not want to hear of steps
     fit(observer)
     hand, ours = zip(*took[1:], strict=True)
     return _sum(hand), _sum(ours)
+
+
+def _now() -> Span:
+    return time.perf_counter(), time.thread_time()
 
 
 def _span(start: Span, end: Span) -> Span:
@@ -67,7 +89,7 @@ def compared(name: str, pairs: Sequence[tuple[Span, Span]], goal: float | None =
 
 
 @contextlib.contextmanager
-def terminal() -> Iterator[None]:
+def _terminal() -> Iterator[None]:
     """A terminal that somebody reads, so that the display does all it does for a user."""
     reader, writer = os.openpty()
 

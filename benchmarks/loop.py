@@ -7,18 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from epochs import Span, compared, in_turn, terminal
+from epochs import MANY, Span, compared, fitting, in_turn
 from measuring import Figure, Setting, figure
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-import colabkeep
-
 Task = tuple[Callable[[], nn.Module], Any]
-
-_MANY = 40
-"""Epochs of half a second: so long that it is saved as `save_every="auto"` saves, some 15 seconds apart."""
 
 
 def run(setting: Setting) -> list[Figure]:
@@ -26,7 +21,7 @@ def run(setting: Setting) -> list[Figure]:
     with one every half second."""
     torch.set_num_threads(1)
     found = []
-    few, many = (2, 3) if setting.quick else (6, _MANY)
+    few, many = (2, 3) if setting.quick else (6, MANY)
     steps = 20 if setting.quick else 1000
     for name, task in (("list of batches", _tiny(steps)), ("DataLoader over TensorDataset", _tiny_loader(steps))):
         found += _added(f"tiny MLP, {name}", steps, _rounds(setting, 12, task, few, None))
@@ -82,23 +77,8 @@ def _by_hand(task: Task) -> Callable[[], None]:
 def _ours(task: Task, epochs: int, save_every: str | None, folder: Path) -> Callable[[Any], None]:
     torch.manual_seed(0)
     model, data = task[0](), task[1]
-
-    def fit(observer: Any) -> None:
-        with terminal():
-            colabkeep.resumable_fit(
-                model,
-                data,
-                optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-                loss_fn=cross_entropy,
-                max_epochs=epochs,
-                storage=folder,
-                resume="never",
-                save_every=save_every,
-                keep_last=1,
-                callbacks=[observer],
-            )
-
-    return fit
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return fitting(model, data, optimizer, cross_entropy, max_epochs=epochs, storage=folder, save_every=save_every)
 
 
 def _mlp() -> nn.Module:

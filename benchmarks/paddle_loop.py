@@ -7,21 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import paddle
-from epochs import compared, in_turn, terminal
+from epochs import MANY, compared, fitting, in_turn
 from measuring import Figure, Setting
 from paddle import nn
 from paddle.nn.functional import cross_entropy
-
-import colabkeep
-
-_MANY = 40
-"""Epochs of half a second: so long that it is saved as `save_every="auto"` saves, some 15 seconds apart."""
 
 
 def small_cnn(setting: Setting) -> list[Figure]:
     """Epochs by hand and epochs of ours in turn: without saves, and with saves when colabkeep chooses (its default)."""
     data = _data(3 if setting.quick else 40)
-    few, many = (2, 3) if setting.quick else (6, _MANY)
+    few, many = (2, 3) if setting.quick else (6, MANY)
     found: list[Figure] = []
     for name, epochs, number, save_every in (
         ("small CNN", few, 12, None),
@@ -49,23 +44,7 @@ def _by_hand(data: Any) -> Callable[[], None]:
 
 def _ours(data: Any, epochs: int, save_every: str | None, folder: Path) -> Callable[[Any], None]:
     model, optimizer = _built()
-
-    def fit(observer: Any) -> None:
-        with terminal():
-            colabkeep.resumable_fit(
-                model,
-                data,
-                optimizer=optimizer,
-                loss_fn=cross_entropy,
-                max_epochs=epochs,
-                storage=folder,
-                resume="never",
-                save_every=save_every,
-                keep_last=1,
-                callbacks=[observer],
-            )
-
-    return fit
+    return fitting(model, data, optimizer, cross_entropy, max_epochs=epochs, storage=folder, save_every=save_every)
 
 
 def _built() -> tuple[nn.Layer, paddle.optimizer.Optimizer]:
