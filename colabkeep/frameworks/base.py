@@ -121,6 +121,11 @@ class Framework(Protocol):
         """
         ...
 
+    def mean(self, value: object) -> MeanLike:
+        """A new running mean, where numbers like `value` are: a tensor's device, or the host. Its `state_dict` has
+        such a number as "sum"."""
+        ...
+
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
         """What bits depend on, name → value: versions, device, threads, instruction set, flags."""
         ...
@@ -144,6 +149,12 @@ class Boundary(Protocol):
 
     def mark(self) -> None:
         """A step boundary is here: remember the streams and buffers."""
+        ...
+
+    @property
+    def opaque(self) -> Sequence[str]:
+        """The names of parts that a loop may change at any moment, and `rewind` cannot put back: objects with a state
+        of their own that are not the framework's. One whose class says `between_steps = True` is none of them."""
         ...
 
     @property

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from colabkeep.frameworks.base import Boundary, Data, Training, TrainingOptions
+from colabkeep.frameworks.base import Boundary, Data, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.common.arrays import ArrayLeaves, array_leaf, describe_array
 from colabkeep.frameworks.common.captures import Captures
-from colabkeep.frameworks.common.marks import StreamMarks
+from colabkeep.frameworks.common.marks import StreamMarks, opaque_parts
+from colabkeep.frameworks.common.means import PlainMean
 from colabkeep.frameworks.common.objects import (
     encode_object,
     missing_parts,
@@ -73,7 +74,7 @@ class NumpyFramework:
         return self._rng
 
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
-        return StreamMarks(self._rng.streams)
+        return StreamMarks(self._rng.streams, opaque_parts(parts))
 
     def data(self) -> Data:
         from colabkeep.frameworks.common.iterables import IterableData
@@ -85,6 +86,9 @@ class NumpyFramework:
             problem="resumable_fit has no training loop for models made of NumPy arrays.",
             remedy="Keep your own loop, inside: with colabkeep.Run(name, model=...) as run: … run.step()",
         )
+
+    def mean(self, value: object) -> MeanLike:
+        return PlainMean()
 
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
         numpy = sys.modules.get("numpy")

@@ -69,6 +69,7 @@ def fit(plan: FitPlan) -> FitResult:
 def train(run: Run, plan: FitPlan) -> None:
     """The loop, inside the run's `with` block."""
     state = plan.state
+    run.resumes_behind = True
     if plan.arguments.max_steps is not None:
         run.tell(LengthTold(max_steps=plan.arguments.max_steps))
     for _ in run.epochs(plan.arguments.max_epochs):
@@ -90,7 +91,7 @@ def _epoch(run: Run, plan: FitPlan) -> None:
     step = _step(run, plan)
     size, done = 1, run.progress.batches  # a session begins at the boundary of a window
     window: list[tuple[Any, float]] = []
-    for batch in run.batches(plan.train_loader):
+    for _, batch in run.enumerate(plan.train_loader):  # nobody need look who counts
         if accumulate > 1:
             size = _window(accumulate, run.epoch_batches, done)
         window.append((backward(batch, share=1.0 / size), run.batch_samples or 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from colabkeep._engine.repository import Repository
 from colabkeep.frameworks.base import Boundary
@@ -48,6 +48,7 @@ class Keeper:
         self, spec: RunSpec, position: Position, session: OpenSession, history: History, losses: LossCurve
     ) -> None:
         self.metrics: dict[str, float] = {}
+        self.left = ""  # where the loop was left, if what it does there was left out
         self._spec = spec
         self._position = position
         self._history = history
@@ -60,6 +61,7 @@ class Keeper:
         self._start = position.progress
         self._mark = SaveMark(progress=position.progress, at=spec.clock.monotonic())
         self._asked: str | None = None
+        self.waits = False  # is the save that was asked for waited for?
         self._deadline = spec.deadline
         self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(2 * _LONGEST)
         self._starting = session.starting
@@ -92,6 +94,10 @@ class Keeper:
         """Seconds that a save takes here until it is safe where it ends up; more than an hour is not foreseen."""
         return min(_LONGEST, self._saver.longest) + min(_LONGEST, self._arrivals.seconds(now))
 
+    def ends(self, now: float) -> bool:
+        """Has the end of the session come so near that training has to end by itself?"""
+        return now >= self._watch_from and self._near(now) is not None
+
     def _near(self, now: float) -> str | None:
         """ "deadline", once, when the last save before the end of the session must begin."""
         if self._deadline is None or now < self._deadline.last_call(self.until_safe(now)):
@@ -106,15 +112,16 @@ class Keeper:
         Raises:
             SaveFailed, RunTakenOver, NotStorable: training must not go on.
         """
-        self._asked = None
+        self._asked, self.waits = None, False
         self._mark = SaveMark(progress=self._position.progress, at=self._spec.clock.monotonic())
         self._note_losses()
         at_once = _LAST if last or self._is_among_best() else self._spec.at_once
         self._saver.save(self._parts(), self._position.progress, reason, self.metrics, at_once=at_once)
 
-    def ask(self, reason: str) -> None:
-        """Save at the next boundary."""
-        self._asked = reason
+    def ask(self, reason: str | None, *, wait: bool = False) -> None:
+        """Save at the next boundary, and `wait` there until it is committed."""
+        self._asked = reason or self._asked
+        self.waits = self.waits or wait
 
     def wait_if_best(self) -> None:
         """Let a save in flight finish if the weights we are at are to be kept as among the best:
@@ -122,7 +129,7 @@ class Keeper:
         if self._saver.busy and self._is_among_best():
             self._saver.wait()
 
-    def leave(self, error: BaseException | None, boundary: Boundary, *, finished: bool) -> str | None:
+    def leave(self, error: BaseException | None, boundary: Boundary, run: Leaving) -> str | None:
         """Save the last boundary on the way out, if it is not saved; try again if the storage fails for a
         moment. Returns what kept it from being saved, if anything did.
 
@@ -134,14 +141,12 @@ class Keeper:
             return _HANGS
         if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable)):
             return None
-        if error is not None and not isinstance(error, StopTraining):
-            obstacle = self._obstacle(boundary)
-            if obstacle is not None:
-                return obstacle
-            boundary.rewind()
+        obstacle = self._obstacle(error, boundary, run)
+        if obstacle is not None:
+            return obstacle
         for pause in _LAST_TRIES:
             self._spec.clock.sleep(pause)
-            self.save(leaving_reason(error, finished=finished), last=True)
+            self.save(leaving_reason(error, finished=run.finished), last=True)
             if not self._saver.wait():
                 return _HANGS
             if self._is_saved():
@@ -179,20 +184,52 @@ class Keeper:
         return best.among_best(self.metrics[best.monitor], self._history.values(best.monitor))
 
     def _parts(self) -> Mapping[str, object]:
-        own = {"run": Value({"seed": self._spec.seed}), "history": self._history, "losses": self._losses}
+        about = {"seed": self._spec.seed, **({"left": self.left} if self.left else {})}
+        own = {"run": Value(about), "history": self._history, "losses": self._losses}
         return {**self._spec.parts, **own, **self._position.parts()}
 
     def _is_saved(self) -> bool:
         safe, here = self._saver.saved or self._start, self._position.progress
         return (safe.epoch, safe.step, safe.batches) == (here.epoch, here.step, here.batches)
 
-    def _obstacle(self, boundary: Boundary) -> str | None:
+    def _obstacle(self, error: BaseException | None, boundary: Boundary, run: Leaving) -> str | None:
+        """Bring the state to the last boundary; or say why that cannot be saved."""
+        position, clean = self._position, error is None or isinstance(error, StopTraining)
+        if position.blind:
+            return "An epoch that takes steps outside of a loop over run.batches() can be saved at its end only"
+        if position.behind and not run.resumes_behind:
+            if not clean:
+                return "The error came between the last batch of an epoch and its end, where no training can go on"
+            position.end_epoch(position.progress.seconds)
+            self.left = f"left behind the last batch of epoch {position.progress.epoch - 1}"
+            return None
+        if clean and position.stepped and not position.resting:
+            return None  # what is there now is what the user left
+        return self._rewind(boundary)
+
+    def _rewind(self, boundary: Boundary) -> str | None:
+        position = self._position
         if boundary.torn:
             return "The error came in the middle of a step, and half a step cannot be saved"
-        loader = self._position.loader
-        if loader is not None and loader.positional and not self._position.at_boundary:
-            return "The data loader had moved on since the last step, and cannot be asked where it was"
+        if position.stepped and not position.resting:
+            return "The error came behind run.step(), and what the loop does there would be left out in a resumed run"
+        if not position.resting:
+            parts = (f"it may have changed {name} already" for name in boundary.opaque)
+            moved = next(parts, None) or position.rewind()
+            if moved is not None:
+                return f"The error came in the middle of a step: {moved}"
+        boundary.rewind()
         return None
+
+
+class Leaving(Protocol):
+    """What a run says of itself when it ends."""
+
+    finished: bool
+    """Was the loop trained to its end?"""
+
+    resumes_behind: bool
+    """As in `Loop`."""
 
 
 def _pacemaker(

@@ -52,8 +52,14 @@ from colabkeep.vocabulary.state import Tree
 
 __all__ = ["OpenSession", "RunSpec", "Value", "open_session", "take_lock", "taken_over"]
 
-OWN_PARTS = ("run", "history", "rng", "rng_at_epoch", "loader", "losses")
+OWN_PARTS = (
+    "run", "history", "rng", "rng_at_epoch", "loader", "losses", "state", "state_at_epoch", "averages", "streams",
+    "streams_at_epoch",
+)  # fmt: skip
 """Parts of a checkpoint that are the session's own; every other is an object of the user."""
+
+_ALWAYS = frozenset({"run", "history", "rng", "rng_at_epoch", "loader"})
+"""Those of all checkpoints; the others are there where a run needs them, in those of newer versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +171,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
             loaded = None
             for name in spec.parts:  # one by one: memory of what is loaded is free for what is not yet
                 spec.framework.restore(spec.parts, {name: trees.pop(name)})
-            _tell(spec, manifest, events)
+            _tell(spec, manifest, own, events)
             events.append(_recalled(manifest, own, lease))
             starting.lap("restore")
     except BaseException:
@@ -215,8 +221,7 @@ def _remember(ledger: Ledger, manifest: Manifest, events: deque[Event]) -> None:
 
 
 def _own(loaded: Loaded) -> dict[str, Tree]:
-    # The first checkpoints of all had no curve of the loss.
-    return {name: own_state(loaded, name) for name in OWN_PARTS if name in loaded.parts or name != "losses"}
+    return {name: own_state(loaded, name) for name in OWN_PARTS if name in loaded.parts or name in _ALWAYS}
 
 
 def own_state(loaded: Loaded, name: str) -> Tree:
@@ -330,13 +335,15 @@ def _recalled(manifest: Manifest, own: Mapping[str, Tree], lease: Lease) -> Reca
     return Recalled(points=losses.points, resumed_at=taken_over(manifest), sessions=lease.fence)
 
 
-def _tell(spec: RunSpec, manifest: Manifest, events: deque[Event]) -> None:
+def _tell(spec: RunSpec, manifest: Manifest, own: Mapping[str, Tree], events: deque[Event]) -> None:
     age = max(0.0, spec.clock.time() - manifest.created)
     events.append(Restored(checkpoint=manifest.id, progress=manifest.progress, age=age))
     for name, setting in spec.settings.items():
         before = manifest.settings.get(name, setting)
         if before != setting:
             events.append(Noted(text=f"{name} was {before} and is {setting}: harmless, training goes on"))
+    if left := own["run"].get("left"):
+        events.append(Noted(text=f"The loop was {left}: what it does there is not done for that epoch."))
     now = spec.framework.fingerprint(spec.parts)
     for name in sorted({*now, *manifest.fingerprint}):
         before, after = manifest.fingerprint.get(name, "absent"), now.get(name, "absent")

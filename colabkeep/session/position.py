@@ -1,67 +1,134 @@
-"""Where the training is: counted steps and batches, the loader of this epoch, the random streams."""
+"""Where the training is: counted steps and batches, loaders, random streams, and the variables of the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from copy import deepcopy
+from enum import Enum, auto
 from typing import Any
 
-from colabkeep.frameworks.base import Data, Framework, LoaderState
+from colabkeep.frameworks.base import Batch, Framework, LoaderState
+from colabkeep.session.endless import Endless
 from colabkeep.session.opening import Value
+from colabkeep.session.variables import Averages, RunState
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.progress import Progress
-from colabkeep.vocabulary.state import Tree
+from colabkeep.vocabulary.state import Stateful, Tree
 
-__all__ = ["Position"]
+__all__ = ["Place", "Position"]
+
+
+class Place(Enum):
+    """What part of a loop is under way."""
+
+    FREE = auto()
+    """None of colabkeep's: a loop that the user counts, or what stands between two epochs."""
+
+    EPOCH = auto()
+    """An epoch's body, before the first batch; all of it, where the loop reads its data elsewhere."""
+
+    BATCH = auto()
+    """The body of a loop over `run.batches`."""
+
+    BEHIND = auto()
+    """An epoch's body, after the loop over `run.batches`."""
+
+    STEP = auto()
+    """The body of a loop over `run.steps`."""
 
 
 class Position:
     """Moves from boundary to boundary; at each, `parts` is what a checkpoint needs to come back here.
 
-    `progress` is the last boundary. `read` runs ahead of it: the batches and samples of this epoch
-    that the loop was given. `stored` are the own parts of the checkpoint this session resumes from;
-    each is used once, where the training gets to the place that it belongs to.
+    `progress` is the last finished step, or end of an epoch. What the loop was given runs ahead of it. `stored` are
+    the own parts of the checkpoint that this session resumes from; they are put back where the training gets to their
+    place: what a loop does before its first batch it does again in a resumed epoch, so until then it has the variables
+    and random streams that it had when the epoch began.
     """
 
     def __init__(self, framework: Framework, seed: int, progress: Progress, stored: Mapping[str, Tree]) -> None:
         self.progress = progress
+        self.place = Place.FREE
+        self.resting = True  # nothing was given or done since the last boundary
+        self.stepped = True  # a step was counted since the loop was given something
+        self.blind = False  # a step of this epoch was done outside of its loop over batches
         self.loader: LoaderState | None = None
-        self.in_epoch = False
         self.batch_samples: int | None = None  # of the batch handed out last
+        self.state = RunState(framework.name)
+        self.averages = Averages(framework)
         self._framework = framework
-        self._data: Data = framework.data()
+        self._data = framework.data()
+        self._streams = Endless(self._data, seed)
         self._seed = seed
         self._stored = dict(stored)
+        self._arrived = not stored  # is the training where the checkpoint was taken?
         self._read = (progress.batches, progress.epoch_samples)
         self._rng = framework.rng()
-        self._rng_at_epoch = Value()
+        self._at_epoch = {name: Value() for name in ("rng", "state", "streams")}
         self._facts = None if progress.batches else stored.get("loader")  # what the last whole epoch was read from
+        self._exhausted = False  # did the loop over the epoch's batches come to its end?
+        self._held: Tree = None  # what the loader told at the boundary, where it has moved on since
+        self._restore("state", self.state)  # for what is read before the loop
 
     @property
-    def at_boundary(self) -> bool:
-        """Was every batch that the loop was given part of a finished step?"""
-        return self._read == (self.progress.batches, self.progress.epoch_samples)
+    def in_epoch(self) -> bool:
+        """Is the body of an epoch under way?"""
+        return self.place in (Place.EPOCH, Place.BATCH, Place.BEHIND)
+
+    @property
+    def comes_back(self) -> bool:
+        """Will the loop ask for its next batch or step when its body is over? That is where it is saved."""
+        return self.place in (Place.BATCH, Place.STEP)
+
+    @property
+    def all_read(self) -> bool:
+        """Was the last batch of the epoch handed out, as far as its length is known?"""
+        return self.loader is not None and self._read[0] == self.loader.length
+
+    @property
+    def behind(self) -> bool:
+        """Was every batch of the epoch part of a finished step? What is left of it is what stands behind its loop."""
+        return self.in_epoch and self.stepped and (self._exhausted or self.all_read)
+
+    @property
+    def ends(self) -> bool:
+        """Is the next place to resume from the end of the epoch?"""
+        return self.blind or self._exhausted or self.all_read or self.place is Place.BEHIND
+
+    @property
+    def batch(self) -> int:
+        """The number in its epoch, from 0, of the batch handed out last."""
+        return self._read[0] - 1
 
     def parts(self) -> dict[str, object]:
-        """The state of the position: loader and random streams, now and at the start of the epoch."""
-        return {
-            "loader": Value(self.loader.state() if self.loader is not None else self._facts),
-            "rng": self._rng,
-            "rng_at_epoch": self._rng_at_epoch,
-        }
+        """The state of the position: loader, random streams and variables, now and at the start of the epoch."""
+        told = self._facts if self.loader is None else self._held or self.loader.state()
+        found: dict[str, object] = {"loader": Value(told), "rng": self._rng, "rng_at_epoch": self._at_epoch["rng"]}
+        if self.state:
+            found |= {"state": self.state, "state_at_epoch": self._at_epoch["state"]}
+        if self.averages:
+            found["averages"] = self.averages
+        if streams := self._streams.state():
+            found |= {"streams": Value(streams), "streams_at_epoch": self._at_epoch["streams"]}
+        return found
 
     def begin_epoch(self) -> None:
         """The body of an epoch begins, or begins again after a resume in its middle."""
-        self.in_epoch = True
         self.close_loader()  # a loop may have been left in the middle of the epoch, and begun again
+        self.place, self.blind, self._exhausted = Place.EPOCH, False, False
         self._read = self.progress.batches, self.progress.epoch_samples
         if self.progress.batches:
-            # What the body draws before its first batch is what it drew when the epoch began.
-            if "rng_at_epoch" in self._stored:
-                self._rng_at_epoch.value = self._native("rng_at_epoch")
-            self._rng.load_state_dict(self._rng_at_epoch.value)
+            self._begin_again()
             return
-        self.restore_rng()
-        self._rng_at_epoch.value = self._rng.state_dict()
+        self.arrive()
+        self.averages.reset()
+        self._at_epoch["rng"].value = self._rng.state_dict()
+        self._at_epoch["state"].value = deepcopy(self.state.state_dict())
+        self._at_epoch["streams"].value = self._streams.state()
+
+    def begin_steps(self) -> None:
+        """A loop over steps begins."""
+        self.place = Place.STEP
 
     def open(self, loader: object) -> LoaderState:
         """Position `loader` at the batch after the last boundary.
@@ -70,11 +137,11 @@ class Position:
             UsageError: not once in an epoch, or the loader cannot be resumed.
             Incompatible: the data set or its order is not the one of the run.
         """
-        if not self.in_epoch or self.loader is not None:
+        if self.place is not Place.EPOCH:
             raise UsageError(
                 problem="run.batches() has to be called once in each epoch of run.epochs().",
-                remedy="for epoch in run.epochs(10): for batch in run.batches(loader): …  "
-                "Iterate other loaders (validation) directly.",
+                remedy="for epoch in run.epochs(10): for batch in run.batches(loader): …  Iterate other loaders "
+                "(validation) directly, and draw from a second training loader with run.next(loader).",
             )
         progress = self.progress
         self.loader = self._data.open(
@@ -85,23 +152,67 @@ class Position:
             samples=progress.epoch_samples,
             state=self._stored.pop("loader", None) if progress.batches else None,
         )
+        self.place = Place.BATCH
         return self.loader
 
-    def batches(self, loader: LoaderState) -> Iterator[Any]:
-        """The batches that are left, counted as they are handed out."""
-        for value, count in loader:
-            if "rng" in self._stored:
-                self.restore_rng()  # not before: making an iterator must not shift the streams
-            batches, samples = self._read
-            self._read = batches + 1, samples + (count or 0)
-            self.batch_samples = count
-            yield value
-        self.restore_rng()
+    def hand_out(self, batch: Batch) -> Any:
+        """The loop is given a batch."""
+        self.arrive()  # not before: making an iterator must not shift the streams
+        value, count = batch
+        batches, samples = self._read
+        self._read = batches + 1, samples + (count or 0)
+        self.batch_samples = self.averages.samples = count
+        self.resting = self.stepped = False
+        self._held = None
+        return value
 
-    def restore_rng(self) -> None:
-        """The training is where the checkpoint was taken: its random streams are in force from here on."""
+    def hand_out_step(self) -> int:
+        """The loop is given a step; its number."""
+        self.arrive()
+        self.resting = self.stepped = False
+        return self.progress.step
+
+    def next(self, loader: object, name: str | None) -> Any:
+        """The next batch of an endless stream."""
+        self.resting = False
+        value, count = self._streams.next(loader, name)
+        self.batch_samples = self.averages.samples = count
+        return value
+
+    def batches_over(self, loader: LoaderState, *, exhausted: bool) -> None:
+        """The loop over the batches of `loader` has come to its end, or was left."""
+        if self.loader is loader and self.place is Place.BATCH:
+            self.place, self._exhausted = Place.BEHIND, exhausted
+
+    def arrive(self) -> None:
+        """The training is where the checkpoint was taken: its variables and random streams are in force from here."""
+        if self._arrived:
+            return
+        self._arrived = True
+        self._restore("state", self.state)
+        self._restore("averages", self.averages)
+        self._streams.put(self._stored.get("streams") or {})
         if "rng" in self._stored:
-            self._rng.load_state_dict(self._native("rng"))
+            self._rng.load_state_dict(self._framework.native(self._stored["rng"]))
+        self._stored = {name: tree for name, tree in self._stored.items() if name == "loader"}
+
+    def hold(self) -> None:
+        """The loader is about to move on, and what it tells now belongs to the boundary."""
+        if self.loader is not None:
+            self._held = self.loader.state()
+
+    def rest(self) -> None:
+        """A boundary is here."""
+        self.resting = True
+        self.state.mark()
+        self.averages.mark()
+        self._streams.mark()
+
+    def rewind(self) -> str | None:
+        """Go back to the last boundary, in what `parts` tells; or say why that cannot be, in a clause."""
+        if self.loader is not None and self.loader.positional and not self.stepped:
+            return "the data loader had moved on since the last step, and cannot be asked where it was"
+        return self.state.rewind() or self.averages.rewind() or self._streams.rewind()
 
     def advance(self, seconds: float) -> Progress:
         """A step is done; all batches read so far were part of it or of steps before."""
@@ -114,6 +225,8 @@ class Position:
             samples=before.samples + samples - before.epoch_samples,
             seconds=seconds,
         )
+        self.resting, self.stepped = False, True
+        self.blind = self.blind or (self.in_epoch and not self.comes_back)
         return self.progress
 
     def end_epoch(self, seconds: float) -> Progress:
@@ -131,7 +244,7 @@ class Position:
         if self.loader is not None and not self.loader.positional:
             self._facts = self.loader.state()
         self.close_loader()
-        self.in_epoch = False
+        self.place, self.stepped, self.blind = Place.FREE, True, False
         self._read = 0, 0
         self.progress = Progress(epoch=before.epoch + 1, step=before.step, samples=before.samples, seconds=seconds)
         return self.progress
@@ -140,12 +253,25 @@ class Position:
         """Let go of this epoch's loader."""
         if self.loader is not None:
             self.loader.close()
-        self.loader = None
+        self.loader = self._held = None
 
     def close(self) -> None:
         """Let go of all loaders and their workers."""
         self.close_loader()
+        self._streams.close()
         self._data.close()
 
-    def _native(self, part: str) -> Any:
-        return self._framework.native(self._stored.pop(part))
+    def _begin_again(self) -> None:
+        """What the body does before its first batch, it does as it did when the epoch began."""
+        if not self._arrived:
+            if "rng_at_epoch" in self._stored:
+                self._at_epoch["rng"].value = self._framework.native(self._stored["rng_at_epoch"])
+            self._restore("state_at_epoch", self._at_epoch["state"])
+            self._restore("state_at_epoch", self.state)
+            self._at_epoch["streams"].value = self._stored.get("streams_at_epoch")
+            self._streams.put(self._at_epoch["streams"].value or {})
+        self._rng.load_state_dict(self._at_epoch["rng"].value)
+
+    def _restore(self, part: str, target: Stateful) -> None:
+        if part in self._stored:
+            self._framework.restore({part: target}, {part: {"kind": "object", "state": self._stored[part]}})

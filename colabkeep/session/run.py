@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from colabkeep.frameworks.base import Inexact
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
+from colabkeep.session.loop import Loop
 from colabkeep.session.losses import LossCurve
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Position
@@ -20,7 +19,6 @@ from colabkeep.vocabulary.events import (
     DeadlineNear,
     EpochDone,
     Event,
-    LengthTold,
     MetricsLogged,
     Noted,
     RestoredInexactly,
@@ -29,12 +27,11 @@ from colabkeep.vocabulary.events import (
     StepDone,
 )
 from colabkeep.vocabulary.manifest import Manifest
-from colabkeep.vocabulary.progress import Progress
 
 __all__ = ["Run"]
 
 
-class Run:
+class Run(Loop):
     """The companion of a training loop. Use it as a context manager; `colabkeep.Run` wires one up.
 
     Leaving the block saves what is not saved yet and waits until that is safe. After an exception or
@@ -50,6 +47,7 @@ class Run:
         self._spec = spec
         self._announcer = Announcer(spec.observers, spec.clock)
         self._signals = StopRequests()
+        self._said: set[str] = set()  # what is told once in a session
 
     def __enter__(self) -> Run:
         """Take the run, restore it if it has a checkpoint, begin to watch for signals.
@@ -87,7 +85,7 @@ class Run:
     ) -> bool:
         """Save what is not saved yet, wait until it is safe, let go. Ends a `StopTraining`."""
         try:
-            obstacle = self._keeper.leave(error, self._boundary, finished=self.finished)
+            obstacle = self._keeper.leave(error, self._boundary, self)
             if obstacle is not None:
                 self._announcer.tell(Noted(text=f"{obstacle}; the newest checkpoint is {self.checkpoint or 'none'}."))
             self._saver.wait()
@@ -110,21 +108,6 @@ class Run:
             self._session.lock.release()
 
     @property
-    def progress(self) -> Progress:
-        """The last finished step, or end of an epoch."""
-        return self._position.progress
-
-    @property
-    def batch_samples(self) -> int | None:
-        """How many samples the batch that `batches` gave last holds; None if it cannot be told."""
-        return self._position.batch_samples
-
-    @property
-    def epoch_batches(self) -> int | None:
-        """How many batches the epoch under way has in all; None if it cannot be told."""
-        return self._position.loader.length if self._position.loader is not None else None
-
-    @property
     def resumed_from(self) -> Manifest | None:
         """The checkpoint this session went on from, None for a fresh start."""
         return self._session.resumed_from
@@ -139,51 +122,26 @@ class Run:
         """What would be lost if this machine vanished now, as far as is known; asks nobody and waits for nothing."""
         return self._saver.ledger.durability(self.progress.seconds if self.stopped is not None else None)
 
-    def epochs(self, max_epochs: int | None) -> Iterator[int]:
-        """The numbers of the epochs that are left, from the one under way up to `max_epochs - 1`; None: without end."""
-        self._announcer.tell(LengthTold(max_epochs=max_epochs))
-        while max_epochs is None or self.progress.epoch < max_epochs:
-            self._position.begin_epoch()
-            self._boundary.mark()
-            yield self.progress.epoch
-            self._end_epoch()
-        self.finished = True
-
-    def batches(self, loader: object) -> Iterator[Any]:
-        """The batches of this epoch that are left, in the order that an uninterrupted run has.
-
-        `loader` is a DataLoader of torch or Paddle, a list of batches, or anything that can be iterated again.
-
-        Raises:
-            UsageError: not once in an epoch of `epochs`, or the loader cannot be resumed.
-            Incompatible: the data set or its order is not the one of the run.
-        """
-        opened = self._session.starting.opens(self._position.open, loader)
-        told = _tell_notes(self, opened.notes, 0)
-        for batch in self._session.starting.batches(self._position.batches(opened)):
-            if len(opened.notes) > told:
-                told = _tell_notes(self, opened.notes, told)
-            yield batch
-            self.poll()
-        _tell_notes(self, opened.notes, told)
-
     def step(self, loss: Any = None) -> None:
-        """One optimizer update is done: count it, save if due, stop if it is time.
+        """One optimizer update is done: count it. In a loop over `batches`, `enumerate` or `steps` it is saved, if that
+        is due, when the body of the loop is over; in an epoch that reads its data elsewhere, at the epoch's end; in
+        any other loop here.
 
-        Call it after `optimizer.step()` and `scheduler.step()`. `loss` is shown now and then; it may
-        live on the GPU, nothing waits for it here.
+        Call it after `optimizer.step()`. `loss` is shown now and then; it may live on the GPU, nothing waits for it
+        here.
 
         Raises:
             KeyboardInterrupt, SystemExit: asked for by a signal; the state is saved on the way out.
             SaveFailed, RunTakenOver, NotStorable: training must not go on.
         """
         now = self._spec.clock.monotonic()
-        progress = self._position.advance(now - self._zero)
+        position = self._position
+        progress = position.advance(now - self._zero)
         self._keeper.count(progress.step, loss)
-        self._boundary.mark()
         if now >= self._announcer.steps_from:
             self._announcer.deliver(StepDone(progress=progress, epoch_batches=self.epoch_batches, loss=loss))
-        self._pause(now)
+        if not position.comes_back:
+            self._step_elsewhere(now)
 
     def log(self, **metrics: Any) -> None:
         """Log numbers (or one-element tensors) at the current step. They go into the history, and into a
@@ -194,23 +152,23 @@ class Run:
         self._announcer.tell(MetricsLogged(progress=self.progress, metrics=numbers))
 
     def save(self, reason: str = "asked", *, wait: bool = False) -> None:
-        """Save now; in the middle of a step (a batch was read, `step` not called yet), at its end.
+        """Save as soon as that can be resumed from: in the body of a loop, when it is over; in an epoch that does not
+        read through `batches`, and after its last batch, at its end; else now.
 
-        `wait`: return when the checkpoint is committed. Without it, or in the middle of a step, this returns at once.
+        `wait`: return when the checkpoint is committed. In the body of a loop, behind `step`, this does not wait for
+        the end of the body: what follows in it is then not part of that step, and is left out in a resumed run. Where
+        it has to come later, it is waited for there.
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: training must not go on.
         """
-        if not self._position.at_boundary:
-            self._keeper.ask(reason)
-            return
-        if wait:
-            self._saver.wait()
-        self._keeper.save(reason, last=wait)
-        if wait:
-            self._saver.wait()
-            self._saver.raise_past_failure()
-        self._announcer.drain()
+        position = self._position
+        inside = position.in_epoch or position.comes_back
+        if inside and not (wait and position.comes_back and position.stepped and not position.ends):
+            self._keeper.ask(reason, wait=wait)
+        else:
+            self._save(reason, wait=wait)
+            self._announcer.drain()
 
     def poll(self) -> None:
         """Honour a request to stop that came between two steps. Call it in long work of your own.
@@ -233,26 +191,72 @@ class Run:
         """Hand an event to the observers and the journal."""
         self._announcer.tell(event)
 
+    def _once(self, event: Noted | RestoredInexactly) -> None:
+        text = event.text if isinstance(event, Noted) else event.reason
+        if text not in self._said:
+            self._said.add(text)
+            self.tell(event)
+
+    def _rest(self) -> None:
+        self._position.rest()
+        self._boundary.mark()
+
+    def _step_elsewhere(self, now: float) -> None:
+        """A step was done in a loop that does not come back here."""
+        if self._position.in_epoch:
+            self._tell_blind()
+            if self._announcer.queue:
+                self._announcer.drain()
+            self._leave_if_asked(now)
+        else:
+            self._tell_free()
+            self._rest()
+            self._pause(now)
+
     def _end_epoch(self) -> None:
         epoch, now = self.progress.epoch, self._spec.clock.monotonic()
         progress = self._position.end_epoch(now - self._zero)
-        self._boundary.mark()
+        self._rest()
         self._announcer.tell(EpochDone(epoch=epoch, progress=progress, metrics=dict(self._keeper.metrics)))
         self._keeper.wait_if_best()
         self._pause(now)
 
-    def _pause(self, now: float) -> None:
-        """What happens at a boundary: save, talk, stop. Most of the time, nothing."""
-        if (reason := self._keeper.due(now)) is not None:
+    def _pause(self, now: float, reason: str | None = None) -> None:
+        reason = reason or self._keeper.due(now)
+        if reason is not None:
             if reason == "deadline" and self._spec.deadline is not None:
-                _tell_end(self, self._spec.deadline, now, self._keeper.until_safe(now))
-            self._keeper.save(reason)
+                self._tell_end(self._spec.deadline, now)
+            self._save(reason, wait=self._keeper.waits)
         if self._announcer.queue:
             self._announcer.drain()
-        if self._signals.requested is not None:
-            self._signals.honour()
-        if self._spec.max_time is not None and now - self._began >= self._spec.max_time:
+        self._leave_if_asked(now)
+
+    def _save(self, reason: str, *, wait: bool) -> None:
+        if wait:
+            self._saver.wait()
+        self._keeper.save(reason, last=wait)
+        if wait:
+            self._saver.wait()
+            self._saver.raise_past_failure()
+
+    def _stops(self, now: float) -> bool:
+        """Is it time to leave?"""
+        limit = self._spec.max_time
+        return self._signals.requested is not None or (limit is not None and now - self._began >= limit)
+
+    def _leave_if_asked(self, now: float) -> None:
+        self.poll()
+        if self._stops(now):
             raise StopTraining("max_time")
+        if self._position.blind and self._keeper.ends(now) and self._spec.deadline is not None:
+            self._tell_end(self._spec.deadline, now)
+
+    def _tell_end(self, deadline: Deadline, now: float) -> None:
+        """The end of the session is near; leave if training ends by itself before it."""
+        takes = self._keeper.until_safe(now)
+        self.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))
+        if deadline.ends:
+            self.stop("session_end")
 
 
 def _beginning(spec: RunSpec, session: str) -> RunStarted:
@@ -273,18 +277,3 @@ def _end(run: Run, reason: str, error: BaseException | None) -> RunStopped:
     if reason == "error" and error is not None:
         said = ": ".join(filter(None, (type(error).__name__, str(error).strip().partition("\n")[0][:500])))
     return RunStopped(reason=reason, progress=run.progress, checkpoint=run.checkpoint, error=said)
-
-
-def _tell_end(run: Run, deadline: Deadline, now: float, takes: float) -> None:
-    """Tell that the end of the session is near; leave if training ends by itself before it."""
-    run.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))
-    if deadline.ends:
-        run.stop("session_end")
-
-
-def _tell_notes(run: Run, notes: Sequence[str], told: int) -> int:
-    """Tell what a loader noted since the first `told` notes."""
-    for note in notes[told:]:
-        inexact = RestoredInexactly(checkpoint=run.checkpoint or "", reason=note)
-        run.tell(inexact if isinstance(note, Inexact) else Noted(text=note))
-    return len(notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from colabkeep.frameworks import find_framework
 from colabkeep.frameworks.base import Data, MeanLike, Training, TrainingOptions
@@ -96,6 +96,7 @@ class FitArguments:
 class FitState:
     """The state of the loop of `fit`: the running mean of the epoch's loss, and the settings that bits depend on."""
 
+    between_steps: ClassVar[bool] = True
     mean: MeanLike
     settings: Mapping[str, Any]
     stored: Mapping[str, Any] = field(default_factory=dict)

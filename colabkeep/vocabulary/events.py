@@ -16,6 +16,7 @@ from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.progress import Progress
 
 __all__ = [
+    "AlreadyComplete",
     "CadenceChosen",
     "CatchingUp",
     "CheckpointSetAside",
@@ -108,6 +109,16 @@ class Recalled:
     points: tuple[tuple[int, float], ...]
     resumed_at: tuple[int, ...]
     sessions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlreadyComplete:
+    """The loop asked for no more than the run has: nothing was trained. `since`: when it was saved last, in seconds
+    since 1970 (UTC); `length`: what has to be raised to train on, in words."""
+
+    since: float
+    step: int
+    length: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +337,7 @@ Event: TypeAlias = (
     | MachineGiven
     | Restored
     | Recalled
+    | AlreadyComplete
     | RestoredInexactly
     | CheckpointSetAside
     | FirstStepDone

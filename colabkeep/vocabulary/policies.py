@@ -31,6 +31,7 @@ __all__ = [
     "SaveMark",
     "SavePolicy",
     "adapt",
+    "counts_epochs_only",
     "is_auto",
     "parse_save_every",
 ]
@@ -137,6 +138,12 @@ class Auto(_Composable):
 def is_auto(policy: SavePolicy) -> bool:
     """Does colabkeep choose the cadence, at least among others?"""
     return isinstance(policy, Auto) or (isinstance(policy, _Either) and any(map(is_auto, policy.policies)))
+
+
+def counts_epochs_only(policy: SavePolicy) -> bool:
+    """Is it never due in a loop that has no epochs?"""
+    members = policy.policies if isinstance(policy, _Either) else (policy,)
+    return all(isinstance(member, EveryEpochs) for member in members)
 
 
 def adapt(policy: SavePolicy, cadence: Cadence) -> SavePolicy:

@@ -282,7 +282,7 @@ def test_a_run_is_shown_before_in_and_after_its_block(tmp_path: Path, kit: Simpl
     assert "NOT BEGUN" in kit.Shown(run._repr_html_()).text
     with run:
         for _ in run.epochs(1):
-            for step, _batch in enumerate(run.batches([0] * 6), 1):
+            for step, _batch in run.enumerate([0] * 6, 1):
                 run.step(loss=torch.tensor(1.0 / step))
             run.log(**{"<b>acc</b>": 0.5})
             inside = kit.Shown(run._repr_html_())

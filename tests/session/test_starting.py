@@ -49,7 +49,7 @@ def session(folder: Path, restoring: float) -> FirstStepDone:
     with Run(replace(spec, clock=clock, laps=dict.fromkeys(spec.laps, 0.0))) as run:
         clock.advance(2.0)
         for _ in run.epochs(1):
-            for n, _batch in enumerate(run.batches(Batches(clock))):
+            for n, _batch in run.enumerate(Batches(clock)):
                 clock.advance(7.0)
                 run.step()
                 if n:

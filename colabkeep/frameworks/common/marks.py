@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from colabkeep.frameworks.common.randomness import Stream
 
-__all__ = ["StreamMarks"]
+__all__ = ["StreamMarks", "opaque_parts"]
+
+
+def opaque_parts(parts: Mapping[str, object], *known: type[Any]) -> list[str]:
+    """The names of parts that are neither of the known kinds nor say that they change between two steps only."""
+    return [
+        name.removeprefix("state.")
+        for name, part in parts.items()
+        if not isinstance(part, known) and not getattr(type(part), "between_steps", False)
+    ]
 
 
 class StreamMarks:
@@ -15,7 +24,8 @@ class StreamMarks:
 
     torn = False  # plain objects do not say when their update begins
 
-    def __init__(self, streams: Sequence[Stream]) -> None:
+    def __init__(self, streams: Sequence[Stream], opaque: Sequence[str] = ()) -> None:
+        self.opaque = opaque
         self._streams = [stream for stream in streams if stream.here]
         self._states: list[Any] = [None] * len(self._streams)
         self._known: list[tuple[Callable[[], object], object]] = [(object, None)]  # the first mark reads

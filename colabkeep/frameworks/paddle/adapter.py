@@ -12,9 +12,10 @@ from paddle.amp import AmpScaler
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
-from colabkeep.frameworks.base import Boundary, Data, Training, TrainingOptions
+from colabkeep.frameworks.base import Boundary, Data, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
+from colabkeep.frameworks.common.marks import opaque_parts
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
 from colabkeep.frameworks.paddle.facts import exactness, fingerprint
@@ -94,7 +95,8 @@ class PaddleFramework:
 
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
         optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
-        return PaddleBoundary(self._rng.streams, _layers(parts), optimizers, _schedulers(parts))
+        opaque = opaque_parts(parts, *_KINDS)
+        return PaddleBoundary(self._rng.streams, _layers(parts), optimizers, _schedulers(parts), opaque)
 
     def data(self) -> Data:
         from colabkeep.frameworks.paddle.data.opening import PaddleData
@@ -105,6 +107,11 @@ class PaddleFramework:
         from colabkeep.frameworks.paddle.training.arithmetic import PaddleTraining
 
         return PaddleTraining(options)
+
+    def mean(self, value: object) -> MeanLike:
+        from colabkeep.frameworks.paddle.training.means import RunningMean
+
+        return RunningMean(value.place if isinstance(value, paddle.Tensor) else paddle.CPUPlace())
 
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
         return fingerprint(_tensors(parts))

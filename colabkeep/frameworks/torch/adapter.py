@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.base import Boundary, Data, Training, TrainingOptions
+from colabkeep.frameworks.base import Boundary, Data, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
+from colabkeep.frameworks.common.marks import opaque_parts
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
@@ -110,7 +111,8 @@ class TorchFramework:
         schedulers = [part for part in parts.values() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)]
         self._warm(parts)
         self._steps.first = lambda: self._warm(parts)  # by then there is state of the optimizer
-        return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers, self._steps)
+        opaque = opaque_parts(parts, *_KINDS)
+        return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers, self._steps, opaque)
 
     def _warm(self, parts: Mapping[str, object]) -> None:
         with ordinary(), suppress(MemoryFull):  # the save that cannot do without will say so
@@ -125,6 +127,11 @@ class TorchFramework:
         from colabkeep.frameworks.torch.training.arithmetic import TorchTraining
 
         return TorchTraining(options)
+
+    def mean(self, value: object) -> MeanLike:
+        from colabkeep.frameworks.torch.training.means import RunningMean
+
+        return RunningMean(value.device if isinstance(value, torch.Tensor) else torch.device("cpu"))
 
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
         return fingerprint(_tensors(parts))

@@ -134,6 +134,7 @@ class Fitting:
             self._stand_back()
             raise
         self._run = run
+        run.resumes_behind = True
         self._company = Company(self, others)
         callbacks.callbacks = [self._company]
         try:
@@ -207,8 +208,9 @@ class Fitting:
         window = self._model._accumulate
         if not self.offset:  # else this is where the session began
             self._save_before_cut(run, window)
-        for index, batch in enumerate(run.batches(loader)):
-            self._ends_step = (index + 1) % window == 0 or index + 1 == self._length(run)
+        for number, batch in run.enumerate(loader, start=1):
+            read = number - self.offset
+            self._ends_step = read % window == 0 or read == self._length(run)
             yield batch
             if self._ends_step:
                 self._save_before_cut(run, window)

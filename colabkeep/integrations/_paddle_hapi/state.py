@@ -20,6 +20,8 @@ class FitState:
     batch. Made when all callbacks are ready for training, so that what differs later is what they learnt.
     """
 
+    between_steps = True
+
     def __init__(self, model: Any, callbacks: Sequence[object], epochs: int) -> None:
         self.iterations = 0
         self.logs: dict[str, Any] = {}

@@ -83,7 +83,7 @@ def test_an_epoch_that_is_not_among_the_best_is_saved_without_a_stop(tmp_path: P
     trained.epochs([1.0, 5.0, 9.0])
     ways = {event.progress.step: event.copy for event in trained.of(SaveCommitted)}
     assert (ways[3], ways[6]) == (AT_ONCE, HIDDEN)
-    assert not trained.of(Noted)
+    assert not [note.text for note in trained.of(Noted) if "copy" in note.text or "changed" in note.text]
 
 
 @pytest.mark.parametrize("leaving", ["the end", "an exception", "SIGTERM"])

@@ -60,7 +60,7 @@ class Life:
         """Steps until so much of the clock has passed."""
         with self.run as run:
             for _ in run.epochs(1):
-                for n, _batch in enumerate(run.batches([0] * 1000)):
+                for n, _batch in run.enumerate([0] * 1000):
                     self.clock.advance(600.0)
                     run.step()
                     if n == 0 and saved_at_start:

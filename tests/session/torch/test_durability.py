@@ -87,7 +87,7 @@ def test_a_run_says_at_any_moment_what_would_be_lost(tmp_path: Path) -> None:
     store = TieredStore(DirectoryStore(tmp_path), drive, pauses=(0.001, 0.002))
     with opened(store, clock) as run:
         for _ in run.epochs(1):
-            for batch in run.batches([1, 2, 3, 4]):
+            for batch in run.batches([1, 2, 3, 4, 5]):
                 clock.advance(60)
                 run.step()
                 if batch == 1:

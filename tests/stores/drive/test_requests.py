@@ -57,7 +57,7 @@ def trained(drive, open_drive, watch):
     words = {"storage": open_drive(), "save_every": None, "progress": False}
     with colabkeep.Run("frozen", model=model, optimizer=optimizer, **words) as run:
         for _ in run.epochs(1):
-            for number, batch in enumerate(run.batches([torch.randn(4, 128)] * 3)):
+            for number, batch in run.enumerate([torch.randn(4, 128)] * 3):
                 if number < 2:
                     model(batch).square().mean().backward()
                     optimizer.step()

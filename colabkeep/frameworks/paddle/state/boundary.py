@@ -27,7 +27,9 @@ class PaddleBoundary:
         layers: Iterable[nn.Layer],
         optimizers: Iterable[Any],
         schedulers: Iterable[Any],
+        opaque: Sequence[str] = (),
     ) -> None:
+        self.opaque = opaque
         self._streams = StreamMarks(streams)
         self._buffers = _Buffers(layers)
         self._schedulers = list(schedulers)

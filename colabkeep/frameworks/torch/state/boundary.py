@@ -32,7 +32,9 @@ class TorchBoundary:
         optimizers: Iterable[torch.optim.Optimizer],
         schedulers: _Schedulers,
         steps: Steps,
+        opaque: Sequence[str] = (),
     ) -> None:
+        self.opaque = opaque
         self._streams = StreamMarks(streams)
         self._buffers = _Buffers(modules)
         self._schedulers = list(schedulers)

@@ -7,7 +7,7 @@ the gradients are finite.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,12 +15,11 @@ import torch
 from colabkeep.frameworks.base import Batch, TrainingOptions
 from colabkeep.frameworks.common.objective import Objective
 from colabkeep.frameworks.torch.training.checks import check_options, one_number, refuse_loss
+from colabkeep.frameworks.torch.training.means import RunningMean
 from colabkeep.frameworks.torch.training.precision import autocast, gradient_scaler, resolve_precision
 from colabkeep.frameworks.torch.training.transfer import to_device
 
-__all__ = ["RunningMean", "TorchTraining"]
-
-_GATHERED = 256  # losses of a CPU model added in one go, 0.3 µs each; one by one 2 µs, and 6 among the steps of a model
+__all__ = ["TorchTraining"]
 
 
 class TorchTraining:
@@ -120,75 +119,3 @@ class TorchTraining:
                 module.training = mode
         found = {name: mean.value() for name, mean in means.items()}
         return {name: value for name, value in found.items() if value is not None}
-
-
-class RunningMean:
-    """A mean that adds on its device, in float64, and waits only when read.
-
-    Saved and loaded, it goes on with the same bits. On the CPU, values are gathered and added many at a time,
-    always at the same counts, wherever it was saved. On a GPU they are added at once: a graph that is played
-    again writes its next loss over the last one.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        # Apple's GPUs have no float64.
-        self._dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._sum = torch.zeros((), dtype=self._dtype, device=device)
-        self._weight = 0.0
-        self._gathers = device.type == "cpu"
-        self._values: list[torch.Tensor] = []
-        self._weights: list[float] = []
-
-    def add(self, value: Any, weight: float) -> None:
-        """Count `value`, a number or a tensor of one number without a graph, with `weight`."""
-        self._weight += weight
-        if not self._gathers:
-            self._sum.add_(value, alpha=weight)
-            return
-        self._values.append(
-            value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=self._dtype, device="cpu")
-        )
-        self._weights.append(weight)
-        if len(self._values) == _GATHERED:
-            self._sum = self._total()
-            self._values, self._weights = [], []
-
-    def value(self) -> float | None:
-        """The mean so far, None of nothing. Waits for the device."""
-        return float(self._total().item()) / self._weight if self._weight else None
-
-    def reset(self) -> None:
-        """Begin anew, with nothing."""
-        self._sum.zero_()
-        self._weight = 0.0
-        self._values, self._weights = [], []
-
-    def state_dict(self) -> dict[str, Any]:
-        """The sum and the weights, as copies, and what is gathered but not added yet."""
-        return {
-            "sum": self._sum.clone(),
-            "weight": self._weight,
-            "values": self._gathered(),
-            "weights": list(self._weights),
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-        self._sum.copy_(state_dict["sum"])
-        self._weight = float(state_dict["weight"])
-        self._values, self._weights = list(state_dict["values"]), list(state_dict["weights"])
-
-    def _gathered(self) -> torch.Tensor:
-        return (
-            torch.stack(self._values).to(self._dtype)
-            if self._values
-            else torch.empty(0, dtype=self._dtype, device=self._sum.device)
-        )
-
-    def _total(self) -> torch.Tensor:
-        if not self._values:
-            return self._sum
-        return (
-            self._sum
-            + (self._gathered() * torch.tensor(self._weights, dtype=self._dtype, device=self._sum.device)).sum()
-        )

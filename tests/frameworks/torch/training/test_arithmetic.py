@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from colabkeep.frameworks.base import TrainingOptions
-from colabkeep.frameworks.torch.training.arithmetic import RunningMean, TorchTraining
+from colabkeep.frameworks.torch.training.arithmetic import TorchTraining
+from colabkeep.frameworks.torch.training.means import RunningMean
 from colabkeep.frameworks.torch.training.precision import resolve_precision
 
 

@@ -1,0 +1,295 @@
+"""The forms that a training loop may have, and where in them it is saved: when its body is over."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from colabkeep.frameworks.base import Batch, Inexact, LoaderState
+from colabkeep.session.announcer import Announcer
+from colabkeep.session.keeper import Keeper
+from colabkeep.session.numbering import numbered
+from colabkeep.session.opening import OpenSession, RunSpec
+from colabkeep.session.position import Place, Position
+from colabkeep.session.signals import StopRequests
+from colabkeep.session.variables import Averages, RunState
+from colabkeep.vocabulary.errors import UsageError
+from colabkeep.vocabulary.events import AlreadyComplete, Event, LengthTold, Noted, RestoredInexactly
+from colabkeep.vocabulary.policies import counts_epochs_only
+from colabkeep.vocabulary.progress import Progress
+
+__all__ = ["Loop"]
+
+_BLIND = (
+    "This epoch does not read its batches through colabkeep, so it can be saved at its end only: a disconnect costs "
+    "all of the epoch. For checkpoints inside it write: for batch in run.batches(loader); or, in a loop that counts "
+    "steps: for step in run.steps(n), with run.next(loader)."
+)
+_AROUND = (
+    "This epoch takes steps outside of its loop over run.batches(), so it can be saved at its end only: a disconnect "
+    "costs all of the epoch."
+)
+_FREE = (
+    "This loop is neither in run.epochs() nor in run.steps(): colabkeep saves what was handed in, but not how far the "
+    "loop is. Write: for step in run.steps(n); or begin your count at run.progress.step."
+)
+_NUMBERED = (
+    "enumerate(run.batches(loader)) counts from 0 {again}, so what goes by the number (a schedule, every 100th batch) "
+    "{goes} wrong there. Write: for i, batch in run.enumerate(loader)."
+)
+_EARLY = (
+    "run.next() was called after run.step(): this batch belongs to the next step, and no checkpoint holds it. Draw it "
+    "where the body of the loop begins."
+)
+
+
+class Loop:
+    """A training loop, in any of its forms. `Run` is one, with all that a loop does not see.
+
+    In an epoch and in a loop over steps a checkpoint is taken where the loop asks for its next batch or step: all that
+    its body does belongs to the step, whatever stands behind `run.step()`. After the last batch it is the end of the
+    epoch, once what follows the batches is done too.
+    """
+
+    resumes_behind = False
+    """May the training go on behind the last batch of an epoch, with no batch left? Not if the code there uses
+    variables that its loop over batches sets."""
+
+    finished: bool
+    _spec: RunSpec
+    _session: OpenSession
+    _position: Position
+    _keeper: Keeper
+    _announcer: Announcer
+    _signals: StopRequests
+    _looked = False  # for who counts
+
+    @property
+    def progress(self) -> Progress:
+        """The last finished step, or end of an epoch."""
+        return self._position.progress
+
+    @property
+    def state(self) -> RunState:
+        """Variables of the loop that are saved with each checkpoint, and back before the loop goes on: by attribute
+        (`run.state.best = 0.0`) or by key. Plain values, arrays, tensors, and lists, tuples and dicts of them."""
+        return self._position.state
+
+    @property
+    def average(self) -> Averages:
+        """Means of an epoch that survive a resume: `run.average(loss=loss)` counts, `run.average.loss` is the mean."""
+        return self._position.averages
+
+    @property
+    def batch_samples(self) -> int | None:
+        """How many samples the batch that `batches` or `next` gave last holds; None if it cannot be told."""
+        return self._position.batch_samples
+
+    @property
+    def epoch_batches(self) -> int | None:
+        """How many batches the epoch under way has in all; None if it cannot be told."""
+        return self._position.loader.length if self._position.loader is not None else None
+
+    def epochs(self, max_epochs: int | None) -> Iterator[int]:
+        """The numbers of the epochs that are left, from the one under way up to `max_epochs - 1`; None: without end.
+
+        In an epoch that is resumed in its middle, what the body does before its first batch is done again, with the
+        random numbers and the `state` of the first time.
+        """
+        self._announcer.tell(LengthTold(max_epochs=max_epochs))
+        while max_epochs is None or self.progress.epoch < max_epochs:
+            self._position.begin_epoch()
+            self._rest()
+            yield self.progress.epoch
+            self._end_epoch()
+        self._conclude("max_epochs")
+
+    def batches(self, loader: object) -> Iterator[Any]:
+        """The batches of this epoch that are left, in the order that an uninterrupted run has.
+
+        `loader` is a DataLoader of torch or Paddle, a list of batches, or anything that can be iterated again. Where
+        you need the number of the batch, take `enumerate`.
+
+        Raises:
+            UsageError: not once in an epoch of `epochs`, or the loader cannot be resumed.
+            Incompatible: the data set or its order is not the one of the run.
+        """
+        watched: list[Iterator[Any]] = []
+        watched.append(self._batches(loader, watched))
+        return watched[0]
+
+    def enumerate(self, loader: object, start: int = 0) -> Iterator[tuple[int, Any]]:
+        """The batches of `batches` with their numbers in the epoch, which in a resumed epoch go on where they were.
+
+        Raises:
+            UsageError, Incompatible: as `batches`.
+        """
+        position = self._position
+        for value in self._batches(loader, []):
+            yield position.batch + start, value
+
+    def steps(self, max_steps: int | None) -> Iterator[int]:
+        """The numbers of the steps that are left, from 0 up to `max_steps - 1`; None: without end. For loops that know
+        no epochs; draw their batches with `next`. A body that does not call `step` has done one step all the same.
+
+        Raises:
+            UsageError: inside of `epochs`, or `save_every` counts epochs alone.
+        """
+        position = self._position
+        if position.in_epoch or counts_epochs_only(self._spec.save_every):
+            raise _no_steps_here(in_epoch=position.in_epoch)
+        self._announcer.tell(LengthTold(max_steps=max_steps))
+        position.begin_steps()
+        while max_steps is None or self.progress.step < max_steps:
+            yield position.hand_out_step()
+            if not position.stepped:
+                self.step()
+            self._rest()
+            self._pause(self._spec.clock.monotonic())
+        position.place = Place.FREE
+        self._conclude("the number in run.steps()")
+
+    def next(self, loader: object, *, name: str | None = None) -> Any:
+        """The next batch of `loader`, which is read again and again without an end, each time in a new order if it
+        shuffles. Several loaders are streams of their own, each known by the order of first use, or by `name`.
+
+        For loops over `steps`, and for a second loader beside `batches`.
+
+        Raises:
+            UsageError: the loader cannot be resumed, or has no batches.
+            Incompatible: the data set or its order is not the one of the run.
+        """
+        position = self._position
+        if position.comes_back and position.stepped and not position.resting:
+            self._once(Noted(text=_EARLY))
+        return position.next(loader, name)
+
+    def _batches(self, loader: object, watched: Sequence[Iterator[Any]]) -> Iterator[Any]:
+        """`watched`: the iterator that was given to the user's code, where somebody may count what it gives."""
+        position, starting = self._position, self._session.starting
+        opened = starting.opens(position.open, loader)
+        told = self._tell_notes(opened.notes, 0)
+        values = starting.batches(iter(opened))
+        batch = next(values, None)
+        if watched and batch is not None:
+            self._look_who_counts(watched[0])
+        exhausted = False
+        try:
+            while batch is not None:
+                value = position.hand_out(batch)
+                if len(opened.notes) > told:
+                    told = self._tell_notes(opened.notes, told)
+                yield value
+                batch = self._next_batch(opened, values)
+            exhausted = True
+            position.arrive()
+        finally:
+            position.batches_over(opened, exhausted=exhausted)
+        self._tell_notes(opened.notes, told)
+
+    def _next_batch(self, opened: LoaderState, values: Iterator[Batch]) -> Batch | None:
+        """The loop asks for its next batch: all that its body did is done. This is where it may be saved."""
+        position = self._position
+        if position.loader is not opened:
+            raise UsageError(
+                problem="These batches belong to an epoch of run.epochs() that is over.",
+                remedy="Call run.batches(loader) in each epoch, and read its batches there.",
+            )
+        if not position.stepped:  # in the middle of an accumulation
+            self.poll()
+            return next(values, None)
+        self._rest()
+        if position.all_read or position.blind:
+            return next(values, None)
+        now = self._spec.clock.monotonic()
+        reason, batch = self._keeper.due(now), None
+        if opened.length is None and (reason is not None or self._stops(now)):
+            position.hold()
+            batch = next(values, None)
+            if batch is None:  # it was the last one, so this belongs to the end of the epoch
+                self._keeper.ask(reason)
+                return None
+        self._pause(now, reason)
+        return next(values, None) if batch is None else batch
+
+    def _look_who_counts(self, given: Iterator[Any]) -> None:
+        """In the first epoch of a session, for numbers go wrong in one that is resumed."""
+        looked, self._looked = self._looked, True
+        if looked or not numbered(given):
+            return
+        if self.progress.batches:
+            text = _NUMBERED.format(again="in this resumed epoch too", goes="goes")
+            self.tell(RestoredInexactly(checkpoint=self.checkpoint or "", reason=text))
+        else:
+            self.tell(Noted(text=_NUMBERED.format(again="again in an epoch that is resumed", goes="will go")))
+
+    def _conclude(self, length: str) -> None:
+        """The loop is over. Whatever the cells below draw, they see what they saw behind the training."""
+        self._position.arrive()
+        self.finished = True
+        resumed = self._session.resumed_from
+        if resumed is not None and resumed.progress.step == self.progress.step:
+            self.tell(AlreadyComplete(since=resumed.created, step=self.progress.step, length=length))
+
+    def _tell_blind(self) -> None:
+        self._once(Noted(text=_AROUND if self._position.place is Place.BEHIND else _BLIND))
+
+    def _tell_free(self) -> None:
+        self._once(Noted(text=_FREE))
+
+    def _tell_notes(self, notes: Sequence[str], told: int) -> int:
+        """Tell what a loader noted since the first `told` notes."""
+        for note in notes[told:]:
+            inexact = RestoredInexactly(checkpoint=self.checkpoint or "", reason=note)
+            self.tell(inexact if isinstance(note, Inexact) else Noted(text=note))
+        return len(notes)
+
+    @abstractmethod
+    def step(self, loss: Any = None) -> None:
+        """A step is done."""
+
+    @abstractmethod
+    def _rest(self) -> None:
+        """A boundary is here."""
+
+    @abstractmethod
+    def _pause(self, now: float, reason: str | None = None) -> None:
+        """What happens at a boundary: save, talk, stop. Most of the time, nothing. `reason`: to save, if known."""
+
+    @abstractmethod
+    def _stops(self, now: float) -> bool:
+        """Is it time to leave?"""
+
+    @abstractmethod
+    def _once(self, event: Noted | RestoredInexactly) -> None:
+        """Tell an event, the first time in this session."""
+
+    @property
+    @abstractmethod
+    def checkpoint(self) -> str | None:
+        """The id of the newest committed checkpoint."""
+
+    @abstractmethod
+    def _end_epoch(self) -> None:
+        """The epoch's body is done."""
+
+    @abstractmethod
+    def poll(self) -> None:
+        """Honour a request to stop."""
+
+    @abstractmethod
+    def tell(self, event: Event) -> None:
+        """Tell an event."""
+
+
+def _no_steps_here(*, in_epoch: bool) -> UsageError:
+    if in_epoch:
+        return UsageError(
+            problem="run.steps() counts the steps of the whole run, and cannot stand inside of run.epochs().",
+            remedy="Loop over one of the two: for epoch in run.epochs(n), or for step in run.steps(n).",
+        )
+    return UsageError(
+        problem="save_every counts epochs, and a loop over run.steps() has none: nothing would be saved.",
+        remedy='Pass save_every="auto", "500 steps" or "10 min".',
+    )
