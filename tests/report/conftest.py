@@ -55,9 +55,9 @@ def session(
     with run:
         for _ in run.epochs(1000):
             for _batch in run.batches([0] * 10):
+                run._saver.wait()  # each save is done before the next step: the story is the same each time
                 clock.advance(MINUTE)
                 run.step(loss=loss(run.progress.step + 1))
-                run._saver.wait()  # each save is done before the next step: the story is the same each time
                 each(run)
                 if run.progress.step >= to:
                     run.stop("max_steps")

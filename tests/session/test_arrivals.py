@@ -92,12 +92,12 @@ def test_what_the_writer_tells_of_a_save_has_the_moment_of_it(tmp_path: Path) ->
     with Run(replace(spec, clock=clock)) as run:
         for _ in run.epochs(1):
             for _batch in run.batches([0] * 3):
-                run.step()
-                if run.progress.step == 2:
+                if run.progress.step == 2:  # saved when the loop asked for this batch
                     run._saver.wait()
                     clock.advance(10.0)
                     run._saver._committer.tidy()  # what the writer's thread does each second, on this clock
                     clock.advance(1500.0)
+                run.step()
         assert run._keeper._arrivals.seconds(clock.monotonic()) == pytest.approx(10.0)
     (reached, *_) = [event for event in events if isinstance(event, RungReached) and event.rung == "confirmed"]
     assert reached.monotonic is not None

@@ -103,7 +103,7 @@ def test_a_run_says_at_any_moment_what_would_be_lost(tmp_path: Path) -> None:
                     assert (found.step, found.lost_seconds) == (2, 150)
                     assert [(each.step, each.rung) for each in found.standings] == [(4, "local"), (2, "confirmed")]
                     drive.away = False
-    assert (run.durability.step, run.durability.lost_seconds, run.durability.rung) == (4, 0, "confirmed")
+    assert (run.durability.step, run.durability.lost_seconds, run.durability.rung) == (5, 0, "confirmed")
     clock.advance(10_000)
     assert run.durability.lost_seconds == 0, "nothing is trained any more"
     store.close()
