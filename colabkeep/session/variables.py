@@ -37,6 +37,8 @@ class RunState(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self._values:
             _check(self._framework, name, value)
+        if type(value) not in _ATOMS:
+            _refuse_graph(name, value)
         self._values[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -114,6 +116,20 @@ def _check(framework: str, name: object, value: Any) -> None:
         )
     if type(value) not in _ATOMS:
         open_framework(framework).rehearse({"run": Value({"state": {name: value}})}).finish().release()
+
+
+def _refuse_graph(name: str, value: Any) -> None:
+    """Refuse a tensor that remembers how it was computed, such as a hidden state that is not detached.
+
+    Raises:
+        UsageError: it would come back as a number that nothing leads to.
+    """
+    members = value if type(value) in (tuple, list) else (value,)
+    if any(getattr(member, "grad_fn", None) is not None for member in members):
+        raise UsageError(
+            problem=f"run.state.{name} still has the graph that it was computed with, which no checkpoint can hold.",
+            remedy=f"Detach it where the step ends, as training by pieces does: run.state.{name} = {name}.detach().",
+        )
 
 
 class Averages(Mapping[str, float]):
