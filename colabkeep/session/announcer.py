@@ -30,6 +30,7 @@ class Announcer:
         self.steps_from = self._earliest()
         self._clock = clock
         self._journal: Journal | None = None
+        self._said: set[str] = set()
 
     def write_to(self, journal: Journal) -> None:
         """Note all further events in the journal, except steps and what would be lost."""
@@ -44,6 +45,12 @@ class Announcer:
         """Queue an event and deliver all that wait."""
         self.queue.append(event)
         self.drain()
+
+    def once(self, event: Noted) -> None:
+        """The same, for a sentence that a session tells once."""
+        if event.text not in self._said:
+            self._said.add(event.text)
+            self.tell(event)
 
     def drain(self) -> None:
         """Deliver what waits."""

@@ -19,18 +19,18 @@ from colabkeep.vocabulary.events import AlreadyComplete, Event, LengthTold, Note
 from colabkeep.vocabulary.policies import counts_epochs_only
 from colabkeep.vocabulary.progress import Progress
 
-__all__ = ["Loop"]
+__all__ = ["AROUND", "BLIND", "FREE", "Loop"]
 
-_BLIND = (
+BLIND = (
     "This epoch does not read its batches through colabkeep, so it can be saved at its end only: a disconnect costs "
     "all of the epoch. For checkpoints inside it write: for batch in run.batches(loader); or, in a loop that counts "
     "steps: for step in run.steps(n), with run.next(loader)."
 )
-_AROUND = (
+AROUND = (
     "This epoch takes steps outside of its loop over run.batches(), so it can be saved at its end only: a disconnect "
     "costs all of the epoch."
 )
-_FREE = (
+FREE = (
     "This loop is neither in run.epochs() nor in run.steps(): colabkeep saves what was handed in, but not how far the "
     "loop is. Write: for step in run.steps(n); or begin your count at run.progress.step."
 )
@@ -74,12 +74,12 @@ class Loop:
     def state(self) -> RunState:
         """Variables of the loop that are saved with each checkpoint, and back before the loop goes on: by attribute
         (`run.state.best = 0.0`) or by key. Plain values, arrays, tensors, and lists, tuples and dicts of them."""
-        return self._position.state
+        return self._position.memory.state
 
     @property
     def average(self) -> Averages:
         """Means of an epoch that survive a resume: `run.average(loss=loss)` counts, `run.average.loss` is the mean."""
-        return self._position.averages
+        return self._position.memory.averages
 
     @property
     def batch_samples(self) -> int | None:
@@ -162,31 +162,32 @@ class Loop:
         """
         position = self._position
         if position.comes_back and position.stepped and not position.resting:
-            self._once(Noted(text=_EARLY))
+            self._announcer.once(Noted(text=_EARLY))
         return position.next(loader, name)
 
     def _batches(self, loader: object, watched: Sequence[Iterator[Any]]) -> Iterator[Any]:
         """`watched`: the iterator that was given to the user's code, where somebody may count what it gives."""
         position, starting = self._position, self._session.starting
         opened = starting.opens(position.open, loader)
-        told = self._tell_notes(opened.notes, 0)
+        told = _tell_notes(self, opened.notes, 0)
         values = starting.batches(iter(opened))
         batch = next(values, None)
-        if watched and batch is not None:
-            self._look_who_counts(watched[0])
+        if watched and batch is not None and not self._looked and numbered(watched[0]):
+            _tell_numbered(self)
+        self._looked = True  # in the first epoch of a session, for numbers go wrong in one that is resumed
         exhausted = False
         try:
             while batch is not None:
                 value = position.hand_out(batch)
                 if len(opened.notes) > told:
-                    told = self._tell_notes(opened.notes, told)
+                    told = _tell_notes(self, opened.notes, told)
                 yield value
                 batch = self._next_batch(opened, values)
             exhausted = True
-            position.arrive()
+            position.memory.arrive()
         finally:
             position.batches_over(opened, exhausted=exhausted)
-        self._tell_notes(opened.notes, told)
+        _tell_notes(self, opened.notes, told)
 
     def _next_batch(self, opened: LoaderState, values: Iterator[Batch]) -> Batch | None:
         """The loop asks for its next batch: all that its body did is done. This is where it may be saved."""
@@ -213,37 +214,13 @@ class Loop:
         self._pause(now, reason)
         return next(values, None) if batch is None else batch
 
-    def _look_who_counts(self, given: Iterator[Any]) -> None:
-        """In the first epoch of a session, for numbers go wrong in one that is resumed."""
-        looked, self._looked = self._looked, True
-        if looked or not numbered(given):
-            return
-        if self.progress.batches:
-            text = _NUMBERED.format(again="in this resumed epoch too", goes="goes")
-            self.tell(RestoredInexactly(checkpoint=self.checkpoint or "", reason=text))
-        else:
-            self.tell(Noted(text=_NUMBERED.format(again="again in an epoch that is resumed", goes="will go")))
-
     def _conclude(self, length: str) -> None:
         """The loop is over. Whatever the cells below draw, they see what they saw behind the training."""
-        self._position.arrive()
+        self._position.memory.arrive()
         self.finished = True
         resumed = self._session.resumed_from
         if resumed is not None and resumed.progress.step == self.progress.step:
             self.tell(AlreadyComplete(since=resumed.created, step=self.progress.step, length=length))
-
-    def _tell_blind(self) -> None:
-        self._once(Noted(text=_AROUND if self._position.place is Place.BEHIND else _BLIND))
-
-    def _tell_free(self) -> None:
-        self._once(Noted(text=_FREE))
-
-    def _tell_notes(self, notes: Sequence[str], told: int) -> int:
-        """Tell what a loader noted since the first `told` notes."""
-        for note in notes[told:]:
-            inexact = RestoredInexactly(checkpoint=self.checkpoint or "", reason=note)
-            self.tell(inexact if isinstance(note, Inexact) else Noted(text=note))
-        return len(notes)
 
     @abstractmethod
     def step(self, loss: Any = None) -> None:
@@ -260,10 +237,6 @@ class Loop:
     @abstractmethod
     def _stops(self, now: float) -> bool:
         """Is it time to leave?"""
-
-    @abstractmethod
-    def _once(self, event: Noted | RestoredInexactly) -> None:
-        """Tell an event, the first time in this session."""
 
     @property
     @abstractmethod
@@ -293,3 +266,19 @@ def _no_steps_here(*, in_epoch: bool) -> UsageError:
         problem="save_every counts epochs, and a loop over run.steps() has none: nothing would be saved.",
         remedy='Pass save_every="auto", "500 steps" or "10 min".',
     )
+
+
+def _tell_numbered(run: Loop) -> None:
+    if run.progress.batches:
+        text = _NUMBERED.format(again="in this resumed epoch too", goes="goes")
+        run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=text))
+    else:
+        run.tell(Noted(text=_NUMBERED.format(again="again in an epoch that is resumed", goes="will go")))
+
+
+def _tell_notes(run: Loop, notes: Sequence[str], told: int) -> int:
+    """Tell what a loader noted since the first `told` notes."""
+    for note in notes[told:]:
+        inexact = RestoredInexactly(checkpoint=run.checkpoint or "", reason=note)
+        run.tell(inexact if isinstance(note, Inexact) else Noted(text=note))
+    return len(notes)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from enum import Enum, auto
 from typing import Any
 
 from colabkeep.frameworks.base import Batch, Framework, LoaderState
-from colabkeep.session.endless import Endless
+from colabkeep.session.memory import LoopMemory
 from colabkeep.session.opening import Value
-from colabkeep.session.variables import Averages, RunState
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.progress import Progress
-from colabkeep.vocabulary.state import Stateful, Tree
+from colabkeep.vocabulary.state import Tree
 
 __all__ = ["Place", "Position"]
 
@@ -41,9 +39,7 @@ class Position:
     """Moves from boundary to boundary; at each, `parts` is what a checkpoint needs to come back here.
 
     `progress` is the last finished step, or end of an epoch. What the loop was given runs ahead of it. `stored` are
-    the own parts of the checkpoint that this session resumes from; they are put back where the training gets to their
-    place: what a loop does before its first batch it does again in a resumed epoch, so until then it has the variables
-    and random streams that it had when the epoch began.
+    the own parts of the checkpoint that this session resumes from.
     """
 
     def __init__(self, framework: Framework, seed: int, progress: Progress, stored: Mapping[str, Tree]) -> None:
@@ -54,21 +50,14 @@ class Position:
         self.blind = False  # a step of this epoch was done outside of its loop over batches
         self.loader: LoaderState | None = None
         self.batch_samples: int | None = None  # of the batch handed out last
-        self.state = RunState(framework.name)
-        self.averages = Averages(framework)
-        self._framework = framework
         self._data = framework.data()
-        self._streams = Endless(self._data, seed)
+        self.memory = LoopMemory(framework, self._data, seed, stored)
         self._seed = seed
-        self._stored = dict(stored)
-        self._arrived = not stored  # is the training where the checkpoint was taken?
         self._read = (progress.batches, progress.epoch_samples)
-        self._rng = framework.rng()
-        self._at_epoch = {name: Value() for name in ("rng", "state", "streams")}
-        self._facts = None if progress.batches else stored.get("loader")  # what the last whole epoch was read from
+        self._stored = stored.get("loader")  # where the loader was
+        self._facts = None if progress.batches else self._stored  # what the last whole epoch was read from
         self._exhausted = False  # did the loop over the epoch's batches come to its end?
         self._held: Tree = None  # what the loader told at the boundary, where it has moved on since
-        self._restore("state", self.state)  # for what is read before the loop
 
     @property
     def in_epoch(self) -> bool:
@@ -103,14 +92,7 @@ class Position:
     def parts(self) -> dict[str, object]:
         """The state of the position: loader, random streams and variables, now and at the start of the epoch."""
         told = self._facts if self.loader is None else self._held or self.loader.state()
-        found: dict[str, object] = {"loader": Value(told), "rng": self._rng, "rng_at_epoch": self._at_epoch["rng"]}
-        if self.state:
-            found |= {"state": self.state, "state_at_epoch": self._at_epoch["state"]}
-        if self.averages:
-            found["averages"] = self.averages
-        if streams := self._streams.state():
-            found |= {"streams": Value(streams), "streams_at_epoch": self._at_epoch["streams"]}
-        return found
+        return {"loader": Value(told), **self.memory.parts()}
 
     def begin_epoch(self) -> None:
         """The body of an epoch begins, or begins again after a resume in its middle."""
@@ -118,13 +100,9 @@ class Position:
         self.place, self.blind, self._exhausted = Place.EPOCH, False, False
         self._read = self.progress.batches, self.progress.epoch_samples
         if self.progress.batches:
-            self._begin_again()
-            return
-        self.arrive()
-        self.averages.reset()
-        self._at_epoch["rng"].value = self._rng.state_dict()
-        self._at_epoch["state"].value = deepcopy(self.state.state_dict())
-        self._at_epoch["streams"].value = self._streams.state()
+            self.memory.begin_epoch_again()
+        else:
+            self.memory.begin_epoch()
 
     def begin_steps(self) -> None:
         """A loop over steps begins."""
@@ -144,57 +122,46 @@ class Position:
                 "(validation) directly, and draw from a second training loader with run.next(loader).",
             )
         progress = self.progress
+        stored, self._stored = self._stored, None
         self.loader = self._data.open(
             loader,
             seed=self._seed,
             epoch=progress.epoch,
             batches=progress.batches,
             samples=progress.epoch_samples,
-            state=self._stored.pop("loader", None) if progress.batches else None,
+            state=stored if progress.batches else None,
         )
         self.place = Place.BATCH
         return self.loader
 
     def hand_out(self, batch: Batch) -> Any:
         """The loop is given a batch."""
-        self.arrive()  # not before: making an iterator must not shift the streams
+        self.memory.arrive()  # not before: making an iterator must not shift the streams
         value, count = batch
         batches, samples = self._read
         self._read = batches + 1, samples + (count or 0)
-        self.batch_samples = self.averages.samples = count
+        self.batch_samples = self.memory.averages.samples = count
         self.resting = self.stepped = False
         self._held = None
         return value
 
     def hand_out_step(self) -> int:
         """The loop is given a step; its number."""
-        self.arrive()
+        self.memory.arrive()
         self.resting = self.stepped = False
         return self.progress.step
 
     def next(self, loader: object, name: str | None) -> Any:
         """The next batch of an endless stream."""
         self.resting = False
-        value, count = self._streams.next(loader, name)
-        self.batch_samples = self.averages.samples = count
+        value, count = self.memory.streams.next(loader, name)
+        self.batch_samples = self.memory.averages.samples = count
         return value
 
     def batches_over(self, loader: LoaderState, *, exhausted: bool) -> None:
         """The loop over the batches of `loader` has come to its end, or was left."""
         if self.loader is loader and self.place is Place.BATCH:
             self.place, self._exhausted = Place.BEHIND, exhausted
-
-    def arrive(self) -> None:
-        """The training is where the checkpoint was taken: its variables and random streams are in force from here."""
-        if self._arrived:
-            return
-        self._arrived = True
-        self._restore("state", self.state)
-        self._restore("averages", self.averages)
-        self._streams.put(self._stored.get("streams") or {})
-        if "rng" in self._stored:
-            self._rng.load_state_dict(self._framework.native(self._stored["rng"]))
-        self._stored = {name: tree for name, tree in self._stored.items() if name == "loader"}
 
     def hold(self) -> None:
         """The loader is about to move on, and what it tells now belongs to the boundary."""
@@ -204,15 +171,13 @@ class Position:
     def rest(self) -> None:
         """A boundary is here."""
         self.resting = True
-        self.state.mark()
-        self.averages.mark()
-        self._streams.mark()
+        self.memory.mark()
 
     def rewind(self) -> str | None:
         """Go back to the last boundary, in what `parts` tells; or say why that cannot be, in a clause."""
         if self.loader is not None and self.loader.positional and not self.stepped:
             return "the data loader had moved on since the last step, and cannot be asked where it was"
-        return self.state.rewind() or self.averages.rewind() or self._streams.rewind()
+        return self.memory.rewind()
 
     def advance(self, seconds: float) -> Progress:
         """A step is done; all batches read so far were part of it or of steps before."""
@@ -258,20 +223,5 @@ class Position:
     def close(self) -> None:
         """Let go of all loaders and their workers."""
         self.close_loader()
-        self._streams.close()
+        self.memory.streams.close()
         self._data.close()
-
-    def _begin_again(self) -> None:
-        """What the body does before its first batch, it does as it did when the epoch began."""
-        if not self._arrived:
-            if "rng_at_epoch" in self._stored:
-                self._at_epoch["rng"].value = self._framework.native(self._stored["rng_at_epoch"])
-            self._restore("state_at_epoch", self._at_epoch["state"])
-            self._restore("state_at_epoch", self.state)
-            self._at_epoch["streams"].value = self._stored.get("streams_at_epoch")
-            self._streams.put(self._at_epoch["streams"].value or {})
-        self._rng.load_state_dict(self._at_epoch["rng"].value)
-
-    def _restore(self, part: str, target: Stateful) -> None:
-        if part in self._stored:
-            self._framework.restore({part: target}, {part: {"kind": "object", "state": self._stored[part]}})

@@ -9,10 +9,10 @@ from colabkeep.session.announcer import Announcer
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
-from colabkeep.session.loop import Loop
+from colabkeep.session.loop import AROUND, BLIND, FREE, Loop
 from colabkeep.session.losses import LossCurve
 from colabkeep.session.opening import RunSpec, open_session
-from colabkeep.session.position import Position
+from colabkeep.session.position import Place, Position
 from colabkeep.session.signals import StopRequests
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.events import (
@@ -21,7 +21,6 @@ from colabkeep.vocabulary.events import (
     Event,
     MetricsLogged,
     Noted,
-    RestoredInexactly,
     RunStarted,
     RunStopped,
     StepDone,
@@ -47,7 +46,6 @@ class Run(Loop):
         self._spec = spec
         self._announcer = Announcer(spec.observers, spec.clock)
         self._signals = StopRequests()
-        self._said: set[str] = set()  # what is told once in a session
 
     def __enter__(self) -> Run:
         """Take the run, restore it if it has a checkpoint, begin to watch for signals.
@@ -191,12 +189,6 @@ class Run(Loop):
         """Hand an event to the observers and the journal."""
         self._announcer.tell(event)
 
-    def _once(self, event: Noted | RestoredInexactly) -> None:
-        text = event.text if isinstance(event, Noted) else event.reason
-        if text not in self._said:
-            self._said.add(text)
-            self.tell(event)
-
     def _rest(self) -> None:
         self._position.rest()
         self._boundary.mark()
@@ -204,12 +196,12 @@ class Run(Loop):
     def _step_elsewhere(self, now: float) -> None:
         """A step was done in a loop that does not come back here."""
         if self._position.in_epoch:
-            self._tell_blind()
+            self._announcer.once(Noted(text=AROUND if self._position.place is Place.BEHIND else BLIND))
             if self._announcer.queue:
                 self._announcer.drain()
             self._leave_if_asked(now)
         else:
-            self._tell_free()
+            self._announcer.once(Noted(text=FREE))
             self._rest()
             self._pause(now)
 
