@@ -13,7 +13,7 @@ from colabkeep.faces.panel.state import PanelState
 from colabkeep.faces.panel.told import sentence
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.durability import Durability
-from colabkeep.vocabulary.events import DurabilityTold, Event, SaveCommitted, SaveSkipped, StepDone
+from colabkeep.vocabulary.events import DurabilityTold, Event, Restored, SaveCommitted, SaveSkipped, StepDone
 
 __all__ = ["Lines", "text_stream"]
 
@@ -67,6 +67,8 @@ class Lines:
         self._panel.take(event)
         if isinstance(event, DurabilityTold) and not self._matters(event.durability):
             return
+        if isinstance(event, Restored) and self._panel.state.complete_since is not None:
+            return  # it does not go on
         self._skipped += type(event) is SaveSkipped
         said = self._copied(event) if isinstance(event, SaveCommitted) else sentence(event)
         if said is not None and not (type(event) is SaveSkipped and self._skipped > 1):

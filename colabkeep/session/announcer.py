@@ -36,9 +36,9 @@ class Announcer:
         """Note all further events in the journal, except steps and what would be lost."""
         self._journal = journal
 
-    def begin(self, event: Event) -> None:
-        """Deliver an event before all that wait, then those."""
-        self.queue.appendleft(event)
+    def begin(self, *events: Event) -> None:
+        """Deliver events before all that wait, then those."""
+        self.queue.extendleft(reversed(events))
         self.drain()
 
     def tell(self, event: Event) -> None:

@@ -218,8 +218,8 @@ class Loop:
         """The loop is over. Whatever the cells below draw, they see what they saw behind the training."""
         self._position.memory.arrive()
         self.finished = True
-        resumed = self._session.resumed_from
-        if resumed is not None and resumed.progress.step == self.progress.step:
+        resumed, known = self._session.resumed_from, (self._spec.max_epochs, self._spec.max_steps)
+        if resumed is not None and resumed.progress.step == self.progress.step and known == (None, None):
             self.tell(AlreadyComplete(since=resumed.created, step=self.progress.step, length=length))
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +17,7 @@ from colabkeep.session.position import Place, Position
 from colabkeep.session.signals import StopRequests
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.events import (
+    AlreadyComplete,
     DeadlineNear,
     EpochDone,
     Event,
@@ -76,7 +78,7 @@ class Run(Loop):
         self._signals.install()
         self._announcer.write_to(self._session.journal)
         self.began = True
-        self._announcer.begin(_beginning(spec, self._session.id))
+        self._announcer.begin(*_complete(spec, self.resumed_from), _beginning(spec, self._session.id))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -249,6 +251,17 @@ class Run(Loop):
         self.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))
         if deadline.ends:
             self.stop("session_end")
+
+
+def _complete(spec: RunSpec, resumed: Manifest | None) -> Iterator[Event]:
+    """What is said before all else, where it is known already: that there is nothing left to train."""
+    for length, name, reached in (
+        (spec.max_epochs, "max_epochs", resumed and resumed.progress.epoch),
+        (spec.max_steps, "max_steps", resumed and resumed.progress.step),
+    ):
+        if resumed is not None and length is not None and (reached or 0) >= length:
+            yield AlreadyComplete(since=resumed.created, step=resumed.progress.step, length=name)
+            return
 
 
 def _beginning(spec: RunSpec, session: str) -> RunStarted:

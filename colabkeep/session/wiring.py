@@ -251,7 +251,13 @@ def wire_fit(plan: FitPlan) -> RunSpec:
     }
     monitor = arguments.run.monitor or ("val_loss" if arguments.val_loader is not None else None)
     spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor), plan.starting)
-    return replace(spec, loader=loader, settings=_settings(arguments, loader))
+    return replace(
+        spec,
+        loader=loader,
+        settings=_settings(arguments, loader),
+        max_epochs=arguments.max_epochs,
+        max_steps=arguments.max_steps,
+    )
 
 
 def _settings(arguments: FitArguments, loader: object) -> dict[str, str]:

@@ -155,3 +155,25 @@ def test_the_check_is_told_to_displays_and_not_to_the_users_functions(
     assert told(MachineChecked, events) == []
     assert told(RunStarted, events)
     assert capfd.readouterr().out.startswith("[colabkeep] ")
+
+
+def test_a_run_that_is_complete_says_so_before_all_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the first line, with the way to train on; not that it goes on. The panel says it too."""
+    for _ in range(2):
+        capsys.readouterr()
+        model = torch.nn.Linear(2, 2)
+        colabkeep.resumable_fit(
+            model,
+            [(torch.ones(1, 2), torch.ones(1, 2))] * 2,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            loss_fn=torch.nn.functional.mse_loss,
+            max_epochs=1,
+            storage=tmp_path,
+            run_name="r",
+            on_bad_gpu="ignore",
+        )
+    out = capsys.readouterr().out
+    assert out.startswith("[colabkeep] complete since ")
+    assert "nothing is trained. To train on, raise max_epochs" in out.splitlines()[0]
+    assert "goes on from" not in out
+    assert (tmp_path / "r.status.html").read_text().count("nothing was trained") == 1

@@ -13,6 +13,7 @@ from colabkeep.session.history import as_number
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.durability import RUNGS, RungName
 from colabkeep.vocabulary.events import (
+    AlreadyComplete,
     CadenceChosen,
     DeadlineNear,
     DurabilityTold,
@@ -118,6 +119,10 @@ def _restored(state: PanelState, event: Restored) -> PanelState:
 def _recalled(state: PanelState, event: Recalled) -> PanelState:
     resumed_at = tuple(sorted({*state.resumed_at, *event.resumed_at}))
     return replace(state, points=_thinned(tuple(event.points)), resumed_at=resumed_at, sessions=event.sessions)
+
+
+def _complete(state: PanelState, event: AlreadyComplete) -> PanelState:
+    return replace(state, complete_since=event.since)
 
 
 def _inexact(state: PanelState, event: RestoredInexactly) -> PanelState:
@@ -242,6 +247,7 @@ _CHANGES: Mapping[type, Callable[[PanelState, Any], PanelState]] = {
     MachineGiven: _machine,
     Restored: _restored,
     Recalled: _recalled,
+    AlreadyComplete: _complete,
     RestoredInexactly: _inexact,
     StepDone: _step,
     EpochDone: _epoch,

@@ -117,6 +117,9 @@ def _interrupted(state: PanelState, words: Mapping[str, str]) -> str:
 
 
 def _finished(state: PanelState, words: Mapping[str, str]) -> str:
+    if state.complete_since is not None:
+        since = utc(state.complete_since, "%Y-%m-%d %H:%M")
+        return words["says.complete"].format(since=since, step=state.progress.step, kept=_kept(state, words))
     return words["says.finished"].format(
         step=state.progress.step,
         seconds=duration_text(state.progress.seconds),

@@ -72,7 +72,8 @@ class PanelState:
     loss of the whole run, by step. `saving`: the step whose state is being saved; training stood still for `blocked`
     seconds when that began. `saves`: newest first; `place`: where they end up; `safe_*`: the one to go on from if the
     machine vanished now. `cadence`: how often it is saved, and why, where colabkeep chooses that. `failing` and
-    `degraded`: what is out of order with saving and with the storage. `stopped`: why the session ended.
+    `degraded`: what is out of order with saving and with the storage. `complete_since`: when a run was complete that
+    this session was asked to train no further. `stopped`: why the session ended.
     """
 
     now: float = 0.0
@@ -114,6 +115,7 @@ class PanelState:
     ending: bool = False
     ends_by_itself: bool = False
     happened: tuple[Happened, ...] = ()
+    complete_since: float | None = None
     stopped: str = ""
     error: str = ""
 

@@ -10,6 +10,7 @@ from colabkeep.faces.tables import size_text
 from colabkeep.session.history import as_number
 from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.events import (
+    AlreadyComplete,
     CadenceChosen,
     CatchingUp,
     CheckpointSetAside,
@@ -45,6 +46,14 @@ def _started(event: RunStarted) -> str:
 def _restored(event: Restored) -> str:
     at = f"epoch {event.progress.epoch + 1}, step {event.progress.step}"
     return f"goes on from {at}, saved {duration_text(event.age)} ago: no more than that is trained again"
+
+
+def _complete(event: AlreadyComplete) -> str:
+    since = datetime.fromtimestamp(event.since).astimezone()
+    return (
+        f"complete since {since:%Y-%m-%d %H:%M}, at step {event.step}: nothing is trained. To train on, raise "
+        f"{event.length}; for a new training choose another run_name"
+    )
 
 
 def _epoch_done(event: EpochDone) -> str:
@@ -103,6 +112,7 @@ _SENTENCES: Mapping[type, Callable[[Any], str]] = {
     CadenceChosen: lambda event: str(event.text),
     MachineChecked: lambda event: "\n".join(event.lines),
     RunStarted: _started,
+    AlreadyComplete: _complete,
     Restored: _restored,
     RestoredInexactly: lambda event: f"not bit for bit: {event.reason}",
     CatchingUp: _catching_up,
