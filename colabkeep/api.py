@@ -13,6 +13,7 @@ from colabkeep.session import run as session
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.fit import fit
+from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.cadence import OVERHEAD
@@ -141,7 +142,7 @@ class Run(session.Run):
         **foreign: Any,
     ) -> None:
         refuse_foreign("Run", foreign)
-        shown = displays(progress, SystemClock(), Environment.here())
+        shown = _displays(progress)
         arguments = RunArguments(
             run_name=run_name,
             objects={"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "ema": ema},
@@ -253,7 +254,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     refuse_foreign("resumable_fit", foreign)
     if on_bad_gpu not in ("advise", "stop", "ignore"):
         raise UsageError(problem=f"on_bad_gpu={on_bad_gpu!r} is unknown.", remedy='Use "advise", "stop" or "ignore".')
-    shown = displays(progress, SystemClock(), Environment.here())
+    shown = _displays(progress)
     arguments = FitArguments(
         model=model,
         train_loader=train_loader,
@@ -347,6 +348,11 @@ def _check_first(on_bad_gpu: str, storage: Any, run_name: str, shown: Sequence[D
     Announcer(tuple(shown), SystemClock()).tell(found)  # as in a run: a display that fails ends nothing
     if on_bad_gpu == "stop":
         refuse_bad(report.checkup.verdict)
+
+
+def _displays(progress: Progress) -> tuple[Display, ...]:
+    """None for a training that is only tried out."""
+    return () if REHEARSAL.get() is not None else displays(progress, SystemClock(), Environment.here())
 
 
 def refuse_foreign(door: str, words: Mapping[str, Any]) -> None:

@@ -18,7 +18,13 @@ _PLUMBING = ("_modules.", "_sub_layers.", "_parameters.", "_buffers.")  # of tor
 _SKIPPED = {"training", "_iterator", "__weakref__", "__doc__", "__module__", "__qualname__"} | {
     "_full_name",  # of a Paddle layer: counts the layers made in this process
     "_data_format",  # of a Paddle BatchNorm: another word for the same after the first forward
+    "_compiled_call_impl",  # of a compiled module: what was compiled so far
 }
+_APART = frozenset(
+    {"torch", "paddle", "numpy", "functools", "threading", "logging", "colabkeep", "tqdm", "rich", "matplotlib"}
+    | {"IPython", "ipywidgets", "ipykernel"}
+)
+"""Packages whose objects keep their state in their state_dict, or show something and keep none."""
 _OPAQUE = (types.ModuleType, type, types.BuiltinFunctionType, types.GeneratorType, types.CodeType)
 
 
@@ -81,6 +87,8 @@ def _children(node: object) -> Iterator[tuple[str, object]]:
         yield from _of_function(node)
     elif _is_foreign(node):
         return
+    elif type(node).__module__.startswith("torch._dynamo"):  # a compiled module: what it wraps
+        yield ".", getattr(node, "_orig_mod", None)
     else:
         for name, child in getattr(node, "__dict__", {}).items():
             if name not in _SKIPPED:
@@ -101,10 +109,9 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
 
 def _is_foreign(node: object) -> bool:
     """An object of a framework's own class keeps its state in its state_dict; modules are looked into all the same."""
-    package = type(node).__module__.partition(".")[0]
-    return package in ("torch", "paddle", "numpy", "functools", "threading", "logging") and not (
-        hasattr(node, "_modules") or hasattr(node, "_sub_layers")
-    )
+    where = type(node).__module__
+    package = where.partition(".")[0]
+    return package in _APART and not (hasattr(node, "_modules") or hasattr(node, "_sub_layers"))
 
 
 def _digest(leaf: object, framework: Framework) -> str | None:

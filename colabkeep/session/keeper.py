@@ -19,7 +19,7 @@ from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed
 from colabkeep.vocabulary.events import Event, Noted
 from colabkeep.vocabulary.policies import SaveMark
 
-__all__ = ["Keeper", "StopTraining", "leaving_reason"]
+__all__ = ["Keeper", "Killed", "StopTraining", "leaving_reason"]
 
 _LONGEST = 1800.0  # seconds; a save, or its arrival, that takes longer is not foreseen when the end of a session nears
 _BEHIND = (
@@ -39,6 +39,10 @@ class StopTraining(BaseException):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+class Killed(BaseException):
+    """Leaves the loop of a run as a kill would: nothing is saved any more."""
 
 
 class Keeper:
@@ -139,7 +143,7 @@ class Keeper:
         self._pace.chooses = False  # nothing is chosen for a session that ends
         if not self._saver.wait():
             return _HANGS
-        if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable)):
+        if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable, Killed)):
             return None
         obstacle = self._obstacle(error, boundary, run)
         if obstacle is not None:

@@ -220,7 +220,7 @@ class Run(Loop):
         if reason is not None:
             if reason == "deadline" and self._spec.deadline is not None:
                 self._tell_end(self._spec.deadline, now)
-            self._save(reason, wait=self._keeper.waits)
+            self._save(reason, wait=self._keeper.waits or self._spec.waits)
         if self._announcer.queue:
             self._announcer.drain()
         self._leave_if_asked(now)

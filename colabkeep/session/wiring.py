@@ -15,6 +15,7 @@ from colabkeep.session.deadline import find_deadline
 from colabkeep.session.lives import usual_session
 from colabkeep.session.machine import this_machine
 from colabkeep.session.opening import RunSpec
+from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.remounting import Remounting
 from colabkeep.session.starting import Starting
 from colabkeep.stores import open_store
@@ -152,6 +153,9 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     Raises:
         UsageError: an argument cannot be meant so.
     """
+    rehearsal = REHEARSAL.get()
+    if rehearsal is not None:
+        arguments = replace(arguments, **rehearsal.words(arguments.observers))
     parts = {name: part for name, part in arguments.objects.items() if part is not None}
     parts |= state_parts(arguments.state)
     if not parts:
@@ -160,12 +164,14 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     clock = SystemClock()
     max_time, limit, flush_timeout = _seconds(arguments)
     here, starting = Environment.here(), starting or Starting(clock, {})
-    deadline = find_deadline(here, clock, limit=limit, may_end=max_time is None)
+    deadline = None if rehearsal else find_deadline(here, clock, limit=limit, may_end=max_time is None)
     remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
     starting.lap("ready")
     store = find_store(arguments.storage, remounting.ask)
     starting.lap("storage")
     framework = find_framework(parts.values())
+    if rehearsal is not None:
+        rehearsal.framework = framework.name
     starting.lap("import")
     return RunSpec(
         name=arguments.run_name,
@@ -188,6 +194,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         observers=(*arguments.observers, remounting),  # the others tell first why the page is asked
         laps=starting.laps,
         at_once=_at_once(arguments.copy),
+        waits=rehearsal is not None,
     )
 
 

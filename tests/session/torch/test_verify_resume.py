@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +41,7 @@ def test_a_training_that_keeps_nothing_outside_is_exact() -> None:
     report = colabkeep.verify_resume(full, steps=6)
     assert report, str(report)
     assert (report.differing, report.outside) == ((), ())
-    assert str(report).startswith("exact: 6 steps")
+    assert str(report).startswith("exact: 12 steps, killed after 6")
 
 
 class WithAttribute(Tied):
@@ -118,6 +121,7 @@ def test_what_is_kept_outside_is_found_and_named(make: Any, where: str) -> None:
     assert any(line.startswith(where) for line in report.outside), report.outside
     assert "NOT exact" in str(report)
     assert "state={" in str(report)
+    assert "run.state" in str(report)
     assert report.deterministic
 
 
@@ -129,7 +133,6 @@ def test_a_buffer_that_is_not_persistent_is_kept() -> None:
 
 def test_a_training_that_draws_from_nowhere_is_told_apart() -> None:
     """Where two uninterrupted trainings differ too, the report says that it is not the resume."""
-    import os
 
     def step(model: nn.Module, batch: Any) -> torch.Tensor:
         return loss(model(batch[0]), batch[1]) * (1 + os.urandom(1)[0])
@@ -161,6 +164,8 @@ def test_what_make_returns_has_to_be_what_resumable_fit_takes() -> None:
         colabkeep.verify_resume(lambda: {"model": Tied(), "train_loader": [], "loss_fn": loss})
     with pytest.raises(UsageError, match="steps=0"):
         colabkeep.verify_resume(lambda: made(Tied()), steps=0)
+    with pytest.raises(UsageError, match="neither trained"):
+        colabkeep.verify_resume(lambda: None)
     assert colabkeep.verify_resume(lambda: made(Tied(), run_name="r", keep_last=3, max_epochs=9), steps=2)
 
 
@@ -177,3 +182,122 @@ def test_what_cannot_be_stored_is_named() -> None:
     with pytest.raises(NotStorable) as caught:
         colabkeep.verify_resume(lambda: made(Tied(), state={"keeper": Keeper()}))
     assert "file" in f"{caught.value.path} {caught.value.problem}"
+
+
+SEEN = {"batches": 0}  # another global
+
+
+class Loop:
+    """An own loop over seven batches, four epochs; what a test adds is called in each step."""
+
+    def __init__(self, each: Callable[..., Any] = lambda *_: None, *, compiled: bool = False, numbered: bool = True):
+        self.each, self.compiled, self.numbered = each, compiled, numbered
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        torch.manual_seed(0)
+        np.random.seed(0)
+        SEEN["batches"] = 0
+        model: Any = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        if self.compiled:
+            model = torch.compile(model, backend="eager")
+        loader = DataLoader(Noisy(28), 4, shuffle=True)
+        began, best, seen = time.time(), 9.0, 0
+        with colabkeep.Run("mine", model=model, optimizer=optimizer, storage="auto") as run:
+            run.state.best = 9.0
+            for _ in run.epochs(4):
+                batches: Any = run.enumerate(loader) if self.numbered else enumerate(run.batches(loader))
+                for _i, (features, target) in batches:
+                    error = loss(model(features), target)
+                    factor = self.each(model, error, seen, best)
+                    seen += 1
+                    error = error if factor is None else error * factor
+                    error.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    best = min(best, float(error.detach()))
+                    run.state.best = min(run.state.best, float(error.detach()))
+                    run.step(loss=error)
+                elapsed = time.time() - began
+                run.log(elapsed=elapsed)
+
+
+def test_an_own_loop_is_proven_by_killing_it() -> None:
+    """Interrupted in mid-epoch and at an end, every bit compared; variables that are not kept are named, kept ones and
+    clocks are not."""
+    loop = Loop()
+    report = colabkeep.verify_resume(loop)
+    assert (report.steps, report.interrupted, report.differing, report.told) == (28, (6, 14), (), ())
+    named = sorted(line.partition(":")[2].partition(":")[0].strip() for line in report.outside)
+    assert named == ["best", "seen"], report.outside
+    assert loop.calls == 5
+
+
+def test_a_loop_that_goes_by_what_is_not_kept_is_not_exact() -> None:
+    """The weights differ, and the two variables that did it are among those that are named."""
+    report = colabkeep.verify_resume(Loop(lambda model, error, seen, best: 1.0 + seen))
+    assert any(line.startswith("model.weights") for line in report.differing)
+    assert any("seen" in line for line in report.outside)
+    assert report.deterministic
+    assert "NOT exact" in str(report)
+
+
+def test_a_global_that_a_loop_counts_in_is_named() -> None:
+    """Notebooks have many."""
+
+    def count(*_: Any) -> None:
+        SEEN["batches"] += 1
+
+    report = colabkeep.verify_resume(Loop(count))
+    assert any("SEEN" in line and "batches" in line for line in report.outside), report.outside
+
+
+def test_a_compiled_model_is_no_loss() -> None:
+    """What the compiler remembers of itself belongs to no checkpoint."""
+    report = colabkeep.verify_resume(Loop(compiled=True))
+    assert report.differing == ()
+    assert all("best" in line or "seen" in line for line in report.outside), report.outside
+
+
+def test_what_the_resumed_loop_said_itself_is_in_the_report() -> None:
+    """A plain enumerate counts from 0 in the epoch that is resumed."""
+    report = colabkeep.verify_resume(Loop(numbered=False))
+    assert not report
+    assert "run.enumerate(loader)" in str(report)
+
+
+def test_a_loop_that_draws_from_nowhere_is_told_apart() -> None:
+    """Two uninterrupted ones differ as well."""
+    report = colabkeep.verify_resume(Loop(lambda *_: 1.0 + os.urandom(1)[0]))
+    assert report.deterministic is False
+    assert "no seed governs" in str(report)
+
+
+def test_folds_and_resumable_fit_are_proven_too() -> None:
+    """Each run of a function is killed or left alone, and all of them are compared."""
+
+    def folds() -> None:
+        for number in range(2):
+            words = {name: value for name, value in full().items() if name != "callbacks"}
+            colabkeep.resumable_fit(**words, run_name=f"fold{number}", storage="auto")
+
+    report = colabkeep.verify_resume(folds)
+    assert (report.differing, report.told) == ((), ())
+    assert report.steps == 2 * 33
+    assert len(report.interrupted) == 2
+
+
+def test_a_loop_that_is_too_short_to_be_killed_is_refused() -> None:
+    """With what to do."""
+
+    def short() -> None:
+        model = nn.Linear(8, 8)
+        with colabkeep.Run("short", model=model, storage="auto") as run:
+            for _ in run.steps(2):
+                run.step()
+
+    with pytest.raises(UsageError, match="ended after 2 steps") as caught:
+        colabkeep.verify_resume(short)
+    assert "eight steps" in caught.value.remedy
