@@ -72,7 +72,6 @@ WRITERS = {
     "faces/demo_lives.py",  # what a life of the demo says, in a file without a name
     "faces/cli.py",  # the null device, when whoever read the output went away
 }
-DYNAMIC_SCOPE = "session/rehearsal.py"  # a training that is tried out: its runs are made by the user's own function
 TEST_KIT = "testing/"  # plays the part of the user and of the machine, so it may make folders and damage files
 READER_OF_ENVIRONMENT = "vocabulary/environment.py"
 
@@ -156,8 +155,7 @@ def is_mutable(value: ast.expr) -> bool:
 def no_state_in_modules(path: str, tree: ast.Module) -> Iterator[str]:
     constants = set()
     for name, value in module_bindings(tree):
-        scope = isinstance(value, ast.Call) and dotted(value.func) == "ContextVar" and path == DYNAMIC_SCOPE
-        if scope or not is_mutable(value) or (name.startswith("__") and name.endswith("__")):
+        if not is_mutable(value) or (name.startswith("__") and name.endswith("__")):
             continue
         if name != name.upper():
             yield f"{name} can change"
@@ -268,7 +266,6 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "cache = {}",
         "_seen: set[str] = set()",
         "seen = collections.defaultdict(list)",
-        "SCOPE = ContextVar('scope')",
         "TABLE = {}\ndef f():\n    TABLE['a'] = 1",
         "TABLE = []\ndef f():\n    TABLE.append(1)",
         "TABLE = []\ndef f():\n    TABLE += [1]",
@@ -340,7 +337,5 @@ def test_the_exceptions_are_still_needed(package: Path) -> None:
         assert list(only_the_directory_store_writes_files("elsewhere.py", ast.parse((package / file).read_text()))), (
             file
         )
-    scope = ast.parse((package / DYNAMIC_SCOPE).read_text())
-    assert len(list(no_state_in_modules("elsewhere.py", scope))) == 1
     reader = ast.parse((package / READER_OF_ENVIRONMENT).read_text())
     assert list(only_one_place_reads_the_environment("elsewhere.py", reader))
