@@ -68,15 +68,19 @@ class Run(session.Run):
     ::
 
         with colabkeep.Run("resnet-cifar", model=model, optimizer=optimizer, scheduler=scheduler) as run:
+            run.state.best = 0.0                                    # variables of the loop, saved with it
             for epoch in run.epochs(30):
-                for x, y in run.batches(train_loader):
+                for i, (x, y) in run.enumerate(train_loader):       # or: for x, y in run.batches(train_loader)
                     loss = loss_fn(model(x), y)
                     loss.backward()
                     optimizer.step()
-                    scheduler.step()
                     optimizer.zero_grad()
+                    run.average(loss=loss)
                     run.step(loss=loss)
-                run.log(val_loss=validate(model))
+                scheduler.step()
+                run.log(train_loss=run.average.loss, val_loss=validate(model))
+
+    A loop without epochs: ``for step in run.steps(60_000)``, with ``run.next(train_loader)`` for its batches.
 
     Run the same cell again after a disconnect, and it goes on at the step where it was saved last.
 
