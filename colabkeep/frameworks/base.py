@@ -158,6 +158,11 @@ class Boundary(Protocol):
         ...
 
     @property
+    def updates(self) -> int:
+        """How many steps an optimizer took at most, since the boundary was made; 0 where nobody hears of them."""
+        ...
+
+    @property
     def torn(self) -> bool:
         """Did an optimizer begin a step, or a scheduler move on, since the last mark? Then there is no way back."""
         ...

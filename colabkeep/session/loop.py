@@ -19,7 +19,7 @@ from colabkeep.vocabulary.events import AlreadyComplete, Event, LengthTold, Note
 from colabkeep.vocabulary.policies import counts_epochs_only
 from colabkeep.vocabulary.progress import Progress
 
-__all__ = ["AROUND", "BLIND", "FREE", "Loop"]
+__all__ = ["AROUND", "BLIND", "FREE", "SELDOM", "Loop"]
 
 BLIND = (
     "This epoch does not read its batches through colabkeep, so it can be saved at its end only: a disconnect costs "
@@ -37,6 +37,10 @@ FREE = (
 _NUMBERED = (
     "enumerate(run.batches(loader)) counts from 0 {again}, so what goes by the number (a schedule, every 100th batch) "
     "{goes} wrong there. Write: for i, batch in run.enumerate(loader)."
+)
+SELDOM = (
+    "In this epoch the optimizer took {updates} steps, and run.step() was called once: it counts as one step, and can "
+    "be saved at the epoch's end only. Call run.step() after each optimizer.step()."
 )
 _EARLY = (
     "run.next() was called after run.step(): this batch belongs to the next step, and no checkpoint holds it. Draw it "
@@ -147,7 +151,7 @@ class Loop:
                 self.step()
             self._rest()
             self._pause(self._spec.clock.monotonic())
-        position.place = Place.FREE
+        position.go(Place.FREE)
         self._conclude("the number in run.steps()")
 
     def next(self, loader: object, *, name: str | None = None) -> Any:

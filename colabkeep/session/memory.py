@@ -28,7 +28,7 @@ class LoopMemory:
         self._framework = framework
         self._rng = framework.rng()
         self._stored = stored
-        self._arrived = not stored  # is the training where the checkpoint was taken?
+        self.arrived = not stored  # is the training where the checkpoint was taken?
         self._at_epoch = {name: Value() for name in ("rng", "state", "streams")}
         self._restore("state", self.state)  # for what is read before the loop
 
@@ -45,9 +45,9 @@ class LoopMemory:
 
     def arrive(self) -> None:
         """The training is where the checkpoint was taken: all is in force from here on, the random streams last."""
-        if self._arrived:
+        if self.arrived:
             return
-        self._arrived = True
+        self.arrived = True
         self._restore("state", self.state)
         self._restore("averages", self.averages)
         self.streams.put(self._stored.get("streams") or {})
@@ -65,7 +65,7 @@ class LoopMemory:
 
     def begin_epoch_again(self) -> None:
         """One that was left in its middle: what it does before its first batch, it does as it did the first time."""
-        if not self._arrived:
+        if not self.arrived:
             if "rng_at_epoch" in self._stored:
                 self._at_epoch["rng"].value = self._framework.native(self._stored["rng_at_epoch"])
             self._restore("state_at_epoch", self._at_epoch["state"])

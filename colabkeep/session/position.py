@@ -44,7 +44,7 @@ class Position:
 
     def __init__(self, framework: Framework, seed: int, progress: Progress, stored: Mapping[str, Tree]) -> None:
         self.progress = progress
-        self.place = Place.FREE
+        self.go(Place.FREE)
         self.resting = True  # nothing was given or done since the last boundary
         self.stepped = True  # a step was counted since the loop was given something
         self.blind = False  # a step of this epoch was done outside of its loop over batches
@@ -58,16 +58,6 @@ class Position:
         self._facts = None if progress.batches else self._stored  # what the last whole epoch was read from
         self._exhausted = False  # did the loop over the epoch's batches come to its end?
         self._held: Tree = None  # what the loader told at the boundary, where it has moved on since
-
-    @property
-    def in_epoch(self) -> bool:
-        """Is the body of an epoch under way?"""
-        return self.place in (Place.EPOCH, Place.BATCH, Place.BEHIND)
-
-    @property
-    def comes_back(self) -> bool:
-        """Will the loop ask for its next batch or step when its body is over? That is where it is saved."""
-        return self.place in (Place.BATCH, Place.STEP)
 
     @property
     def all_read(self) -> bool:
@@ -89,6 +79,12 @@ class Position:
         """The number in its epoch, from 0, of the batch handed out last."""
         return self._read[0] - 1
 
+    def go(self, place: Place) -> None:
+        """Another part of a loop is under way."""
+        self.place = place
+        self.in_epoch = place in (Place.EPOCH, Place.BATCH, Place.BEHIND)
+        self.comes_back = place in (Place.BATCH, Place.STEP)  # it will ask for more, and that is where it is saved
+
     def parts(self) -> dict[str, object]:
         """The state of the position: loader, random streams and variables, now and at the start of the epoch."""
         told = self._facts if self.loader is None else self._held or self.loader.state()
@@ -97,7 +93,8 @@ class Position:
     def begin_epoch(self) -> None:
         """The body of an epoch begins, or begins again after a resume in its middle."""
         self.close_loader()  # a loop may have been left in the middle of the epoch, and begun again
-        self.place, self.blind, self._exhausted = Place.EPOCH, False, False
+        self.go(Place.EPOCH)
+        self.blind = self._exhausted = False
         self._read = self.progress.batches, self.progress.epoch_samples
         if self.progress.batches:
             self.memory.begin_epoch_again()
@@ -106,7 +103,7 @@ class Position:
 
     def begin_steps(self) -> None:
         """A loop over steps begins."""
-        self.place = Place.STEP
+        self.go(Place.STEP)
 
     def open(self, loader: object) -> LoaderState:
         """Position `loader` at the batch after the last boundary.
@@ -131,12 +128,13 @@ class Position:
             samples=progress.epoch_samples,
             state=stored if progress.batches else None,
         )
-        self.place = Place.BATCH
+        self.go(Place.BATCH)
         return self.loader
 
     def hand_out(self, batch: Batch) -> Any:
         """The loop is given a batch."""
-        self.memory.arrive()  # not before: making an iterator must not shift the streams
+        if not self.memory.arrived:
+            self.memory.arrive()  # not before: making an iterator must not shift the streams
         value, count = batch
         batches, samples = self._read
         self._read = batches + 1, samples + (count or 0)
@@ -161,7 +159,8 @@ class Position:
     def batches_over(self, loader: LoaderState, *, exhausted: bool) -> None:
         """The loop over the batches of `loader` has come to its end, or was left."""
         if self.loader is loader and self.place is Place.BATCH:
-            self.place, self._exhausted = Place.BEHIND, exhausted
+            self.go(Place.BEHIND)
+            self._exhausted = exhausted
 
     def hold(self) -> None:
         """The loader is about to move on, and what it tells now belongs to the boundary."""
@@ -209,7 +208,8 @@ class Position:
         if self.loader is not None and not self.loader.positional:
             self._facts = self.loader.state()
         self.close_loader()
-        self.place, self.stepped, self.blind = Place.FREE, True, False
+        self.go(Place.FREE)
+        self.stepped, self.blind = True, False
         self._read = 0, 0
         self.progress = Progress(epoch=before.epoch + 1, step=before.step, samples=before.samples, seconds=seconds)
         return self.progress

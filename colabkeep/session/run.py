@@ -10,7 +10,7 @@ from colabkeep.session.announcer import Announcer
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
-from colabkeep.session.loop import AROUND, BLIND, FREE, Loop
+from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop
 from colabkeep.session.losses import LossCurve
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Place, Position
@@ -72,6 +72,7 @@ class Run(Loop):
         self._announcer.observers.extend(self._keeper.observers)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
+        self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began
         self._began = spec.clock.monotonic()
         self._zero = self._began - self._session.progress.seconds  # when it would have begun, without a break
         self._saver.begin(self._zero)
@@ -209,6 +210,9 @@ class Run(Loop):
 
     def _end_epoch(self) -> None:
         epoch, now = self.progress.epoch, self._spec.clock.monotonic()
+        before, self._counts = self._counts, (self.progress.step, self._boundary.updates)
+        if self._counts[0] - before[0] == 1 < self._counts[1] - before[1]:
+            self._announcer.once(Noted(text=SELDOM.format(updates=self._counts[1] - before[1])))
         progress = self._position.end_epoch(now - self._zero)
         self._rest()
         self._announcer.tell(EpochDone(epoch=epoch, progress=progress, metrics=dict(self._keeper.metrics)))
@@ -219,7 +223,7 @@ class Run(Loop):
         reason = reason or self._keeper.due(now)
         if reason is not None:
             if reason == "deadline" and self._spec.deadline is not None:
-                self._tell_end(self._spec.deadline, now)
+                _tell_end(self, self._spec.deadline, now, self._keeper.until_safe(now))
             self._save(reason, wait=self._keeper.waits or self._spec.waits)
         if self._announcer.queue:
             self._announcer.drain()
@@ -243,14 +247,14 @@ class Run(Loop):
         if self._stops(now):
             raise StopTraining("max_time")
         if self._position.blind and self._keeper.ends(now) and self._spec.deadline is not None:
-            self._tell_end(self._spec.deadline, now)
+            _tell_end(self, self._spec.deadline, now, self._keeper.until_safe(now))
 
-    def _tell_end(self, deadline: Deadline, now: float) -> None:
-        """The end of the session is near; leave if training ends by itself before it."""
-        takes = self._keeper.until_safe(now)
-        self.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))
-        if deadline.ends:
-            self.stop("session_end")
+
+def _tell_end(run: Run, deadline: Deadline, now: float, takes: float) -> None:
+    """The end of the session is near; leave if training ends by itself before it."""
+    run.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))
+    if deadline.ends:
+        run.stop("session_end")
 
 
 def _complete(spec: RunSpec, resumed: Manifest | None) -> Iterator[Event]:

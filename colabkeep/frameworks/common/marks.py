@@ -22,6 +22,7 @@ def opaque_parts(parts: Mapping[str, object], *known: type[Any]) -> list[str]:
 class StreamMarks:
     """A boundary of random streams alone."""
 
+    updates = 0
     torn = False  # plain objects do not say when their update begins
 
     def __init__(self, streams: Sequence[Stream], opaque: Sequence[str] = ()) -> None:

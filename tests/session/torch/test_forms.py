@@ -467,3 +467,15 @@ def test_a_loop_of_the_users_own_count_is_told_what_is_not_saved(tmp_path: Path)
         for _ in range(3):
             run.step()
     assert "for step in run.steps(n)" in training.told
+
+
+def test_one_step_for_many_updates_is_told(tmp_path: Path) -> None:
+    """The optimizer knows better; a loop of one update in each epoch is told nothing."""
+    training = Training(tmp_path / "a")
+    with training.run as run:
+        for _ in run.epochs(2):
+            for batch in run.batches(training.loader):
+                loss = training.learn(batch)
+            run.step(loss=loss)
+    assert "the optimizer took 7 steps, and run.step() was called once" in training.told
+    assert "optimizer took" not in session(full_batch, tmp_path / "b").told

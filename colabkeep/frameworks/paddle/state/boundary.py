@@ -46,6 +46,10 @@ class PaddleBoundary:
         self._torn = False
 
     @property
+    def updates(self) -> int:
+        return max((tap.calls for tap in self._taps), default=0)
+
+    @property
     def torn(self) -> bool:
         return self._torn or self._counts != [scheduler.last_epoch for scheduler in self._schedulers]
 
@@ -70,11 +74,13 @@ class _Tap:
 
     def __init__(self, target: Any, name: str, heard: Callable[[], None]) -> None:
         self._target, self._name, self._heard = target, name, heard
+        self.calls = 0
         self._before = vars(target).get(name)
         method = getattr(target, name)
 
         @wraps(method)
         def tapped(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
             self._heard()
             return method(*args, **kwargs)
 

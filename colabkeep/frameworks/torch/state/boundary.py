@@ -41,7 +41,8 @@ class TorchBoundary:
         self._counts: list[int] = []
         self._torn = False
         self._steps = steps
-        self._unwatch = steps.watch(optimizers, self._begins)
+        self._optimizers = list(optimizers)
+        self._unwatch = steps.watch(self._optimizers, self._begins)
 
     def mark(self) -> None:
         self._streams.mark()
@@ -51,6 +52,10 @@ class TorchBoundary:
             self._counts = [scheduler.last_epoch for scheduler in self._schedulers]
         self._torn = False
         self._steps.marked()
+
+    @property
+    def updates(self) -> int:
+        return max(map(self._steps.count, self._optimizers), default=0)
 
     @property
     def torn(self) -> bool:
