@@ -125,7 +125,8 @@ def _refuse_graph(name: str, value: Any) -> None:
         UsageError: it would come back as a number that nothing leads to.
     """
     members = value if type(value) in (tuple, list) else (value,)
-    if any(getattr(member, "grad_fn", None) is not None for member in members):
+    # Paddle's tensors have a grad_fn each, and say by another name whether it leads anywhere.
+    if any(getattr(member, "grad_fn", None) and not getattr(member, "stop_gradient", False) for member in members):
         raise UsageError(
             problem=f"run.state.{name} still has the graph that it was computed with, which no checkpoint can hold.",
             remedy=f"Detach it where the step ends, as training by pieces does: run.state.{name} = {name}.detach().",

@@ -95,7 +95,9 @@ def test_an_own_loop_on_run_computes_what_it_did_without(tmp_path: Path, kit: Si
 
 
 def plateau() -> lr.LRScheduler:
-    return lr.ReduceOnPlateau(0.05, factor=0.5, patience=0, threshold=0.5)
+    return lr.ReduceOnPlateau(
+        0.05, factor=0.5, patience=0, threshold=0.999
+    )  # no loss falls so far: it moves on any machine
 
 
 def one_cycle() -> lr.LRScheduler:
