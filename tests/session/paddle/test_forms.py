@@ -1,4 +1,4 @@
-"""The forms of loops, with Paddle: steps, a second stream, variables with tensors, a mean, an epoch that is not seen."""
+"""The forms of loops, with Paddle: steps, a second stream, variables with tensors, a mean, a loop that is not seen."""
 
 from __future__ import annotations
 
