@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.common.batches import NUMPY, Arrays
+from colabkeep.frameworks.common.contents import Sight
 from colabkeep.vocabulary.state import HostTensor, Tagged
 
 __all__ = ["TENSORS"]
@@ -36,10 +37,21 @@ def _unpack(node: HostTensor | Tagged) -> Any:
     return raw.view(getattr(torch, dtype)).reshape(shape)
 
 
+def _see(value: Any) -> Sight | None:
+    if not isinstance(value, torch.Tensor):
+        return NUMPY.see(value)
+    tensor = value.detach().as_subclass(torch.Tensor)
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or not tensor.numel():
+        return Sight(dtype, shape, 0, None)
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    return Sight(dtype, shape, flat.numel(), lambda start, stop: bytes(flat[start:stop].cpu().numpy().tobytes()))
+
+
 def _bytes(tensor: torch.Tensor) -> bytes:
     flat = tensor.contiguous().reshape(-1)
     return bytes(flat.view(torch.uint8).numpy().tobytes())
 
 
-TENSORS = Arrays(_head, _pack, _unpack)
+TENSORS = Arrays(_head, _pack, _unpack, _see)
 """CPU tensors, and NumPy's arrays and scalars."""
