@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def train(folder: Path | str, *, steps: int = STEPS, fails_at: int | None = None
                 run.step(loss=loss)
                 if tells:
                     print("step", run.progress.step, flush=True)
+                    time.sleep(0.02)  # slow enough to be saved before it is killed
                 if run.progress.step == steps:
                     run.stop()
     return None if run.resumed_from is None else run.resumed_from.progress.step
@@ -72,7 +74,7 @@ def test_killed_it_ends_with_the_weights_of_one_left_alone(tmp_path: Path, whole
                 break
         process.stdout.read()
     assert process.returncode == -signal.SIGKILL
-    assert train(tmp_path) in (8, 12, 16, 20)
+    assert train(tmp_path) in range(4, 24, 4)
     assert weights(tmp_path) == whole
 
 
