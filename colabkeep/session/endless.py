@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from colabkeep.frameworks.base import Batch, Data, LoaderState
-from colabkeep.session.same_data import SameData
+from colabkeep.session.same_data import NEXT, SameData
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Tree
@@ -101,7 +101,7 @@ class _Stream:
         self._stored = None
         state = stored if place.batches else None
         self._opened = self._same.open(
-            self._data, f"next {self._name}", self._loader, state, seed=self._seed, **asdict(place)
+            self._data, NEXT + self._name, self._loader, state, seed=self._seed, **asdict(place)
         )
         self._batches = iter(self._opened)
         return next(self._batches, None)

@@ -169,7 +169,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         loaded = _find(spec, repository, events)
         data = _same_data(spec, loaded, events)
         if loaded is None:
-            _compared_data(spec, data, inside=False)  # there is nothing to compare: it gets to know the data
+            _compared_data(spec, data, None)  # there is nothing to compare: it gets to know the data
         else:
             _check(spec, loaded, data)
         starting.lap("read")
@@ -315,7 +315,7 @@ def _same_data(spec: RunSpec, loaded: Loaded | None, events: deque[Event]) -> Sa
     return SameData(spec.framework.name, spec.seed, stored, spec.clock.monotonic, tell, apply=spec.on_change == "apply")
 
 
-def _compared_data(spec: RunSpec, same: SameData, *, inside: bool) -> list[str]:
+def _compared_data(spec: RunSpec, same: SameData, inside: int | None) -> list[str]:
     data, lines = spec.framework.data(), list[str]()
     for name, loader in (("train", spec.loader), ("val", spec.val_loader)):
         if loader is not None:
@@ -334,7 +334,8 @@ def _check(spec: RunSpec, loaded: Loaded, same: SameData) -> None:
     if seed != spec.seed:
         differences.append(f"seed was {seed} and is {spec.seed}: the rest of the epoch would be in another order")
     loader_state = own_state(loaded, "loader")
-    of_data = _compared_data(spec, same, inside=loaded.manifest.progress.batches > 0)
+    stopped = loaded.manifest.progress
+    of_data = _compared_data(spec, same, stopped.epoch if stopped.batches else None)
     if spec.loader is not None and loader_state is not None:
         told_better = ("data set length", "samples in an epoch", "batches") if of_data else ()
         state = {name: value for name, value in loader_state.items() if name not in told_better}

@@ -19,18 +19,19 @@ from colabkeep.vocabulary.errors import Incompatible
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["SameData"]
+__all__ = ["NEXT", "SameData"]
 
 _POSITIONS = 8
 _SECONDS = 2.0  # at most, and one sample more, when data is seen for the first time in a session
 _AGAIN = 0.2  # at most, and one sample more, when a later epoch begins
 _APART = 1.0  # seconds: looking costs a fraction of a millisecond where epochs do
+NEXT = "next "  # before the name of an endless stream
 _WHO = {"train": "training data", "val": "validation data"}
 _INEXACT = "the weights will not be those of an uninterrupted run"
 
 
 class SameData:
-    """What is known of the data of a run: of each loader, by a name: "train", "val", or "next …" of `run.next`.
+    """What is known of the data of a run: of each loader, by a name: "train", "val", or `NEXT` and that of a stream.
 
     `framework`: its name, for advice. `records` is what a checkpoint keeps, `stored` those of the checkpoint that this
     session goes on from, None where it has none. `timer`: a clock in seconds. `tell` takes sentences for the user, as
@@ -58,13 +59,13 @@ class SameData:
         self._told: set[str] = set()  # to change between epochs
         self._looks: dict[str, tuple[int, float]] = {}  # how often this session looked at samples, and when last
 
-    def differences(self, data: Data, name: str, loader: object, *, inside: bool) -> Sequence[str]:
-        """Compare a loader before anything is touched: what makes a resume wrong. `inside`: the run stopped inside an
-        epoch. Samples are loaded only if there are some to compare with."""
-        stops = self._judge_facts(name, data.facts(loader), inside=inside)
+    def differences(self, data: Data, name: str, loader: object, *, inside: int | None) -> Sequence[str]:
+        """Compare a loader before anything is touched: what makes a resume wrong. `inside`: the epoch in which the run
+        stopped, None between two. Samples are loaded only if there are some to compare with."""
+        stops = self._judge_facts(name, data.facts(loader), inside)
         probe = self._probe(name)
         if not stops and probe is not None and probe.known:
-            stops = self._judge_samples(name, data.look(loader, probe), inside=inside)
+            stops = self._judge_samples(name, data.look(loader, probe), inside)
         return stops
 
     def stopping(self, lines: Sequence[str]) -> Sequence[str]:
@@ -79,10 +80,10 @@ class SameData:
         Raises:
             Incompatible: it is not the data of the run. Also when the epoch is iterated, before its first batch.
         """
-        batches = where["batches"]
-        _refuse(self._judge_facts(name, data.facts(loader), inside=batches > 0))
+        epoch, batches = where["epoch"], where["batches"]
+        _refuse(self._judge_facts(name, data.facts(loader), epoch if batches else None))
         probe = None if self._looked_lately(name) else self._probe(name)
-        inspector = None if probe is None else _Inspector(self, name, probe, inside=batches > 0)
+        inspector = None if probe is None else _Inspector(self, name, probe, epoch, epoch if batches else None)
         if inspector is None:
             self._compared.add(name)  # as far as it can be
         try:
@@ -98,23 +99,25 @@ class SameData:
             _refuse([f"{_who(name)}: {batches} batches of this epoch are trained, and now it has no more than that"])
         return opened
 
-    def judge(self, name: str, probed: Probed, *, inside: bool) -> None:
-        """Samples were looked at.
+    def judge(self, name: str, probed: Probed, epoch: int, inside: int | None) -> None:
+        """Samples were looked at, of this epoch.
 
         Raises:
             Incompatible: they are not those of the run.
         """
-        _refuse(self._judge_samples(name, probed, inside=inside))
+        _refuse(self._judge_samples(name, probed, inside))
+        if self.records[name]["varies"]:
+            self.records[name] |= {"epoch": epoch}
 
-    def _judge_facts(self, name: str, facts: DataFacts, *, inside: bool) -> list[str]:
+    def _judge_facts(self, name: str, facts: DataFacts, inside: int | None) -> list[str]:
         record, now = self.records.get(name), {**asdict(facts), "samples": None, "libraries": {}, "varies": False}
         changes = [] if record is None else changed_facts(_who(name), record, now, self._framework)
-        stops = self._verdict(name, changes, inside=inside)
+        stops = self._verdict(name, changes, inside)
         if record is None or (changes and not stops):
             self.records[name] = now | {"varies": record is not None and self._varies(name)}
         return stops
 
-    def _judge_samples(self, name: str, probed: Probed, *, inside: bool) -> list[str]:
+    def _judge_samples(self, name: str, probed: Probed, inside: int | None) -> list[str]:
         record = self.records[name]
         known: Mapping[int, Any] = record["samples"] or {}
         seen = {position: sample for position, sample in probed.samples.items() if sample is not None}
@@ -124,7 +127,7 @@ class SameData:
             self._tell(Inexact(f"{reason}; {_INEXACT}"))
             stops = []
         else:
-            stops = self._verdict(name, changes, inside=inside)
+            stops = self._verdict(name, changes, inside)
         if not stops:
             varies = record["varies"] or (bool(changes) and self._varies(name))
             rest = {} if changes else {at: known[at] for at in known if at not in probed.samples}
@@ -138,7 +141,7 @@ class SameData:
         """Has this data been seen to change between epochs of one session? Then it is meant to."""
         return name in self._compared or bool(self.records[name]["varies"])
 
-    def _verdict(self, name: str, changes: Sequence[Change], *, inside: bool) -> list[str]:
+    def _verdict(self, name: str, changes: Sequence[Change], inside: int | None) -> list[str]:
         """The lines of changes that stop the training; others are told, if anybody has to know."""
         if not changes:
             return []
@@ -148,7 +151,7 @@ class SameData:
                 self._tell(f"{what}. That was between two epochs of this session, and is taken as meant.")
             self._told.add(name)
         elif self.records[name]["varies"]:
-            if inside:
+            if inside is not None and inside == self.records[name].get("epoch"):
                 self._tell(Inexact(f"{what}. The loop changes its data between epochs; of this one, {_INEXACT}"))
         elif self._apply:
             self._applied.add(name)
@@ -178,19 +181,19 @@ class SameData:
 class _Inspector:
     """Passes on what a loader shows before its first batch."""
 
-    def __init__(self, same: SameData, name: str, probe: Probe, *, inside: bool) -> None:
+    def __init__(self, same: SameData, name: str, probe: Probe, epoch: int, inside: int | None) -> None:
         self.probe = probe
         self._same = same
+        self._about = (epoch, inside)
         self._name = name
-        self._inside = inside
 
     def found(self, probed: Probed) -> None:
         """Have it judged."""
-        self._same.judge(self._name, probed, inside=self._inside)
+        self._same.judge(self._name, probed, *self._about)
 
 
 def _who(name: str) -> str:
-    return _WHO.get(name) or f"data of run.{name}"
+    return _WHO.get(name) or f'data of run.next, "{name.removeprefix(NEXT)}"'
 
 
 def _applied(what: str) -> str:

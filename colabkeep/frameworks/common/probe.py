@@ -13,7 +13,6 @@ from colabkeep.frameworks.base import Probe, Probed, Sample
 from colabkeep.frameworks.common.contents import Seen, sample_of
 from colabkeep.frameworks.common.streams import Aside, Streams
 from colabkeep.frameworks.common.walk import instances
-from colabkeep.vocabulary.seeds import derive
 
 __all__ = ["Kept", "look_at"]
 
@@ -41,7 +40,7 @@ def look_at(
         for position in probe.positions:
             if timer() - began > probe.seconds:
                 break
-            drawn = _Drawn(dataset, position, seen, Aside(streams, derive(probe.seed, "probe", position)))
+            drawn = _Drawn(dataset, position, seen, Aside(streams, probe.seed))
             found[position] = _believed(drawn, probe.known.get(position), lambda: timer() - began > probe.seconds)
     if curious and epoch:
         dataset.set_epoch(epoch)
@@ -59,7 +58,8 @@ def _believed(drawn: _Drawn, known: Sample | None, late: Callable[[], bool]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """One sample, to be drawn as often as asked, each time with the same random numbers."""
+    """One sample, to be drawn as often as asked, each time with the same random numbers; those of all samples are the
+    same, so that one is known again at another position."""
 
     dataset: Any
     position: int

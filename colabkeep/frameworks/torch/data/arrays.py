@@ -40,10 +40,10 @@ def _unpack(node: HostTensor | Tagged) -> Any:
 def _see(value: Any) -> Sight | None:
     if not isinstance(value, torch.Tensor):
         return NUMPY.see(value)
-    tensor = value.detach().as_subclass(torch.Tensor)
-    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or not tensor.numel():
+    dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
+    if value.layout is not torch.strided or value.is_quantized or value.is_meta or not value.numel():
         return Sight(dtype, shape, 0, None)
+    tensor = value.detach().as_subclass(torch.Tensor)
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     return Sight(dtype, shape, flat.numel(), lambda start, stop: bytes(flat[start:stop].cpu().numpy().tobytes()))
 
