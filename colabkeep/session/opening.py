@@ -168,10 +168,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         starting.lap("find")
         loaded = _find(spec, repository, events)
         data = _same_data(spec, loaded, events)
-        if loaded is None:
-            _compared_data(spec, data, None)  # there is nothing to compare: it gets to know the data
-        else:
-            _check(spec, loaded, data)
+        _check(spec, loaded, data)
         starting.lap("read")
         _rehearse(spec)
         lease = take_lease(repository, session, about)
@@ -323,7 +320,10 @@ def _compared_data(spec: RunSpec, same: SameData, inside: int | None) -> list[st
     return lines
 
 
-def _check(spec: RunSpec, loaded: Loaded, same: SameData) -> None:
+def _check(spec: RunSpec, loaded: Loaded | None, same: SameData) -> None:
+    if loaded is None:
+        _compared_data(spec, same, None)  # there is nothing to compare it with: it gets to know the data
+        return
     stored = {name: tree for name, tree in loaded.parts.items() if name not in OWN_PARTS}
     differences = []
     if loaded.manifest.framework != spec.framework.name:
