@@ -161,10 +161,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     lock = take_lock(spec.store, spec.name, about)
     try:
         _sweep(spec)
-        try:
-            repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
-        except CheckpointDamaged as error:
-            events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
+        _open_run(spec, repository, events)
         starting.lap("find")
         loaded = _find(spec, repository, events)
         data = _same_data(spec, loaded, events)
@@ -210,6 +207,13 @@ def _sweep(spec: RunSpec) -> None:
         spec.store.sweep(spec.name)
     except StoreUnavailable as error:
         raise StoreUnavailable(problem=f"Training has not begun: {error.problem}", remedy=error.remedy) from error
+
+
+def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> None:
+    try:
+        repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
+    except CheckpointDamaged as error:
+        events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
 
 
 def _identity(spec: RunSpec, manifest: Manifest | None) -> Identity:
