@@ -58,8 +58,7 @@ def instances(root: object) -> Iterator[tuple[object, dict[str, Any]]]:
             continue
         seen[id(obj)] = obj
         inside = _instance_dict(obj)
-        if inside:
-            yield obj, inside
+        yield obj, inside
         if depth < _DEEPEST:
             held: Any = obj
             members = held if kind in (list, tuple) else held.values() if kind is dict else ()

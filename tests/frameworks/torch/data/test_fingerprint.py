@@ -213,7 +213,10 @@ class DrawsFromTheSystem(TensorDataset):
 def test_a_sample_that_is_another_each_time_is_not_believed(kind: Any) -> None:
     """Counted calls, the clock, the system's own randomness: nothing that could raise a false alarm is kept, nor is
     what was believed until now."""
-    assert looked(kind(torch.arange(5)), [0, 4]) == {0: None, 4: None}
+    dataset = kind(torch.arange(5))
+    attributes = dict(vars(dataset))
+    assert looked(dataset, [0, 4]) == {0: None, 4: None}
+    assert vars(dataset) == attributes
     assert looked(kind(torch.arange(5)), [0], known={0: sample((0, 7))}) == {0: None}
 
 
