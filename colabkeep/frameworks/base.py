@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import World
@@ -33,9 +33,14 @@ __all__ = [
     "Batch",
     "Boundary",
     "Data",
+    "DataFacts",
     "Framework",
     "Inexact",
+    "Inspector",
     "LoaderState",
+    "Probe",
+    "Probed",
+    "Sample",
     "Training",
     "TrainingOptions",
 ]
@@ -183,6 +188,57 @@ class Batch(NamedTuple):
     samples: int | None
 
 
+Sample: TypeAlias = "tuple[str, str, str]"
+"""(form, labels, arrays) of a sample. The form is readable, "(float32[3, 32, 32], int)"; the others are digests: of
+numbers, strings and arrays of a few elements, and of larger arrays and pictures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Samples of a data set to look at, at most for so many `seconds` (and one sample). `known`: what they were."""
+
+    positions: Sequence[int]
+    known: Mapping[int, Sample]
+    seed: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What was found: position → sample, None where it cannot be drawn or is another each time it is. Positions that
+    there was no time for are not in it. `libraries`: name → version of those that decode files, where it was drawn."""
+
+    samples: Mapping[int, Sample | None]
+    libraries: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFacts:
+    """What is known of data without loading any. `kind`: "samples" (of a map-style data set), "batches" (of a
+    sequence), or "stream", which can only be read from its beginning. `length`: how many of these, None if unknown.
+    `name`: the class of the data set. `subsets`: for each `Subset` in it, how many indices it has and a digest of
+    them."""
+
+    kind: str
+    length: int | None
+    name: str
+    subsets: tuple[tuple[int, str], ...] = ()
+
+
+class Inspector(Protocol):
+    """Wants to see a few samples before an epoch of a loader gives its first batch."""
+
+    probe: Probe
+
+    def found(self, probed: Probed) -> None:
+        """Judge them.
+
+        Raises:
+            Incompatible: this is not the data of the run.
+        """
+        ...
+
+
 class Inexact(str):
     """A sentence that says why the continuation is not bit for bit that of an uninterrupted run."""
 
@@ -200,7 +256,8 @@ class LoaderState(Protocol):
     """Batches in the whole epoch, None when unknown."""
 
     positional: bool
-    """Does `state` depend on how many batches were read (a loader with a state of its own)?"""
+    """Is `state` that of the newest batch only (a loader with a state of its own)? Else it is that of any it is asked
+    for."""
 
     notes: Sequence[str]
     """Sentences for the user, more of them as they come up: a replay and its expected time, or, as `Inexact`, what
@@ -210,9 +267,10 @@ class LoaderState(Protocol):
         """The batches that are left. Called once."""
         ...
 
-    def state(self) -> Tree:
+    def state(self, batches: int | None = None) -> Tree:
         """What is needed beside (epoch, batches, epoch_samples) to position a new one: a hash of the
-        order, the length of the data set, the loader's own state. Storable; called at each save."""
+        order, the length of the data set, the loader's own state. Storable; called at each save. `batches`: those
+        of the epoch that count as read, where the loop has read on since; all by default."""
         ...
 
     def close(self) -> None:
@@ -224,10 +282,19 @@ class Data(Protocol):
     """Opens loaders in a known order at a known position."""
 
     def open(
-        self, loader: object, *, seed: int, epoch: int, batches: int, samples: int, state: Tree | None
+        self,
+        loader: object,
+        *,
+        seed: int,
+        epoch: int,
+        batches: int,
+        samples: int,
+        state: Tree | None,
+        inspector: Inspector | None = None,
     ) -> LoaderState:
         """One epoch of `loader`. `batches` and `samples` of it are consumed already; `state` is what
-        `LoaderState.state` returned at that position (None at the start of an epoch).
+        `LoaderState.state` returned at that position (None at the start of an epoch). `inspector` is shown samples when
+        the epoch is iterated, drawn where the loader loads: in a worker, if it has any.
 
         May keep adapted copies between epochs (so that persistent workers persist), never
         changes the user's loader.
@@ -250,6 +317,15 @@ class Data(Protocol):
     def check(self, loader: object, *, seed: int, state: Tree) -> Sequence[str]:
         """Differences between the loader and a stored state that make a resume wrong, found without
         loading data or drawing random numbers; empty when it fits."""
+        ...
+
+    def facts(self, loader: object) -> DataFacts:
+        """What a data set is, as far as it can be told without loading anything."""
+        ...
+
+    def look(self, loader: object, probe: Probe) -> Probed:
+        """Look at samples now, drawn where the loader loads: in a worker, which is ended, if it has any. Random
+        streams and the data set's objects are left as they were."""
         ...
 
     def close(self) -> None:

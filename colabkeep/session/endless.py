@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from colabkeep.frameworks.base import Batch, Data, LoaderState
+from colabkeep.session.same_data import NEXT, SameData
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Tree
@@ -28,10 +29,12 @@ class _Place:
 class _Stream:
     """One loader, read for ever. Its order and randomness are its own: a function of (seed, name, pass, batch)."""
 
-    def __init__(self, data: Data, seed: int) -> None:
+    def __init__(self, name: str, data: Data, same: SameData, seed: int) -> None:
         self.place = self.marked = _Place()
+        self._name = name
         self._data = data
-        self._seed = seed
+        self._same = same
+        self._seed = derive(seed, "stream", name)
         self._loader: object = None
         self._stored: Tree = None  # what the loader told at the place, in the session before
         self._opened: LoaderState | None = None
@@ -51,7 +54,10 @@ class _Stream:
 
     def state(self) -> dict[str, Any]:
         """The place, and what the loader tells there."""
-        return {**asdict(self.place), "loader": self._stored if self._opened is None else self._opened.state()}
+        return {
+            **asdict(self.place),
+            "loader": self._stored if self._opened is None else self._opened.state(self.place.batches),
+        }
 
     def put(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""
@@ -93,13 +99,9 @@ class _Stream:
     def _open(self) -> Batch | None:
         place, stored = self.place, self._stored
         self._stored = None
-        self._opened = self._data.open(
-            self._loader,
-            seed=self._seed,
-            epoch=place.epoch,
-            batches=place.batches,
-            samples=place.samples,
-            state=stored if place.batches else None,
+        state = stored if place.batches else None
+        self._opened = self._same.open(
+            self._data, NEXT + self._name, self._loader, state, seed=self._seed, **asdict(place)
         )
         self._batches = iter(self._opened)
         return next(self._batches, None)
@@ -108,8 +110,9 @@ class _Stream:
 class Endless:
     """The streams of a run, by name."""
 
-    def __init__(self, data: Data, seed: int) -> None:
+    def __init__(self, data: Data, same: SameData, seed: int) -> None:
         self._data = data
+        self._same = same
         self._seed = seed
         self._streams: dict[str, _Stream] = {}
         self._names: dict[int, tuple[object, str]] = {}  # holds the loaders, so that no id is given twice
@@ -120,7 +123,7 @@ class Endless:
             name = self._known(loader)
         stream = self._streams.get(name)
         if stream is None:
-            stream = self._streams[name] = _Stream(self._data, derive(self._seed, "stream", name))
+            stream = self._streams[name] = _Stream(name, self._data, self._same, self._seed)
         return stream.next(loader)
 
     def _known(self, loader: object) -> str:
@@ -142,7 +145,7 @@ class Endless:
         for name in self._streams.keys() | state.keys():
             stream = self._streams.get(name)
             if stream is None:
-                stream = self._streams[name] = _Stream(self._data, derive(self._seed, "stream", name))
+                stream = self._streams[name] = _Stream(name, self._data, self._same, self._seed)
             stream.put(state.get(name) or {**asdict(_Place()), "loader": None})
 
     def mark(self) -> None:

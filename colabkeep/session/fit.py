@@ -134,14 +134,8 @@ def _validate(run: Run, plan: FitPlan) -> dict[str, float]:
     if plan.val_loader is None:
         return {}
     # The same seed and epoch each time: every validation sees the same samples, whatever the data set draws.
-    opened = plan.val_data.open(
-        plan.val_loader,
-        seed=derive(plan.arguments.run.seed, "validation"),
-        epoch=0,
-        batches=0,
-        samples=0,
-        state=None,
-    )
+    seed = derive(plan.arguments.run.seed, "validation")
+    opened = run.same_data.open(plan.val_data, "val", plan.val_loader, None, seed=seed, epoch=0, batches=0, samples=0)
     try:
         measured = plan.training.evaluate(_polled(run, opened))
     finally:

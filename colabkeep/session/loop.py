@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from colabkeep.frameworks.base import Batch, Inexact, LoaderState
+from colabkeep.frameworks.base import Batch, LoaderState
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.keeper import Keeper
 from colabkeep.session.numbering import numbered
-from colabkeep.session.opening import OpenSession, RunSpec
+from colabkeep.session.opening import OpenSession, RunSpec, as_event
 from colabkeep.session.position import Place, Position
+from colabkeep.session.same_data import SameData
 from colabkeep.session.signals import StopRequests
 from colabkeep.session.variables import Averages, RunState
 from colabkeep.vocabulary.errors import UsageError
@@ -84,6 +85,11 @@ class Loop:
     def average(self) -> Averages:
         """Means of an epoch that survive a resume: `run.average(loss=loss)` counts, `run.average.loss` is the mean."""
         return self._position.memory.averages
+
+    @property
+    def same_data(self) -> SameData:
+        """What is known of the run's data, for a loader that is read beside the loop."""
+        return self._session.data
 
     @property
     def batch_samples(self) -> int | None:
@@ -283,6 +289,5 @@ def _tell_numbered(run: Loop) -> None:
 def _tell_notes(run: Loop, notes: Sequence[str], told: int) -> int:
     """Tell what a loader noted since the first `told` notes."""
     for note in notes[told:]:
-        inexact = RestoredInexactly(checkpoint=run.checkpoint or "", reason=note)
-        run.tell(inexact if isinstance(note, Inexact) else Noted(text=note))
+        run.tell(as_event(run.checkpoint or "", note))
     return len(notes)

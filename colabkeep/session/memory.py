@@ -9,6 +9,7 @@ from copy import deepcopy
 from colabkeep.frameworks.base import Data, Framework
 from colabkeep.session.endless import Endless
 from colabkeep.session.opening import Value
+from colabkeep.session.same_data import SameData
 from colabkeep.session.variables import Averages, RunState
 from colabkeep.vocabulary.state import Stateful, Tree
 
@@ -21,10 +22,10 @@ class LoopMemory:
     the variables and random streams that it had when the epoch began.
     """
 
-    def __init__(self, framework: Framework, data: Data, seed: int, stored: Mapping[str, Tree]) -> None:
+    def __init__(self, framework: Framework, data: Data, same: SameData, seed: int, stored: Mapping[str, Tree]) -> None:
         self.state = RunState(framework.name)
         self.averages = Averages(framework)
-        self.streams = Endless(data, seed)
+        self.streams = Endless(data, same, seed)
         self._framework = framework
         self._rng = framework.rng()
         self._stored = stored

@@ -18,10 +18,11 @@ from colabkeep._engine.lease import Lease, take_lease
 from colabkeep._engine.ledger import Ledger
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import Loaded, load_best, load_id, load_newest
-from colabkeep.frameworks.base import Framework
+from colabkeep.frameworks.base import Framework, Inexact
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.lives import UNKNOWN, Usual
 from colabkeep.session.losses import LossCurve
+from colabkeep.session.same_data import SameData
 from colabkeep.session.starting import Starting
 from colabkeep.stores.base import Lock, Store
 from colabkeep.vocabulary.cadence import OVERHEAD
@@ -50,11 +51,11 @@ from colabkeep.vocabulary.policies import KeepBest, RetentionPolicy, SavePolicy
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["OpenSession", "RunSpec", "Value", "open_session", "take_lock", "taken_over"]
+__all__ = ["OpenSession", "RunSpec", "Value", "as_event", "open_session", "take_lock", "taken_over"]
 
 OWN_PARTS = (
     "run", "history", "rng", "rng_at_epoch", "loader", "losses", "state", "state_at_epoch", "averages", "streams",
-    "streams_at_epoch",
+    "streams_at_epoch", "data",
 )  # fmt: skip
 """Parts of a checkpoint that are the session's own; every other is an object of the user."""
 
@@ -66,15 +67,16 @@ _ALWAYS = frozenset({"run", "history", "rng", "rng_at_epoch", "loader"})
 class RunSpec:
     """Everything a run is made of, found and wired by `colabkeep.api`.
 
-    `parts` are the user's objects by part name, in the order in which they are restored. `max_time`:
-    seconds of this session, None for no limit; `deadline`: when the machine goes, if that is known; `machine`: which
-    one it is. `flush_timeout`: seconds that the end waits at most for slower storage. `loader`, if known at the start,
-    is checked against the checkpoint before anything is touched. `best` is None when nothing is monitored.
-    `closes_store`: the store was opened for this run, and is closed with it. `settings`: what the user may change from
-    session to session without changing a bit; a change is told. `overhead`: the share of time that saves may cost,
-    where the cadence is chosen from that, and `usual`: how long sessions live here. `laps`: what the way here took.
-    `at_once`: why no copy may hide behind the next step, if none may. `waits`: training waits for each save.
-    `max_epochs` and `max_steps`: how long the run is to be in all, if that is known at the start.
+    `parts` are the user's objects by part name, in the order in which they are restored. `max_time`: seconds of this
+    session, None for no limit; `deadline`: when the machine goes, if that is known; `machine`: which one it is.
+    `flush_timeout`: seconds that the end waits at most for slower storage. `loader` and `val_loader`, if known at the
+    start, are checked against the checkpoint before anything is touched. `on_change`: what becomes of data that is not
+    that of the run, "error" or "apply". `best` is None when nothing is monitored. `closes_store`: the store was opened
+    for this run, and is closed with it. `settings`: what the user may change from session to session without changing a
+    bit; a change is told. `overhead`: the share of time that saves may cost, where the cadence is chosen from that, and
+    `usual`: how long sessions live here. `laps`: what the way here took. `at_once`: why no copy may hide behind the
+    next step, if none may. `waits`: training waits for each save. `max_epochs` and `max_steps`: how long the run is to
+    be in all, if that is known at the start.
     """
 
     name: str
@@ -92,6 +94,8 @@ class RunSpec:
     machine: MachineGiven | None = None
     flush_timeout: float = 60.0
     loader: object | None = None
+    val_loader: object | None = None
+    on_change: str = "error"
     observers: tuple[Callable[[Event], None], ...] = ()
     closes_store: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -128,6 +132,7 @@ class OpenSession:
     journal: Journal
     checkpointer: Checkpointer
     starting: Starting
+    data: SameData
     resumed_from: Manifest | None = None
     trees: Mapping[str, Tree] = field(default_factory=dict)
 
@@ -156,14 +161,11 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     lock = take_lock(spec.store, spec.name, about)
     try:
         _sweep(spec)
-        try:
-            repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
-        except CheckpointDamaged as error:
-            events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
+        _open_run(spec, repository, events)
         starting.lap("find")
         loaded = _find(spec, repository, events)
-        if loaded is not None:
-            _check(spec, loaded)
+        data = _same_data(spec, loaded, events)
+        _check(spec, loaded, data)
         starting.lap("read")
         _rehearse(spec)
         lease = take_lease(repository, session, about)
@@ -194,6 +196,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         journal=journal,
         checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
         starting=starting,
+        data=data,
         resumed_from=manifest,
         trees=own,
     )
@@ -204,6 +207,13 @@ def _sweep(spec: RunSpec) -> None:
         spec.store.sweep(spec.name)
     except StoreUnavailable as error:
         raise StoreUnavailable(problem=f"Training has not begun: {error.problem}", remedy=error.remedy) from error
+
+
+def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> None:
+    try:
+        repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
+    except CheckpointDamaged as error:
+        events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
 
 
 def _identity(spec: RunSpec, manifest: Manifest | None) -> Identity:
@@ -296,7 +306,28 @@ def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded
     return loaded
 
 
-def _check(spec: RunSpec, loaded: Loaded) -> None:
+def _same_data(spec: RunSpec, loaded: Loaded | None, events: deque[Event]) -> SameData:
+    stored = own_state(loaded, "data") if loaded is not None and "data" in loaded.parts else None
+    checkpoint = "" if loaded is None else loaded.manifest.id
+
+    def tell(note: str) -> None:
+        events.append(as_event(checkpoint, note))
+
+    return SameData(spec.framework.name, spec.seed, stored, spec.clock.monotonic, tell, apply=spec.on_change == "apply")
+
+
+def _compared_data(spec: RunSpec, same: SameData, inside: int | None) -> list[str]:
+    data, lines = spec.framework.data(), list[str]()
+    for name, loader in (("train", spec.loader), ("val", spec.val_loader)):
+        if loader is not None:
+            lines += same.differences(data, name, loader, inside=inside)
+    return lines
+
+
+def _check(spec: RunSpec, loaded: Loaded | None, same: SameData) -> None:
+    if loaded is None:
+        _compared_data(spec, same, None)  # there is nothing to compare it with: it gets to know the data
+        return
     stored = {name: tree for name, tree in loaded.parts.items() if name not in OWN_PARTS}
     differences = []
     if loaded.manifest.framework != spec.framework.name:
@@ -307,8 +338,13 @@ def _check(spec: RunSpec, loaded: Loaded) -> None:
     if seed != spec.seed:
         differences.append(f"seed was {seed} and is {spec.seed}: the rest of the epoch would be in another order")
     loader_state = own_state(loaded, "loader")
+    stopped = loaded.manifest.progress
+    of_data = _compared_data(spec, same, stopped.epoch if stopped.batches else None)
     if spec.loader is not None and loader_state is not None:
-        differences += spec.framework.data().check(spec.loader, seed=seed, state=loader_state)
+        told_better = ("data set length", "samples in an epoch", "batches") if of_data else ()
+        state = {name: value for name, value in loader_state.items() if name not in told_better}
+        differences += same.stopping(spec.framework.data().check(spec.loader, seed=seed, state=state))
+    differences += of_data
     if loaded.manifest.framework == spec.framework.name:
         common = {name: part for name, part in spec.parts.items() if name in stored}
         differences += spec.framework.check(common, {name: stored[name] for name in common})
@@ -318,6 +354,7 @@ def _check(spec: RunSpec, loaded: Loaded) -> None:
             remedy=(
                 "Nothing was touched. Make them as they were; or train under another run_name; "
                 'or start this run from zero with resume="never" (its checkpoints stay).'
+                + (' on_change="apply" goes on with the data as it is now, which the report says.' if of_data else "")
             ),
             differences=differences,
         )
@@ -337,6 +374,11 @@ def _recalled(manifest: Manifest, own: Mapping[str, Tree], lease: Lease) -> Reca
     if "losses" in own:
         losses.load_state_dict(own["losses"])
     return Recalled(points=losses.points, resumed_at=taken_over(manifest), sessions=lease.fence)
+
+
+def as_event(checkpoint: str, note: str) -> Event:
+    """The event that tells what was noted about data."""
+    return RestoredInexactly(checkpoint=checkpoint, reason=note) if isinstance(note, Inexact) else Noted(text=note)
 
 
 def _tell(spec: RunSpec, manifest: Manifest, own: Mapping[str, Tree], events: deque[Event]) -> None:

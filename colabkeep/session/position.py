@@ -9,6 +9,7 @@ from typing import Any
 from colabkeep.frameworks.base import Batch, Framework, LoaderState
 from colabkeep.session.memory import LoopMemory
 from colabkeep.session.opening import Value
+from colabkeep.session.same_data import SameData
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Tree
@@ -42,7 +43,9 @@ class Position:
     the own parts of the checkpoint that this session resumes from.
     """
 
-    def __init__(self, framework: Framework, seed: int, progress: Progress, stored: Mapping[str, Tree]) -> None:
+    def __init__(
+        self, framework: Framework, seed: int, progress: Progress, stored: Mapping[str, Tree], same: SameData
+    ) -> None:
         self.progress = progress
         self.go(Place.FREE)
         self.resting = True  # nothing was given or done since the last boundary
@@ -51,7 +54,8 @@ class Position:
         self.loader: LoaderState | None = None
         self.batch_samples: int | None = None  # of the batch handed out last
         self._data = framework.data()
-        self.memory = LoopMemory(framework, self._data, seed, stored)
+        self._same = same
+        self.memory = LoopMemory(framework, self._data, same, seed, stored)
         self._seed = seed
         self._read = (progress.batches, progress.epoch_samples)
         self._stored = stored.get("loader")  # where the loader was
@@ -87,8 +91,8 @@ class Position:
 
     def parts(self) -> dict[str, object]:
         """The state of the position: loader, random streams and variables, now and at the start of the epoch."""
-        told = self._facts if self.loader is None else self._held or self.loader.state()
-        return {"loader": Value(told), **self.memory.parts()}
+        told = self._facts if self.loader is None else self._held or self.loader.state(self.progress.batches)
+        return {"loader": Value(told), "data": Value(self._same.records), **self.memory.parts()}
 
     def begin_epoch(self) -> None:
         """The body of an epoch begins, or begins again after a resume in its middle."""
@@ -120,13 +124,15 @@ class Position:
             )
         progress = self.progress
         stored, self._stored = self._stored, None
-        self.loader = self._data.open(
+        self.loader = self._same.open(
+            self._data,
+            "train",
             loader,
+            stored if progress.batches else None,
             seed=self._seed,
             epoch=progress.epoch,
             batches=progress.batches,
             samples=progress.epoch_samples,
-            state=stored if progress.batches else None,
         )
         self.go(Place.BATCH)
         return self.loader

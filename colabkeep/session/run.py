@@ -67,7 +67,8 @@ class Run(Loop):
     def _start(self) -> None:
         spec = self._spec
         self._saver = self._session.checkpointer
-        self._position = Position(spec.framework, spec.seed, self._session.progress, self._session.trees)
+        session = self._session
+        self._position = Position(spec.framework, spec.seed, session.progress, session.trees, session.data)
         self._keeper = Keeper(spec, self._position, self._session, self.history, self.losses)
         self._announcer.observers.extend(self._keeper.observers)
         self._boundary = spec.framework.boundary(spec.parts)

@@ -24,7 +24,7 @@ from colabkeep.vocabulary.manifest import Manifest
 __all__ = ["ResumeReport", "verify_resume"]
 
 _RUN = "verify-resume"
-_UNCOMPARED = ("run", "history", "losses", "loader")  # own parts that hold no arithmetic of the training
+_UNCOMPARED = ("run", "history", "losses", "loader", "data")  # own parts that hold no arithmetic of the training
 _IGNORED = {
     "run_name", "storage", "resume", "save_every", "overhead", "copy", "keep_last", "keep_best", "monitor", "mode",
     "max_epochs", "max_steps", "max_time", "callbacks", "progress",

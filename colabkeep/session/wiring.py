@@ -18,6 +18,7 @@ from colabkeep.session.opening import RunSpec
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.remounting import Remounting
 from colabkeep.session.starting import Starting
+from colabkeep.session.unwrapping import bare, bare_parts
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
 from colabkeep.stores.doors import Doors
@@ -157,7 +158,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     if rehearsal is not None:
         arguments = replace(arguments, **rehearsal.words(arguments.observers))
     parts = {name: part for name, part in arguments.objects.items() if part is not None}
-    parts |= state_parts(arguments.state)
+    parts = bare_parts(parts | state_parts(arguments.state))
     if not parts:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
     best = _best(arguments.keep_best, arguments.monitor, arguments.mode)
@@ -205,6 +206,7 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
         UsageError: an argument cannot be meant so.
     """
     starting = Starting(SystemClock(), {})
+    arguments = replace(arguments, optimizer=bare(arguments.optimizer), scheduler=bare(arguments.scheduler))
     _check(arguments)
     _check_words(arguments.run)
     starting.lap("ready")
@@ -261,6 +263,7 @@ def wire_fit(plan: FitPlan) -> RunSpec:
     return replace(
         spec,
         loader=loader,
+        val_loader=plan.val_loader,
         settings=_settings(arguments, loader),
         max_epochs=arguments.max_epochs,
         max_steps=arguments.max_steps,

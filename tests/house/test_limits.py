@@ -68,6 +68,7 @@ WRITERS = {
     "stores/aistudio/spool.py",  # aistudio-sdk takes a file only
     "frameworks/common/room.py",  # memory where there is none: a file without a name, gone with the process
     "frameworks/paddle/data/segments.py",  # shared memory of dead processes, removed
+    "frameworks/torch/data/leftovers.py",  # sockets of dead processes and their folders, removed
     "faces/demo.py",  # its temporary folder
     "faces/demo_lives.py",  # what a life of the demo says, in a file without a name
     "faces/cli.py",  # the null device, when whoever read the output went away

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
+from colabkeep.frameworks.base import Probe, Probed
 from colabkeep.frameworks.common.iterables import Place
 from colabkeep.frameworks.common.streams import Streams
 from colabkeep.frameworks.common.walk import reachable
@@ -29,12 +30,23 @@ class Adapted(Protocol):
     persists: bool
     """Its workers live on between epochs."""
 
+    away: bool
+    """Samples are loaded in workers."""
+
     streams: Streams | None
     """Those that loading in this process draws from, and which have to be kept apart from training's."""
 
     def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
         """Iterate over the batches of `indices`, in this order. `listed`: the order is known already, so that
         asking for an index draws nothing."""
+        ...
+
+    def look(self, probe: Probe) -> Probed:
+        """Look at samples in this process."""
+        ...
+
+    def probing(self, probe: Probe) -> Any:
+        """An index for which a worker gives a `Probed` instead of a batch."""
         ...
 
     def end(self, iterator: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from colabkeep.frameworks.common.contents import Sight
 from colabkeep.frameworks.common.trees import encode, not_storable, rebuild
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
@@ -22,12 +24,14 @@ class Arrays:
     """How a framework's arrays are read and rebuilt.
 
     `head(array, n)` gives bytes of its first n elements, None where that would cost (a device must be
-    waited for). `pack` gives a storable tree for an array, None for what is none; `unpack` undoes it.
+    waited for). `pack` gives a storable tree for an array, None for what is none; `unpack` undoes it. `see` looks at
+    one, wherever it is; None for what is none.
     """
 
     head: Callable[[Any, int], bytes | None]
     pack: Callable[[Any], Tagged | None]
     unpack: Callable[[HostTensor | Tagged], Any]
+    see: Callable[[Any], Sight | None]
 
 
 def arrays_in(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -95,6 +99,17 @@ def _pack(value: Any) -> Tagged | None:
     return Tagged(kind, (value.dtype.str, tuple(value.shape), value.tobytes()))
 
 
+def _see(value: Any) -> Sight | None:
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
+        return None
+    dtype, shape, size = value.dtype, tuple(value.shape), int(value.nbytes)
+    if dtype.hasobject or not size:
+        return Sight(dtype.name, shape, size, None)
+    flat = numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8)
+    return Sight(dtype.name, shape, size, lambda start, stop: bytes(flat[start:stop].tobytes()))
+
+
 def _unpack(node: HostTensor | Tagged) -> Any:
     import numpy as np
 
@@ -106,5 +121,5 @@ def _unpack(node: HostTensor | Tagged) -> Any:
     return array if node.kind == "numpy.ndarray" else array[()]
 
 
-NUMPY = Arrays(_head, _pack, _unpack)
+NUMPY = Arrays(_head, _pack, _unpack, _see)
 """NumPy's arrays and scalars."""

@@ -13,12 +13,16 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, ClassVar
 
+from colabkeep.frameworks.base import Probe, Probed
+from colabkeep.frameworks.common.contents import Seen
+from colabkeep.frameworks.common.probe import look_at
 from colabkeep.frameworks.common.streams import Kinds, Streams
 
-__all__ = ["Cargo", "Collate", "Seeded", "tag", "tagged", "travels"]
+__all__ = ["Cargo", "Collate", "Seeded", "is_probing", "probing", "tag", "tagged", "travels"]
 
 
 _TAG = "colabkeep tag"
+_PROBE = "colabkeep probe"
 
 
 def tag(seed: int, epoch: int, index: Any) -> tuple[Any, ...]:
@@ -32,6 +36,16 @@ def tag(seed: int, epoch: int, index: Any) -> tuple[Any, ...]:
 def tagged(index: Any) -> bool:
     """Was this made by `tag`?"""
     return type(index) is tuple and len(index) == 4 and type(index[0]) is str and index[0] == _TAG
+
+
+def probing(probe: Probe, seen: Seen) -> tuple[Any, ...]:
+    """A probe in the place of an index."""
+    return _PROBE, probe, seen
+
+
+def is_probing(index: Any) -> bool:
+    """Was this made by `probing`?"""
+    return type(index) is tuple and len(index) == 3 and type(index[0]) is str and index[0] == _PROBE
 
 
 class Cargo:
@@ -59,6 +73,10 @@ class Cargo:
         if self._streams is None:
             self._streams = Streams.of(self._kinds, self.dataset, self.collate_fn)
         return self._streams
+
+    def look(self, probe: Probe, seen: Seen) -> Probed:
+        """Look at samples, in a worker."""
+        return look_at(self.dataset, probe, seen, self.streams(), self.epoch)
 
     def start_worker(self, info: Any, worker: int, seed: int) -> None:
         """The first thing in a worker: the user's own `worker_init_fn`, which meets the user's own data set.
@@ -92,12 +110,16 @@ class Seeded:
 
     def __getitems__(self, batch: Any) -> Any:
         dataset = self._cargo.dataset
+        if is_probing(batch):
+            return self._cargo.look(*batch[1:])
         if tagged(batch):
             batch = self._cargo.begin(batch)
         many = getattr(dataset, "__getitems__", None)
         return many(batch) if many else [dataset[index] for index in batch]
 
     def __getitem__(self, index: Any) -> Any:
+        if is_probing(index):
+            return self._cargo.look(*index[1:])
         if tagged(index):
             index = self._cargo.begin(index)
         return self._cargo.dataset[index]
@@ -122,7 +144,7 @@ class Collate:
         self._cargo = cargo
 
     def __call__(self, items: Any) -> Any:
-        return self._cargo.collate_fn(items)
+        return items if type(items) is Probed else self._cargo.collate_fn(items)
 
 
 def travels(value: object) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from colabkeep.frameworks.base import Batch, Inexact
+from colabkeep.frameworks.base import Batch, Inexact, Inspector
 from colabkeep.frameworks.common.adapting import Adapted
 from colabkeep.frameworks.common.batches import leading
 from colabkeep.frameworks.common.cargo import tag
@@ -24,7 +25,7 @@ class MapEpoch:
     """The batches behind a place in the epoch's order. The loop's own random streams do not move.
 
     `facts` are those of `all_facts`, `state` what a session before told, `bare` says that the loader gives single
-    items.
+    items. `inspector`: as in `Data.open`.
     """
 
     def __init__(
@@ -36,17 +37,20 @@ class MapEpoch:
         state: Mapping[str, Any] | None,
         *,
         bare: bool,
+        inspector: Inspector | None = None,
     ) -> None:
-        if state is not None and state["order"] != order.digest:
+        if state is not None and state["order"] not in (None, order.digest()):
             raise changed([_other_order(state, facts)])
         self.length = order.length
-        self.positional = order.listed is None
+        self.positional = False  # the digest of an order that is followed is known for the last boundary, too
+        self._followed = order.listed is None
         self.notes: Sequence[str] = tuple(_notes(state or facts, facts))
         self._adapted = adapted
         self._order = order
         self._place = place
         self._facts = facts
         self._bare = bare
+        self._inspector = inspector
         self._ahead: deque[Any] = deque()  # indices handed to the loader, whose batches did not come out yet
         self._iterator: Any = None
 
@@ -55,14 +59,14 @@ class MapEpoch:
         try:
             for value in self._values():
                 index = ahead.popleft()
-                if self.positional:
+                if self._followed:
                     self._order.consumed(index)
                 yield Batch(value, leading(value) if bare and not isinstance(index, (list, tuple)) else len(index))
         finally:
             self.close()
 
-    def state(self) -> Tree:
-        return {**self._facts, "order": self._order.digest}
+    def state(self, batches: int | None = None) -> Tree:
+        return {**self._facts, "order": self._order.digest(batches), "followed": self._followed}
 
     def note(self, *sentences: str) -> None:
         """Tell the user."""
@@ -74,8 +78,12 @@ class MapEpoch:
             self._adapted.end(iterator)
 
     def _values(self) -> Iterator[Any]:
-        streams = self._adapted.streams
-        self._iterator = self._adapted.begin(self._place, self._indices(), listed=not self.positional)
+        streams, indices = self._adapted.streams, self._indices()
+        if self._inspector is not None:
+            indices = self._inspected(self._inspector, indices)
+        self._iterator = self._adapted.begin(self._place, indices, listed=not self._followed)
+        if self._inspector is not None and self._adapted.away:
+            self._inspector.found(next(self._iterator))
         if streams is None:
             yield from self._iterator
             return
@@ -88,6 +96,13 @@ class MapEpoch:
             if value is _END:
                 return
             yield value
+
+    def _inspected(self, inspector: Inspector, indices: Iterator[Any]) -> Iterator[Any]:
+        """Let it see its samples: in the worker that gets the first index, or here and now."""
+        if self._adapted.away:
+            return chain([self._adapted.probing(inspector.probe)], indices)
+        inspector.found(self._adapted.look(inspector.probe))
+        return indices
 
     def _indices(self) -> Iterator[Any]:
         place, quiet = self._place, self._adapted.quiet
@@ -122,4 +137,7 @@ def _notes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 def _other_order(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     if stored["sampler"] != now["sampler"]:
         return f"the sampler, and with it the order: {stored['sampler']} → {now['sampler']}"
-    return f"the order of the samples: the {now['sampler']} was built, seeded or weighted differently"
+    line = f"the order of the samples: the {now['sampler']} was built, seeded or weighted differently"
+    if now["sampler"] == "SeedableRandomSampler":  # of Accelerate: made of the seed that torch had when it was prepared
+        return f"{line}: call accelerate.utils.set_seed(0) before accelerator.prepare(loader), in each session"
+    return line

@@ -7,8 +7,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any
 
-from colabkeep.frameworks.base import Batch, Inexact, LoaderState
+from colabkeep.frameworks.base import Batch, DataFacts, Inexact, Inspector, LoaderState, Probe, Probed
 from colabkeep.frameworks.common.batches import NUMPY, Arrays, crc, leading, own_state, put_own_state
+from colabkeep.frameworks.common.probe import look_at
 from colabkeep.frameworks.common.streams import NEUTRAL, Aside, Kinds, Streams
 from colabkeep.vocabulary.errors import Incompatible, NotStorable, UsageError
 from colabkeep.vocabulary.seeds import derive
@@ -42,7 +43,15 @@ class IterableData:
         self._timer = timer
 
     def open(
-        self, loader: object, *, seed: int, epoch: int, batches: int, samples: int, state: Tree | None
+        self,
+        loader: object,
+        *,
+        seed: int,
+        epoch: int,
+        batches: int,
+        samples: int,
+        state: Tree | None,
+        inspector: Inspector | None = None,
     ) -> LoaderState:
         place = Place(seed, epoch, batches, samples)
         refuse_iterators(loader)
@@ -52,7 +61,10 @@ class IterableData:
         set_epoch(epoch, loader)
         streams = Streams.of(self._kinds, loader)
         if isinstance(loader, Sequence):
-            return SequenceEpoch(loader, place, None if type(loader) in (list, tuple) else streams)
+            opened = SequenceEpoch(loader, place, None if type(loader) in (list, tuple) else streams)
+            if inspector is not None:
+                inspector.found(self.look(loader, inspector.probe))
+            return opened
         owner = loader if isinstance(loader, Stateful) else None
         readable: Any = loader  # has __iter__ or __getitem__
         return self.replay(Source(readable, streams, owner=owner, length=length_of(loader)), place, state)
@@ -74,6 +86,14 @@ class IterableData:
         if isinstance(loader, Sequence):
             now = {"kind": "a sequence of batches", "seed": seed, "batches": len(loader)}
         return differences(state, now)
+
+    def facts(self, loader: object) -> DataFacts:
+        sliced = isinstance(loader, Sequence)
+        kind = "batches" if sliced else "stream"
+        return DataFacts(kind=kind, length=length_of(loader), name=type(loader).__qualname__)
+
+    def look(self, loader: object, probe: Probe) -> Probed:
+        return look_at(loader, probe, self._arrays.see, Streams.of(self._kinds, loader))
 
     def close(self) -> None:
         pass
@@ -97,7 +117,7 @@ class SequenceEpoch:
             value = self._at(position)
             yield Batch(value, leading(value))
 
-    def state(self) -> Tree:
+    def state(self, batches: int | None = None) -> Tree:
         return {"kind": "a sequence of batches", "seed": self._place.seed, "batches": self.length}
 
     def close(self) -> None:
@@ -185,7 +205,7 @@ class Replay:
         finally:
             self.close()
 
-    def state(self) -> Tree:
+    def state(self, batches: int | None = None) -> Tree:
         state: dict[str, Any] = {
             "kind": "a loader read from its beginning",
             "seed": self._place.seed,

@@ -11,12 +11,21 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from colabkeep.frameworks.base import LoaderState
+from colabkeep.frameworks.base import DataFacts, Inspector, LoaderState, Probe, Probed
 from colabkeep.frameworks.common.adapting import Adapted
 from colabkeep.frameworks.common.batches import Arrays
 from colabkeep.frameworks.common.epoch import MapEpoch, all_facts, fixed_facts
-from colabkeep.frameworks.common.iterables import IterableData, Place, Source, changed, differences, set_epoch
-from colabkeep.frameworks.common.order import Order, Sampling
+from colabkeep.frameworks.common.iterables import (
+    IterableData,
+    Place,
+    Replay,
+    Source,
+    changed,
+    differences,
+    length_of,
+    set_epoch,
+)
+from colabkeep.frameworks.common.order import Order, Sampling, subsets
 from colabkeep.frameworks.common.streams import Kinds
 from colabkeep.vocabulary.state import Tree
 
@@ -51,8 +60,8 @@ class Loaders(Protocol):
         """Where the indices of a map-style loader come from."""
         ...
 
-    def order(self, loader: Any, place: Place) -> Order:
-        """What its sampler gives from a place on."""
+    def order(self, loader: Any, place: Place, *, whole: bool) -> Order:
+        """What its sampler gives from a place on. `whole`: listed, however long, if it ends."""
         ...
 
     def listeners(self, loader: Any) -> Iterable[object]:
@@ -61,6 +70,10 @@ class Loaders(Protocol):
 
     def adapted(self, loader: Any, epoch: int) -> Adapted:
         """A copy of a map-style loader whose order can be set."""
+        ...
+
+    def alone(self, loader: Any) -> Any:
+        """A copy of a map-style loader with one worker, if it has workers, that ends with the epoch."""
         ...
 
     def replayed(self, loader: Any, place: Place, workers: int) -> Source:
@@ -84,18 +97,28 @@ class LoaderData:
         self._kept: dict[int, Adapted] = {}
 
     def open(
-        self, loader: object, *, seed: int, epoch: int, batches: int, samples: int, state: Tree | None
+        self,
+        loader: object,
+        *,
+        seed: int,
+        epoch: int,
+        batches: int,
+        samples: int,
+        state: Tree | None,
+        inspector: Inspector | None = None,
     ) -> LoaderState:
         if not self._loaders.owns(loader):
-            return self._others.open(loader, seed=seed, epoch=epoch, batches=batches, samples=samples, state=state)
+            return self._others.open(
+                loader, seed=seed, epoch=epoch, batches=batches, samples=samples, state=state, inspector=inspector
+            )
         told = self._loaders.before(loader)
         found = [] if state is None else self.check(loader, seed=seed, state=state)
         if found:
             raise changed(found)
         place = Place(seed, epoch, batches, samples)
         set_epoch(epoch, *self._loaders.listeners(loader))
-        opened = self._map if self._loaders.map_style(loader) else self._replay
-        epoch_of = opened(loader, place, state)
+        mapped = self._loaders.map_style(loader)
+        epoch_of = self._map(loader, place, state, inspector) if mapped else self._replay(loader, place, state)
         epoch_of.note(*told)
         return epoch_of
 
@@ -110,16 +133,40 @@ class LoaderData:
             return differences(state, fixed_facts(loader.dataset, self._loaders.sampling(loader), seed))
         return self._others.check(loader, seed=seed, state=state)
 
+    def facts(self, loader: Any) -> DataFacts:
+        if not self._loaders.owns(loader):
+            return self._others.facts(loader)
+        dataset = loader.dataset
+        kind = "samples" if self._loaders.map_style(loader) else "stream"
+        return DataFacts(
+            kind=kind, length=length_of(dataset), name=type(dataset).__qualname__, subsets=tuple(subsets(dataset))
+        )
+
+    def look(self, loader: Any, probe: Probe) -> Probed:
+        if not self._loaders.owns(loader):
+            return self._others.look(loader, probe)
+        adapted = self._loaders.adapted(self._loaders.alone(loader), 0)
+        if not adapted.away:
+            return adapted.look(probe)
+        iterator = adapted.begin(Place(probe.seed, 0, 0, 0), iter([adapted.probing(probe)]), listed=True)
+        try:
+            probed: Probed = next(iterator)
+        finally:
+            adapted.end(iterator)
+        return probed
+
     def close(self) -> None:
         for kept in self._kept.values():
             kept.close()
         self._kept.clear()
 
-    def _map(self, loader: Any, place: Place, state: Tree | None) -> MapEpoch:
+    def _map(self, loader: Any, place: Place, state: Tree | None, inspector: Inspector | None) -> MapEpoch:
         sampling = self._loaders.sampling(loader)
-        order = self._loaders.order(loader, place)
+        # A session before this rule listed every order that ends: its hash is of the whole.
+        order = self._loaders.order(loader, place, whole=state is not None and "followed" not in state)
         facts = all_facts(loader.dataset, sampling, place.seed)
-        return MapEpoch(self._adapted(loader, place.epoch), order, place, facts, state, bare=sampling.bare)
+        adapted = self._adapted(loader, place.epoch)
+        return MapEpoch(adapted, order, place, facts, state, bare=sampling.bare, inspector=inspector)
 
     def _adapted(self, loader: Any, epoch: int) -> Adapted:
         kept = self._kept.get(id(loader))
@@ -137,7 +184,7 @@ class LoaderData:
         if kept is not None:
             kept.close()
 
-    def _replay(self, loader: Any, place: Place, state: Tree | None) -> Any:
+    def _replay(self, loader: Any, place: Place, state: Tree | None) -> Replay:
         workers = loader.num_workers if state is None else state["workers"]
         replay = self._others.replay(self._loaders.replayed(loader, place, workers), place, state)
         if workers != loader.num_workers:

@@ -10,12 +10,13 @@ from itertools import islice
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
-__all__ = ["reachable"]
+__all__ = ["instances", "reachable"]
 
 _DEEPEST = 12  # steps away from a root
 _MOST = 5_000  # objects in all: some 50 ms
 _MEMBERS = 100  # looked at in one container: a list of a million samples holds no generator worth finding
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, CodeType})
+_NO_PARTS = (type, ModuleType, FunctionType, MethodType)
 _WRAPPERS: dict[type[Any], tuple[str, ...]] = {
     MethodType: ("__self__", "__func__"),
     functools.partial: ("func", "args", "keywords"),
@@ -43,6 +44,25 @@ def reachable(*roots: object) -> Iterator[object]:
         yield obj
         if depth < _DEEPEST:
             waiting.extend((child, depth + 1) for child in _children(obj))
+
+
+def instances(root: object) -> Iterator[tuple[object, dict[str, Any]]]:
+    """The objects that make up `root`, itself first, each with the dictionary of its attributes: those within reach
+    through attributes, lists, tuples and dicts alone. Calls nothing of the user's."""
+    waiting = deque([(root, 0)])
+    seen: dict[int, object] = {}
+    while waiting and len(seen) < _MOST:
+        obj, depth = waiting.popleft()
+        kind = type(obj)
+        if kind in _ATOMS or id(obj) in seen or issubclass(kind, _NO_PARTS) or kind.__module__.startswith("colabkeep."):
+            continue
+        seen[id(obj)] = obj
+        inside = _instance_dict(obj)
+        yield obj, inside
+        if depth < _DEEPEST:
+            held: Any = obj
+            members = held if kind in (list, tuple) else held.values() if kind is dict else ()
+            waiting.extend((child, depth + 1) for child in (*islice(members, _MEMBERS), *inside.values()))
 
 
 def _children(obj: Any) -> Iterable[object]:

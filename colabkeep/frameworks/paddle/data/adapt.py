@@ -9,17 +9,20 @@ import numpy as np
 import paddle
 from paddle.io import ComposeDataset, ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
+from colabkeep.frameworks.base import Probe, Probed
 from colabkeep.frameworks.common.adapting import Route, refuse_reading, state_owner, twin
-from colabkeep.frameworks.common.cargo import Cargo, Collate, Seeded
+from colabkeep.frameworks.common.cargo import Cargo, Collate, Seeded, probing
 from colabkeep.frameworks.common.iterables import Place, Source, length_of
+from colabkeep.frameworks.common.probe import look_at
 from colabkeep.frameworks.common.streams import NEUTRAL, Aside, Streams
+from colabkeep.frameworks.paddle.data.arrays import TENSORS
 from colabkeep.frameworks.paddle.data.parcels import Guarded, Posted
 from colabkeep.frameworks.paddle.data.reading import DEFAULT_COLLATES, collate_of, reader_kind, stop_reading
-from colabkeep.frameworks.paddle.data.streams import PADDLE, each_on_cpu
+from colabkeep.frameworks.paddle.data.streams import PADDLE, each_on_cpu, on_cpu
 from colabkeep.frameworks.paddle.data.workers import Batches, WorkerInit, only
 from colabkeep.vocabulary.seeds import derive
 
-__all__ = ["Adapted", "map_style", "replayed"]
+__all__ = ["Adapted", "alone", "map_style", "replayed"]
 
 _QUIET = frozenset({TensorDataset, list, tuple, range, np.ndarray, paddle.Tensor})
 
@@ -28,9 +31,9 @@ class Adapted:
     """A map-style loader whose order can be set, epoch after epoch."""
 
     def __init__(self, loader: DataLoader, epoch: int) -> None:
-        workers = loader.num_workers
+        self.away = loader.num_workers > 0
         self.quiet = _draws_nothing(loader)
-        self.persists = loader._persistent_workers and workers > 0
+        self.persists = loader._persistent_workers and self.away
         self._route = Route()
         self._cargo = Cargo(PADDLE, loader.dataset, collate_of(loader), loader.worker_init_fn, epoch)
         self._batches = Batches(self._cargo, bare=not loader.auto_collate_batch)
@@ -40,7 +43,7 @@ class Adapted:
             "worker_init_fn": WorkerInit(self._cargo),
         }
         self._reader = _reader(loader, replaced)
-        self.streams: Streams | None = None if self.quiet or workers > 0 else self._cargo.streams()
+        self.streams: Streams | None = None if self.quiet or self.away else self._cargo.streams()
 
     def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
         reader = self._reader
@@ -54,6 +57,13 @@ class Adapted:
         with Aside(Streams(NEUTRAL.shared()), derive(place.seed, "loader", place.epoch)):
             return iter(reader)
 
+    def look(self, probe: Probe) -> Probed:
+        with on_cpu():
+            return look_at(self._cargo.dataset, probe, TENSORS.see, self.streams or Streams(), self._cargo.epoch)
+
+    def probing(self, probe: Probe) -> Any:
+        return probing(probe, TENSORS.see)
+
     def end(self, iterator: Any) -> None:
         # Of an epoch that was left, Paddle's reading thread holds batches that would come out in the next one.
         if not self.persists or not iterator.finished:
@@ -61,6 +71,11 @@ class Adapted:
 
     def close(self) -> None:
         stop_reading(self._reader)
+
+
+def alone(loader: DataLoader) -> DataLoader:
+    """A copy with one worker, if it has workers, that ends with the epoch."""
+    return twin(loader, type(loader), {"num_workers": min(1, loader.num_workers), "_persistent_workers": False})
 
 
 def map_style(loader: DataLoader) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 
 from colabkeep.frameworks.common.batches import NUMPY, Arrays
+from colabkeep.frameworks.common.contents import Sight
 from colabkeep.frameworks.paddle.state.generators import GeneratorState, plain_state, revived_state
 from colabkeep.vocabulary.state import HostTensor, Tagged
 
@@ -50,9 +51,17 @@ def _unpack(node: HostTensor | Tagged) -> Any:
     return paddle.to_tensor(np.frombuffer(data, dtype=dtype).reshape(shape), place=paddle.CPUPlace())
 
 
+def _see(value: Any) -> Sight | None:
+    if not isinstance(value, paddle.Tensor):
+        return NUMPY.see(value)
+    dtype = str(value.dtype).removeprefix("paddle.")
+    sight = NUMPY.see(value.detach().numpy()) if value.is_dense() else None
+    return Sight(dtype, tuple(value.shape), sight.size if sight else 0, sight.read if sight else None)
+
+
 def _at_hand(tensor: paddle.Tensor) -> bool:
     return bool(tensor.place.is_cpu_place()) and bool(tensor.is_dense())
 
 
-TENSORS = Arrays(_head, _pack, _unpack)
+TENSORS = Arrays(_head, _pack, _unpack, _see)
 """CPU tensors, NumPy's arrays and scalars, and the states of Paddle's generators."""

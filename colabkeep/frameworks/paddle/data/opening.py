@@ -10,7 +10,7 @@ from paddle.io import BatchSampler, DataLoader, Dataset, IterableDataset
 from colabkeep.frameworks.common.iterables import Place, Source
 from colabkeep.frameworks.common.loaders import LoaderData
 from colabkeep.frameworks.common.order import Order, Sampling
-from colabkeep.frameworks.paddle.data.adapt import Adapted, map_style, replayed
+from colabkeep.frameworks.paddle.data.adapt import Adapted, alone, map_style, replayed
 from colabkeep.frameworks.paddle.data.arrays import TENSORS
 from colabkeep.frameworks.paddle.data.segments import free_segments
 from colabkeep.frameworks.paddle.data.streams import PADDLE, on_cpu
@@ -56,15 +56,18 @@ class PaddleLoaders:
             return Sampling(source.sampler, cut=(source.batch_size, source.drop_last))
         return Sampling(source, whole_batches=True)
 
-    def order(self, loader: DataLoader, place: Place) -> Order:
+    def order(self, loader: DataLoader, place: Place, *, whole: bool) -> Order:
         with on_cpu():
-            return Order(self.sampling(loader), place, PADDLE)
+            return Order(self.sampling(loader), place, PADDLE, whole=whole)
 
     def listeners(self, loader: DataLoader) -> Iterable[object]:
         return loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.dataset, loader
 
     def adapted(self, loader: DataLoader, epoch: int) -> Adapted:
         return Adapted(loader, epoch)
+
+    def alone(self, loader: DataLoader) -> DataLoader:
+        return alone(loader)
 
     def replayed(self, loader: DataLoader, place: Place, workers: int) -> Source:
         return replayed(loader, place, workers)

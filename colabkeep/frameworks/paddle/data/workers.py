@@ -8,7 +8,7 @@ from typing import Any
 
 from paddle.io import get_worker_info
 
-from colabkeep.frameworks.common.cargo import Cargo, tagged
+from colabkeep.frameworks.common.cargo import Cargo, is_probing, tagged
 from colabkeep.frameworks.common.lifeline import die_with_trainer
 
 __all__ = ["Batches", "WorkerInit", "only"]
@@ -28,6 +28,8 @@ class Batches:
 
     def __getitem__(self, index: Any) -> Any:
         cargo = self._cargo
+        if is_probing(index):
+            return cargo.look(*index[1:])
         if tagged(index):
             index = cargo.begin(index)
         dataset = cargo.dataset

@@ -19,16 +19,20 @@ from torch.utils.data import (
     default_convert,
 )
 
+from colabkeep.frameworks.base import Probe, Probed
 from colabkeep.frameworks.common.adapting import Route, refuse_reading, state_owner, twin
-from colabkeep.frameworks.common.cargo import Cargo, Collate, Seeded
+from colabkeep.frameworks.common.cargo import Cargo, Collate, Seeded, probing
 from colabkeep.frameworks.common.iterables import Place, Source, length_of
+from colabkeep.frameworks.common.probe import look_at
 from colabkeep.frameworks.common.streams import Streams
+from colabkeep.frameworks.torch.data.arrays import TENSORS
+from colabkeep.frameworks.torch.data.prepared import around, unprepared
 from colabkeep.frameworks.torch.data.streams import TORCH
 from colabkeep.frameworks.torch.data.workers import WorkerInit
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Stateful
 
-__all__ = ["Adapted", "map_style", "replayed"]
+__all__ = ["Adapted", "alone", "map_style", "replayed"]
 
 _QUIET = frozenset({TensorDataset, list, tuple, range, np.ndarray, torch.Tensor})
 
@@ -37,23 +41,32 @@ class Adapted:
     """A map-style loader whose order can be set, epoch after epoch."""
 
     def __init__(self, loader: DataLoader[Any], epoch: int) -> None:
+        base = unprepared(loader)
         self.quiet = _draws_nothing(loader)
-        self.persists = loader.persistent_workers and loader.num_workers > 0
+        self.away = loader.num_workers > 0
+        self.persists = loader.persistent_workers and self.away
         self._route = Route()
         self._cargo, replaced = _carried(loader, loader.num_workers, epoch)
-        if loader.num_workers > 0 or not self.quiet:
+        if self.away or not self.quiet:
             replaced["dataset"] = Seeded(self._cargo)
         replaced["sampler" if loader.batch_sampler is None else "batch_sampler"] = self._route
-        kind = DataLoader if _stateful_loader(loader) else type(loader)  # ours knows its place better
-        self._loader = twin(loader, kind, replaced)
-        silent = self.quiet or loader.num_workers > 0
+        kind = DataLoader if _stateful_loader(base) else type(base)  # ours knows its place better
+        self._loader = twin(base, kind, replaced)
+        self._outer = around(loader, self._loader)
+        silent = self.quiet or self.away
         self.streams: Streams | None = None if silent else self._cargo.streams()
 
     def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
         self._cargo.epoch = place.epoch
         self._loader.generator.manual_seed(derive(place.seed, "loader", place.epoch))
         self._route.ahead = indices
-        return iter(self._loader)
+        return iter(self._outer)
+
+    def look(self, probe: Probe) -> Probed:
+        return look_at(self._cargo.dataset, probe, TENSORS.see, self.streams or Streams(), self._cargo.epoch)
+
+    def probing(self, probe: Probe) -> Any:
+        return probing(probe, TENSORS.see)
 
     def end(self, iterator: Any) -> None:
         if not self.persists:
@@ -63,13 +76,23 @@ class Adapted:
         _stop(self._loader._iterator)
 
 
+def alone(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A copy with one worker, if it has workers, that ends with the epoch."""
+    base = unprepared(loader)
+    return twin(base, type(base), {"num_workers": min(1, base.num_workers), "persistent_workers": False})
+
+
 def map_style(loader: DataLoader[Any]) -> bool:
-    """Does this loader do what torch's own does: load the items its sampler names?"""
+    """Does this loader do what torch's own does: load the items its sampler names?
+
+    Raises:
+        UsageError: it was prepared in a way whose batches cannot be placed again.
+    """
+    kind = type(unprepared(loader))
     if isinstance(loader.dataset, IterableDataset):
         return False
-    kind = type(loader)
     own = kind.__iter__ is not DataLoader.__iter__ or kind._get_iterator is not DataLoader._get_iterator
-    return not own or _stateful_loader(loader)
+    return not own or _stateful_loader(unprepared(loader))
 
 
 def replayed(loader: DataLoader[Any], place: Place, workers: int) -> Source:

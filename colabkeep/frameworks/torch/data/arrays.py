@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.common.batches import NUMPY, Arrays
+from colabkeep.frameworks.common.contents import Sight
 from colabkeep.vocabulary.state import HostTensor, Tagged
 
 __all__ = ["TENSORS"]
@@ -36,10 +37,21 @@ def _unpack(node: HostTensor | Tagged) -> Any:
     return raw.view(getattr(torch, dtype)).reshape(shape)
 
 
+def _see(value: Any) -> Sight | None:
+    if not isinstance(value, torch.Tensor):
+        return NUMPY.see(value)
+    dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
+    if value.layout is not torch.strided or value.is_quantized or value.is_meta or not value.numel():
+        return Sight(dtype, shape, 0, None)
+    tensor = value.detach().as_subclass(torch.Tensor)
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    return Sight(dtype, shape, flat.numel(), lambda start, stop: bytes(flat[start:stop].cpu().numpy().tobytes()))
+
+
 def _bytes(tensor: torch.Tensor) -> bytes:
     flat = tensor.contiguous().reshape(-1)
     return bytes(flat.view(torch.uint8).numpy().tobytes())
 
 
-TENSORS = Arrays(_head, _pack, _unpack)
+TENSORS = Arrays(_head, _pack, _unpack, _see)
 """CPU tensors, and NumPy's arrays and scalars."""

@@ -10,8 +10,9 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 from colabkeep.frameworks.common.iterables import Place, Source
 from colabkeep.frameworks.common.loaders import LoaderData
 from colabkeep.frameworks.common.order import Order, Sampling
-from colabkeep.frameworks.torch.data.adapt import Adapted, map_style, replayed
+from colabkeep.frameworks.torch.data.adapt import Adapted, alone, map_style, replayed
 from colabkeep.frameworks.torch.data.arrays import TENSORS
+from colabkeep.frameworks.torch.data.leftovers import remove_dead_listeners
 from colabkeep.frameworks.torch.data.streams import TORCH
 
 __all__ = ["TorchData", "TorchLoaders"]
@@ -29,6 +30,9 @@ class TorchLoaders:
 
     kinds = TORCH
     arrays = TENSORS
+
+    def __init__(self) -> None:
+        self._swept = False
 
     def owns(self, loader: Any) -> bool:
         return isinstance(loader, DataLoader)
@@ -48,8 +52,8 @@ class TorchLoaders:
             return Sampling(source.sampler, cut=(source.batch_size, source.drop_last))
         return Sampling(source, whole_batches=loader.batch_sampler is not None)
 
-    def order(self, loader: DataLoader[Any], place: Place) -> Order:
-        return Order(self.sampling(loader), place, TORCH)
+    def order(self, loader: DataLoader[Any], place: Place, *, whole: bool) -> Order:
+        return Order(self.sampling(loader), place, TORCH, whole=whole)
 
     def listeners(self, loader: DataLoader[Any]) -> Iterable[object]:
         inner = getattr(loader.batch_sampler, "sampler", None)
@@ -58,10 +62,16 @@ class TorchLoaders:
     def adapted(self, loader: DataLoader[Any], epoch: int) -> Adapted:
         return Adapted(loader, epoch)
 
+    def alone(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        return alone(loader)
+
     def replayed(self, loader: DataLoader[Any], place: Place, workers: int) -> Source:
         return replayed(loader, place, workers)
 
     def before(self, loader: DataLoader[Any]) -> Sequence[str]:
+        if loader.num_workers > 0 and not self._swept:
+            remove_dead_listeners()
+            self._swept = True
         if getattr(loader, "in_order", True) or not map_style(loader):
             return ()
         return ("in_order=False would leave the order of the batches to chance, so they come in order.",)

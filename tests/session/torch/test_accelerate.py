@@ -1,0 +1,265 @@
+"""Objects that went through Hugging Face Accelerate are kept and resumed like any others, or refused at the start."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import colabkeep
+from colabkeep.frameworks.torch.data.opening import TorchData
+from colabkeep.session.unwrapping import bare, bare_parts
+from colabkeep.testing.trainings import final_state
+from colabkeep.vocabulary.errors import Incompatible, UsageError
+
+accelerate = pytest.importorskip("accelerate")
+from accelerate.optimizer import AcceleratedOptimizer  # noqa: E402
+from accelerate.state import AcceleratorState, GradientState  # noqa: E402
+from accelerate.utils import DataLoaderConfiguration  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+EPOCHS = 3  # of 11 batches, the last one short
+
+
+class Noisy(Dataset):
+    """Pairs, augmented at random from three sources."""
+
+    loaded = 0
+
+    def __len__(self) -> int:
+        return 42
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.loaded += 1
+        noise = torch.rand(4) + random.random() + np.random.random()
+        return torch.full((4,), index / 42) + 0.1 * noise, torch.tensor([index / 42])
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    """Accelerate keeps what it was told in class attributes, for the whole process."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+class Session:
+    """One session of the loop in Accelerate's own guide, with colabkeep around it."""
+
+    def __init__(self, seed: int = 1, *, window: int = 1, **settings: Any) -> None:
+        torch.manual_seed(seed)
+        self.accelerator = accelerate.Accelerator(
+            cpu=True, gradient_accumulation_steps=window, dataloader_config=DataLoaderConfiguration(**settings)
+        )
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+        with torch.no_grad():
+            for weight in self.model.parameters():
+                weight.copy_(torch.linspace(-0.5, 0.5, weight.numel()).reshape(weight.shape))
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=11 * EPOCHS)
+        self.parts = self.accelerator.prepare(self.model, optimizer, schedule)
+        self.data = Noisy()
+        self.ends: list[bool] = []
+
+    def loader(self, workers: int = 0, *, prepare: bool = True, **words: Any) -> Any:
+        loader = DataLoader(self.data, **{"batch_size": 4, "shuffle": True, "num_workers": workers, **words})
+        return self.accelerator.prepare(loader) if prepare else loader
+
+    def train(self, folder: Path, loader: Any, *, steps: int | None = None, epochs: int = EPOCHS) -> None:
+        model, optimizer, schedule = self.parts
+        run = colabkeep.Run(
+            "r", model=model, optimizer=optimizer, scheduler=schedule, storage=folder, keep_last=None, progress=False
+        )
+        with run:
+            for _ in run.epochs(epochs):
+                for inputs, targets in run.batches(loader):
+                    with self.accelerator.accumulate(model):
+                        loss = nn.functional.mse_loss(model(inputs), targets)
+                        self.accelerator.backward(loss)
+                        optimizer.step()
+                        schedule.step()
+                        optimizer.zero_grad()
+                    self.ends.append(self.accelerator.gradient_state.end_of_dataloader)
+                    if self.accelerator.sync_gradients:
+                        run.step(loss=loss)
+                    if steps is not None and run.progress.step == steps:
+                        run.stop()
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("prepared", [True, False], ids=["prepared", "plain"])
+def test_a_prepared_training_resumes_bit_for_bit(tmp_path: Path, prepared: bool, workers: int, window: int) -> None:
+    """Model, optimizer, scheduler and loader from accelerator.prepare, stopped in an epoch and run again in a kernel
+    with other random numbers: the same state in the end, and no batch is loaded twice."""
+
+    def session(folder: Path, seed: int, **words: Any) -> Session:
+        session = Session(seed, window=window)
+        session.train(folder, session.loader(workers, prepare=prepared), **words)
+        return session
+
+    for number, steps in enumerate((3, 7, 9, None), 1):
+        last = session(tmp_path / "parts", number if number > 1 else 1, steps=steps)
+    assert workers or 0 < last.data.loaded < 42 * EPOCHS
+    whole = session(tmp_path / "whole", 1)
+    assert final_state(tmp_path / "parts", "r") == final_state(tmp_path / "whole", "r")
+    if prepared:
+        assert whole.ends == [batch % 11 == 10 for batch in range(11 * EPOCHS)]
+        assert last.ends == whole.ends[-len(last.ends) :]
+
+
+def test_prepared_or_not_it_is_one_run(tmp_path: Path) -> None:
+    """What is kept is the optimizer that was prepared: a run goes on where Accelerate was added or taken away."""
+    first = Session()
+    first.train(tmp_path, first.loader(), steps=5)
+    plain = Session(2)
+    plain.parts = tuple(map(bare, plain.parts))
+    plain.train(tmp_path, plain.loader(prepare=False), steps=9)
+    last = Session(3)
+    last.train(tmp_path, last.loader())
+    assert not any("accelerate" in path.lower() for path in final_state(tmp_path, "r"))
+
+
+def test_half_a_step_of_a_prepared_optimizer_is_not_saved(tmp_path: Path) -> None:
+    """Its steps are heard: an error in the middle of one is not taken for a boundary."""
+    session = Session()
+    model, optimizer, _ = session.parts
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("in the update")
+
+    run = colabkeep.Run("r", model=model, optimizer=optimizer, storage=tmp_path, progress=False)
+
+    def train() -> None:
+        with run:
+            for _ in run.epochs(1):
+                for inputs, targets in run.batches(session.loader()):
+                    session.accelerator.backward(nn.functional.mse_loss(model(inputs), targets))
+                    if run.progress.step == 3:
+                        bare(optimizer).register_step_post_hook(fails)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    run.step()
+
+    with pytest.raises(RuntimeError, match="in the update"):
+        train()
+    assert run.checkpoint is None
+
+
+def test_a_scaler_that_only_the_optimizer_knows_is_kept(tmp_path: Path) -> None:
+    """In fp16 Accelerate scales losses by a number of its own, which training moves: it is part of the run."""
+
+    def session() -> tuple[Any, torch.amp.GradScaler]:
+        accelerate.Accelerator(cpu=True)
+        model = nn.Linear(4, 1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
+        optimizer = AcceleratedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), scaler=scaler)
+        run = colabkeep.Run("r", model=model, optimizer=optimizer, storage=tmp_path, progress=False)
+        return (run, model, optimizer), scaler
+
+    (run, model, optimizer), scaler = session()
+    with run:
+        for _ in run.epochs(1):
+            for (batch,) in run.batches(DataLoader(TensorDataset(torch.rand(12, 4)), 4)):
+                scaler.scale(model(batch).mean()).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                run.step()
+    assert scaler.get_scale() == 64.0
+    (again, *_), other = session()
+    with again:
+        assert other.get_scale() == 64.0
+    given = bare_parts({"optimizer": optimizer, "scaler": scaler})
+    assert list(given) == ["optimizer", "scaler"]  # it was handed in as well
+
+
+def test_resumable_fit_takes_prepared_objects(tmp_path: Path) -> None:
+    """Its own loop trains with what is inside of them, and reads the prepared loaders."""
+
+    def session(folder: Path, **words: Any) -> Any:
+        session = Session()
+        model, optimizer, schedule = session.parts
+        return colabkeep.resumable_fit(
+            model,
+            session.loader(),
+            optimizer=optimizer,
+            scheduler=schedule,
+            scheduler_interval="step",
+            loss_fn=nn.functional.mse_loss,
+            val_loader=session.loader(shuffle=False),
+            run_name="r",
+            storage=folder,
+            progress=False,
+            **{"max_epochs": EPOCHS, **words},
+        )
+
+    for steps in (3, 11, 17, 99):
+        session(tmp_path / "parts", max_steps=steps)
+    assert session(tmp_path / "whole").steps == 33
+    assert final_state(tmp_path / "parts", "r") == final_state(tmp_path / "whole", "r")
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(TensorDataset(torch.zeros(8, 4), torch.zeros(8, 1)))
+
+
+REFUSED: dict[str, Any] = {
+    "dispatched": (lambda s: s.loader(), {"dispatch_batches": True}),
+    "a stream": (lambda s: s.accelerator.prepare(DataLoader(Stream(), 4)), {}),
+}
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["Run", "resumable_fit"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_resumed_is_refused_at_the_start(tmp_path: Path, name: str, own: bool) -> None:
+    """Not at the first save, hours later: with the line that replaces it."""
+    make, settings = REFUSED[name]
+    session = Session(**settings)
+    model, optimizer, _ = session.parts
+    loader = make(session)
+
+    def fit() -> None:
+        words: dict[str, Any] = {"run_name": "r", "storage": tmp_path, "max_epochs": 1, "progress": False}
+        colabkeep.resumable_fit(model, loader, optimizer=optimizer, loss_fn=nn.functional.mse_loss, **words)
+
+    with pytest.raises(UsageError, match="prepared by Accelerate") as caught:
+        session.train(tmp_path, loader) if own else fit()
+    assert "send_to_device" in caught.value.remedy
+    assert session.ends == []
+
+
+def test_a_sampler_made_of_the_kernels_seed_names_the_line_that_seeds_it(tmp_path: Path) -> None:
+    """Accelerate's seedable sampler takes the seed that torch had: without one, each session has another order."""
+    first = Session(1, use_seedable_sampler=True)
+    first.train(tmp_path, first.loader(), steps=5)
+    other = Session(2, use_seedable_sampler=True)
+    with pytest.raises(Incompatible, match=r"accelerate.utils.set_seed\(0\)"):
+        other.train(tmp_path, other.loader())
+    same = Session(1, use_seedable_sampler=True)
+    same.train(tmp_path, same.loader())
+
+
+def test_a_prepared_loader_is_never_changed_and_leaves_no_worker(tmp_path: Path) -> None:
+    """The user's own loader, around and inside, is as it was; breaking out of an epoch ends its workers."""
+    session = Session()
+    loader = session.loader(workers=1)
+    before = dict(vars(loader)), dict(vars(loader.base_dataloader))
+    data = TorchData()
+    opened = data.open(loader, seed=1, epoch=0, batches=2, samples=8, state=None)
+    batches = iter(opened)
+    next(batches)
+    (worker,) = torch.multiprocessing.active_children()
+    opened.close()
+    worker.join(10)
+    assert not worker.is_alive()
+    data.close()
+    assert (dict(vars(loader)), dict(vars(loader.base_dataloader))) == before
