@@ -24,7 +24,7 @@ from colabkeep.session.losses import LossRecord
 from colabkeep.session.pruning import plan_prune, prune
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.vocabulary.errors import TrainingDiverged, UsageError
-from colabkeep.vocabulary.events import Event, LossNotFinite, LossRecovered
+from colabkeep.vocabulary.events import Event, LossNotFinite, LossRecovered, Noted
 from colabkeep.vocabulary.policies import KeepLast
 from colabkeep.vocabulary.proof import Proof
 
@@ -196,6 +196,15 @@ def test_stop_ends_with_an_error_and_does_not_save_those_weights(tmp_path: Path)
     assert run.resumed_from is not None
     assert run.resumed_from.progress.step == 6
     assert run.losses.proof.broken is None
+
+
+def test_stop_saves_nothing_on_the_way_out(tmp_path: Path) -> None:
+    """What there is then is worth nothing; and nothing is said of a last step that could not be saved."""
+    heard: list[Event] = []
+    with pytest.raises(TrainingDiverged):
+        train(tmp_path, broken_from(7), steps=30, every=4, heard=heard, on_nan="stop")
+    assert kept(tmp_path) == [4]
+    assert not [event.text for event in heard if isinstance(event, Noted) and "The error came" in event.text]
 
 
 def test_stop_is_known_to_the_loop_of_ours(tmp_path: Path) -> None:
