@@ -94,6 +94,7 @@ class LossRecord:
         self.curve = LossCurve()
         self.told: int | None = None
         self._reader = reader
+        self._take = reader.take  # looked up once: this is called in every step
         self._in_a_row = 0
         self._ever = False  # was it told in this session that one was not finite?
 
@@ -105,14 +106,14 @@ class LossRecord:
 
     def hear(self, step: int, loss: Any) -> bool:
         """The loss of a step, anything: what is not one number is left out. Is there something to be told?"""
-        number = self._reader.take(step, loss)
-        proof, curve = self.proof, self.curve
+        number = self._take(step, loss)
         if number is None:
             return loss is not None and self._hear_all(self._reader.arrived())
+        proof = self.proof
         if proof.broken is None and number - number == 0.0:  # as nearly always
             proof.finite = step
-            if step >= curve.next:
-                curve.add(step, number)
+            if step >= self.curve.next:
+                self.curve.add(step, number)
             return False
         return self._hear_all(((step, number),))
 

@@ -20,6 +20,7 @@ from colabkeep.vocabulary.state import Tree
 __all__ = ["TorchLosses"]
 
 cuda: Any = torch.cuda
+_Tensor = torch.Tensor
 
 _ROOM = 512  # losses that a ring holds: 4 KiB
 _MANY = 16  # that wait until they are sent: a copy and an event are some 30 µs of the host's time
@@ -32,12 +33,12 @@ class TorchLosses:
         self._rings: dict[torch.device, _Ring] = {}
 
     def take(self, step: int, loss: Any) -> float | None:
-        if not isinstance(loss, torch.Tensor):
+        if not isinstance(loss, _Tensor):
             return at_hand(loss)
         try:
             if loss.is_cpu:
                 number = loss.item()
-                return number if type(number) is float else at_hand(number)
+                return number if number.__class__ is float else at_hand(number)
             if loss.numel() == 1 and not loss.is_meta and not loss.is_complex():
                 self._ring(loss.device).put(step, loss)
         except (RuntimeError, ValueError, TypeError):
