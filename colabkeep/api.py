@@ -106,6 +106,9 @@ class Run(session.Run):
             "30 min", seconds, or a timedelta; 0 does not wait. What is left is told meanwhile.
         copy: "auto" copies large weights while the next step runs, where that costs less; "at_once" stops training for
             each copy: for code that writes single numbers through `.data` or NumPy before the next step, unseen.
+        on_nan: what happens when a loss given to `run.step` is NaN or infinite. "warn" tells it once, with the newest
+            checkpoint from before, which is kept; "stop" ends the training with `TrainingDiverged` too, and does not
+            save those weights.
         seed: of the order of the data and the randomness in data sets.
         callbacks: functions called with each event (`colabkeep.vocabulary.events`).
         progress: True shows what this front end can: a panel in a notebook, lines of text elsewhere, both in a Kaggle
@@ -140,6 +143,7 @@ class Run(session.Run):
         session_limit: Any = None,
         flush_timeout: Any = 60.0,
         copy: Literal["auto", "at_once"] = "auto",
+        on_nan: Literal["warn", "stop"] = "warn",
         seed: int = 0,
         callbacks: Iterable[Callable[[Event], None]] = (),
         progress: Progress = True,
@@ -163,6 +167,7 @@ class Run(session.Run):
             session_limit=session_limit,
             flush_timeout=flush_timeout,
             copy=copy,
+            on_nan=on_nan,
             seed=seed,
             observers=(*shown, *callbacks),
         )
@@ -197,6 +202,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     save_every: Any = "auto",
     overhead: float = OVERHEAD,
     copy: Literal["auto", "at_once"] = "auto",
+    on_nan: Literal["warn", "stop"] = "warn",
     keep_last: int | None = 2,
     keep_best: int = 1,
     monitor: str | None = None,
@@ -238,8 +244,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
         gradient_clip_val: the largest norm of all gradients together. A Paddle optimizer that has a grad_clip of its
             own clips by that instead: one of the two, not both.
-        run_name, storage, resume, save_every, overhead, copy, keep_last, keep_best, mode, seed, callbacks, progress: as
-            for `Run`.
+        run_name, storage, resume, save_every, overhead, copy, on_nan, keep_last, keep_best, mode, seed, callbacks,
+            progress: as for `Run`.
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
         on_bad_gpu: what the check at the start may do: "advise" says what is wrong and how to get better, "stop"
             raises where the accelerator is not worth starting on, "ignore" does not look.
@@ -254,6 +260,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         NoUsableCheckpoint: there are checkpoints, and none can be used; nothing was trained.
         RunBusy: another live process trains this run.
         SaveFailed: nothing of the training could be saved.
+        TrainingDiverged: ``on_nan="stop"``, and the loss is NaN or infinite.
     """
     refuse_foreign("resumable_fit", foreign)
     if on_bad_gpu not in ("advise", "stop", "ignore"):
@@ -291,6 +298,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             session_limit=session_limit,
             flush_timeout=flush_timeout,
             copy=copy,
+            on_nan=on_nan,
             seed=seed,
             observers=(*shown, *callbacks),
         ),

@@ -19,6 +19,7 @@ from colabkeep.vocabulary.events import CatchingUp, Event, Noted, Pruned, SaveCo
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
 from colabkeep.vocabulary.progress import Progress
+from colabkeep.vocabulary.proof import Proof
 from colabkeep.vocabulary.state import Capture, Snapshot
 
 __all__ = ["Committer", "Identity", "Shot"]
@@ -50,7 +51,7 @@ class Identity:
 class Committer:
     """Turns shots into checkpoints. Lives on the writer thread, except for its constructor.
 
-    `say` hands an event to the training thread.
+    `say` hands an event to the training thread. `proof`: what the losses prove of checkpoints, by now.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Committer:
         clock: Clock,
         identity: Identity,
         say: Callable[[Event], None],
+        proof: Proof | None = None,
     ) -> None:
         self._repository: Repository = lease.repository
         self._lease = lease
@@ -70,7 +72,7 @@ class Committer:
         self._say = say
         self._governor = Governor(retention, clock, say)
         self.ledger = Ledger(self._repository.store, self._repository.run, clock)
-        self._pruner = Pruner(self._repository, self.ledger, self._governor)
+        self._pruner = Pruner(self._repository, self.ledger, self._governor, proof or Proof())
         self.newest: str | None = identity.parent
         self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
         self._encoder = Encoder()
@@ -88,6 +90,9 @@ class Committer:
             StoreError: the store failed; what was written is found again by the next attempt.
         """
         started = self._clock.monotonic()
+        if self._pruner.lets_go():  # before another one is written beside it: the place may have room for two
+            self._untidy = True
+            self.tidy()
         snapshot = shot.capture.finish()
         try:
             manifest, written = self._store(shot, snapshot)
@@ -162,6 +167,7 @@ class Committer:
             RunTakenOver: as `tidy`.
         """
         self._leaving = True
+        self._untidy |= self._pruner.lets_go(leaving=True)
         return self.tidy()
 
     def catch_up(self, seconds: float, waiting: Callable[[], None]) -> bool:

@@ -12,6 +12,7 @@ from colabkeep._engine.governor import Governor
 from colabkeep._engine.ledger import LOOKS_BACK, Ledger
 from colabkeep._engine.repository import Repository, id_parts
 from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.proof import Proof
 
 __all__ = ["PRUNING", "Pruner", "line_of", "remove", "unneeded"]
 
@@ -22,16 +23,29 @@ PRUNING = "Pruning"
 class Pruner:
     """Decides for a training session what goes, and removes it. Lives on the writer thread."""
 
-    def __init__(self, repository: Repository, ledger: Ledger, governor: Governor) -> None:
+    def __init__(self, repository: Repository, ledger: Ledger, governor: Governor, proof: Proof) -> None:
         self._repository = repository
         self._ledger = ledger
         self._governor = governor
+        self._proof = proof
+        self._held: int | None = None  # the step whose checkpoint another one is held for, until it is proven good
+        self._over = False  # training has ended, with losses that are finite numbers
+
+    def lets_go(self, *, leaving: bool = False) -> bool:
+        """Is there a checkpoint that was held until a newer one was proven good, and need not be any more? `leaving`:
+        training has ended, and there will be no more losses."""
+        self._over = leaving and self._proof.broken is None
+        if self._held is None:
+            return False
+        return self._over or (self._proof.finite or 0) > self._held
 
     def doomed(self, last: Manifest) -> list[Manifest]:
         """What retention and the room there is do not keep, of the line that leads to `last`.
 
         Never the newest that is as durable as it can become: until a newer one arrives, it is all that a lost machine
         leaves. Nor the one on its way there: if saves come faster than the link takes them, none would ever arrive.
+        Nor the newest whose weights are proven to give a finite loss: the newer ones may turn out to hold NaN; nor the
+        one that was named to the user when they did.
 
         Raises:
             StoreError: the store could not be asked.
@@ -43,6 +57,10 @@ class Pruner:
         behind = store.properties.behind
         if behind is not None and behind.sending is not None:
             spared.add(behind.sending.removeprefix(f"{run}/checkpoints/").removesuffix(".json"))
+        good = None if self._over else self._proof.newest_good(line)
+        held = good is not None and good.id not in spared
+        self._held = last.progress.step if held else None
+        spared |= {self._proof.named} if good is None else {self._proof.named, good.id}
         return self._governor.doomed(line, spared, store, lambda file: self._ledger.has_arrived(f"{run}/blobs/{file}"))
 
     def remove(self, doomed: Sequence[Manifest], last: Manifest) -> None:

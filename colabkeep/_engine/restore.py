@@ -20,7 +20,7 @@ from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import KeepBest
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["Loaded", "load_best", "load_id", "load_newest", "newest_first"]
+__all__ = ["Loaded", "good_before", "load_best", "load_id", "load_newest", "newest_first"]
 
 _PAUSES = (0.5, 2.0, 8.0)  # seconds between attempts to read a checkpoint from a store that fails for a moment
 
@@ -135,6 +135,19 @@ def load_best(repository: Repository, best: KeepBest) -> Loaded:
         remedy="Log the metric at the end of each epoch, save there (save_every='auto' or 1), and keep the best: "
         "keep_best=1, monitor='val_loss'.",
     )
+
+
+def good_before(repository: Repository, newest: Manifest, finite: int) -> str | None:
+    """The newest checkpoint of the line that led to `newest` whose weights gave a finite loss, by the names alone.
+
+    Raises:
+        StoreError: the store cannot be listed.
+    """
+    known = ((id_parts(id), id) for id in repository.ids() - repository.aside())
+    good = [
+        (step, number, id) for (step, session, number), id in known if newest.came_by(session, step) and step < finite
+    ]
+    return max(good)[2] if good else None
 
 
 def _set_aside(repository: Repository, id: str, reason: str, said: Callable[[str, str], None]) -> None:

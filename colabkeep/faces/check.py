@@ -36,11 +36,12 @@ class Report:
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """The report as lines of text: three for a good machine, one more for each thing out of order."""
+        """The report as lines of text: a few for a good machine, one more for each thing out of order."""
         yield self._headline()
         yield from self._next_click()
         yield _line(f"{self._storage()} {self._session()}".strip())
         yield from self._settings()
+        yield from (_line(line.text) for line in self.checkup.advice if line.code == "same-bits")
         yield from self._warnings()
 
     def opening_lines(self) -> Iterator[str]:

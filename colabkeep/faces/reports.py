@@ -70,6 +70,7 @@ def prune_record(repository: Repository, plan: PrunePlan, *, dry_run: bool, caug
         "dry_run": dry_run,
         "checkpoints": [{"id": manifest.id, "step": manifest.progress.step} for manifest in plan.doomed],
         "kept": list(plan.kept),
+        "kept_from_before_nan": plan.good,
         "files": len(plan.files),
         "bytes": plan.bytes,
         "caught_up": caught_up,

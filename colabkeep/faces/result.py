@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from colabkeep.faces.drawing.colours import BLUE, GREEN, PURPLE
+from colabkeep.faces.drawing.colours import BLUE, GREEN, PURPLE, RED, Colour
 from colabkeep.faces.drawing.curve import Mark, curve
 from colabkeep.faces.drawing.markup import Markup, badge, chip, frame, join, paragraph, table
 from colabkeep.faces.retelling.plot import result_figure
@@ -54,6 +54,8 @@ class FitResult(fit.FitResult):
         done = self.stopped in ("finished", "max_steps")
         symbol, colour = ("✔", GREEN) if done else ("■", PURPLE)
         word = "FINISHED" if done else f"STOPPED: {self.stopped}"
+        if self.nan_since is not None:
+            symbol, word, colour = _broken(self.nan_since)
         return frame(join(chip(symbol, word, colour), badge(self.run_name), *self._parts()), colour)
 
     def _parts(self) -> Iterator[Markup]:
@@ -63,7 +65,7 @@ class FitResult(fit.FitResult):
             best = self.best
             kept = "not kept" if best.checkpoint is None else f"checkpoint {best.checkpoint}"
             yield paragraph(f"Best {best.monitor}: {best.value:.6g}, epoch {best.epoch + 1}, step {best.step}, {kept}.")
-        yield _curve(self.losses, self.resumed_at)
+        yield _curve(self.losses, self.resumed_at, self.nan_since)
         yield _history(self.history)
         yield _checkpoints(self.checkpoints)
 
@@ -73,20 +75,28 @@ def run_html(run: Run) -> Markup:
     if not run.began:
         return frame(join(chip("○", "NOT BEGUN", BLUE), badge(run.name)), BLUE)
     symbol, word, colour = ("↻", "OPEN", BLUE) if run.stopped is None else ("■", f"ENDED: {run.stopped}", PURPLE)
-    progress = run.progress
+    progress, points, nan_since = run.progress, run.losses.points, run.losses.proof.broken
+    if nan_since is not None:
+        symbol, word, colour = _broken(nan_since)
     parts = [
         chip(symbol, word, colour),
         badge(run.name),
         paragraph(f"Epoch {progress.epoch + 1}, step {progress.step}.", strong=True),
         paragraph(run.durability.sentence),
-        _curve(run.losses.points, taken_over(run.resumed_from)),
+        _curve(points, taken_over(run.resumed_from), nan_since),
         _history(run.history.records),
     ]
     return frame(join(*parts), colour)
 
 
-def _curve(points: Sequence[tuple[int, float]], resumed_at: Sequence[int]) -> Markup:
+def _broken(step: int) -> tuple[str, str, Colour]:
+    """Symbol, word and colour of weights that give no finite loss."""
+    return "✖", f"LOSS NOT FINITE SINCE STEP {step}", RED
+
+
+def _curve(points: Sequence[tuple[int, float]], resumed_at: Sequence[int], nan_since: int | None) -> Markup:
     marks = [Mark(step, "resumed", f"resumed at {step}") for step in resumed_at]
+    marks += [] if nan_since is None else [Mark(nan_since, "broken", f"not finite at {nan_since}")]
     return curve(points, marks) if points else Markup("")
 
 

@@ -73,6 +73,8 @@ def pruned_lines(record: Record) -> Iterator[str]:
     count, kept = len(record["checkpoints"]), len(record["kept"])
     free = f"{size_text(record['bytes'])} in {record['files']} file(s)"
     yield f"{record['name']}: {count} checkpoint(s) and {free} {would}, {kept} checkpoint(s) stay"
+    if record["kept_from_before_nan"]:
+        yield f"  {record['kept_from_before_nan']} stays too: the loss is NaN or infinite since, and it is from before."
     if not record["caught_up"]:
         yield "  The slower side of the storage has not done it yet; the next session, or this command, does it."
 

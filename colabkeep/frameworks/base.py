@@ -34,10 +34,12 @@ __all__ = [
     "Boundary",
     "Data",
     "DataFacts",
+    "Exactness",
     "Framework",
     "Inexact",
     "Inspector",
     "LoaderState",
+    "Losses",
     "Probe",
     "Probed",
     "Sample",
@@ -132,15 +134,65 @@ class Framework(Protocol):
         ...
 
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
-        """What bits depend on, name → value: versions, device, threads, instruction set, flags."""
+        """What bits depend on, name → value: versions, device, threads, instruction set, flags. Each is read by
+        itself, and none raises: one that cannot be read is "unreadable: …", one that this version lacks is left out."""
         ...
 
-    def exactness(self, parts: Mapping[str, object]) -> str:
-        """One sentence: what a resumed run on this machine shares with an uninterrupted one."""
+    def exactness(self, parts: Mapping[str, object]) -> Exactness:
+        """Does this machine compute the same bits again from the same state? As `fingerprint`, never raises."""
+        ...
+
+    def losses(self) -> Losses:
+        """A new reader of losses."""
         ...
 
     def world(self) -> World:
         """The processes training together."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exactness:
+    """What decides whether the steps after a restore give the same bits.
+
+    `same`: what has to be the same on a later machine, as words after "the same" ("torch 2.13.0, 2 threads, AVX512").
+    `obstacles`: what prevents the same bits on this very machine; `exceptions`: operations that do, which many programs
+    do not use; `notes`: what else is to be known. Each is a sentence or two, with the line that mends it.
+    """
+
+    same: str
+    obstacles: tuple[str, ...] = ()
+    exceptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Losses(Protocol):
+    """Losses on their way to the host, one for each step. Nothing here waits for a device, but `settle`.
+
+    What has not arrived is part of the state: `state_dict` has it where it is, so that a capture takes it along.
+    """
+
+    def take(self, step: int, loss: Any) -> float | None:
+        """The loss of a step, if that is one number and it is at hand: a plain number, or one in host memory. Else
+        None: one on a device is copied there, at once (a captured graph writes the next one over it) and without its
+        graph, to be told by `arrived`; what is not one number is left out. Called after every step, so it MUST cost
+        less than a microsecond for a number at hand."""
+        ...
+
+    def arrived(self) -> Sequence[tuple[int, float]]:
+        """The losses, by step, that have reached the host since the last call."""
+        ...
+
+    def settle(self) -> Sequence[tuple[int, float]]:
+        """All that have not been told. Waits for the device."""
+        ...
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """What has not arrived; empty where all has. Storable, by `Framework.capture`."""
+        ...
+
+    def read(self, tree: Tree) -> Sequence[tuple[int, float]]:
+        """The losses in what `state_dict` returned, as it was stored."""
         ...
 
 

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from colabkeep.frameworks.base import Boundary, Data, MeanLike, Training, TrainingOptions
+from colabkeep.frameworks.base import Boundary, Data, Exactness, Losses, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.common.arrays import ArrayLeaves, array_leaf, describe_array
 from colabkeep.frameworks.common.captures import Captures
+from colabkeep.frameworks.common.losses import HostLosses
 from colabkeep.frameworks.common.marks import StreamMarks, opaque_parts
 from colabkeep.frameworks.common.means import PlainMean
 from colabkeep.frameworks.common.objects import (
@@ -99,11 +100,14 @@ class NumpyFramework:
             "machine": platform.machine(),
         }
 
-    def exactness(self, parts: Mapping[str, object]) -> str:
-        return (
-            "Exact: a resumed run gives the same bits as an uninterrupted one on a machine with the same NumPy, "
-            "linear-algebra library, number of threads and processor generation; elsewhere the last digits may differ."
-        )
+    def exactness(self, parts: Mapping[str, object]) -> Exactness:
+        numpy = sys.modules.get("numpy")
+        version = "" if numpy is None else f"NumPy {numpy.__version__}, "
+        processor = f"generation of processor ({platform.machine()})"
+        return Exactness(same=f"{version}linear-algebra library, number of threads and {processor}")
+
+    def losses(self) -> Losses:
+        return HostLosses()
 
     def world(self) -> World:
         return SoloWorld()

@@ -70,7 +70,7 @@ class Chapter:
     training by then, over all sessions. `stopped`: why it ended ("finished", "max_time", …), with the `error` that
     ended it; None: it trains still, or was lost after `last_seen`. `noted`: its journal was read. `age`: seconds that
     its checkpoint was old when it went on. `gap`: seconds without a machine before it. `start`: the way to its first
-    step, each part with its seconds.
+    step, each part with its seconds. `nan_since`: the step since which its loss was no finite number to its end.
     """
 
     session: str
@@ -96,6 +96,7 @@ class Chapter:
     gap: float | None = None
     redone: Redone | None = None
     start: tuple[tuple[str, float], ...] = ()
+    nan_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ def write_chapter(session: str, number: int | None, sources: Sources) -> Chapter
         noted=bool(sources.lines),
         age=None if restored is None else restored.number("age"),
         start=tuple(_laps(first.get("FirstStepDone", nothing))),
+        nan_since=_nan_since(sources.lines),
     )
 
 
@@ -191,6 +193,7 @@ def _saves(session: str, sources: Sources) -> Iterator[Save]:
 
 
 _RUNGS = ("SaveCommitted", "RungReached")
+_LOSSES = ("LossNotFinite", "LossRecovered")
 
 
 def _spells(lines: Sequence[Line]) -> Iterator[Spell]:
@@ -215,6 +218,8 @@ def _told(lines: Sequence[Line]) -> Iterator[Told]:
 
 
 _SENTENCES: Mapping[str, Callable[[Line], str]] = {
+    "LossNotFinite": lambda line: f"THE LOSS IS NOT FINITE since step {line.count('step')}{_back(line)}",
+    "LossRecovered": lambda line: f"the loss is a finite number again since step {line.count('step')}",
     "RestoredInexactly": lambda line: f"not bit for bit: {line.text('reason') or '?'}",
     "CheckpointSetAside": lambda line: f"walked past {line.text('checkpoint') or '?'}: {line.text('reason') or '?'}",
     "SaveSkipped": lambda line: f"the save due at step {_step(line)} waited for the one before",
@@ -225,6 +230,16 @@ _SENTENCES: Mapping[str, Callable[[Line], str]] = {
     "CadenceChosen": lambda line: line.text("text") or "?",
     "Noted": lambda line: line.text("text") or "?",
 }
+
+
+def _back(line: Line) -> str:
+    checkpoint = line.text("checkpoint")
+    return f'; to go back: resume="{checkpoint}"' if checkpoint else ""
+
+
+def _nan_since(lines: Sequence[Line]) -> int | None:
+    last = next((line for line in reversed(lines) if line.event in _LOSSES), None)
+    return last.count("step") if last is not None and last.event == "LossNotFinite" else None
 
 
 def _step(line: Line) -> str:

@@ -40,7 +40,7 @@ class FitResult:
     went on, None for a fresh start. `history` has one record per epoch: {"epoch", "step", "train_loss",
     "lr", "val_loss", …}. `stopped`: "finished", or why training ended early ("max_time", "max_steps").
     `losses`: the loss curve of the whole run, as (step, loss), at most 512 points; `resumed_at`: the steps at which its
-    sessions went on.
+    sessions went on. `nan_since`: the step since which the loss is no finite number, None if it is one.
     """
 
     run_name: str
@@ -53,6 +53,7 @@ class FitResult:
     stopped: str
     losses: Sequence[tuple[int, float]] = field(default=(), repr=False)
     resumed_at: Sequence[int] = field(default=(), repr=False)
+    nan_since: int | None = None
 
 
 def fit(plan: FitPlan) -> FitResult:
@@ -178,6 +179,7 @@ def _result(run: Run, spec: RunSpec) -> FitResult:
         stopped=run.stopped or "",
         losses=run.losses.points,
         resumed_at=taken_over(run.resumed_from),
+        nan_since=spec.proof.broken,
     )
 
 

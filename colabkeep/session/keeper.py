@@ -10,12 +10,13 @@ from colabkeep._engine.repository import Repository
 from colabkeep.frameworks.base import Boundary
 from colabkeep.session.arrivals import Arrivals
 from colabkeep.session.cadence import Circumstances, Pacemaker
+from colabkeep.session.guarding import LossGuard
 from colabkeep.session.history import History
 from colabkeep.session.lives import earlier_lives
-from colabkeep.session.losses import LOSSES, LossCurve, plain_points
+from colabkeep.session.losses import LOSSES, LossRecord, plain_points
 from colabkeep.session.opening import OpenSession, RunSpec, Value
 from colabkeep.session.position import Position
-from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed
+from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed, TrainingDiverged
 from colabkeep.vocabulary.events import Event, Noted
 from colabkeep.vocabulary.policies import SaveMark
 
@@ -49,7 +50,7 @@ class Keeper:
     """Decides and asks the engine to save. `metrics` are those measured at the current boundary."""
 
     def __init__(
-        self, spec: RunSpec, position: Position, session: OpenSession, history: History, losses: LossCurve
+        self, spec: RunSpec, position: Position, session: OpenSession, history: History, losses: LossRecord
     ) -> None:
         self.metrics: dict[str, float] = {}
         self.left = ""  # where the loop was left, if what it does there was left out
@@ -73,13 +74,14 @@ class Keeper:
         far = properties.behind is not None or properties.top_rung != "local"
         self._arrivals = Arrivals(properties.top_rung, spec.clock)
         self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=far)
-        self.observers: tuple[Arrivals, Pacemaker] = (self._arrivals, self._pace)
+        self._guard = LossGuard(losses, session.checkpointer, spec, session.resumed_from)
+        self.observers: tuple[Arrivals, Pacemaker, LossGuard] = (self._arrivals, self._pace, self._guard)
 
     def count(self, step: int, loss: Any) -> None:
-        """A step is done: what was measured before it is of other weights."""
+        """A step is done: what was measured before it is of other weights. Raises as `LossGuard.judge`."""
         self.metrics = {}
-        if step >= self._losses.next:
-            self._losses.add(step, loss)
+        if self._losses.hear(step, loss):
+            self._guard.judge()
         if not self._starting.over:
             self._saver.events.append(self._starting.first_step())
 
@@ -139,11 +141,14 @@ class Keeper:
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: as `save`.
+            TrainingDiverged: as `count`.
         """
         self._pace.chooses = False  # nothing is chosen for a session that ends
         if not self._saver.wait():
             return _HANGS
-        if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable, Killed)):
+        if self._losses.settle():
+            self._guard.judge(stopping=error is None or isinstance(error, StopTraining))
+        if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable, TrainingDiverged, Killed)):
             return None
         obstacle = self._obstacle(error, boundary, run)
         if obstacle is not None:
@@ -171,7 +176,7 @@ class Keeper:
 
     def _note_losses(self) -> None:
         """In the part of the journal that is written beside this checkpoint."""
-        points = [] if self._saver.busy else self._losses.news()  # reading them may wait for the GPU, as a save does
+        points = [] if self._saver.busy else self._losses.news()
         if points:
             self._journal.add({"at": self._spec.clock.time(), "event": LOSSES, "points": plain_points(points)})
 

@@ -1,15 +1,18 @@
-"""The loss curve of a whole run: at most 512 points, whatever the run's length and wherever it was interrupted."""
+"""The losses of a whole run: a curve of at most 512 points, and whether they are finite numbers."""
 
 from __future__ import annotations
 
+import bisect
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from colabkeep.frameworks.base import Losses
+from colabkeep.vocabulary.proof import Proof
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["LOSSES", "LossCurve", "plain_points", "read_points", "thinned"]
+__all__ = ["LOSSES", "LossCurve", "LossRecord", "plain_points", "read_points", "thinned"]
 
 MOST = 512
 """Points kept."""
@@ -17,47 +20,47 @@ MOST = 512
 LOSSES = "Losses"
 """What the journal calls the points that were added since it was written last."""
 
+_LASTS = 3  # losses in a row that are not finite: told again, where single ones were told before
+
 
 class LossCurve:
     """The loss at every 2^k-th step; k grows with the run, so that there are never more than 512 points.
 
     Which steps are kept depends on their numbers only, so a run that was interrupted has the points of one that was
-    not. `next` is the first step that `add` wants to hear of. A loss on a device is copied there and read when the
-    run is saved: no step waits for it.
+    not. `next` is the first step that `add` wants to hear of, where they come in order.
     """
 
     def __init__(self) -> None:
         self.next = 1
         self._stride = 1
-        self._read: list[tuple[int, float]] = []
-        self._unread: list[tuple[int, Any]] = []  # on a device, perhaps
-        self._told = 0  # the last step that `news` gave
+        self._points: list[tuple[int, float]] = []
+        self._fresh: list[tuple[int, float]] = []  # not told by `news`
 
     @property
     def points(self) -> tuple[tuple[int, float], ...]:
-        """(step, loss), in order of steps. Waits for the device."""
-        numbers = ((step, loss.item() if hasattr(loss, "item") else loss) for step, loss in self._unread)
-        self._read += [(step, float(number)) for step, number in numbers if isinstance(number, (int, float))]
-        self._unread.clear()
-        return tuple(self._read)
+        """(step, loss), in order of steps."""
+        return tuple(self._points)
 
-    def add(self, step: int, loss: Any) -> None:
-        """Keep the loss of this step, if it is one of those to be kept, and one number."""
+    def add(self, step: int, loss: float) -> None:
+        """Keep the loss of this step, if it is one of those to be kept."""
         if step % self._stride == 0 and step > MOST * self._stride:
             self._thin(step)
-        self.next = step - step % self._stride + self._stride
-        if step % self._stride == 0 and (copy := _copied(loss)) is not None:
-            self._unread.append((step, copy))
+        self.next = max(self.next, step - step % self._stride + self._stride)
+        if step % self._stride == 0:
+            if self._points and step < self._points[-1][0]:  # two devices, or a device and the host
+                bisect.insort(self._points, (step, loss), key=_step_of)
+            else:
+                self._points.append((step, loss))
+            self._fresh.append((step, loss))
 
     def news(self) -> list[tuple[int, float]]:
-        """The points since the last call. Waits for the device."""
-        fresh = [point for point in self.points if point[0] > self._told]
-        self._told = fresh[-1][0] if fresh else self._told
+        """The points since the last call."""
+        fresh, self._fresh = self._fresh, []
         return fresh
 
     def state_dict(self) -> dict[str, Any]:
         """The points, and how far apart they are."""
-        steps, values = zip(*self.points, strict=True) if self.points else ((), ())
+        steps, values = zip(*self._points, strict=True) if self._points else ((), ())
         return {
             "stride": self._stride,
             "steps": _tensor("I64", array("q", steps)),
@@ -68,16 +71,114 @@ class LossCurve:
         """Take the points of a checkpoint."""
         self._stride = state["stride"]
         steps, values = state["steps"].data.cast("q"), state["values"].data.cast("d")
-        self._read = list(zip(steps, values, strict=True))
-        self._unread = []
-        self._told = self._read[-1][0] if self._read else 0
+        self._points, self._fresh = list(zip(steps, values, strict=True)), []
         self.next = 0  # the first step that comes says which is the next
 
     def _thin(self, step: int) -> None:
         while step > MOST * self._stride:
             self._stride *= 2
-        self._read = [point for point in self._read if point[0] % self._stride == 0]
-        self._unread = [point for point in self._unread if point[0] % self._stride == 0]
+        self._points = [point for point in self._points if point[0] % self._stride == 0]
+        self._fresh = [point for point in self._fresh if point[0] % self._stride == 0]
+
+
+class LossRecord:
+    """Hears of the loss of each step: keeps the curve, and what the losses prove of the checkpoints.
+
+    A loss on a device is read when it has come to the host by itself: no step and no save waits for it. Where one that
+    is not a finite number is to be told, or that they are again, `hear` says so; `told` is what was told last: the
+    first step of those that are not finite, None if they are.
+    """
+
+    def __init__(self, reader: Losses, proof: Proof) -> None:
+        self.proof = proof
+        self.curve = LossCurve()
+        self.told: int | None = None
+        self._reader = reader
+        self._take = reader.take  # looked up once: this is called in every step
+        self._in_a_row = 0
+        self._ever = False  # was it told in this session that one was not finite?
+
+    @property
+    def points(self) -> tuple[tuple[int, float], ...]:
+        """The curve. Waits for the device."""
+        self.settle()
+        return self.curve.points
+
+    def hear(self, step: int, loss: Any) -> bool:
+        """The loss of a step, anything: what is not one number is left out. Is there something to be told?"""
+        number = self._take(step, loss)
+        if number is None:
+            return loss is not None and self._hear_all(self._reader.arrived())
+        proof = self.proof
+        if proof.broken is None and number - number == 0.0:  # as nearly always
+            proof.finite = step
+            if step >= self.curve.next:
+                self.curve.add(step, number)
+            return False
+        return self._hear_all(((step, number),))
+
+    def settle(self) -> bool:
+        """Wait for what is still on a device. Is there something to be told?"""
+        return self._hear_all(self._reader.settle())
+
+    def news(self) -> list[tuple[int, float]]:
+        """The points of the curve since the last call, of the losses that have arrived."""
+        return self.curve.news()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The curve, what was proven, and the losses that have not arrived, as they lie on the device."""
+        waiting = self._reader.state_dict()
+        proof = {"finite": self.proof.finite, "broken": self.proof.broken, "value": self.proof.value}
+        return {**self.curve.state_dict(), **proof, **({"waiting": waiting} if waiting else {})}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take those of a checkpoint, also of one from before there was a proof: its points tell what they can."""
+        self.curve.load_state_dict(state)
+        proof, known = self.proof, "finite" in state
+        proof.finite, proof.broken, proof.value = (
+            (state["finite"], state["broken"], state["value"]) if known else _read_off(self.curve.points)
+        )
+        self._hear_all(self._reader.read(state["waiting"]) if "waiting" in state else ())
+        self.curve.news()
+        self.told, self._ever = proof.broken, False  # whoever opens the session tells it
+
+    def _hear_all(self, losses: Iterable[tuple[int, float]]) -> bool:
+        before = self.told
+        for step, number in losses:
+            if number - number == 0.0:
+                self._hear_finite(step)
+            else:
+                self._hear_odd(step, number)
+            if step >= self.curve.next:
+                self.curve.add(step, number)
+        return self.told != before
+
+    def _hear_finite(self, step: int) -> None:
+        proof = self.proof
+        proof.finite = max(step, proof.finite or 0)
+        if proof.broken is not None and step > proof.broken:
+            proof.broken, proof.value, self.told, self._in_a_row = None, "", None, 0
+
+    def _hear_odd(self, step: int, number: float) -> None:
+        proof = self.proof
+        if proof.broken is None:
+            if step <= (proof.finite or 0):
+                return  # of another device, and late: a later one is known to be finite
+            proof.broken, proof.value = step, repr(number)
+        self._in_a_row += 1
+        if self.told is None and (not self._ever or self._in_a_row >= _LASTS):
+            self.told, self._ever = proof.broken, True
+
+
+def _read_off(points: Sequence[tuple[int, float]]) -> tuple[int | None, int | None, str]:
+    """The last step with a finite loss, the first one after it with another, and what that was."""
+    finite = next((step for step, value in reversed(points) if math.isfinite(value)), None)
+    later = [(step, value) for step, value in points if finite is None or step > finite]
+    return (finite, later[0][0], repr(later[0][1])) if later else (finite, None, "")
+
+
+def _step_of(point: tuple[int, float]) -> int:
+    return point[0]
 
 
 def thinned(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
@@ -107,16 +208,6 @@ def _number(value: object) -> float | None:
     if type(value) is float or (type(value) is int and abs(value) < 2**63):
         return float(value)
     return float(value) if value in ("nan", "inf", "-inf") and isinstance(value, str) else None
-
-
-def _copied(loss: Any) -> Any | None:
-    """One number, safe from what the loop does next to the memory it came in; None for anything else."""
-    if isinstance(loss, (int, float)):
-        return float(loss)
-    if not hasattr(loss, "item") or math.prod(getattr(loss, "shape", (0,))) != 1:
-        return None
-    # A copy on the device: a captured graph writes each loss into the same memory. It keeps no gradients alive.
-    return loss.detach().clone() if hasattr(loss, "detach") else loss.item()
 
 
 def _tensor(dtype: str, numbers: array[Any]) -> HostTensor:

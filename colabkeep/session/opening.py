@@ -17,11 +17,11 @@ from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import Lease, take_lease
 from colabkeep._engine.ledger import Ledger
 from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import Loaded, load_best, load_id, load_newest
+from colabkeep._engine.restore import Loaded, good_before, load_best, load_id, load_newest
 from colabkeep.frameworks.base import Framework, Inexact
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.lives import UNKNOWN, Usual
-from colabkeep.session.losses import LossCurve
+from colabkeep.session.losses import LossRecord
 from colabkeep.session.same_data import SameData
 from colabkeep.session.starting import Starting
 from colabkeep.stores.base import Lock, Store
@@ -40,6 +40,7 @@ from colabkeep.vocabulary.events import (
     CheckpointSetAside,
     DurabilityTold,
     Event,
+    LossNotFinite,
     MachineGiven,
     Noted,
     Recalled,
@@ -47,8 +48,9 @@ from colabkeep.vocabulary.events import (
     RestoredInexactly,
 )
 from colabkeep.vocabulary.manifest import Manifest
-from colabkeep.vocabulary.policies import KeepBest, RetentionPolicy, SavePolicy
+from colabkeep.vocabulary.policies import KeepBest, OnNan, RetentionPolicy, SavePolicy
 from colabkeep.vocabulary.progress import Progress
+from colabkeep.vocabulary.proof import Proof
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["OpenSession", "RunSpec", "Value", "as_event", "open_session", "take_lock", "taken_over"]
@@ -76,7 +78,8 @@ class RunSpec:
     bit; a change is told. `overhead`: the share of time that saves may cost, where the cadence is chosen from that, and
     `usual`: how long sessions live here. `laps`: what the way here took. `at_once`: why no copy may hide behind the
     next step, if none may. `waits`: training waits for each save. `max_epochs` and `max_steps`: how long the run is to
-    be in all, if that is known at the start.
+    be in all, if that is known at the start. `on_nan`: what is done when a loss is no finite number; `proof`: what the
+    losses have proven, filled by the session. `precision`: what "auto" chose, a sentence.
     """
 
     name: str
@@ -106,6 +109,9 @@ class RunSpec:
     waits: bool = False
     max_epochs: int | None = None
     max_steps: int | None = None
+    on_nan: OnNan = "warn"
+    precision: str = ""
+    proof: Proof = field(default_factory=Proof)
 
 
 @dataclass(slots=True)
@@ -178,7 +184,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
             for name in spec.parts:  # one by one: memory of what is loaded is free for what is not yet
                 spec.framework.restore(spec.parts, {name: trees.pop(name)})
             _tell(spec, manifest, own, events)
-            events.append(_recalled(manifest, own, lease))
+            events.extend(_recalled(spec, manifest, own, lease))
             starting.lap("restore")
     except BaseException:
         lock.release()
@@ -187,7 +193,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         events.append(Noted(text=spec.deadline.text))
     journal = Journal(repository, session)
     identity = _identity(spec, manifest)
-    committer = Committer(lease, journal, spec.retention, spec.clock, identity, events.append)
+    committer = Committer(lease, journal, spec.retention, spec.clock, identity, events.append, spec.proof)
     if manifest is not None:
         _remember(committer.ledger, manifest, events)
     return OpenSession(
@@ -369,11 +375,16 @@ def _rehearse(spec: RunSpec) -> None:
         snapshot.release()
 
 
-def _recalled(manifest: Manifest, own: Mapping[str, Tree], lease: Lease) -> Recalled:
-    losses = LossCurve()
+def _recalled(spec: RunSpec, manifest: Manifest, own: Mapping[str, Tree], lease: Lease) -> list[Event]:
+    losses = LossRecord(spec.framework.losses(), Proof())
     if "losses" in own:
         losses.load_state_dict(own["losses"])
-    return Recalled(points=losses.points, resumed_at=taken_over(manifest), sessions=lease.fence)
+    told: list[Event] = [Recalled(points=losses.points, resumed_at=taken_over(manifest), sessions=lease.fence)]
+    proof = losses.proof
+    if proof.broken is not None:
+        good = good_before(lease.repository, manifest, proof.finite or 0)
+        told.append(LossNotFinite(step=proof.broken, value=proof.value, finite=proof.finite, checkpoint=good))
+    return told
 
 
 def as_event(checkpoint: str, note: str) -> Event:
@@ -391,7 +402,9 @@ def _tell(spec: RunSpec, manifest: Manifest, own: Mapping[str, Tree], events: de
     if left := own["run"].get("left"):
         events.append(Noted(text=f"The loop was {left}: what it does there is not done for that epoch."))
     now = spec.framework.fingerprint(spec.parts)
-    for name in sorted({*now, *manifest.fingerprint}):
+    # What only one side knows is no change: another version of colabkeep, or of the framework, tells more. GPUs all do.
+    known = (now.keys() & manifest.fingerprint.keys()) | ({"gpu"} & (now.keys() | manifest.fingerprint.keys()))
+    for name in sorted(known):
         before, after = manifest.fingerprint.get(name, "absent"), now.get(name, "absent")
         if before != after:
             reason = f"{name} was {before} and is {after}: the state is exact, later steps may round differently"

@@ -25,6 +25,7 @@ from colabkeep.vocabulary.errors import RunBusy, StoreUnavailable
 from colabkeep.vocabulary.events import Pruned
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
+from colabkeep.vocabulary.proof import stored_proof
 
 __all__ = ["PrunePlan", "plan_prune", "prune", "refuse_live"]
 
@@ -34,11 +35,13 @@ _PATIENCE = 600.0  # seconds for the slower side of a pair to delete the same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePlan:
-    """What would go. `files` are blobs with their bytes, left-overs of killed saves among them."""
+    """What would go. `files` are blobs with their bytes, left-overs of killed saves among them. `good`: a checkpoint
+    that the policy would not keep, and that is kept because the loss is not finite since."""
 
     doomed: tuple[Manifest, ...]
     kept: tuple[str, ...]
     files: Mapping[str, int]
+    good: str | None = None
 
     @property
     def bytes(self) -> int:
@@ -49,7 +52,8 @@ class PrunePlan:
 def plan_prune(repository: Repository, policy: RetentionPolicy, *, apart: bool = False) -> PrunePlan:
     """What `policy` does not keep of the newest checkpoint's line; with `apart`, also all that is not on that line.
 
-    Neither the newest checkpoint goes, nor the newest that is as durable as it can become; nor what was set aside.
+    Neither the newest checkpoint goes, nor the newest that is as durable as it can become; nor what was set aside; nor,
+    where the loss is not a finite number by now, the newest from before.
 
     Raises:
         CheckpointDamaged: a mark of what was set aside cannot be read, so that it is not known what it protects.
@@ -59,13 +63,22 @@ def plan_prune(repository: Repository, policy: RetentionPolicy, *, apart: bool =
     newest = tip(repository)
     line = [] if newest is None else line_of(repository, newest)
     spared = {_left_by_a_lost_machine(repository), None if newest is None else newest.id}
+    proof = None if newest is None else stored_proof(newest)
+    good = proof.newest_good(line) if proof is not None and proof.broken is not None else None
     doomed = [manifest for manifest in policy.doomed(line) if manifest.id not in spared]
+    held = good is not None and good in doomed
+    doomed = [manifest for manifest in doomed if manifest is not good]
     others = repository.manifests(repository.ids() - repository.aside() - {manifest.id for manifest in line})
     if apart:
         doomed += others
     going = {manifest.id for manifest in doomed}
     kept = tuple(manifest.id for manifest in (*others, *line) if manifest.id not in going)
-    return PrunePlan(doomed=tuple(doomed), kept=kept, files=unneeded(repository, doomed))
+    return PrunePlan(
+        doomed=tuple(doomed),
+        kept=kept,
+        files=unneeded(repository, doomed),
+        good=good.id if held and good is not None else None,
+    )
 
 
 def prune(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -11,9 +12,10 @@ from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
 from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop
-from colabkeep.session.losses import LossCurve
+from colabkeep.session.losses import LossRecord
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Place, Position
+from colabkeep.session.promise import promise_of
 from colabkeep.session.signals import StopRequests
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.events import (
@@ -42,7 +44,7 @@ class Run(Loop):
     def __init__(self, spec: RunSpec) -> None:
         self.name = spec.name
         self.history = History()
-        self.losses = LossCurve()
+        self.losses = LossRecord(spec.framework.losses(), spec.proof)
         self.began = self.finished = False
         self.stopped: str | None = None  # why the session ended, once it has
         self._spec = spec
@@ -94,7 +96,7 @@ class Run(Loop):
             if error is None or isinstance(error, StopTraining):
                 self._saver.raise_past_failure()
         finally:
-            self._close(error)
+            self._close(sys.exc_info()[1] or error)  # also one that came on the way out
         return isinstance(error, StopTraining)
 
     def _close(self, error: BaseException | None) -> None:
@@ -134,7 +136,7 @@ class Run(Loop):
 
         Raises:
             KeyboardInterrupt, SystemExit: asked for by a signal; the state is saved on the way out.
-            SaveFailed, RunTakenOver, NotStorable: training must not go on.
+            SaveFailed, RunTakenOver, NotStorable, TrainingDiverged: training must not go on.
         """
         now = self._spec.clock.monotonic()
         position = self._position
@@ -275,8 +277,8 @@ def _beginning(spec: RunSpec, session: str) -> RunStarted:
         run=spec.name,
         session=session,
         storage=spec.store.url,
-        promise=spec.framework.exactness(spec.parts),
         folder=spec.store.properties.folder,
+        **promise_of(spec),
         ends_at=None if deadline is None else clock.time() + deadline.at - clock.monotonic(),
         ends_source="" if deadline is None else deadline.source,
     )

@@ -66,6 +66,11 @@ class Story:
     left_out: int
 
     @property
+    def nan_since(self) -> int | None:
+        """The step since which the loss is no finite number, as its last session left it; None where it is one."""
+        return self.sessions[-1].nan_since if self.sessions else None
+
+    @property
     def resumed_at(self) -> tuple[int, ...]:
         """The steps at which sessions went on, in order of time."""
         return tuple(each.resumed_at for each in self.sessions if each.resumed_at)

@@ -12,9 +12,11 @@ from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import Home
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.deadline import find_deadline
+from colabkeep.session.guarding import read_on_nan
 from colabkeep.session.lives import usual_session
 from colabkeep.session.machine import this_machine
 from colabkeep.session.opening import RunSpec
+from colabkeep.session.promise import precision_chosen
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.remounting import Remounting
 from colabkeep.session.starting import Starting
@@ -67,6 +69,7 @@ class RunArguments:
     session_limit: Any = None
     flush_timeout: Any = 60.0
     copy: str = "auto"
+    on_nan: str = "warn"
     seed: int = 0
     observers: tuple[Callable[[Event], None], ...] = ()
 
@@ -196,6 +199,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         laps=starting.laps,
         at_once=_at_once(arguments.copy),
         waits=rehearsal is not None,
+        on_nan=read_on_nan(arguments.on_nan),
     )
 
 
@@ -260,6 +264,7 @@ def wire_fit(plan: FitPlan) -> RunSpec:
     }
     monitor = arguments.run.monitor or ("val_loss" if arguments.val_loader is not None else None)
     spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor), plan.starting)
+    chosen = precision_chosen(arguments.precision, plan.training.precision)
     return replace(
         spec,
         loader=loader,
@@ -267,6 +272,7 @@ def wire_fit(plan: FitPlan) -> RunSpec:
         settings=_settings(arguments, loader),
         max_epochs=arguments.max_epochs,
         max_steps=arguments.max_steps,
+        precision=chosen,
     )
 
 
@@ -356,6 +362,7 @@ def _check_words(arguments: RunArguments) -> None:
     parse_save_every(arguments.save_every)
     read_overhead(arguments.overhead)
     _at_once(arguments.copy)
+    read_on_nan(arguments.on_nan)
 
 
 def _at_once(copy: object) -> str:

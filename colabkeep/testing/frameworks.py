@@ -402,11 +402,21 @@ class FrameworkContract(ValuesContract):
         assert {type(text) for fact in facts.items() for text in fact} == {str}
         assert self.make_framework().fingerprint(self.make_parts(seed=2)) == facts
 
-    def test_the_promise_is_one_sentence(self, framework: Framework) -> None:
+    def test_what_prevents_the_same_bits_is_told_in_sentences(self, framework: Framework) -> None:
         """A user reads at the start what a resume will share with an uninterrupted run."""
-        promise = framework.exactness(self.make_parts(seed=1))
-        assert promise.endswith(".")
-        assert "\n" not in promise
+        told = framework.exactness(self.make_parts(seed=1))
+        assert told.same
+        for sentence in (*told.obstacles, *told.exceptions, *told.notes):
+            assert sentence.endswith(".")
+            assert "\n" not in sentence
+
+    def test_losses_are_heard_of_and_none_is_lost(self, framework: Framework) -> None:
+        """At once where that is free; else they arrive. What is no number is left out."""
+        reader = framework.losses()
+        taken = [reader.take(step, loss) for step, loss in enumerate([1.5, self.tensor(1), None, "low", 3], 1)]
+        assert (taken[0], *taken[2:]) == (1.5, None, None, 3.0)
+        assert [step for step, _ in (*reader.arrived(), *reader.settle())] in ([], [2])
+        assert not reader.state_dict()
 
     def test_one_process_is_a_world_of_one(self, framework: Framework) -> None:
         """Nothing waits for ranks that do not exist."""

@@ -27,6 +27,7 @@
     │   └── BadAccelerator                      the card that came is not worth starting on (on_bad_gpu="stop")
     ├── RunBusy (BlockingIOError)               a live process trains this run
     ├── RunTakenOver                            a newer session took this run over
+    ├── TrainingDiverged (ArithmeticError)      the loss is no finite number (on_nan="stop")
     └── SaveFailed                              nothing of this training is safe
 
 Each is built from keyword-only ``problem=`` and ``remedy=``; ``retryable`` says whether trying
@@ -64,6 +65,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
+    "TrainingDiverged",
     "UnknownArgument",
     "UsageError",
 ]
@@ -216,6 +218,10 @@ class RunBusy(ColabKeepError, BlockingIOError):
 
 class RunTakenOver(ColabKeepError):
     """A newer session took the run over; this one is a left-over of an earlier life."""
+
+
+class TrainingDiverged(ColabKeepError, ArithmeticError):
+    """The loss is NaN or infinite, and the user asked to stop then; what came of it was not saved."""
 
 
 class SaveFailed(ColabKeepError):

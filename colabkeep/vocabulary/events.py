@@ -26,6 +26,8 @@ __all__ = [
     "Event",
     "FirstStepDone",
     "LengthTold",
+    "LossNotFinite",
+    "LossRecovered",
     "MachineChecked",
     "MachineGiven",
     "MetricsLogged",
@@ -50,7 +52,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A session began. `promise` is the one line that says what is exact on this machine. `folder`: where on this
+    """A session began. `promise` is the one line that says what a resume restores, and whether the steps after it give
+    the same bits on this machine; `exactness` says the latter in a word: "exact", "mostly" (but for what is named), or
+    "course" (the same course, not the same bits). `reasons`: what prevents the same bits, each with the line that mends
+    it; `unseen`: what no checkpoint sees; `precision`: what "auto" chose, if it was to choose. `folder`: where on this
     machine's disk the checkpoints lie, or come by; None where they do not. `ends_at`: when the machine goes at the
     latest, in seconds since 1970 (UTC), as far as that is known; `ends_source` says from what."""
 
@@ -61,6 +66,10 @@ class RunStarted:
     folder: str | None = None
     ends_at: float | None = None
     ends_source: str = ""
+    exactness: str = ""
+    reasons: tuple[str, ...] = ()
+    unseen: str = ""
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +179,30 @@ class MetricsLogged:
 
     progress: Progress
     metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossNotFinite:
+    """The loss is not a finite number since `step`; `value`: "nan", "inf" or "-inf". `finite`: the last step whose loss
+    was; `checkpoint`: the newest one before that, which is not deleted; None where none is known. Told once, and again
+    by a session that goes on from such weights; of losses that come and go, once more where they stay so."""
+
+    step: int
+    value: str
+    finite: int | None = None
+    checkpoint: str | None = None
+
+    @property
+    def word(self) -> str:
+        """ "NaN" or "infinite"."""
+        return "NaN" if self.value == "nan" else "infinite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRecovered:
+    """The loss is a finite number again, at `step`, after a `LossNotFinite`."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +377,8 @@ Event: TypeAlias = (
     | StepDone
     | EpochDone
     | MetricsLogged
+    | LossNotFinite
+    | LossRecovered
     | SaveStarted
     | SaveCommitted
     | CadenceChosen

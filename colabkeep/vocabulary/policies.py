@@ -27,6 +27,7 @@ __all__ = [
     "KeepLast",
     "Mode",
     "Never",
+    "OnNan",
     "RetentionPolicy",
     "SaveMark",
     "SavePolicy",
@@ -37,6 +38,9 @@ __all__ = [
 ]
 
 Mode: TypeAlias = Literal["min", "max"]
+
+OnNan: TypeAlias = Literal["warn", "stop"]
+"""What is done when a loss is no finite number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,14 @@ def test_emulated_bf16_is_warned_of_where_it_is_emulated(session):
     assert "bf16-emulated" not in codes(session("script", A100, torch=BIG))
 
 
+def test_the_first_cell_for_the_same_bits_is_told_before_cuda_wakes(session):
+    """Where there is a GPU to compute on, in the words of the framework that will train; not once it is done."""
+    assert "CUBLAS_WORKSPACE_CONFIG" in text(session("script", T4, torch=OLD), "same-bits")
+    assert "paddle.set_flags" in text(session("script", T4, torch=replace(OLD, framework="paddle")), "same-bits")
+    assert "same-bits" not in codes(session("script", T4, torch=OLD, deterministic=True))
+    assert "same-bits" not in codes(session("script", torch=OLD))
+
+
 def test_a_card_that_cannot_be_used_gets_no_precision(session):
     """Without kernels no precision helps."""
     assert not any(code.startswith(("precision", "bf16")) for code in codes(session("kaggle", P100)))

@@ -25,10 +25,12 @@ def report(world):
     return make
 
 
-def test_a_good_machine_takes_three_lines(report):
-    """Where, which card, how fast, where checkpoints live, how long, which settings: and nothing else."""
+def test_a_good_machine_takes_four_lines(report):
+    """Where, which card, how fast, where checkpoints live, how long, which settings, the first cell for the same bits:
+    and nothing else."""
     lines = str(report("colab", ["Tesla T4"], drive="mounted")).splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
+    assert 'os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"; import torch; torch.use_det' in lines[3]
     assert lines[0] == (
         "Google Colab (hosted), Tesla T4 15.0 GiB: keep. Tier B, 1.0 times as fast as a T4, give or take 30%."
     )

@@ -19,6 +19,7 @@ from colabkeep.vocabulary.events import (
     DurabilityTold,
     Event,
     LengthTold,
+    LossNotFinite,
     MachineChecked,
     MachineGiven,
     Recalled,
@@ -138,12 +139,15 @@ def in_phase(phase: str, **words: Any) -> Story:
         "degraded": StoreDegraded(url="drive", detail="The drive is away."),
         "unsaved": SaveFailing(progress=at(210), error="The disk is full.", retry_in=15.0),
         "ending": DeadlineNear(seconds=600.0, ends=True),
+        "nan": LossNotFinite(step=205, value="nan", finite=204, checkpoint=f"{200:012d}-s1"),
     }
     if phase in more:
         return story.tell(more[phase])
+    if phase == "diverged":
+        story.tell(more["nan"])
     if phase == "finished":
         story.train(213, 1000).save(1000)
-    reasons = {"interrupted": "interrupt", "finished": "finished", "failed": "error"}
+    reasons = {"interrupted": "interrupt", "finished": "finished", "diverged": "finished", "failed": "error"}
     return story.stop(reasons[phase], "ValueError: no" if phase == "failed" else "") if phase in reasons else story
 
 
@@ -156,8 +160,10 @@ PHASES = (
     "durable",
     "degraded",
     "ending",
+    "nan",
     "interrupted",
     "finished",
+    "diverged",
     "failed",
 )
 

@@ -43,6 +43,11 @@ def worst(state: PanelState) -> PanelState:
         error=EVIL,
         degraded=EVIL,
         inexact=EVIL,
+        promise=EVIL,
+        reasons=(EVIL,) * 6,
+        unseen=EVIL,
+        precision=EVIL,
+        good=EVIL,
         cadence=choose(Measures(cost=1e3, session=1e6, carried=1e6)),
         ends_source=EVIL,
         place=None if state.place is None else replace(state.place, url=EVIL),
@@ -101,7 +106,8 @@ def test_the_chip_says_the_state_in_a_word_a_sign_and_a_colour(phase: str) -> No
     colour = COLOURS[phase]
     assert f"color:{colour.ink};background:{colour.paper}" in html
     assert f"border-left:5px solid {colour.ink}" in html
-    assert f"{SYMBOLS[phase]} {EN[f'chip.{phase}']}" in text_of(html)
+    word = EN[f"chip.{phase}"].format(word="NaN", step=205)
+    assert f"{SYMBOLS[phase]} {word}" in text_of(html)
 
 
 def test_every_colour_of_a_state_is_one_whose_contrast_is_tested() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from colabkeep.faces.drawing.colours import AMBER, GREY, LINE, MARK, TEXT
+from colabkeep.faces.drawing.colours import AMBER, GREY, LINE, MARK, RED, TEXT
 from colabkeep.faces.drawing.markup import Markup, escape
 
 __all__ = ["ENGLISH", "CurveWords", "Mark", "curve"]
@@ -22,11 +22,11 @@ _NAMED = 6  # marks of a kind that the text names
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something at a step: where a session went on, or a checkpoint that is durable or only local yet. `text` is said
-    beside the line of a resumption, and in the text for those who do not see the picture."""
+    """Something at a step: where a session went on, where the loss broke, or a checkpoint that is durable or only local
+    yet. `text` is said beside the line of a resumption or a break, and in the text for who does not see the picture."""
 
     step: int
-    kind: Literal["resumed", "durable", "local"]
+    kind: Literal["resumed", "broken", "durable", "local"]
     text: str
 
 
@@ -160,7 +160,7 @@ def _axes(plot: _Plot) -> Iterator[str]:
 
 def _legend(plot: _Plot, marks: Sequence[Mark], title: str, words: CurveWords) -> str:
     """Below the steps: what the line is, and what the triangles are if there are any."""
-    saves = any(mark.kind != "resumed" for mark in marks)
+    saves = any(mark.kind in ("durable", "local") for mark in marks)
     text = words.legend.format(title=title) + (f" · {words.legend_saves}" if saves else "")
     return _text((_LEFT + plot.right) / 2, plot.bottom + 23, text, anchor="middle")
 
@@ -176,6 +176,10 @@ def _marks(plot: _Plot, marks: Sequence[Mark]) -> Iterator[str]:
         if x - worded >= _LABEL_APART:
             worded, late = x, x > plot.right - _LABEL_APART
             yield _text(x - 3 if late else x + 3, _TOP - 3, mark.text, anchor="end" if late else "start")
+    for mark in (each for each in marks if each.kind == "broken"):
+        x, late = plot.x(mark.step), plot.x(mark.step) > plot.right - _LABEL_APART
+        yield f'<path d="M{x:.0f} {_TOP}V{plot.bottom}" stroke="{RED.ink}"/>'
+        yield _text(x - 4 if late else x + 4, _TOP + 10, mark.text, anchor="end" if late else "start", ink=RED.ink)
     for kind, fill in (("durable", TEXT.ink), ("local", TEXT.paper)):
         triangles = "".join(f"M{plot.x(mark.step):.0f} {plot.bottom + 3}l4 8h-8z" for mark in _apart(plot, marks, kind))
         if triangles:
@@ -202,9 +206,9 @@ def _stale(plot: _Plot, seconds: float, words: CurveWords) -> str:
     )
 
 
-def _text(x: float, y: float, text: str, *, anchor: str) -> str:
+def _text(x: float, y: float, text: str, *, anchor: str, ink: str = GREY.ink) -> str:
     place = "" if anchor == "start" else f' text-anchor="{anchor}"'  # the picture is to be small
-    return f'<text x="{x:.0f}" y="{y:.0f}"{place} fill="{GREY.ink}">{escape(text, limit=60)}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}"{place} fill="{ink}">{escape(text, limit=60)}</text>'
 
 
 def _alt(
@@ -227,7 +231,7 @@ def _alt(
     sentences = [told]
     if gaps:
         sentences.append(words.gaps.format(steps=_listed(gaps, words)))
-    for kind in ("resumed", "durable", "local"):
+    for kind in ("broken", "resumed", "durable", "local"):
         texts = [mark.text for mark in marks if mark.kind == kind]
         if texts:
             sentences.append(_listed(texts, words))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from colabkeep.faces.drawing import colours
@@ -37,8 +37,10 @@ COLOURS: Mapping[str, colours.Colour] = {
     "durable": colours.GREEN,
     "degraded": colours.ORANGE,
     "ending": colours.ORANGE,
+    "nan": colours.RED,
     "interrupted": colours.PURPLE,
     "finished": colours.GREEN,
+    "diverged": colours.RED,
     "failed": colours.RED,
 }
 """By the name of the state."""
@@ -85,6 +87,7 @@ def _draw(state: PanelState, stale_after: float, room: float) -> Markup:
             _rows(state, words, room),
             right=(0, 1),
         ),
+        *_promise(state, words, room),
         details(f"{words['events']} ({len(state.happened)})", items(_happened(state, room))),
         paragraph(_as_of(state, words, room), quiet=True, lines=2),
     ]
@@ -124,6 +127,8 @@ def _advice(state: PanelState, room: float) -> Iterator[Markup]:
 
 def _curve(state: PanelState, words: Mapping[str, str], stale_after: float | None) -> Markup:
     marks = [Mark(step, "resumed", words["mark.resumed"].format(step=step)) for step in state.resumed_at]
+    if state.nan_since is not None:
+        marks.append(Mark(state.nan_since, "broken", words["mark.broken"].format(step=state.nan_since)))
     for saved in reversed(state.saves):
         kind: str = "durable" if state.has_arrived(saved) else "local"
         text = words[f"mark.{kind}"].format(step=saved.step)
@@ -157,11 +162,23 @@ def _where(state: PanelState, saved: Saved, words: Mapping[str, str]) -> str:
     return state.place.url
 
 
-def _happened(state: PanelState, room: float) -> Iterator[Markup]:
+def _promise(state: PanelState, words: Mapping[str, str], room: float) -> Iterator[Markup]:
+    """What a resume restores, what prevents the same bits, and what no checkpoint sees, where there is room for it."""
+    texts = (state.promise, *state.reasons, state.unseen, state.precision)
+    if room >= 0.5:
+        shown = _fitting((escape(text, _cut(400, room)) for text in texts if text), _cut(1800, room))
+        yield details(words[f"exactness.{state.exactness}"], items(shown))
+
+
+def _happened(state: PanelState, room: float) -> Iterator[str]:
     """The newest events first, as many as there is room for."""
-    left = _cut(2000, room)
-    for happened in state.happened:
-        text = escape(f"{utc(happened.at, '%H:%M:%S')} {happened.text}", _cut(500, room))
+    texts = (escape(f"{utc(happened.at, '%H:%M:%S')} {happened.text}", _cut(500, room)) for happened in state.happened)
+    yield from _fitting(texts, _cut(2000, room))
+
+
+def _fitting(texts: Iterable[str], left: int) -> Iterator[str]:
+    """The first of them, up to so many bytes."""
+    for text in texts:
         left -= len(text.encode()) + 9  # with its tags
         if left < 0:
             return

@@ -20,6 +20,8 @@ from colabkeep.vocabulary.events import (
     EpochDone,
     Event,
     LengthTold,
+    LossNotFinite,
+    LossRecovered,
     MachineChecked,
     MachineGiven,
     Pruned,
@@ -85,6 +87,11 @@ def _started(state: PanelState, event: RunStarted) -> PanelState:
         storage=event.storage,
         ends_at=event.ends_at,
         ends_source=event.ends_source,
+        exactness=event.exactness,
+        promise=event.promise,
+        reasons=tuple(event.reasons),
+        unseen=event.unseen,
+        precision=event.precision,
     )
 
 
@@ -129,6 +136,16 @@ def _inexact(state: PanelState, event: RestoredInexactly) -> PanelState:
     return replace(state, inexact=state.inexact or event.reason)
 
 
+def _not_finite(state: PanelState, event: LossNotFinite) -> PanelState:
+    return replace(
+        state, nan_since=event.step, nan_word=event.value, finite=event.finite, good=event.checkpoint or state.good
+    )
+
+
+def _recovered(state: PanelState, _: LossRecovered) -> PanelState:
+    return replace(state, nan_since=None, nan_word="", good=None)
+
+
 def _step(state: PanelState, event: StepDone) -> PanelState:
     loss, step = _loss(event.loss), event.progress.step
     points = state.points if loss is None else _thinned((*state.points, (step, loss)))
@@ -157,6 +174,8 @@ def _committed(state: PanelState, event: SaveCommitted) -> PanelState:
         stall=state.blocked + event.waited,
         copy=event.copy,
     )
+    if state.nan_since is not None and event.progress.step < (state.finite or 0):  # it was on its way when it broke
+        state = replace(state, good=event.checkpoint)
     return _safer(_with(replace(state, saving=None, failing=""), saved))
 
 
@@ -249,6 +268,8 @@ _CHANGES: Mapping[type, Callable[[PanelState, Any], PanelState]] = {
     Recalled: _recalled,
     AlreadyComplete: _complete,
     RestoredInexactly: _inexact,
+    LossNotFinite: _not_finite,
+    LossRecovered: _recovered,
     StepDone: _step,
     EpochDone: _epoch,
     SaveStarted: _saving,

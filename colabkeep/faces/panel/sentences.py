@@ -16,7 +16,8 @@ __all__ = ["chip_of", "how_far", "safety", "says", "session_time", "utc"]
 def chip_of(state: PanelState) -> tuple[str, str]:
     """Symbol and word of the state that the panel is in."""
     name = "unsaved" if state.phase == "degraded" and state.failing else state.phase
-    return SYMBOLS[name], words_of(state.language)[f"chip.{name}"]
+    words = words_of(state.language)
+    return SYMBOLS[name], words[f"chip.{name}"].format(word=_nan(state, words), step=state.nan_since)
 
 
 def says(state: PanelState) -> str:
@@ -128,6 +129,16 @@ def _finished(state: PanelState, words: Mapping[str, str]) -> str:
     )
 
 
+def _broken(state: PanelState, words: Mapping[str, str]) -> str:
+    step, word = state.progress.step, _nan(state, words)
+    back = words["back.good" if state.good else "back.no-good"].format(checkpoint=state.good)
+    return words[f"says.{state.phase}"].format(step=step, since=state.nan_since, word=word, back=back)
+
+
+def _nan(state: PanelState, words: Mapping[str, str]) -> str:
+    return words["loss.nan" if state.nan_word == "nan" else "loss.inf"]
+
+
 def _failed(state: PanelState, words: Mapping[str, str]) -> str:
     error = state.error or words["error.unknown"]
     return words["says.failed"].format(error=error, step=state.progress.step, kept=_kept(state, words))
@@ -142,8 +153,10 @@ _SAYINGS: Mapping[str, Callable[[PanelState, Mapping[str, str]], str]] = {
     "durable": _durable,
     "degraded": _degraded,
     "ending": _ending,
+    "nan": _broken,
     "interrupted": _interrupted,
     "finished": _finished,
+    "diverged": _broken,
     "failed": _failed,
 }
 

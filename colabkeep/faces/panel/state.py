@@ -21,13 +21,16 @@ Phase: TypeAlias = Literal[
     "durable",
     "degraded",
     "ending",
+    "nan",
     "interrupted",
     "finished",
+    "diverged",
     "failed",
 ]
-"""The one state that the panel is in. "starting" is before the run is opened; the last three are final."""
+"""The one state that the panel is in. "starting" is before the run is opened; "nan": the loss is no finite number, and
+it trains; the last four are final, "diverged": it ended so."""
 
-FINAL: tuple[Phase, ...] = ("interrupted", "finished", "failed")
+FINAL: tuple[Phase, ...] = ("interrupted", "finished", "diverged", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,9 @@ class PanelState:
     seconds when that began. `saves`: newest first; `place`: where they end up; `safe_*`: the one to go on from if the
     machine vanished now. `cadence`: how often it is saved, and why, where colabkeep chooses that. `failing` and
     `degraded`: what is out of order with saving and with the storage. `complete_since`: when a run was complete that
-    this session was asked to train no further. `stopped`: why the session ended.
+    this session was asked to train no further. `stopped`: why the session ended. `nan_since`: the step since which the
+    loss is not finite, as `nan_word` says; the one of step `finite` was, and `good` is the checkpoint to go back to.
+    `exactness`, `promise`, `reasons`, `unseen`, `precision`: as `RunStarted` has them.
     """
 
     now: float = 0.0
@@ -118,15 +123,25 @@ class PanelState:
     complete_since: float | None = None
     stopped: str = ""
     error: str = ""
+    nan_since: int | None = None
+    nan_word: str = ""
+    finite: int | None = None
+    good: str | None = None
+    exactness: str = ""
+    promise: str = ""
+    reasons: tuple[str, ...] = ()
+    unseen: str = ""
+    precision: str = ""
 
     @property
     def phase(self) -> Phase:
         """The state that matters most of those that hold."""
         if self.stopped:
-            known: dict[str, Phase] = {"error": "failed", "finished": "finished", "max_steps": "finished"}
-            return known.get(self.stopped, "interrupted")
+            return self._end
         if not self.session:
             return "starting"
+        if self.nan_since is not None:
+            return "nan"
         if self.ending:
             return "ending"
         own = self.newest_own
@@ -138,6 +153,13 @@ class PanelState:
         if own is not None and self.place is not None:
             return "durable" if self.has_arrived(own) else "uploading"
         return "fresh" if self.restored is None else "resumed"
+
+    @property
+    def _end(self) -> Phase:
+        if self.stopped != "error" and self.nan_since is not None:
+            return "diverged"
+        known: dict[str, Phase] = {"error": "failed", "finished": "finished", "max_steps": "finished"}
+        return known.get(self.stopped, "interrupted")
 
     @property
     def newest_own(self) -> Saved | None:

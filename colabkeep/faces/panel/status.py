@@ -73,6 +73,8 @@ def record(state: PanelState) -> dict[str, Any]:
         "safe_step": state.safe_step,
         "would_lose": {"steps": state.lost_steps, "seconds": _number(state.lost_seconds)},
         "session_seconds_left": {"at_most": _number(left), "source": state.ends_source},
+        "not_finite_since": state.nan_since,
+        "exactness": {"word": state.exactness, "text": state.promise, "reasons": list(state.reasons)},
         "cadence": "" if state.cadence is None else state.cadence.sentence(),
         "last_save": None if own is None else {"stopped_training_seconds": _number(own.stall), "copy": own.copy},
         "storage": state.storage if place is None else place.url,

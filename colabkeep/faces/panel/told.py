@@ -18,6 +18,8 @@ from colabkeep.vocabulary.events import (
     DurabilityTold,
     EpochDone,
     Event,
+    LossNotFinite,
+    LossRecovered,
     MachineChecked,
     Noted,
     Restored,
@@ -40,7 +42,20 @@ def sentence(event: Event) -> str | None:
 
 
 def _started(event: RunStarted) -> str:
-    return f"run {event.run!r}, checkpoints in {event.storage}\n{event.promise}"
+    where = f"run {event.run!r}, checkpoints in {event.storage}"
+    reasons = (f"- {reason}" for reason in event.reasons)
+    return "\n".join(filter(None, (where, event.promise, *reasons, event.unseen, event.precision)))
+
+
+def _not_finite(event: LossNotFinite) -> str:
+    back = (
+        f'To go back, stop it and run the cell with resume="{event.checkpoint}": the newest checkpoint from before, '
+        "which is kept."
+        if event.checkpoint
+        else "No checkpoint from before has been written yet."
+    )
+    lost = "unless it recovers, what is trained from here on is worth nothing"
+    return f"THE LOSS IS {event.word} since step {event.step}: {lost}.\n{back}"
 
 
 def _restored(event: Restored) -> str:
@@ -115,6 +130,8 @@ _SENTENCES: Mapping[type, Callable[[Any], str]] = {
     AlreadyComplete: _complete,
     Restored: _restored,
     RestoredInexactly: lambda event: f"not bit for bit: {event.reason}",
+    LossNotFinite: _not_finite,
+    LossRecovered: lambda event: f"the loss is a finite number again since step {event.step}",
     CatchingUp: _catching_up,
     CheckpointSetAside: lambda event: f"walked past {event.checkpoint}: {event.reason}",
     EpochDone: _epoch_done,

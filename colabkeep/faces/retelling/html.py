@@ -34,6 +34,7 @@ _STARTS = 4
 _CHIPS = {
     "finished": ("✔", "FINISHED", GREEN),
     "failed": ("✖", "FAILED", RED),
+    "not finite": ("✖", "LOSS NOT FINITE", RED),
     "stopped": ("■", "STOPPED", PURPLE),
     "no goodbye": ("○", "NO GOODBYE YET", BLUE),
 }
@@ -67,6 +68,8 @@ def story_html(story: Story, as_of: float) -> Markup:
 def marks_of(story: Story) -> list[Mark]:
     """Where sessions went on, and the checkpoints that are there, as durable as they can be or not."""
     marks = [Mark(step, "resumed", f"resumed at {step}") for step in story.resumed_at]
+    if story.nan_since is not None:
+        marks.append(Mark(story.nan_since, "broken", f"not finite at {story.nan_since}"))
     top = "confirmed" if story.durability is None else story.durability.place.top
     for save in newest_saves(story, story.totals.saves):
         if save.kept:

@@ -24,6 +24,7 @@ def story_record(story: Story, as_of: float) -> Record:
         "sessions": [asdict(chapter) for chapter in story.sessions],
         "losses": plain_points(story.points),
         "resumed_at": list(story.resumed_at),
+        "not_finite_since": story.nan_since,
         "durability": None if story.durability is None else durability_record(story.durability),
         "troubles": list(story.troubles),
         "left_out": story.left_out,

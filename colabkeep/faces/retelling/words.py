@@ -28,10 +28,12 @@ SAVE_HEAD = ("checkpoint", "saved", "why", "size", "waited", "rung", "")
 
 
 def state(story: Story) -> str:
-    """In a word, how the run stands: "finished", "failed", "stopped", or "no goodbye"."""
-    if not story.sessions or story.sessions[-1].stopped is None:
+    """In a word, how the run stands: "finished", "failed", "stopped", "not finite" (the loss), or "no goodbye"."""
+    reason = story.sessions[-1].stopped if story.sessions else None
+    if story.nan_since is not None and reason != "error":
+        return "not finite"
+    if reason is None:
         return "no goodbye"
-    reason = story.sessions[-1].stopped
     return "finished" if reason in ("finished", "max_steps") else "failed" if reason == "error" else "stopped"
 
 
@@ -41,7 +43,8 @@ def sentence(story: Story) -> str:
     sessions = "1 session" if total.sessions == 1 else f"{total.sessions} sessions"
     came = f"Step {total.steps} after {duration_text(total.trained)} of training, in {sessions}"
     over = f" over {duration_text(total.wall)} ({duration_text(total.gaps)} of that without a machine)"
-    return f"{came}{over if total.sessions > 1 else ''}. {_twice(story)}"
+    broken = "" if story.nan_since is None else f" The loss is not a finite number since step {story.nan_since}."
+    return f"{came}{over if total.sessions > 1 else ''}. {_twice(story)}{broken}"
 
 
 def session_row(chapter: Chapter, *, last: bool) -> tuple[str, ...]:

@@ -12,13 +12,14 @@ from paddle.amp import AmpScaler
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
-from colabkeep.frameworks.base import Boundary, Data, MeanLike, Training, TrainingOptions
+from colabkeep.frameworks.base import Boundary, Data, Exactness, Losses, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
 from colabkeep.frameworks.common.marks import opaque_parts
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
 from colabkeep.frameworks.paddle.facts import exactness, fingerprint
+from colabkeep.frameworks.paddle.losses import PaddleLosses
 from colabkeep.frameworks.paddle.state.boundary import PaddleBoundary
 from colabkeep.frameworks.paddle.state.compare import layer_differences, optimizer_differences
 from colabkeep.frameworks.paddle.state.generators import tells_position
@@ -116,8 +117,11 @@ class PaddleFramework:
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
         return fingerprint(_tensors(parts))
 
-    def exactness(self, parts: Mapping[str, object]) -> str:
+    def exactness(self, parts: Mapping[str, object]) -> Exactness:
         return exactness(_tensors(parts), reseeds=self._reseeds)
+
+    def losses(self) -> Losses:
+        return PaddleLosses()
 
     def world(self) -> World:
         return SoloWorld()

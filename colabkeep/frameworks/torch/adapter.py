@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.base import Boundary, Data, MeanLike, Training, TrainingOptions
+from colabkeep.frameworks.base import Boundary, Data, Exactness, Losses, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
 from colabkeep.frameworks.common.marks import opaque_parts
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
+from colabkeep.frameworks.torch.losses import TorchLosses
 from colabkeep.frameworks.torch.state.boundary import TorchBoundary
 from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences
+from colabkeep.frameworks.torch.state.devices import refuse_devices
 from colabkeep.frameworks.torch.state.hidden import Hiding
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import native
@@ -75,6 +77,7 @@ class TorchFramework:
         return begun
 
     def rehearse(self, parts: Mapping[str, object]) -> Capture:
+        refuse_devices(_tensors(parts), _tried)
         with ordinary(), self._captures.begin() as begun:
             self._recorders.refresh(parts)
             begun.trees.update(self._recorders.record(parts, Copies()))
@@ -134,10 +137,13 @@ class TorchFramework:
         return RunningMean(value.device if isinstance(value, torch.Tensor) else torch.device("cpu"))
 
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
-        return fingerprint(_tensors(parts))
+        return fingerprint(_tensors(parts), _modules(parts))
 
-    def exactness(self, parts: Mapping[str, object]) -> str:
-        return exactness(_tensors(parts))
+    def exactness(self, parts: Mapping[str, object]) -> Exactness:
+        return exactness(_tensors(parts), _modules(parts))
+
+    def losses(self) -> Losses:
+        return TorchLosses()
 
     def world(self) -> World:
         return SoloWorld()
@@ -148,7 +154,17 @@ def _modules(parts: Mapping[str, object]) -> list[torch.nn.Module]:
 
 
 def _tensors(parts: Mapping[str, object]) -> Iterable[torch.Tensor]:
-    return chain.from_iterable(chain(module.parameters(), module.buffers()) for module in _modules(parts))
+    optimizers = (part for part in parts.values() if isinstance(part, torch.optim.Optimizer))
+    held = (parameter for each in optimizers for group in each.param_groups for parameter in group["params"])
+    return chain(*(chain(module.parameters(), module.buffers()) for module in _modules(parts)), held)
+
+
+def _tried(parts: Mapping[str, object]) -> torch.Tensor:
+    """What a capture, made for real, holds of the one buffer of a trial."""
+    snapshot = TorchFramework().capture(parts).finish()
+    stored: torch.Tensor = native(snapshot.parts["trial"]["weights"]["tensor"])
+    snapshot.release()
+    return stored
 
 
 def _names(parts: Mapping[str, object]) -> ParameterNames:

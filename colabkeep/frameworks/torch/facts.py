@@ -1,59 +1,177 @@
-"""What bits depend on, and what may honestly be promised about them."""
+"""What bits depend on, and what prevents the same bits on this machine.
+
+By https://docs.pytorch.org/docs/stable/notes/randomness.html and
+https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html (torch 2.14).
+"""
 
 from __future__ import annotations
 
 import platform
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 
+from colabkeep.frameworks.base import Exactness
+from colabkeep.frameworks.common.reading import UNREADABLE, read_facts
+from colabkeep.vocabulary.environment import Environment
+
 __all__ = ["exactness", "fingerprint"]
 
+cuda: Any = torch.cuda
 
-def fingerprint(tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_WORKSPACES = (":4096:8", ":16:8")  # those that cuBLAS and torch call deterministic
+_AUTOTUNING = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
+
+# Facts by name, each with where torch has it: a value, or a function that gives it.
+_ANYWHERE = {
+    "torch": "__version__",
+    "cpu capability": "backends.cpu.get_cpu_capability",
+    "threads": "get_num_threads",
+    "float32 matmul precision": "get_float32_matmul_precision",
+    "default dtype": "get_default_dtype",
+}
+_ON_CPU = {
+    "mkldnn": "backends.mkldnn.enabled",
+    "mkldnn matmul fp32_precision": "backends.mkldnn.matmul.fp32_precision",
+    "mkldnn convolution fp32_precision": "backends.mkldnn.conv.fp32_precision",
+    "mkldnn rnn fp32_precision": "backends.mkldnn.rnn.fp32_precision",
+}
+_ON_CUDA = {
+    "cuda": "version.cuda",
+    "cuda driver api": "_C._cuda_getDriverVersion",
+    "cudnn": "backends.cudnn.version",
+    "cudnn enabled": "backends.cudnn.enabled",
+    "cudnn deterministic": "backends.cudnn.deterministic",
+    "cudnn benchmark": "backends.cudnn.benchmark",
+    "matmul fp32_precision": "backends.cuda.matmul.fp32_precision",
+    "convolution fp32_precision": "backends.cudnn.conv.fp32_precision",
+    "rnn fp32_precision": "backends.cudnn.rnn.fp32_precision",
+    "tf32 matmul": "backends.cuda.matmul.allow_tf32",
+    "tf32 convolutions": "backends.cudnn.allow_tf32",
+    "float16 reduced-precision reduction": "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "bfloat16 reduced-precision reduction": "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "float16 accumulation": "backends.cuda.matmul.allow_fp16_accumulation",
+    "attention by flash": "backends.cuda.flash_sdp_enabled",
+    "attention by memory-efficient kernels": "backends.cuda.mem_efficient_sdp_enabled",
+    "attention by cudnn": "backends.cuda.cudnn_sdp_enabled",
+    "attention by math": "backends.cuda.math_sdp_enabled",
+    "16-bit reduction in math attention": "backends.cuda.fp16_bf16_reduction_math_sdp_allowed",
+    "blas library": "backends.cuda.preferred_blas_library",
+    "linear-algebra library": "backends.cuda.preferred_linalg_library",
+}
+_NEWER = {  # names for the settings of older ones, which cannot be read once the newer ones were used
+    "float32 matmul precision": ("matmul fp32_precision", "mkldnn matmul fp32_precision"),
+    "tf32 matmul": ("matmul fp32_precision",),
+    "tf32 convolutions": ("convolution fp32_precision",),
+}
+
+
+def fingerprint(tensors: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module] = ()) -> dict[str, str]:
     """Name → value of everything that results depend on, as far as the devices of `tensors` go."""
     numpy = sys.modules.get("numpy")
     facts = {
         "framework": "torch",
         "python": platform.python_version(),
-        "torch": str(torch.__version__),
         "numpy": "not imported" if numpy is None else numpy.__version__,
-        "cpu capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": str(torch.get_num_threads()),
-        "deterministic algorithms": _deterministic(),
-        "float32 matmul precision": torch.get_float32_matmul_precision(),
-        "default dtype": str(torch.get_default_dtype()),
     }
+    facts |= _read(_ANYWHERE) | read_facts({"deterministic algorithms": _deterministic})
+    tuned = _autotuned(modules)
+    if tuned is not None:
+        facts["compile autotuning"] = ", ".join(tuned) or "off"
     devices = sorted({str(tensor.device) for tensor in tensors})
+    if not devices and cuda.is_initialized():  # of objects that only tell a state: where they are computed
+        devices = [f"cuda:{cuda.current_device()}"]
     facts["devices"] = ", ".join(devices) or "cpu"
     if any(device.startswith("cuda") for device in devices):
-        facts |= _cuda_facts(devices)
+        facts |= _read(_ON_CUDA) | read_facts({"gpu": lambda: _cards(devices)}) | _around_cuda(Environment.here())
+    if "cpu" in devices or not devices:
+        facts |= _read(_ON_CPU)
     return facts
 
 
-def exactness(tensors: Iterable[torch.Tensor]) -> str:
-    """One sentence: what a resumed run shares with an uninterrupted one."""
-    kinds = {tensor.device.type for tensor in tensors} or {"cpu"}
-    if kinds == {"cpu"}:
-        return (
-            "Exact: a resumed run gives the same bits as an uninterrupted one, on a machine with the same torch, "
-            f"number of threads ({torch.get_num_threads()}) and instruction set "
-            f"({torch.backends.cpu.get_cpu_capability()})."
+def exactness(tensors: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module] = ()) -> Exactness:
+    """Does this machine compute the same bits again, from the same state?"""
+    tensors, modules = list(tensors), list(modules)
+    facts = fingerprint(tensors, modules)
+    kinds = {device.partition(":")[0] for device in facts["devices"].split(", ")}
+    same = [f"torch {facts['torch']}", f"number of threads ({facts['threads']})"]
+    obstacles: list[str] = []
+    if "cpu" in kinds:
+        same.append(f"instruction set ({facts['cpu capability']})")
+    if "cuda" in kinds:
+        same += ["kind of GPU", "driver"]
+        obstacles += _on_cuda(facts)
+    others = sorted(kinds - {"cpu", "cuda"})
+    if others:
+        obstacles.append(f"Kernels on {', '.join(others)} promise no order in which they add.")
+    if tuned := _autotuned(modules):
+        obstacles.append(
+            f"torch.compile chooses kernels by timing them ({', '.join(tuned)}): another may win next time. "
+            "Compile without that mode."
         )
-    same = "a resumed run sees the same data, random numbers and state as an uninterrupted one"
-    if kinds <= {"cpu", "cuda"}:
-        if torch.are_deterministic_algorithms_enabled():
-            return (
-                f"Exact: {same}, and gives the same bits on the same kind of GPU with the same torch, since "
-                "deterministic algorithms are on."
-            )
-        return (
-            f"Same course, not the same bits: {same}, but GPU kernels may add numbers in any order. For the same bits "
-            'call torch.use_deterministic_algorithms(True) and set CUBLAS_WORKSPACE_CONFIG=":4096:8" before the first '
-            "GPU operation."
+    return Exactness(
+        same=f"{', '.join(same[:-1])} and {same[-1]}",
+        obstacles=tuple(obstacles),
+        exceptions=tuple(_exceptions(facts)) if "cpu" in kinds else (),
+        notes=tuple(_unread(facts)),
+    )
+
+
+def _on_cuda(facts: Mapping[str, str]) -> Iterator[str]:
+    deterministic = facts["deterministic algorithms"]
+    if deterministic != "on":
+        why = (
+            "GPU kernels may add in any order (deterministic algorithms are off)."
+            if deterministic == "off"
+            else "GPU kernels that have no deterministic form run all the same (warn_only)."
         )
-    return f"Same course, perhaps not the same bits: {same}; kernels on {', '.join(sorted(kinds))} promise no order."
+        yield f"{why} Write torch.use_deterministic_algorithms(True) in the first cell."
+    if facts["cublas workspace"] not in _WORKSPACES:
+        yield (
+            f"cuBLAS may add in any order ({_WORKSPACE} is {facts['cublas workspace']}). Write "
+            f'os.environ["{_WORKSPACE}"] = ":4096:8" in the first cell, before anything is on the GPU, and restart.'
+        )
+    if facts.get("cudnn benchmark") == "True":
+        yield (
+            "cuDNN chooses kernels by timing them (cudnn.benchmark is on): another may win next time. "
+            "Write torch.backends.cudnn.benchmark = False."
+        )
+
+
+def _exceptions(facts: Mapping[str, str]) -> Iterator[str]:
+    # 100,000 rows on two threads: 19 of 20 gradients differed, torch 2.13; no other operation is listed for the CPU.
+    if facts["deterministic algorithms"] == "off" and facts["threads"] != "1":
+        yield (
+            f"The gradient of x[index] with an index tensor is added in any order on {facts['threads']} threads. Where "
+            "your model has one, write torch.use_deterministic_algorithms(True) in the first cell."
+        )
+
+
+def _unread(facts: Mapping[str, str]) -> Iterator[str]:
+    names = [
+        name
+        for name, value in facts.items()
+        if value.startswith(UNREADABLE)
+        and all(facts.get(newer, UNREADABLE).startswith(UNREADABLE) for newer in _NEWER.get(name, ()))
+    ]
+    if names:
+        yield f"Could not be read, so that a change would not be noticed: {', '.join(names)}."
+
+
+def _read(places: Mapping[str, str]) -> dict[str, str]:
+    return read_facts({name: partial(_look, place) for name, place in places.items()})
+
+
+def _look(place: str) -> object:
+    value: Any = torch
+    for name in place.split("."):
+        value = getattr(value, name)
+    return value() if callable(value) else value
 
 
 def _deterministic() -> str:
@@ -62,14 +180,32 @@ def _deterministic() -> str:
     return "warn only" if torch.is_deterministic_algorithms_warn_only_enabled() else "on"
 
 
-def _cuda_facts(devices: Iterable[str]) -> Mapping[str, str]:
+def _cards(devices: Iterable[str]) -> str:
     ours = [device for device in devices if device.startswith("cuda")]
-    names = (f"{torch.cuda.get_device_name(d)} {'.'.join(map(str, torch.cuda.get_device_capability(d)))}" for d in ours)
-    return {
-        "gpu": ", ".join(names),
-        "cuda": str(torch.version.cuda),
-        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
-        "cudnn deterministic": str(torch.backends.cudnn.deterministic),
-        "cudnn benchmark": str(torch.backends.cudnn.benchmark),
-        "tf32 convolutions": str(torch.backends.cudnn.allow_tf32),
+    return ", ".join(
+        f"{torch.cuda.get_device_name(d)} {'.'.join(map(str, torch.cuda.get_device_capability(d)))}" for d in ours
+    )
+
+
+def _around_cuda(environment: Environment) -> dict[str, str]:
+    """What the machine adds: variables that libraries read by themselves, and the driver."""
+    variables = environment.environ
+    facts = {
+        "cublas workspace": variables.get(_WORKSPACE, "not set"),
+        "NVIDIA_TF32_OVERRIDE": variables.get("NVIDIA_TF32_OVERRIDE", "not set"),
     }
+    driver = re.search(r"Kernel Module\D+([\d.]+)", environment.text("/proc/driver/nvidia/version", 4096))
+    return facts if driver is None else {**facts, "driver": driver[1]}
+
+
+def _autotuned(modules: Iterable[torch.nn.Module]) -> list[str] | None:
+    """The switches that have torch.compile time kernels, of those that are on; None if nothing compiles here."""
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config is None:
+        return None
+    compiled = [getattr(getattr(module, "dynamo_ctx", None), "compiler_config", None) for module in modules]
+    settings = [settings for settings in compiled if isinstance(settings, Mapping)]
+    values = {
+        name: str(any(each.get(name) for each in settings) or getattr(config, name, False)) for name in _AUTOTUNING
+    }
+    return [name for name, value in values.items() if value == "True"]

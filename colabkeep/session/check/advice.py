@@ -23,6 +23,12 @@ _CHOOSE_PADDLE = (
     "choose an environment with PaddlePaddle when it is started. Others' frameworks were refused there in 2023 "
     "(PaddlePaddle/Paddle, issue 54520)."
 )
+_RECIPES = {  # said before CUDA wakes: afterwards it is too late for the first line
+    "torch": 'import os; os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"; '
+    "import torch; torch.use_deterministic_algorithms(True)",
+    "paddle": "import paddle; "
+    'paddle.set_flags({"FLAGS_cudnn_deterministic": True, "FLAGS_embedding_deterministic": 1})',
+}
 _PRECISIONS = {"32-true": "precision-fp32", "16-mixed": "precision-fp16", "bf16-mixed": "precision-bf16"}
 
 
@@ -52,6 +58,12 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
             yield Advice(  # emulation counts as support by default: pytorch/pytorch #148322
                 code="bf16-emulated",
                 text="Do not believe torch.cuda.is_bf16_supported(): bf16 is emulated on this card, and slow.",
+            )
+        if accelerator.kind == "cuda" and not facts.deterministic and framework in _RECIPES:
+            yield Advice(
+                code="same-bits",
+                text=f"For the same bits after a resume, let this be the first cell (it costs some speed): "
+                f"{_RECIPES[framework]}",
             )
     if gpu.supported is None and gpu.works is None and facts.build is not None:
         yield Advice(

@@ -73,7 +73,8 @@ class Facts:
     `hidden`: a variable takes every accelerator away. `trouble`: why `devices` could not be told. `in_use`: the
     framework is loaded in this process, so memory in use may be its own. `copied_bytes`: in what is copied at each
     start, at least. `installed_in`: where this colabkeep was imported from. `previous`: cards of earlier sessions,
-    the latest last. `untold`: what gave no answer, and why."""
+    the latest last. `deterministic`: the variable that cuBLAS needs for deterministic kernels is set. `untold`: what
+    gave no answer, and why."""
 
     place: Place = field(default_factory=Place)
     devices: tuple[Device, ...] | None = None
@@ -91,6 +92,7 @@ class Facts:
     copied_bytes: int | None = None
     installed_in: str = ""
     previous: tuple[str, ...] = ()
+    deterministic: bool = False
     untold: tuple[str, ...] = ()
 
     @property
@@ -142,6 +144,7 @@ def gather(
         copied_bytes=errands.collect(copied),
         installed_in=_INSTALLED_IN,
         previous=tuple(previous),
+        deterministic="CUBLAS_WORKSPACE_CONFIG" in environment.environ,
         untold=tuple(errands.untold),
     )
 

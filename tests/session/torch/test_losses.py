@@ -15,21 +15,26 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from colabkeep.frameworks.torch.losses import TorchLosses
 from colabkeep.session.keeper import Keeper
-from colabkeep.session.losses import MOST, LossCurve, plain_points, read_points, thinned
+from colabkeep.session.losses import MOST, LossCurve, LossRecord, plain_points, read_points, thinned
 from colabkeep.vocabulary.events import Event, Recalled, Restored, RestoredInexactly
+from colabkeep.vocabulary.proof import Proof
 
 
-def fed(steps: int, *, breaks: frozenset[int] = frozenset(), silent: int = 0) -> LossCurve:
-    """A curve of so many steps, through a checkpoint after each of `breaks`; each `silent`-th step has no loss."""
-    curve = LossCurve()
+def record() -> LossRecord:
+    return LossRecord(TorchLosses(), Proof())
+
+
+def fed(steps: int, *, breaks: frozenset[int] = frozenset(), silent: int = 0) -> LossRecord:
+    """The losses of so many steps, through a checkpoint after each of `breaks`; each `silent`-th step has none."""
+    losses = record()
     for step in range(1, steps + 1):
-        if step >= curve.next:
-            curve.add(step, None if silent and step % silent == 0 else torch.tensor(float(step)))
+        losses.hear(step, None if silent and step % silent == 0 else torch.tensor(float(step)))
         if step in breaks:
-            state, curve = curve.state_dict(), LossCurve()
-            curve.load_state_dict(state)
-    return curve
+            state, losses = losses.state_dict(), record()
+            losses.load_state_dict(state)
+    return losses
 
 
 def plain(state: dict[str, Any]) -> tuple[Any, ...]:
@@ -119,20 +124,20 @@ def test_a_checkpoint_without_a_curve_loads_all_the_same(
 
 def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
     """A loop may pass anything, or nothing: no training ends for the sake of a picture."""
-    curve = LossCurve()
+    curve = record()
     given = [1, 2.5, torch.tensor([3.0]), torch.tensor([1.0, 2.0]), None, "low", {"a": 1}, torch.tensor(1j), object()]
     for step, loss in enumerate(given, 1):
-        curve.add(step, loss)
+        curve.hear(step, loss)
     assert curve.points == ((1, 1.0), (2, 2.5), (3, 3.0))
-    assert LossCurve().points == ()
+    assert record().points == ()
 
 
 def test_numbers_that_json_has_not_survive_a_checkpoint_and_a_journal() -> None:
     """A loss that explodes is part of the story."""
-    curve = LossCurve()
+    curve = record()
     for step, loss in enumerate([math.nan, math.inf, -math.inf, 0.1], 1):
-        curve.add(step, torch.tensor(loss, dtype=torch.float64))
-    again = LossCurve()
+        curve.hear(step, torch.tensor(loss, dtype=torch.float64))
+    again = record()
     again.load_state_dict(curve.state_dict())
     assert repr(again.points) == repr(curve.points) == "((1, nan), (2, inf), (3, -inf), (4, 0.1))"
     assert repr(read_points(plain_points(curve.points))) == repr(list(curve.points))
@@ -159,10 +164,10 @@ def test_only_what_is_new_is_noted() -> None:
 
 def test_a_loss_is_kept_as_it_was_at_its_step() -> None:
     """A captured graph writes each loss into the memory of the one before."""
-    curve, loss = LossCurve(), torch.zeros(())
+    curve, loss = record(), torch.zeros(())
     for step in (1, 2, 3):
         loss.fill_(step)
-        curve.add(step, loss)
+        curve.hear(step, loss)
     assert curve.points == ((1, 1.0), (2, 2.0), (3, 3.0))
 
 
@@ -181,10 +186,10 @@ class Layer(torch.autograd.Function):
 
 def test_a_kept_loss_keeps_nothing_else_alive() -> None:
     """The graph behind it, with its activations, goes as it would without colabkeep."""
-    curve, activation = LossCurve(), Activation()
+    curve, activation = record(), Activation()
     alive = weakref.ref(activation)
     loss = Layer.apply(torch.ones(3, requires_grad=True), activation).sum()
-    curve.add(1, loss)
+    curve.hear(1, loss)
     del loss, activation
     gc.collect()
     assert alive() is None
