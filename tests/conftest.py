@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import colabkeep
 from tests.environments import FRAMEWORKS, chosen, needs
@@ -27,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile("no-clock", deadline=None)  # how long an example takes says nothing on a busy machine
+    settings.load_profile("no-clock")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; what tests start inherits it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
