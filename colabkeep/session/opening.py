@@ -22,6 +22,7 @@ from colabkeep.frameworks.base import Framework
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.lives import UNKNOWN, Usual
 from colabkeep.session.losses import LossCurve
+from colabkeep.session.settings import SETTINGS, RunSettings
 from colabkeep.session.starting import Starting
 from colabkeep.stores.base import Lock, Store
 from colabkeep.vocabulary.cadence import OVERHEAD
@@ -54,7 +55,7 @@ __all__ = ["OpenSession", "RunSpec", "Value", "open_session", "take_lock", "take
 
 OWN_PARTS = (
     "run", "history", "rng", "rng_at_epoch", "loader", "losses", "state", "state_at_epoch", "averages", "streams",
-    "streams_at_epoch",
+    "streams_at_epoch", SETTINGS,
 )  # fmt: skip
 """Parts of a checkpoint that are the session's own; every other is an object of the user."""
 
@@ -71,7 +72,8 @@ class RunSpec:
     one it is. `flush_timeout`: seconds that the end waits at most for slower storage. `loader`, if known at the start,
     is checked against the checkpoint before anything is touched. `best` is None when nothing is monitored.
     `closes_store`: the store was opened for this run, and is closed with it. `settings`: what the user may change from
-    session to session without changing a bit; a change is told. `overhead`: the share of time that saves may cost,
+    session to session without changing a bit; a change is told. `on_change`: what becomes of settings that are not as
+    they were written when the run began, "error", "keep" or "apply". `overhead`: the share of time that saves may cost,
     where the cadence is chosen from that, and `usual`: how long sessions live here. `laps`: what the way here took.
     `at_once`: why no copy may hide behind the next step, if none may. `waits`: training waits for each save.
     `max_epochs` and `max_steps`: how long the run is to be in all, if that is known at the start.
@@ -97,6 +99,7 @@ class RunSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     overhead: float = OVERHEAD
     usual: Usual = UNKNOWN
+    on_change: str = "error"
     laps: Mapping[str, float] = field(default_factory=dict)
     at_once: str = ""
     waits: bool = False
@@ -128,6 +131,7 @@ class OpenSession:
     journal: Journal
     checkpointer: Checkpointer
     starting: Starting
+    settings: RunSettings
     resumed_from: Manifest | None = None
     trees: Mapping[str, Tree] = field(default_factory=dict)
 
@@ -155,6 +159,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         events.append(spec.machine)
     lock = take_lock(spec.store, spec.name, about)
     try:
+        settings = RunSettings(spec.framework, spec.parts, spec.on_change)
         _sweep(spec)
         try:
             repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
@@ -163,7 +168,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         starting.lap("find")
         loaded = _find(spec, repository, events)
         if loaded is not None:
-            _check(spec, loaded)
+            _check(spec, loaded, settings)
         starting.lap("read")
         _rehearse(spec)
         lease = take_lease(repository, session, about)
@@ -171,13 +176,16 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         manifest, own = None, dict[str, Tree]()
         if loaded is not None:
             manifest, own = loaded.manifest, _own(loaded)
-            trees = {name: loaded.parts[name] for name in spec.parts}
+            trees = {name: loaded.parts[name] for name in spec.parts if name not in settings.replaced}
             loaded = None
-            for name in spec.parts:  # one by one: memory of what is loaded is free for what is not yet
+            for name in list(trees):  # one by one: memory of what is loaded is free for what is not yet
                 spec.framework.restore(spec.parts, {name: trees.pop(name)})
             _tell(spec, manifest, own, events)
+            events.extend(settings.restored(manifest.progress.step))
             events.append(_recalled(manifest, own, lease))
             starting.lap("restore")
+        else:
+            events.extend(settings.started())
     except BaseException:
         lock.release()
         raise
@@ -194,6 +202,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         journal=journal,
         checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
         starting=starting,
+        settings=settings,
         resumed_from=manifest,
         trees=own,
     )
@@ -271,7 +280,7 @@ def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded
     if spec.resume == "never":
         if repository.ids():
             events.append(
-                Noted(text=f'resume="never": the checkpoints of {spec.name!r} stay, and training starts from zero.')
+                Noted(text=f'resume="never": the checkpoints of {spec.name!r} stay, and the run starts at step zero.')
             )
         return None
     if spec.resume == "best":
@@ -296,7 +305,7 @@ def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded
     return loaded
 
 
-def _check(spec: RunSpec, loaded: Loaded) -> None:
+def _check(spec: RunSpec, loaded: Loaded, settings: RunSettings) -> None:
     stored = {name: tree for name, tree in loaded.parts.items() if name not in OWN_PARTS}
     differences = []
     if loaded.manifest.framework != spec.framework.name:
@@ -309,9 +318,14 @@ def _check(spec: RunSpec, loaded: Loaded) -> None:
     loader_state = own_state(loaded, "loader")
     if spec.loader is not None and loader_state is not None:
         differences += spec.framework.data().check(spec.loader, seed=seed, state=loader_state)
+    changed = list[str]()
     if loaded.manifest.framework == spec.framework.name:
-        common = {name: part for name, part in spec.parts.items() if name in stored}
+        changed = settings.compare(loaded)
+        common = {name: part for name, part in spec.parts.items() if name in stored and name not in settings.replaced}
         differences += spec.framework.check(common, {name: stored[name] for name in common})
+    if changed and not differences:
+        problem = settings.problem(spec.name, loaded.manifest.id)
+        raise Incompatible(problem=problem, remedy=settings.remedy(), differences=changed)
     if differences:
         raise Incompatible(
             problem=f"The run {spec.name!r} does not fit what was handed in (checkpoint {loaded.manifest.id}):",
@@ -319,7 +333,7 @@ def _check(spec: RunSpec, loaded: Loaded) -> None:
                 "Nothing was touched. Make them as they were; or train under another run_name; "
                 'or start this run from zero with resume="never" (its checkpoints stay).'
             ),
-            differences=differences,
+            differences=[*differences, *changed],
         )
 
 

@@ -100,6 +100,7 @@ class Run(Loop):
         try:
             self._signals.remove()
             self._boundary.close()
+            self._session.settings.left(self.name, self.progress.step)
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(_end(self, self.stopped, error))

@@ -27,7 +27,7 @@ _RUN = "verify-resume"
 _UNCOMPARED = ("run", "history", "losses", "loader")  # own parts that hold no arithmetic of the training
 _IGNORED = {
     "run_name", "storage", "resume", "save_every", "overhead", "copy", "keep_last", "keep_best", "monitor", "mode",
-    "max_epochs", "max_steps", "max_time", "callbacks", "progress",
+    "max_epochs", "max_steps", "max_time", "on_change", "callbacks", "progress",
 }  # fmt: skip
 
 
