@@ -41,7 +41,8 @@ class Item:
     """One thing that was set up: a module, a parameter group, a scheduler, a function.
 
     `kind`: its class or name. `sure`: is it known that its options decide about the training? Those of the user's own
-    classes may be a counter or a label. `frozen`: names of parameters in it that are not trained.
+    classes may be a counter or a label. What stands behind an "@" in an option's name says what compiled it. `frozen`:
+    names of parameters in it that are not trained.
     """
 
     kind: str
@@ -147,7 +148,7 @@ def _of_item(place: tuple[str, str], then: Item | None, now: Item | None) -> Ite
             continue
         before, after = then.options.get(option), now.options.get(option)
         if not same(before, after):
-            text = "; ".join(_told(".".join(filter(None, (path, option))), before, after))
+            text = "; ".join(_told_of(path, option, before, after))
             yield _change(place, option, (before, after), sure=sure, text=text)
     if set(then.frozen) != set(now.frozen):
         text = "; ".join(_frozen_told(path, then.frozen, now.frozen))
@@ -157,6 +158,14 @@ def _of_item(place: tuple[str, str], then: Item | None, now: Item | None) -> Ite
 def _change(place: tuple[str, str], option: str, values: tuple[Plain, Plain], *, sure: bool, text: str) -> Change:
     part, item = place
     return Change(part=part, item=item, option=option, before=values[0], after=values[1], sure=sure, text=text)
+
+
+def _told_of(path: str, option: str, before: Plain, after: Plain) -> Iterator[str]:
+    label, _, compiled = option.partition("@")
+    if compiled and label == "code":
+        yield f"{path}: its code was edited"
+    else:
+        yield from _told(".".join(filter(None, (path, label))), before, after)
 
 
 def _told(path: str, before: Plain, after: Plain) -> Iterator[str]:

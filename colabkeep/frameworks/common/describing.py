@@ -27,6 +27,7 @@ _MOST = 1000  # members of a container: a longer one is data, and no setting
 _VALUES = 16  # numbers of a tensor that are compared one by one
 _BYTES = 2**18  # of a tensor that is compared by its digest
 _DEEPEST = 3  # functions that are found in one another
+_MEMORIES = (list, dict, set, deque)  # which a function may write to: no settings
 _LIBRARIES = frozenset({"torch", "paddle", "numpy", "colabkeep"}) | sys.stdlib_module_names
 _STORES = frozenset({"STORE_GLOBAL", "STORE_DEREF"})  # what a function sets itself is its memory
 
@@ -137,12 +138,13 @@ def _of_function(
     defaults = function.__defaults__ or ()
     held = dict(zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True))
     held |= function.__kwdefaults__ or {}
-    held |= {key: each for key, each in _cells(function) if key not in own}
+    held |= dict(_cells(function))
+    held = {key: each for key, each in held.items() if key not in own and not isinstance(each, _MEMORIES)}
     yield name, _with(item, held)
     named = {} if library else {key: function.__globals__.get(key, NOT_PLAIN) for key in _names(code)}
     named = {key: each for key, each in named.items() if each is not NOT_PLAIN and key not in own}
     start = f"{name}." if name else ""
-    told = _with(Item(kind="globals", sure=False), {key: each for key, each in named.items() if is_plain(each)})
+    told = _with(Item(kind="globals", sure=False), {key: each for key, each in named.items() if type(each) in _ATOMS})
     if told.options:
         yield f"{start}globals", told
     outer = (*outer, function)

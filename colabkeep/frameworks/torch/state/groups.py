@@ -55,8 +55,10 @@ def regroup(optimizer: torch.optim.Optimizer, groups: Sequence[Tree], names: Par
 
 
 def _new_group(group: Mapping[str, Any], names: ParameterNames, *, named: bool) -> dict[str, Any]:
-    options = {key: value for key, value in native(group["options"], devices=True).items() if key not in OF_THE_DEVICE}
     parameters: list[Any] = [names.parameter(name) for name in group["params"]]
+    here = not parameters or parameters[0].device.type == group["device"]
+    stored = native(group["options"], devices=True)
+    options = {key: value for key, value in stored.items() if here or key not in OF_THE_DEVICE}
     if named:  # torch wants all groups with names, or none
         parameters = list(zip((name.partition(".")[2] for name in group["params"]), parameters, strict=True))
     return {**options, "params": parameters}

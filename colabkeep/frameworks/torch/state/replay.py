@@ -11,6 +11,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from colabkeep.frameworks.common.describing import NOT_PLAIN, plain
+from colabkeep.frameworks.common.trees import FUNCTIONS
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.vocabulary.settings import Change
 from colabkeep.vocabulary.state import Tree
@@ -181,13 +182,22 @@ def _inner(scheduler: LRScheduler) -> Iterator[tuple[str, LRScheduler]]:
 def _state(scheduler: LRScheduler) -> dict[str, Any]:
     """Its own attributes, and those of the schedulers inside it."""
     own = {key: _copied(value) for key, value in vars(scheduler).items() if key != "optimizer"}
-    return {"own": own, "inside": [_state(each) for _, each in _inner(scheduler)]}
+    inside = [_state(each) for _, each in _inner(scheduler)]
+    return {"own": own, "functions": [deepcopy(vars(each)) for each in _functions(scheduler)], "inside": inside}
 
 
 def _put(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
     vars(scheduler).update({key: _copied(value) for key, value in state["own"].items()})
+    for function, held in zip(_functions(scheduler), state["functions"], strict=True):
+        vars(function).update(deepcopy(held))
     for (_, each), inner in zip(_inner(scheduler), state["inside"], strict=True):
         _put(each, inner)
+
+
+def _functions(scheduler: LRScheduler) -> list[Any]:
+    """Learning rates that are objects, and may count. Torch keeps their attributes, too."""
+    lambdas = vars(scheduler).get("lr_lambdas", ())
+    return [each for each in lambdas if hasattr(each, "__dict__") and not isinstance(each, FUNCTIONS)]
 
 
 def _copied(value: Any) -> Any:
