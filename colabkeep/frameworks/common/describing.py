@@ -85,7 +85,8 @@ def _members(members: Any) -> Plain:
 
 
 def _array(value: Any) -> Plain:
-    if getattr(value, "is_meta", False) or getattr(value, "is_sparse", False):
+    sparse = getattr(value, "is_sparse", False)
+    if getattr(value, "is_meta", False) or (sparse() if callable(sparse) else sparse):
         return NOT_PLAIN
     shape = tuple(value.shape)
     size = functools.reduce(lambda a, b: a * b, shape, 1)

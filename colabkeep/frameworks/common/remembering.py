@@ -29,7 +29,7 @@ def combined(memories: Iterable[Memory]) -> Memory:
 
 
 def remember_modules(
-    modules: Mapping[str, Attributes], parameters: Mapping[str, Any], version: Callable[[Any], int]
+    modules: Mapping[str, Attributes], parameters: Mapping[str, Any], version: Callable[[Any], object]
 ) -> Memory:
     """Attributes, modes, and which parameters are trained. Parameters are not copied: one whose `version` has moved is
     named. `parameters` by their full names."""

@@ -86,7 +86,7 @@ def test_more_epochs_go_on_where_the_run_ended(tmp_path: Path, kit: SimpleNamesp
 
 
 def test_a_changed_setting_is_refused_and_can_be_applied(tmp_path: Path, kit: SimpleNamespace) -> None:
-    """Another clipping is an error that names it; asked for, it holds from here on and is told; the same is no matter."""
+    """Another clipping is an error that names it; asked for, it holds from here on and is told."""
     events: list[Event] = []
     kit.fit(tmp_path, max_steps=5)
     kit.fit(tmp_path, max_steps=7, callbacks=[events.append])
