@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from colabkeep.frameworks.base import Batch, Inexact, LoaderState
@@ -68,6 +68,7 @@ class Loop:
     _announcer: Announcer
     _signals: StopRequests
     _looked = False  # for who counts
+    _undo: Callable[[], str | None] | None = None  # what stands before the first batch of a resumed epoch
 
     @property
     def progress(self) -> Progress:
@@ -104,6 +105,8 @@ class Loop:
         self._announcer.tell(LengthTold(max_epochs=max_epochs))
         while max_epochs is None or self.progress.epoch < max_epochs:
             self._position.begin_epoch()
+            if self.progress.batches:  # what stands before its first batch was done when the epoch began
+                self._undo = self._spec.framework.remember(self._spec.parts)
             self._rest()
             yield self.progress.epoch
             self._end_epoch()
@@ -182,12 +185,14 @@ class Loop:
         exhausted = False
         try:
             while batch is not None:
+                self._arrive()
                 value = position.hand_out(batch)
                 if len(opened.notes) > told:
                     told = _tell_notes(self, opened.notes, told)
                 yield value
                 batch = self._next_batch(opened, values)
             exhausted = True
+            self._arrive()
             position.memory.arrive()
         finally:
             position.batches_over(opened, exhausted=exhausted)
@@ -217,6 +222,14 @@ class Loop:
                 return None
         self._pause(now, reason)
         return next(values, None) if batch is None else batch
+
+    def _arrive(self) -> None:
+        """The training is at the batch where the checkpoint was taken."""
+        if self._undo is None:
+            return
+        undo, self._undo = self._undo, None
+        if (twice := undo()) is not None:
+            self.tell(RestoredInexactly(checkpoint=self.checkpoint or "", reason=twice))
 
     def _conclude(self, length: str) -> None:
         """The loop is over. Whatever the cells below draw, they see what they saw behind the training."""

@@ -99,6 +99,7 @@ class Run(Loop):
     def _close(self, error: BaseException | None) -> None:
         try:
             self._signals.remove()
+            self._arrive()
             self._boundary.close()
             self._session.settings.left(self.name, self.progress.step)
             self._position.close()

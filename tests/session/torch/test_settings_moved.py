@@ -100,11 +100,7 @@ def loop(folder: Path, *, end: int, what: str) -> str:
         ("sgd+grad", (4, 6, 10, 17)),
         ("sgd+group", (4, 9, 16, 18)),
         ("adamw+group", (5, 16, 19)),
-        pytest.param(
-            "adamw+group",
-            (5, 12, 15),
-            marks=pytest.mark.xfail(reason="the session does not call Framework.remember yet"),
-        ),
+        ("adamw+group", (5, 12, 15)),
     ],
 )
 def test_killed_and_run_again_it_ends_with_the_bits_and_attributes_of_a_whole_one(
