@@ -19,7 +19,7 @@ from colabkeep.vocabulary.events import AlreadyComplete, Event, LengthTold, Note
 from colabkeep.vocabulary.policies import counts_epochs_only
 from colabkeep.vocabulary.progress import Progress
 
-__all__ = ["AROUND", "BLIND", "FREE", "SELDOM", "Loop"]
+__all__ = ["AROUND", "BLIND", "FREE", "SELDOM", "Loop", "arrive"]
 
 BLIND = (
     "This epoch does not read its batches through colabkeep, so it can be saved at its end only: a disconnect costs "
@@ -68,7 +68,7 @@ class Loop:
     _announcer: Announcer
     _signals: StopRequests
     _looked = False  # for who counts
-    _undo: Callable[[], str | None] | None = None  # what stands before the first batch of a resumed epoch
+    undo: Callable[[], str | None] | None = None  # what stands before the first batch of a resumed epoch
 
     @property
     def progress(self) -> Progress:
@@ -106,7 +106,7 @@ class Loop:
         while max_epochs is None or self.progress.epoch < max_epochs:
             self._position.begin_epoch()
             if self.progress.batches:  # what stands before its first batch was done when the epoch began
-                self._undo = self._spec.framework.remember(self._spec.parts)
+                self.undo = self._spec.framework.remember(self._spec.parts)
             self._rest()
             yield self.progress.epoch
             self._end_epoch()
@@ -185,14 +185,14 @@ class Loop:
         exhausted = False
         try:
             while batch is not None:
-                self._arrive()
+                arrive(self)
                 value = position.hand_out(batch)
                 if len(opened.notes) > told:
                     told = _tell_notes(self, opened.notes, told)
                 yield value
                 batch = self._next_batch(opened, values)
             exhausted = True
-            self._arrive()
+            arrive(self)
             position.memory.arrive()
         finally:
             position.batches_over(opened, exhausted=exhausted)
@@ -222,14 +222,6 @@ class Loop:
                 return None
         self._pause(now, reason)
         return next(values, None) if batch is None else batch
-
-    def _arrive(self) -> None:
-        """The training is at the batch where the checkpoint was taken."""
-        if self._undo is None:
-            return
-        undo, self._undo = self._undo, None
-        if (twice := undo()) is not None:
-            self.tell(RestoredInexactly(checkpoint=self.checkpoint or "", reason=twice))
 
     def _conclude(self, length: str) -> None:
         """The loop is over. Whatever the cells below draw, they see what they saw behind the training."""
@@ -271,6 +263,13 @@ class Loop:
     @abstractmethod
     def tell(self, event: Event) -> None:
         """Tell an event."""
+
+
+def arrive(run: Loop) -> None:
+    """The training is at the batch where the checkpoint was taken: what stood before it is undone, and told if not."""
+    undo, run.undo = run.undo, None
+    if undo is not None and (twice := undo()) is not None:
+        run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=twice))
 
 
 def _no_steps_here(*, in_epoch: bool) -> UsageError:

@@ -160,11 +160,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     lock = take_lock(spec.store, spec.name, about)
     try:
         settings = RunSettings(spec.framework, spec.parts, spec.on_change)
-        _sweep(spec)
-        try:
-            repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
-        except CheckpointDamaged as error:
-            events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
+        _open_run(spec, repository, events)
         starting.lap("find")
         loaded = _find(spec, repository, events)
         if loaded is not None:
@@ -181,8 +177,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
             for name in list(trees):  # one by one: memory of what is loaded is free for what is not yet
                 spec.framework.restore(spec.parts, {name: trees.pop(name)})
             _tell(spec, manifest, own, events)
-            events.extend(settings.restored(manifest.progress.step))
-            events.append(_recalled(manifest, own, lease))
+            events.extend([*settings.restored(manifest.progress.step), _recalled(manifest, own, lease)])
             starting.lap("restore")
         else:
             events.extend(settings.started())
@@ -208,11 +203,15 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     )
 
 
-def _sweep(spec: RunSpec) -> None:
+def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> None:
     try:
         spec.store.sweep(spec.name)
     except StoreUnavailable as error:
         raise StoreUnavailable(problem=f"Training has not begun: {error.problem}", remedy=error.remedy) from error
+    try:
+        repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
+    except CheckpointDamaged as error:
+        events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
 
 
 def _identity(spec: RunSpec, manifest: Manifest | None) -> Identity:

@@ -10,7 +10,7 @@ from colabkeep.session.announcer import Announcer
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
-from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop
+from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop, arrive
 from colabkeep.session.losses import LossCurve
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Place, Position
@@ -99,7 +99,7 @@ class Run(Loop):
     def _close(self, error: BaseException | None) -> None:
         try:
             self._signals.remove()
-            self._arrive()
+            arrive(self)
             self._boundary.close()
             self._session.settings.left(self.name, self.progress.step)
             self._position.close()
