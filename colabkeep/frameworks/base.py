@@ -205,9 +205,10 @@ class PartsSettings(Protocol):
         """Facts that show that the objects were trained before, a clause each."""
         ...
 
-    def leave(self, run: str, step: int) -> None:
+    def leave(self, run: str, step: int, *, failed: bool) -> None:
         """The session ends: leave a mark on the objects, plain data by which the next one in this process knows what
-        was written and what training moved."""
+        was written and what training moved. `failed`: by an error, which may be one of the device: nothing is asked
+        of it."""
         ...
 
 

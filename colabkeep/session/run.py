@@ -101,7 +101,7 @@ class Run(Loop):
             self._signals.remove()
             arrive(self)
             self._boundary.close()
-            self._session.settings.left(self.name, self.progress.step)
+            self._session.settings.left(self.name, self.progress.step, failed=isinstance(error, Exception))
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(_end(self, self.stopped, error))

@@ -59,7 +59,10 @@ class RunSettings:
         """A line for each change that stands in the way; none where the session may go on. Touches nothing."""
         self._read(loaded)
         reached = {**self._objects.reached(loaded.parts, self._moved), **self._called(loaded)}
-        found = changes(self._then, self._now)
+        now = self._now
+        if SETTINGS not in loaded.parts:  # what the call told then, and nothing else
+            now = {part: {name: now[part][name] for name in items} for part, items in self._then.items()}
+        found = changes(self._then, now)
         self._back = [change for change in found if _is_reached(change, reached)]
         found = [change for change in found if change not in self._back]
         if self._on_change == "apply":
@@ -124,9 +127,9 @@ class RunSettings:
             )
         ]
 
-    def left(self, run: str, step: int) -> None:
-        """The session ends at this step of the run."""
-        self._objects.leave(run, step)
+    def left(self, run: str, step: int, *, failed: bool) -> None:
+        """The session ends at this step of the run; `failed`: by an error of the user's code or of the machine."""
+        self._objects.leave(run, step, failed=failed)
 
     def state_dict(self) -> Tree:
         """As written, in a text that is made once; and what training has moved."""

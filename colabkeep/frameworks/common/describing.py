@@ -23,20 +23,27 @@ Describe = Callable[[object], "Mapping[str, Item] | None"]
 """The items of an object that an adapter knows, such as a module; None for others."""
 
 _ATOMS = frozenset({type(None), bool, int, float, str})
-_MOST = 1000  # members of a container: a longer one is data, and no setting
+_MOST = 256  # members of a container: a longer one is data, and no setting
+_LONGEST = 1000  # characters of a text, likewise
+_ARRAYS = frozenset({"Tensor", "Parameter", "EagerParamBase"})  # a class derived from one may be anything
 _VALUES = 16  # numbers of a tensor that are compared one by one
 _BYTES = 2**18  # of a tensor that is compared by its digest
 _DEEPEST = 3  # functions that are found in one another
 _MEMORIES = (list, dict, set, deque)  # which a function may write to: no settings
-_LIBRARIES = frozenset({"torch", "paddle", "numpy", "colabkeep"}) | sys.stdlib_module_names
+_LIBRARIES = (frozenset({"torch", "paddle", "numpy", "colabkeep"}) | sys.stdlib_module_names) - {"test"}
 _STORES = frozenset({"STORE_GLOBAL", "STORE_DEREF"})  # what a function sets itself is its memory
 
 
 def is_plain(value: Any) -> bool:
-    """Is it a number, a text, None, or a short list or tuple of such? Of exactly these types."""
-    if type(value) in _ATOMS:
-        return True
-    return type(value) in (list, tuple) and len(value) <= _MOST and all(map(is_plain, value))
+    """Is it a number, a text, None, or a list or tuple of such, of exactly these types, and no longer than settings?"""
+    kind = type(value)
+    if kind in _ATOMS:
+        return kind is not str or len(value) <= _LONGEST
+    return kind in (list, tuple) and len(value) <= _MOST and all(map(is_plain, value)) and _leaves(value) <= _MOST
+
+
+def _leaves(value: Any) -> int:
+    return sum(map(_leaves, value)) if type(value) in (list, tuple) else 1
 
 
 def plain(value: Any) -> Plain:
@@ -57,7 +64,7 @@ def plain(value: Any) -> Plain:
     if isinstance(value, (list, tuple, deque, set, frozenset)):
         listed = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else list(value)
         return _members([plain(member) for member in listed]) if len(listed) <= _MOST else NOT_PLAIN
-    if hasattr(value, "dtype") and hasattr(value, "tolist"):
+    if _is_array(value):
         return _array(value)
     return str(value) if type(value).__name__ == "dtype" else NOT_PLAIN
 
@@ -84,9 +91,13 @@ def _members(members: Any) -> Plain:
     return NOT_PLAIN if any(member is NOT_PLAIN for member in found) else members
 
 
+def _is_array(value: object) -> bool:
+    package, name = type(value).__module__.partition(".")[0], type(value).__name__
+    return (package in ("torch", "paddle") and name in _ARRAYS) or (package == "numpy" and hasattr(value, "tolist"))
+
+
 def _array(value: Any) -> Plain:
-    sparse = getattr(value, "is_sparse", False)
-    if getattr(value, "is_meta", False) or (sparse() if callable(sparse) else sparse):
+    if getattr(value, "is_meta", False) or str(getattr(value, "layout", "torch.strided")) != "torch.strided":
         return NOT_PLAIN
     shape = tuple(value.shape)
     size = functools.reduce(lambda a, b: a * b, shape, 1)

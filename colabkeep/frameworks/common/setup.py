@@ -27,7 +27,7 @@ class Optimizing(Protocol):
     def apply(self) -> None: ...
     def keep(self, changes: Sequence[Change]) -> None: ...
     def trained(self) -> list[str]: ...
-    def leave(self, who: Mapping[str, Any], written: Settings) -> None: ...
+    def leave(self, who: Mapping[str, Any], written: Settings, *, failed: bool) -> None: ...
 
 
 class NoOptimizing:
@@ -56,7 +56,7 @@ class NoOptimizing:
     def trained(self) -> list[str]:
         return []
 
-    def leave(self, who: Mapping[str, Any], written: Settings) -> None:
+    def leave(self, who: Mapping[str, Any], written: Settings, *, failed: bool) -> None:
         """Nobody is there to be marked."""
 
 
@@ -114,16 +114,16 @@ class Setup:
                 found.append(f"{part} holds the weights that the run {was['run']!r} had at step {was['step']}")
         return found + self._optimizing.trained()
 
-    def leave(self, run: str, step: int) -> None:
+    def leave(self, run: str, step: int, *, failed: bool) -> None:
         who = {"run": run, "step": step}
         for part, attributes in self._modules.items():
-            now = attributes.items()
-            record = {**who, "digest": self._digest(attributes.root), "moved": left(self._written.get(part, {}), now)}
+            moved = left(self._written.get(part, {}), _items(attributes.values()))
+            record = {**who, "digest": "" if failed else self._digest(attributes.root), "moved": moved}
             was = next((item.frozen for item in self._written.get(part, {}).values()), ())
             if set(was) != set(attributes.frozen()):
                 record[_FROZEN] = [list(was), list(attributes.frozen())]
             mark(attributes.root, record)
-        self._optimizing.leave(who, self._written)
+        self._optimizing.leave(who, self._written, failed=failed)
 
 
 def _of_module(attributes: Attributes) -> dict[str, Item]:

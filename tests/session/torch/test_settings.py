@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import colabkeep
 from colabkeep.testing.trainings.torch import hard_training
 from colabkeep.vocabulary.errors import Incompatible, UsageError
 from colabkeep.vocabulary.events import Event, Noted, RestoredInexactly
+from colabkeep.vocabulary.manifest import Manifest
 
 Words = dict[str, Any]
 
@@ -380,6 +382,56 @@ def test_a_word_that_is_none_is_refused_before_anything_is_looked_at(tmp_path: P
         fit(tmp_path, on_change="ignore")
     with pytest.raises(UsageError, match="on_change"):
         colabkeep.Run("r", model=Net(), storage=tmp_path, progress=False, on_change="always")  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_of_before_resumes_and_claims_nothing(tmp_path: Path) -> None:
+    """It holds no settings but those that resumable_fit told then; from now on they are compared."""
+    fit(tmp_path, max_epochs=1)
+    for path in (tmp_path / "r" / "checkpoints").glob("*.json"):
+        manifest = Manifest.from_bytes(path.read_bytes(), id=path.stem)
+        parts = {name: part for name, part in manifest.parts.items() if name != "settings"}
+        path.write_bytes(replace(manifest, parts=parts).to_bytes())
+    assert list(refused(tmp_path, accumulate_grad_batches=2).differences) == ["accumulate_grad_batches: 1 → 2"]
+    other = {"optimizer": sgd(lr=0.5), "model": lambda: Net(p=0.9)}
+    assert fit(tmp_path, max_epochs=2, **other).epochs == 2
+    assert any("drop.p: 0.9 → 0.2" in line for line in refused(tmp_path, max_epochs=3).differences)
+
+
+def test_a_loop_of_ones_own_asks_the_same(tmp_path: Path) -> None:
+    """Run: two models, two optimizers, each part by its name; kept, applied, and told before anything is touched."""
+
+    def run(lr: float, p: float, **words: Any) -> tuple[Any, list[str]]:
+        events: list[Event] = []
+        generator, judge = nn.Sequential(nn.Linear(2, 2), nn.Dropout(p)), nn.Linear(2, 1)
+        optimizers = [torch.optim.Adam(each.parameters(), lr=lr) for each in (generator, judge)]
+        own = {
+            "model": generator,
+            "optimizer": optimizers[0],
+            "state": {"judge": judge, "judge_optimizer": optimizers[1]},
+        }
+        words |= {"storage": tmp_path, "progress": False, "callbacks": (events.append,)}
+        with colabkeep.Run("gan", **own, **words) as run:
+            for _ in run.steps(run.progress.step + 2):
+                judge(generator(torch.ones(1, 2))).sum().backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+        rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
+        return (rates, generator[1].p), [event.text for event in events if isinstance(event, Noted)]
+
+    run(0.1, 0.5)
+    with pytest.raises(Incompatible) as caught:
+        run(0.2, 0.4)
+    assert list(caught.value.differences) == [
+        "model.1.p: 0.5 → 0.4",
+        "optimizer.lr: 0.1 → 0.2",
+        "state.judge_optimizer.lr: 0.1 → 0.2",
+    ]
+    kept, notes = run(0.2, 0.4, on_change="keep")
+    assert kept == ([0.1, 0.1], 0.5)
+    assert any("without these changes: model.1.p: 0.5 → 0.4" in note for note in notes)
+    assert run(0.1, 0.5)[1] == []
+    assert run(0.2, 0.4, on_change="apply")[0] == ([0.2, 0.2], 0.4)
+    assert run(0.2, 0.4)[0] == ([0.2, 0.2], 0.4)
 
 
 class TestTrainedBefore:

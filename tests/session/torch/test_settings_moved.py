@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import colabkeep
+from colabkeep.vocabulary.events import Event, RestoredInexactly
 
 # A loop of one's own that moves what no state_dict holds. Arguments: the folder, the step at which it kills itself
 # (0: not), what it does.
@@ -115,3 +118,59 @@ def test_killed_and_run_again_it_ends_with_the_bits_and_attributes_of_a_whole_on
     one, other = (colabkeep.load_weights("r", storage=tmp_path / name) for name in ("whole", "parts"))
     assert all(value.equal(other[name]) for name, value in one.items())
     assert len(one) == 11
+
+
+def test_an_error_in_a_validation_does_not_leave_the_model_evaluating(tmp_path: Path) -> None:
+    """The loop sets the mode once, before it begins; the checkpoint is of the step before, and so is the mode."""
+
+    def loop(folder: Path, *, fails: bool) -> nn.Module:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.train()
+        with colabkeep.Run("r", model=model, optimizer=optimizer, storage=folder, progress=False) as run:
+            for step in run.steps(8):
+                optimizer.zero_grad()
+                model(torch.ones(4, 3)).square().mean().backward()
+                optimizer.step()
+                if step % 2:
+                    model.eval()
+                    if fails and step == 3:
+                        raise ArithmeticError
+                    model.train()
+                run.step()
+        return model
+
+    whole = loop(tmp_path / "whole", fails=False)
+    with pytest.raises(ArithmeticError):
+        loop(tmp_path / "parts", fails=True)
+    parts = loop(tmp_path / "parts", fails=False)
+    assert all(value.equal(parts.state_dict()[name]) for name, value in whole.state_dict().items())
+
+
+def test_a_weight_that_is_changed_before_the_first_batch_of_a_resumed_epoch_is_told(tmp_path: Path) -> None:
+    """It was done when the epoch began, and is done again: nobody is left to believe that this is exact."""
+    events: list[Event] = []
+
+    def loop(end: int) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        own = {"model": model, "optimizer": optimizer, "storage": tmp_path, "progress": False}
+        with colabkeep.Run("r", **own, callbacks=(events.append,)) as run:
+            for _ in run.epochs(2):
+                with torch.no_grad():
+                    model.weight.mul_(0.5)
+                for x in run.batches([torch.ones(1, 2)] * 4):
+                    model(x).sum().backward()
+                    optimizer.step()
+                    run.step()
+                    if run.progress.step == end:
+                        run.stop()
+
+    loop(6)
+    assert not [event for event in events if isinstance(event, RestoredInexactly)]
+    loop(0)
+    (told,) = [event.reason for event in events if isinstance(event, RestoredInexactly)]
+    assert "model.weight" in told
+    assert "done twice" in told

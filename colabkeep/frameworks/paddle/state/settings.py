@@ -157,7 +157,7 @@ class PaddleOptimizing:
             f"{n} has counted to {each.last_epoch}" for n, each in self._schedulers.items() if each.last_epoch
         ]
 
-    def leave(self, who: Mapping[str, Any], written: Settings) -> None:
+    def leave(self, who: Mapping[str, Any], written: Settings, *, failed: bool) -> None:
         for name, optimizer in self._optimizers.items():
             mark(optimizer, {**who, "moved": left(written.get(name, {}), _option_items(optimizer))})
 

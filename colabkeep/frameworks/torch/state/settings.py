@@ -98,9 +98,12 @@ class TorchOptimizing:
         counted = {name: count_of(vars(part)) for name, part in self._schedulers.items() if not untouched(part)}
         return found + [f"{name} has counted to {n}" for name, n in counted.items() if n]
 
-    def leave(self, who: Mapping[str, Any], written: Settings) -> None:
+    def leave(self, who: Mapping[str, Any], written: Settings, *, failed: bool) -> None:
         for name, optimizer in self._optimizers.items():
-            then, now = written.get(name, {}), _group_items(optimizer.param_groups)
+            groups = _groups(optimizer)
+            if failed:  # a rate may be a tensor on a device that answers no more
+                groups = [{key: v for key, v in group.items() if not isinstance(v, torch.Tensor)} for group in groups]
+            then, now = written.get(name, {}), _group_items(groups)
             if len(then) == 1 < len(now):  # the only one had no number
                 then = dict(zip(now, then.values(), strict=False))
             mark(optimizer, {**who, "moved": left(then, now), "groups": [len(then), len(now)]})
@@ -117,7 +120,7 @@ def attributes(module: torch.nn.Module) -> Attributes:
 
 def _as_written(optimizer: torch.optim.Optimizer) -> dict[str, Item]:
     """The groups that the user built. Of an optimizer that others trained nobody knows what was written."""
-    record, groups = marked(optimizer), optimizer.param_groups
+    record, groups = marked(optimizer), _groups(optimizer)
     if not record:
         items = _group_items(groups)
         return {name: Item(kind=GROUP, sure=True) for name in items} if _is_trained(optimizer) else items
@@ -127,6 +130,11 @@ def _as_written(optimizer: torch.optim.Optimizer) -> dict[str, Item]:
         return items
     built = list(items.values())[:then]
     return {"": built[0]} if then == 1 else dict(zip(items, built, strict=False))
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = getattr(optimizer, "param_groups", [])  # some are half made: a save will tell
+    return found
 
 
 def _group_items(groups: Sequence[Mapping[str, Any]]) -> dict[str, Item]:
@@ -181,7 +189,7 @@ def _is_trained(optimizer: torch.optim.Optimizer) -> bool:
 def _steps(optimizer: torch.optim.Optimizer) -> int:
     """How many steps its state tells of; 1 where it tells that there were some. A state may be there from the start."""
     found = 0
-    for entry in optimizer.state.values():
+    for entry in getattr(optimizer, "state", {}).values():
         count = entry.get("step") if isinstance(entry, dict) else None
         if count is not None:
             found = max(found, int(count))

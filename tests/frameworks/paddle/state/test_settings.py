@@ -317,7 +317,7 @@ def test_objects_that_were_trained_are_known_again() -> None:
     assert list(settings.trained()) == []
     settings.begin(settings.written())
     train(live, 2)
-    settings.leave("first", 2)
+    settings.leave("first", 2, failed=False)
     facts = PaddleFramework().settings(live).trained()
     assert facts[0] == "model holds the weights that the run 'first' had at step 2"
     assert facts[1:] == ["optimizer has the state of earlier steps", "scheduler has counted to 2"]
