@@ -129,15 +129,14 @@ def test_an_error_in_a_validation_does_not_leave_the_model_evaluating(tmp_path: 
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model.train()
         with colabkeep.Run("r", model=model, optimizer=optimizer, storage=folder, progress=False) as run:
+            assert (run.progress.step == 3) is (run.resumed_from is not None)
             for step in run.steps(8):
+                if fails and step == 3:
+                    model.eval()  # a look at the samples, which fails
+                    raise ArithmeticError
                 optimizer.zero_grad()
                 model(torch.ones(4, 3)).square().mean().backward()
                 optimizer.step()
-                if step % 2:
-                    model.eval()
-                    if fails and step == 3:
-                        raise ArithmeticError
-                    model.train()
                 run.step()
         return model
 

@@ -263,6 +263,14 @@ def test_what_was_moved_is_kept_and_comes_back_into_a_new_model() -> None:
     assert TorchFramework().settings({"model": later}).moved() != {}
 
 
+def test_a_list_that_changed_inside_was_moved() -> None:
+    """It is the same object as before, and not the same list."""
+    model = Net()
+    settings = watched(model)
+    model.sizes[1].append(4)
+    assert settings.moved()["model"]["attributes"] == {"": {"sizes": [1, [2, 3, 4]]}}
+
+
 def test_what_had_not_been_moved_yet_goes_back_to_what_was_written() -> None:
     """Objects of the last cell, and an earlier checkpoint."""
     live = Net()
