@@ -97,7 +97,8 @@ def _is_array(value: object) -> bool:
 
 
 def _array(value: Any) -> Plain:
-    if getattr(value, "is_meta", False) or str(getattr(value, "layout", "torch.strided")) != "torch.strided":
+    dense = str(getattr(value, "layout", "")) in ("torch.strided", "NCHW", "NHWC", "")  # as torch and Paddle call it
+    if getattr(value, "is_meta", False) or not dense:
         return NOT_PLAIN
     shape = tuple(value.shape)
     size = functools.reduce(lambda a, b: a * b, shape, 1)
