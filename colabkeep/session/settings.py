@@ -71,7 +71,8 @@ class RunSettings:
         if self._on_change == "keep":
             self._kept = [change for change in found if self._is_kept(change)]
         self._new = [change for change in found if not change.sure and change not in self._kept]
-        lines = [self._line(change) for change in found if change.sure and change not in self._kept]
+        sure = [change for change in found if change.sure and change not in self._kept]
+        lines = [self._line(change) for change in sure if not _is_echo(change, sure)]
         return lines if len(lines) <= _MOST + 1 else [*lines[:_MOST], f"and {len(lines) - _MOST} more settings"]
 
     def problem(self, run: str, checkpoint: str) -> str:
@@ -194,6 +195,17 @@ def _is_reached(change: Change, reached: Settings) -> bool:
     """Is it the value that the checkpoint has, which training came to?"""
     item = reached.get(change.part, {}).get(change.item)
     return item is not None and change.option in item.options and same(item.options[change.option], change.after)
+
+
+def _is_echo(change: Change, found: Sequence[Change]) -> bool:
+    """Is it the same change of the same layer in a copy of the model, such as its average?"""
+    return any(
+        change.item.endswith(f".{other.item}")
+        and change.part != other.part
+        and (change.option, change.after) == (other.option, other.after)
+        for other in found
+        if other.item
+    )
 
 
 def _has_moved(change: Change, moved: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ Memory = Callable[[], "str | None"]
 """Puts back what was remembered. Called once; returns a sentence where that is not all that changed."""
 
 _NAMED = 3
+_LARGE = 2**26  # bytes of one array or tensor
 
 
 def combined(memories: Iterable[Memory]) -> Memory:
@@ -56,11 +57,15 @@ def remember_modules(
 
 def remember_objects(objects: Mapping[str, Any], clone: Callable[[Any], Any] = lambda value: value) -> Memory:
     """Objects that tell their state. One that is as it was is left alone: taking a state may have effects of its own.
+    What is large in it, such as a replay buffer, is not copied, and stays as it is.
 
     `clone`: a copy of a value of the framework's own that is no tensor; others it gives back as they are.
     """
 
     def copied(value: Any, _: str) -> Any:
+        size = getattr(value, "nbytes", 0)
+        if isinstance(size, int) and size > _LARGE:
+            return value
         if hasattr(value, "detach") and hasattr(value, "clone"):
             return value.detach().clone()
         own = type(value).__module__.partition(".")[0] in ("numpy", "random")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import replace
@@ -395,6 +396,43 @@ def test_a_checkpoint_of_before_resumes_and_claims_nothing(tmp_path: Path) -> No
     other = {"optimizer": sgd(lr=0.5), "model": lambda: Net(p=0.9)}
     assert fit(tmp_path, max_epochs=2, **other).epochs == 2
     assert any("drop.p: 0.9 → 0.2" in line for line in refused(tmp_path, max_epochs=3).differences)
+
+
+def test_a_change_is_listed_once_where_the_average_is_a_copy_of_the_model(tmp_path: Path) -> None:
+    """The dropout of the model, and not that of its exponential average besides."""
+
+    def words(p: float) -> Words:
+        words = cell(tmp_path, model=lambda: Net(p=p))
+        return {**words, "ema": torch.optim.swa_utils.AveragedModel(words["model"])}
+
+    colabkeep.resumable_fit(**words(0.2))
+    with pytest.raises(Incompatible) as caught:
+        colabkeep.resumable_fit(**{**words(0.5), "max_epochs": 3})
+    assert list(caught.value.differences) == ["model.drop.p: 0.2 → 0.5"]
+    average = words(0.5)
+    colabkeep.resumable_fit(**{**average, "max_epochs": 3, "on_change": "keep"})
+    assert (average["model"].drop.p, average["ema"].module.drop.p) == (0.2, 0.2)
+
+
+def test_a_precision_that_is_chosen_by_the_device_is_told_and_no_error(tmp_path: Path) -> None:
+    """ "auto" on another card: the user changed nothing, and the bits are others."""
+    events: list[Event] = []
+    fit(tmp_path, max_epochs=1)
+    for path in (tmp_path / "r" / "checkpoints").glob("*.json"):
+        manifest = Manifest.from_bytes(path.read_bytes(), id=path.stem)
+        parts: dict[str, Any] = copy.deepcopy(dict(manifest.parts))
+        parts["fit"]["state"]["settings"]["precision"] = "16-mixed"
+        path.write_bytes(replace(manifest, parts=parts).to_bytes())
+    assert fit(tmp_path, callbacks=(events.append,)).epochs == 2
+    (told,) = [event.reason for event in events if isinstance(event, RestoredInexactly)]
+    assert "precision was 16-mixed and is 32-true" in told
+
+
+def test_another_batch_size_in_the_middle_of_an_epoch_is_applied_or_refused_in_words(tmp_path: Path) -> None:
+    """The place in the epoch is counted in samples and batches of before."""
+    fit(tmp_path, max_steps=2)
+    assert any("batch_size: 4 → 8" in line for line in refused(tmp_path, batch_size=8).differences)
+    assert fit(tmp_path, batch_size=8, on_change="apply").epochs == 2
 
 
 def test_a_loop_of_ones_own_asks_the_same(tmp_path: Path) -> None:

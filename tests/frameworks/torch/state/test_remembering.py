@@ -143,3 +143,14 @@ def test_an_optimizer_that_has_a_method_of_its_own_keeps_it() -> None:
     back()
     assert vars(parts["optimizer"])["add_param_group"] is own
     assert len(calls) == 1
+
+
+def test_what_is_large_is_not_copied() -> None:
+    """A replay buffer of gigabytes: there may be no room for another one. The numbers beside it go back."""
+    large = torch.zeros(2**24 + 1)
+    parts: Parts = {"state.replay": Keeper({"buffer": large, "filled": [1]})}
+    back = TorchFramework().remember(parts)
+    parts["state.replay"].value["filled"][0] = 0
+    back()
+    assert parts["state.replay"].value["buffer"] is large
+    assert parts["state.replay"].value["filled"] == [1]
