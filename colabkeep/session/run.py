@@ -11,7 +11,7 @@ from colabkeep.session.announcer import Announcer
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
-from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop
+from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop, arrive
 from colabkeep.session.losses import LossRecord
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Place, Position
@@ -102,7 +102,9 @@ class Run(Loop):
     def _close(self, error: BaseException | None) -> None:
         try:
             self._signals.remove()
+            arrive(self)
             self._boundary.close()
+            self._session.settings.left(self.name, self.progress.step, failed=isinstance(error, Exception))
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(_end(self, self.stopped, error))
