@@ -43,6 +43,7 @@ class Checkpointer:
         self.saved: Progress | None = None  # what the newest committed checkpoint of this session holds
         self.ledger = committer.ledger
         self.longest = 0.0  # seconds that the longest save of this session took, from the copy to the commit
+        self._began = 0.0  # when the one in flight did, in seconds of the clock
         self.waiting: str | None = None  # the reason of a save that waits for the writer, or for another attempt
 
     @property
@@ -92,7 +93,7 @@ class Checkpointer:
             self.waiting = reason
             return False
         self.waiting = self._retry_at = None
-        started = self._clock.monotonic()
+        self._began = started = self._clock.monotonic()
         try:
             capture = self._framework.capture(parts, at_once=at_once)
         except MemoryFull as error:  # a state may grow by hours of training, which are not to end for it
@@ -111,9 +112,17 @@ class Checkpointer:
             raise
         return True
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no save is in flight, as long as it gets on. True when so."""
-        return self._writer.wait(timeout)
+    @property
+    def left(self) -> float | None:
+        """Seconds until the save in flight, or one that begins now, is committed, going by the longest of this session;
+        None where there was none yet."""
+        if not self.longest:
+            return None
+        return max(0.0, self.longest - (self._clock.monotonic() - self._began if self._writer.busy else 0.0))
+
+    def wait(self, timeout: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Wait until no save is in flight, as long as it gets on. True when so. `meanwhile` is called now and then."""
+        return self._writer.wait(timeout, meanwhile)
 
     def raise_past_failure(self, *, patient: bool = False) -> None:
         """Raise what the background met, if training must know: it cannot pass, or nothing is safe (`patient`: and
@@ -139,13 +148,26 @@ class Checkpointer:
         """Finish the save in flight, end the thread, let slower storage catch up for at most `patience`
         seconds, write the rest of the journal. True when every checkpoint is where it should be.
 
-        `waiting` is called now and then meanwhile: there may be events."""
-        if not self._writer.close():  # it hangs, and still has the committer
+        `waiting` is called now and then meanwhile: there may be events. Whoever breaks this off by an exception leaves
+        the slower storage behind, and not the journal."""
+        if not self._writer.close(waiting):  # it hangs, and still has the committer
             return False
-        there = self._committer.catch_up(patience, waiting)
-        # On this thread, now that the writer's has ended: one at a time uses the committer.
-        self._guarded(self._committer.finish)
+        try:
+            there = self._committer.catch_up(patience, waiting)
+        finally:
+            # On this thread, now that the writer's has ended: one at a time uses the committer.
+            self._finish()
         return there and self._committer.catch_up(min(patience, _LAST_WORDS), waiting)
+
+    def abandon(self) -> None:
+        """Wait for nothing: the thread ends with the save in flight, which is committed if it still can be."""
+        self._writer.abandon()
+
+    def _finish(self) -> None:
+        try:
+            self._committer.finish()
+        except Exception as error:  # noqa: BLE001  # kept, as what the writer's thread meets
+            self._failure = error
 
     def _work(self, shot: Shot, started: float) -> None:
         try:
@@ -166,11 +188,8 @@ class Checkpointer:
             self.ledger.released()
 
     def _chore(self) -> bool:
-        return self._guarded(self._committer.tidy)
-
-    def _guarded(self, work: Callable[[], bool]) -> bool:
         try:
-            return work()
+            return self._committer.tidy()
         except BaseException as error:  # noqa: BLE001  # as above
             self._failure = error
             return False

@@ -24,6 +24,7 @@ from colabkeep.vocabulary.state import Capture, Snapshot
 __all__ = ["Committer", "Identity", "Shot"]
 
 _SLICE = 15.0  # seconds between two words about what slower storage still lacks
+_LOOK = 1.0  # seconds between two looks up from waiting for it: a stop that was asked for is to be answered soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,26 +167,37 @@ class Committer:
 
     def catch_up(self, seconds: float, waiting: Callable[[], None]) -> bool:
         """Let slower storage catch up, for a bounded time. True when all is where it should be. What is left is said
-        once in a while, and then `waiting` is called."""
-        store, end = self._repository.store, self._clock.monotonic() + seconds
+        once in a while; `waiting` is called each second."""
+        store, now = self._repository.store, self._clock.monotonic
+        end, say_at = now() + seconds, now() + _SLICE
         try:
-            while not store.flush(min(_SLICE, left := max(0.0, end - self._clock.monotonic()))):
-                if left <= _SLICE:
+            while True:
+                began = now()
+                look = min(_LOOK, max(0.0, end - began))
+                if store.flush(look):
+                    return True
+                left = end - now()
+                if left <= 0 or now() - began < look / 2:  # it does not take the time that it is given: no use
                     return False
-                behind = store.properties.behind
-                self._say(
-                    CatchingUp(
-                        url=store.url if behind is None else behind.url,
-                        waiting_bytes=None if behind is None else behind.waiting_bytes,
-                        bytes_per_second=None if behind is None else behind.bytes_per_second,
-                        left=left - _SLICE,
-                    )
-                )
+                if now() >= say_at:
+                    say_at += _SLICE
+                    self._say_left(left)
                 waiting()
         except StoreError as error:
             self._say(StoreDegraded(url=store.url, detail=error.problem))
             return False
-        return True
+
+    def _say_left(self, seconds: float) -> None:
+        store = self._repository.store
+        behind = store.properties.behind
+        self._say(
+            CatchingUp(
+                url=store.url if behind is None else behind.url,
+                waiting_bytes=None if behind is None else behind.waiting_bytes,
+                bytes_per_second=None if behind is None else behind.bytes_per_second,
+                left=seconds,
+            )
+        )
 
     def _tell_degraded(self) -> None:
         degraded, self._degraded = self._degraded, self._repository.store.degraded

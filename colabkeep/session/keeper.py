@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from colabkeep.frameworks.base import Boundary
 from colabkeep.session.arrivals import Arrivals
 from colabkeep.session.cadence import Circumstances, Pacemaker
 from colabkeep.session.history import History
+from colabkeep.session.leaving import ALL_SAVED, still_copying, still_saving
 from colabkeep.session.lives import earlier_lives
 from colabkeep.session.losses import LOSSES, LossCurve, plain_points
 from colabkeep.session.opening import OpenSession, RunSpec, Value
@@ -70,9 +72,10 @@ class Keeper:
         self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(2 * _LONGEST)
         self._starting = session.starting
         properties = spec.store.properties
-        far = properties.behind is not None or properties.top_rung != "local"
+        self._far = properties.behind is not None or properties.top_rung != "local"
+        self._settles_until = math.inf  # in seconds of the clock: so long slower storage is waited for, at the end
         self._arrivals = Arrivals(properties.top_rung, spec.clock)
-        self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=far)
+        self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=self._far)
         self.observers: tuple[Arrivals, Pacemaker] = (self._arrivals, self._pace)
 
     def count(self, step: int, loss: Any) -> None:
@@ -133,15 +136,17 @@ class Keeper:
         if self._saver.busy and self._is_among_best():
             self._saver.wait()
 
-    def leave(self, error: BaseException | None, boundary: Boundary, run: Leaving) -> str | None:
+    def leave(
+        self, error: BaseException | None, boundary: Boundary, run: Leaving, waiting: Callable[[], None]
+    ) -> str | None:
         """Save the last boundary on the way out, if it is not saved; try again if the storage fails for a
-        moment. Returns what kept it from being saved, if anything did.
+        moment. Returns what kept it from being saved, if anything did. `waiting` is called now and then meanwhile.
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: as `save`.
         """
         self._pace.chooses = False  # nothing is chosen for a session that ends
-        if not self._saver.wait():
+        if not self._saver.wait(meanwhile=waiting):
             return _HANGS
         if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable, Killed)):
             return None
@@ -151,23 +156,37 @@ class Keeper:
         for pause in _LAST_TRIES:
             self._spec.clock.sleep(pause)
             self.save(leaving_reason(error, finished=run.finished), last=True)
-            if not self._saver.wait():
+            if not self._saver.wait(meanwhile=waiting):
                 return _HANGS
             if self._is_saved():
                 return None
         return "The last step could not be saved, and there is no later one to save it with"
 
-    def settle(self, waiting: Callable[[], None]) -> list[Event]:
+    def settle(self, waiting: Callable[[], None], *, abandoned: bool = False) -> list[Event]:
         """Wait until all is where it should be, for a bounded time, and let go of the store; what is to be told.
 
-        `waiting` is called now and then meanwhile: there may be events."""
+        `waiting` is called now and then meanwhile: there may be events. `abandoned`: nothing is waited for."""
         told: list[Event] = []
+        self._settles_until = self._spec.clock.monotonic() + self._spec.flush_timeout
         self._pace.close()
-        if not self._saver.close(self._spec.flush_timeout, waiting):
-            told.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
-        if self._spec.closes_store:
-            self._spec.store.close()
+        try:
+            if abandoned:
+                self._saver.abandon()
+            elif not self._saver.close(self._spec.flush_timeout, waiting):
+                told.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
+        finally:
+            if self._spec.closes_store:
+                self._spec.store.close()
         return told
+
+    def answer(self, number: signal.Signals) -> Noted:
+        """To somebody who asks to stop while the session ends already: what it still does, how long that takes, and
+        what it would cost not to wait."""
+        if self._saver.busy or not self._is_saved():
+            lost = self._position.progress.step - (self._saver.saved or self._start).step
+            return Noted(text=still_saving(number, self._saver.left, lost))
+        left = self._settles_until - self._spec.clock.monotonic()
+        return Noted(text=still_copying(number, self._spec.store.url, max(0.0, left)) if self._far else ALL_SAVED)
 
     def _note_losses(self) -> None:
         """In the part of the journal that is written beside this checkpoint."""

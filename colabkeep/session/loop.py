@@ -170,7 +170,7 @@ class Loop:
         position, starting = self._position, self._session.starting
         opened = starting.opens(position.open, loader)
         told = _tell_notes(self, opened.notes, 0)
-        values = starting.batches(iter(opened))
+        values = starting.batches(self._signals.between(opened))
         batch = next(values, None)
         if watched and batch is not None and not self._looked and numbered(watched[0]):
             _tell_numbered(self)
