@@ -162,22 +162,24 @@ class Keeper:
                 return None
         return "The last step could not be saved, and there is no later one to save it with"
 
-    def settle(self, waiting: Callable[[], None], *, abandoned: bool = False) -> list[Event]:
-        """Wait until all is where it should be, for a bounded time, and let go of the store; what is to be told.
+    def settle(self, waiting: Callable[[], None], *, abandoned: bool = False) -> None:
+        """Wait until all is where it should be, for a bounded time, and let go of the store. What is to be told is with
+        the other events.
 
         `waiting` is called now and then meanwhile: there may be events. `abandoned`: nothing is waited for."""
-        told: list[Event] = []
+        there = False
         self._settles_until = self._spec.clock.monotonic() + self._spec.flush_timeout
         self._pace.close()
         try:
             if abandoned:
                 self._saver.abandon()
-            elif not self._saver.close(self._spec.flush_timeout, waiting):
-                told.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
+            else:
+                there = self._saver.close(self._spec.flush_timeout, waiting)
         finally:
+            if not there and (self._is_saved() or not abandoned):
+                self._saver.events.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
             if self._spec.closes_store:
                 self._spec.store.close()
-        return told
 
     def answer(self, number: signal.Signals) -> Noted:
         """To somebody who asks to stop while the session ends already: what it still does, how long that takes, and

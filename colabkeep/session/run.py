@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -289,16 +290,15 @@ def _end(run: Run, error: BaseException | None) -> None:
 
 def _close(run: Run, error: BaseException | None) -> None:
     announcer = run._announcer
-    try:
+    with ExitStack() as last:
+        last.callback(run._signals.remove)
+        last.callback(run._session.lock.release)
+        last.callback(run._position.close)  # workers that hang take seconds to end, and no save waits any more
         run._boundary.close()
-        run._position.close()
-        run.stopped = leaving_reason(error, finished=run.finished)
+        run.stopped = "interrupt" if run._signals.abandoned else leaving_reason(error, finished=run.finished)
         announcer.tell(_stopped(run, run.stopped, error))
-        announcer.queue.extend(run._keeper.settle(announcer.drain, abandoned=run._signals.abandoned))
-        announcer.drain()
-    finally:
-        run._session.lock.release()
-        run._signals.remove()
+        last.callback(announcer.drain)
+        run._keeper.settle(announcer.drain, abandoned=run._signals.abandoned)
 
 
 def _stopped(run: Run, reason: str, error: BaseException | None) -> RunStopped:

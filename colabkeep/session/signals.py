@@ -38,7 +38,7 @@ class StopRequests:
             before: Any = _living(signal.getsignal(number))
             # Ignored signals (nohup) stay ignored; handlers that are not Python's cannot be put back.
             if before not in (signal.SIG_IGN, None):
-                handler = _Handler(self._on_signal, before)
+                handler = _Handler(number, self._on_signal, before)
                 self._handlers.append(handler)
                 signal.signal(number, handler)
 
@@ -104,7 +104,8 @@ class StopRequests:
 class _Handler:
     """What is installed for one signal, on top of the handler `before`."""
 
-    def __init__(self, receive: Callable[[int], None], before: Any) -> None:
+    def __init__(self, number: signal.Signals, receive: Callable[[int], None], before: Any) -> None:
+        self._number = number
         self._receive: Callable[[int], None] | None = receive
         self._process = os.getpid()
         self._spared = False  # a child, the first Ctrl-C
@@ -129,10 +130,9 @@ class _Handler:
     def end(self) -> None:
         """Let go of the run. Its place is given up if nobody is on top, and if this thread may do that."""
         self._receive = None
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) == self:
-                    signal.signal(number, _living(self.before))
+        top: Any = signal.getsignal(self._number)
+        if top is self and threading.current_thread() is threading.main_thread():
+            signal.signal(self._number, _living(self.before))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         before = _living(self.before)

@@ -58,8 +58,11 @@ class MapEpoch:
                 if self.positional:
                     self._order.consumed(index)
                 yield Batch(value, leading(value) if bare and not isinstance(index, (list, tuple)) else len(index))
-        finally:
+        except GeneratorExit:
             self.close()
+            raise
+        # Not after an error: to end workers may take seconds each, and the last step is to be saved before.
+        self.close()
 
     def state(self) -> Tree:
         return {**self._facts, "order": self._order.digest}
