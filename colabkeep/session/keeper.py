@@ -18,7 +18,7 @@ from colabkeep.session.losses import LOSSES, LossCurve, plain_points
 from colabkeep.session.opening import OpenSession, RunSpec, Value
 from colabkeep.session.position import Position
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed
-from colabkeep.vocabulary.events import Event, Noted
+from colabkeep.vocabulary.events import Noted
 from colabkeep.vocabulary.policies import SaveMark
 
 __all__ = ["Keeper", "Killed", "StopTraining", "leaving_reason"]

@@ -34,7 +34,7 @@ from colabkeep.stores._posix import (
     sync_folder,
 )
 from colabkeep.stores._shown import shown
-from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, run_of
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError, StoreUnavailable, UsageError
 
 __all__ = ["DirectoryStore", "open_url"]
@@ -172,7 +172,9 @@ class DirectoryStore:
         doing = f"tidy up {prefix!r}"
         count = 0
         with suppress(ObjectNotFound), self._folder(folders, doing) as top, explained(self._root, doing):
-            for _, folder, entry in self._walk(top, prefix):
+            for name, folder, entry in self._walk(top, prefix):
+                if prefix and run_of(name) != prefix:
+                    continue
                 if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     self._files.unlink(entry.name, dir_fd=folder)
                     count += 1

@@ -420,8 +420,9 @@ with colabkeep.Run("r", model=model, storage=sys.argv[1], save_every=None, progr
         child.start()
         begun.wait(60)  # Python forgets the signals that come while it forks
         child.terminate()
-        child.join(60)
+        child.join(20)
         print("terminated", child.exitcode, flush=True)
+        child.kill()
         child = os.fork()
         if child == 0:
             sys.exit(7)
