@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from colabkeep.frameworks.base import Batch, Inexact, LoaderState
+from colabkeep.frameworks.base import Batch, Boundary, Inexact, LoaderState
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.keeper import Keeper
 from colabkeep.session.numbering import numbered
@@ -60,6 +60,7 @@ class Loop:
     _spec: RunSpec
     _session: OpenSession
     _position: Position
+    _boundary: Boundary
     _keeper: Keeper
     _announcer: Announcer
     _signals: StopRequests
@@ -163,7 +164,10 @@ class Loop:
         position = self._position
         if position.comes_back and position.stepped and not position.resting:
             self._announcer.once(Noted(text=_EARLY))
-        return position.next(loader, name)
+        boundary = self._boundary
+        if boundary.torn or boundary.opaque or not position.can_rewind or (position.stepped and not position.resting):
+            return position.next(loader, name)  # half a step is done: who asks to stop waits for the rest of it
+        return self._signals.at_once(lambda: position.next(loader, name))
 
     def _batches(self, loader: object, watched: Sequence[Iterator[Any]]) -> Iterator[Any]:
         """`watched`: the iterator that was given to the user's code, where somebody may count what it gives."""

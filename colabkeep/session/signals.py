@@ -7,19 +7,21 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
 __all__ = ["StopRequests"]
 
 _Value = TypeVar("_Value")
+_END = object()
 
 
 class StopRequests:
     """Watches SIGINT and SIGTERM between `install` and `remove`, if called on the main thread.
 
     Three things can be under way when a signal comes. In a step it becomes a request, which waits for the step's end.
-    In the wait for a batch (`between`), which may never end, nothing has to be finished first: it is honoured at once.
+    In the wait for a batch (`at_once`), which may never end, nothing has to be finished first: it is honoured then.
     In the last save (`leave`) it waits for the end of that, and `abandoned` tells that somebody would not wait.
     """
 
@@ -62,25 +64,30 @@ class StopRequests:
             raise KeyboardInterrupt
         raise SystemExit(128 + signal.SIGTERM)
 
-    def between(self, batches: Iterable[_Value]) -> Iterator[_Value]:
+    def between(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The same batches. While the next one is waited for, whoever asks to stop is obeyed at once: the last step
         is finished, and a worker that hangs would never let the loop come to a boundary.
 
         Raises:
             KeyboardInterrupt, SystemExit: as `honour`.
         """
-        iterator = iter(batches)
-        while True:
-            self._waits = True  # first: what comes after the look below is honoured by the handler
-            try:
-                if self.requested is not None:
-                    self.honour()
-                batch = next(iterator)
-            except StopIteration:
-                return
-            finally:
-                self._waits = False
+        fetch = partial(next, iter(batches), _END)
+        while (batch := self.at_once(fetch)) is not _END:
             yield batch
+
+    def at_once(self, wait: Callable[[], _Value]) -> _Value:
+        """What `wait` returns; while that is waited for, whoever asks to stop is obeyed at once.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: as `honour`.
+        """
+        self._waits = True  # first: what comes after the look below is honoured by the handler
+        try:
+            if self.requested is not None:
+                self.honour()
+            return wait()
+        finally:
+            self._waits = False
 
     def leave(self, said: Callable[[signal.Signals], None]) -> None:
         """The last save begins, and is not broken off for a first request. `said` is called for that one, perhaps in

@@ -27,7 +27,8 @@ LONG = 60.0  # seconds; a bound for what happens at once, so that a broken test 
 
 Whole = Callable[..., dict[str, str]]
 
-# Argument: the folder. The data set's sample 40 is never read, as long as there is a file "hang" beside it.
+# Arguments: the folder, the number of workers, the form of the loop. The data set's sample 40 is never read, as long as
+# there is a file "hang" in the folder.
 HANGS = """
 import os, random, sys, time, numpy, torch
 import colabkeep
@@ -49,14 +50,21 @@ numpy.random.seed(0)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=int(sys.argv[2]))
+def train(features):
+    optimizer.zero_grad()
+    model(features).pow(2).mean().backward()
+    optimizer.step()
+    run.step()
+    print("step", run.progress.step, flush=True)
+
 with colabkeep.Run("r", model=model, optimizer=optimizer, storage=sys.argv[1], save_every=None, progress=False) as run:
-    for _ in run.epochs(2):
-        for features in run.batches(loader):
-            optimizer.zero_grad()
-            model(features).pow(2).mean().backward()
-            optimizer.step()
-            run.step()
-            print("step", run.progress.step, flush=True)
+    if sys.argv[3] == "epochs":
+        for _ in run.epochs(2):
+            for features in run.batches(loader):
+                train(features)
+    else:
+        for _ in run.steps(32):
+            train(run.next(loader))
 print("next cell", flush=True)
 """
 
@@ -239,22 +247,38 @@ def test_a_stop_while_slower_storage_catches_up_is_told_what_that_means(
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What that training ends with when nothing hangs."""
-    folder = tmp_path_factory.mktemp("piece")
-    with Program(HANGS, folder, 0) as program:
-        assert program.wait() == 0
-    return final_state(folder, "r")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What that training ends with when nothing hangs, by the form of its loop."""
+
+    def state(loop: str) -> dict[str, str]:
+        folder = tmp_path_factory.mktemp("piece")
+        with Program(HANGS, folder, 0, loop) as program:
+            assert program.wait() == 0
+        return final_state(folder, "r")
+
+    return {loop: state(loop) for loop in ("epochs", "steps")}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("loop", "workers", "number", "status"),
+    [
+        ("epochs", 0, signal.SIGTERM, 143),
+        ("epochs", 2, signal.SIGTERM, 143),
+        ("epochs", 2, signal.SIGINT, -signal.SIGINT),
+        ("steps", 0, signal.SIGTERM, 143),
+    ],
+)
 def test_a_stop_while_a_loader_hangs_saves_the_last_step_at_once(
-    tmp_path: Path, undisturbed: dict[str, str], workers: int, number: signal.Signals, status: int
+    tmp_path: Path,
+    undisturbed: dict[str, dict[str, str]],
+    loop: str,
+    workers: int,
+    number: signal.Signals,
+    status: int,
 ) -> None:
     """Nobody waits for a batch that never comes; no worker stays; and the next session ends like one in one piece."""
     (tmp_path / "hang").touch()
-    with Program(HANGS, tmp_path, workers) as program:
+    with Program(HANGS, tmp_path, workers, loop) as program:
         hung = program.until("hangs")
         while "step 10" not in program.lines:
             program.read()
@@ -264,9 +288,9 @@ def test_a_stop_while_a_loader_hangs_saves_the_last_step_at_once(
     assert [name[:12] for name in names_of(tmp_path)] == ["000000000010"]
     assert not alive(int(hung.split()[1]))
     (tmp_path / "hang").unlink()
-    with Program(HANGS, tmp_path, workers) as program:
+    with Program(HANGS, tmp_path, workers, loop) as program:
         assert program.wait() == 0
-    assert final_state(tmp_path, "r") == undisturbed
+    assert final_state(tmp_path, "r") == undisturbed[loop]
 
 
 def test_a_stop_while_a_validation_hangs_is_obeyed_at_once(
