@@ -10,7 +10,7 @@ from colabkeep._engine.committer import Committer, Shot
 from colabkeep._engine.writer import Writer
 from colabkeep.frameworks.base import Framework
 from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.errors import ColabKeepError, MemoryFull, NotStorable, RunTakenOver, SaveFailed
+from colabkeep.vocabulary.errors import ColabKeepError, MemoryFull, NotStorable, RunTakenOver, SaveFailed, StoreError
 from colabkeep.vocabulary.events import Event, Noted, SaveFailing, SaveSkipped, SaveStarted
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Torn
@@ -40,7 +40,7 @@ class Checkpointer:
         self._failure: BaseException | None = None
         self._failures = 0
         self._retry_at: float | None = None
-        self.saved: Progress | None = None  # what the newest committed checkpoint of this session holds
+        self._saved: Progress | None = None
         self.ledger = committer.ledger
         self.longest = 0.0  # seconds that the longest save of this session took, from the copy to the commit
         self._began = 0.0  # when the one in flight did, in seconds of the clock
@@ -113,6 +113,11 @@ class Checkpointer:
         return True
 
     @property
+    def saved(self) -> Progress | None:
+        """What the newest committed checkpoint of this session holds, as far as is known; None: there is none."""
+        return None if self._committer.newest is None else self._saved
+
+    @property
     def left(self) -> float | None:
         """Seconds until the save in flight, or one that begins now, is committed, going by the longest of this session;
         None where there was none yet."""
@@ -123,6 +128,11 @@ class Checkpointer:
     def wait(self, timeout: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Wait until no save is in flight, as long as it gets on. True when so. `meanwhile` is called now and then."""
         return self._writer.wait(timeout, meanwhile)
+
+    def look(self) -> None:
+        """Have somebody see that what was saved last is still there; `saved` tells once that is done (`wait`)."""
+        if self._saved is not None and not self._writer.busy:
+            self._writer.submit(self._look)
 
     def raise_past_failure(self, *, patient: bool = False) -> None:
         """Raise what the background met, if training must know: it cannot pass, or nothing is safe (`patient`: and
@@ -180,12 +190,20 @@ class Checkpointer:
         except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
             self._failed(shot.progress, error)
         else:
-            self.saved = shot.progress
+            self._saved = shot.progress
             self.longest = max(self.longest, self._clock.monotonic() - started)
             self._failure = None
             self._failures = 0
         finally:
             self.ledger.released()
+
+    def _look(self) -> None:
+        try:
+            self._committer.look()
+        except StoreError as error:
+            self.events.append(Noted(text=f"Whether the last checkpoint is there still is not known: {error.problem}"))
+        except BaseException as error:  # noqa: BLE001  # as in `_work`
+            self._failure = error
 
     def _chore(self) -> bool:
         try:

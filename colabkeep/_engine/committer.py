@@ -12,6 +12,7 @@ from colabkeep._engine.lease import Lease
 from colabkeep._engine.ledger import Ledger
 from colabkeep._engine.pruning import PRUNING, Pruner
 from colabkeep._engine.repository import Repository
+from colabkeep._engine.vanishing import Presence
 from colabkeep._version import __version__
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, StoreError, StoreFull
@@ -23,6 +24,7 @@ from colabkeep.vocabulary.state import Capture, Snapshot
 
 __all__ = ["Committer", "Identity", "Shot"]
 
+_VANISHED = "{missing} vanished from {url}: deleted, renamed or moved. What is missing there is written again now."
 _SLICE = 15.0  # seconds between two words about what slower storage still lacks
 _LOOK = 1.0  # seconds between two looks up from waiting for it: a stop that was asked for is to be answered soon
 
@@ -71,6 +73,7 @@ class Committer:
         self._say = say
         self._governor = Governor(retention, clock, say)
         self.ledger = Ledger(self._repository.store, self._repository.run, clock)
+        self._presence = Presence(lease, self.ledger, clock)
         self._pruner = Pruner(self._repository, self.ledger, self._governor)
         self.newest: str | None = identity.parent
         self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
@@ -91,6 +94,7 @@ class Committer:
         started = self._clock.monotonic()
         snapshot = shot.capture.finish()
         try:
+            self.look()
             manifest, written = self._store(shot, snapshot)
             self._lease.check()
             receipt = self._repository.commit(manifest)
@@ -121,6 +125,19 @@ class Committer:
         )
         self.tidy()
         return manifest
+
+    def look(self) -> None:
+        """See that what this session has saved is still there. What has vanished is told, and nothing that was there
+        counts as saved any more: the next save is a whole one.
+
+        Raises:
+            RunTakenOver, StoreError: as `Presence.missing`.
+        """
+        missing = self._presence.missing(self.newest if self._saved else None)
+        if missing is not None:
+            self.newest, self._saved = None, False
+            self._say(Noted(text=_VANISHED.format(missing=missing, url=self._repository.store.url)))
+            self._presence.begin_anew()
 
     def tidy(self) -> bool:
         """Ask how durable the newest are; if anything has come of that or of a save, close the journal's segment and

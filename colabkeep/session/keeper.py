@@ -148,6 +148,9 @@ class Keeper:
         self._pace.chooses = False  # nothing is chosen for a session that ends
         if not self._saver.wait(meanwhile=waiting):
             return _HANGS
+        if self._is_saved():
+            self._saver.look()  # somebody may have removed it since
+            self._saver.wait(meanwhile=waiting)
         if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable, Killed)):
             return None
         obstacle = self._obstacle(error, boundary, run)
@@ -176,7 +179,8 @@ class Keeper:
             else:
                 there = self._saver.close(self._spec.flush_timeout, waiting)
         finally:
-            if not there and (self._is_saved() or not abandoned):
+            safe = self._saver.ledger.durability(self._position.progress.seconds).checkpoint
+            if not there and safe != self._saver.newest and (self._is_saved() or not abandoned):
                 self._saver.events.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
             if self._spec.closes_store:
                 self._spec.store.close()

@@ -138,12 +138,12 @@ class MountedStore:
         while True:
             try:
                 done = self._patience(self._all_arrived, quick=True)
-                silent = self._uploads.says_nothing
+                silent, lost = self._uploads.says_nothing, self._uploads.only_lost
             except StoreUnavailable:
-                done = silent = False  # told by `degraded`; it may be back before the time is over
+                done = silent = lost = False  # told by `degraded`; it may be back before the time is over
             now = self._clock.monotonic()
             left = end - now
-            if done or left <= 0 or (silent and now - began >= SILENCE):
+            if done or lost or left <= 0 or (silent and now - began >= SILENCE):
                 return done
             self._clock.sleep(min(pause, left))
             pause = min(2 * pause, longest)
