@@ -192,7 +192,7 @@ def test_the_folder_of_a_run_deleted_in_drive_is_told_and_written_again(
 
     def lose(epoch: int) -> None:
         if epoch == 2:
-            shutil.rmtree(mount.root / "colabkeep" / "exp")
+            mount.delete_folder("colabkeep/exp")
 
     with mount.syncing():
         train(store, events, lose)
