@@ -41,12 +41,15 @@ class Shot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What all checkpoints of a session share. `parent` is the checkpoint it came from, `lineage` as in `Manifest`."""
+    """What all checkpoints of a session share. `parent` is the checkpoint it came from, `lineage` as in `Manifest`.
+    `heir`: that one was the run's newest, and every byte of it was checked: what its session was about to prune when it
+    was killed may be pruned."""
 
     framework: str
     fingerprint: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
+    heir: bool = False
     lineage: tuple[tuple[str, int], ...] = ()
 
 
@@ -80,8 +83,8 @@ class Committer:
         self._encoder = Encoder()
         self._degraded: str | None = None
         self._leaving = False
-        self._saved = False  # has this session committed anything? Before that, nothing is its to delete
-        self._untidy = False  # has anything been committed or arrived since the last pruning that succeeded?
+        self._saved = False  # has this session committed anything? Before that, only what it inherits is its to delete
+        self._untidy = identity.heir  # may there be anything to prune since the last pruning that succeeded?
 
     def commit(self, shot: Shot) -> Manifest:
         """Make a checkpoint of the shot. When it raises, the run is as it was before.
@@ -162,7 +165,8 @@ class Committer:
                     self._journal.write()
             finally:  # a full store is no reason not to make room
                 if doomed and last is not None:
-                    self._pruner.remove(doomed, last)
+                    lags = self._repository.store.properties.lists_lag
+                    self._pruner.remove(doomed, last, leftovers=self._saved or not lags)
                     self._say(Pruned(checkpoints=tuple(manifest.id for manifest in doomed)))
             self._untidy = False
         except (StoreError, CheckpointDamaged) as error:
@@ -267,5 +271,10 @@ class Committer:
             return None
 
     def _doomed(self, last: Manifest | None) -> list[Manifest]:
-        may = self._untidy and (self._saved or self._governor.full)  # it lists, which a remote store makes dear
-        return self._pruner.doomed(last) if may and last is not None else []
+        if last is None or not self._untidy:  # it lists, which a remote store makes dear
+            return []
+        if self._saved or self._governor.full:
+            return self._pruner.doomed(last)
+        # Another rule than before counts from the first save on: who only looks into a run deletes nothing by it.
+        doomed = self._pruner.doomed(last) if self._identity.heir else []
+        return doomed if doomed and self._lease.keeps_like(last.fence, last.session) else []

@@ -18,9 +18,13 @@ from colabkeep.stores.base import BytesSource
 from colabkeep.vocabulary.errors import CheckpointDamaged, NameTaken, ObjectNotFound, RunTakenOver
 from colabkeep.vocabulary.sealed import seal
 
-__all__ = ["LEASE_FILE", "Lease", "fences", "take_lease"]
+__all__ = ["KEEPS", "LEASE_FILE", "Lease", "fences", "take_lease"]
 
 LEASE_FILE = re.compile(r"(\d{6,12})-([0-9a-f]{8})\.json")
+KEEPS = "keeps"
+"""What a lease's record calls the rule by which its session kept checkpoints, in any words that say the same for the
+same rule."""
+
 _MOST = 10**12  # no run has as many sessions: a higher number is not ours, and could not be outranked
 
 
@@ -64,6 +68,18 @@ class Lease:
         except ObjectNotFound:
             return False
         return True
+
+    def keeps_like(self, fence: int, session: str) -> bool:
+        """Was that session told to keep the same checkpoints as this one? Not known of those of the first versions.
+
+        Raises:
+            StoreError: the store could not be asked.
+        """
+        try:
+            record = self.repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+        except CheckpointDamaged:
+            return False
+        return KEEPS in self.about and record.get(KEEPS) == self.about[KEEPS]
 
     def renew(self) -> None:
         """Write the record; one that is there already stays.

@@ -14,7 +14,7 @@ from colabkeep._engine.checkpointer import Checkpointer
 from colabkeep._engine.codec import encode_parts
 from colabkeep._engine.committer import Committer, Identity
 from colabkeep._engine.journal import Journal
-from colabkeep._engine.lease import Lease, take_lease
+from colabkeep._engine.lease import KEEPS, Lease, take_lease
 from colabkeep._engine.ledger import Ledger
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import Loaded, load_best, load_id, load_newest
@@ -150,6 +150,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     starting, repository = Starting(spec.clock, spec.laps), Repository(spec.store, spec.name)
     session = secrets.token_hex(4)
     about = {"host": socket.gethostname(), "pid": os.getpid(), "started": spec.clock.time()}
+    about[KEEPS] = repr(spec.retention)
     if spec.machine is not None:
         about["machine"] = asdict(spec.machine)
         events.append(spec.machine)
@@ -212,6 +213,7 @@ def _identity(spec: RunSpec, manifest: Manifest | None) -> Identity:
         fingerprint=spec.framework.fingerprint(spec.parts),
         settings=spec.settings,
         parent=manifest.id if manifest else None,
+        heir=manifest is not None and spec.resume in ("auto", "must"),
         lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
     )
 
