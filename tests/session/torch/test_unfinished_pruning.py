@@ -95,16 +95,17 @@ def forget_the_rule(folder: Path) -> None:
         ({"resume": "id"}, lambda _: None),
         ({}, forget_the_rule),
     ],
-    ids=["another rule", "begun anew", "an older one", "an older version"],
+    ids=["another rule", "begun anew", "one that was named", "an older version"],
 )
 def test_nothing_else_is_deleted_by_who_only_looks(
     tmp_path: Path, words: dict[str, Any], before: Callable[[Path], None]
 ) -> None:
-    """A rule that is not that of the killed session counts from the next save on; who went back has another newest."""
+    """A rule that is not that of the killed session counts from the next save on; who names a checkpoint
+    may be looking for something."""
     killed(tmp_path)
     before(tmp_path)
     if words.get("resume") == "id":
-        words = {"resume": next(file.stem for file in (tmp_path / "r/checkpoints").glob("000000000002-*"))}
+        words = {"resume": next(file.stem for file in (tmp_path / "r/checkpoints").glob("000000000003-*"))}
     look(tmp_path, **words)
     assert (steps(tmp_path), blobs(tmp_path)) == ([1, 2, 3], 3)
 
