@@ -15,11 +15,14 @@ from colabkeep.session.deadline import find_deadline
 from colabkeep.session.guarding import read_on_nan
 from colabkeep.session.lives import usual_session
 from colabkeep.session.machine import this_machine
+from colabkeep.session.naming import choose_name, refuse_reserved
 from colabkeep.session.opening import RunSpec
 from colabkeep.session.promise import precision_chosen
+from colabkeep.session.refusals import check_monitor, check_resume, check_seed, refuse_classes
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.remounting import Remounting
 from colabkeep.session.starting import Starting
+from colabkeep.session.stepping import Decided, Length, decide
 from colabkeep.session.unwrapping import bare, bare_parts
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
@@ -29,6 +32,7 @@ from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NotPersistent, UsageError
 from colabkeep.vocabulary.events import Event
+from colabkeep.vocabulary.names import checked_run_name
 from colabkeep.vocabulary.policies import KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every
 
 __all__ = [
@@ -36,6 +40,7 @@ __all__ = [
     "FitPlan",
     "FitState",
     "RunArguments",
+    "decide_interval",
     "find_store",
     "open_home",
     "plan_fit",
@@ -54,7 +59,7 @@ _REMOUNT_SECONDS = 60.0  # and how long training may be held up, where its Drive
 class RunArguments:
     """The words that every run knows; `colabkeep.Run` says what they mean. `objects` may hold None."""
 
-    run_name: str
+    run_name: str | None
     objects: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] | None = None
     storage: Any = "auto"
@@ -88,7 +93,7 @@ class FitArguments:
     val_loader: Any = None
     metrics: Mapping[str, Any] | None = None
     scheduler: Any = None
-    scheduler_interval: Literal["epoch", "step"] = "epoch"
+    scheduler_interval: Literal["auto", "epoch", "step"] = "auto"
     ema: Any = None
     max_epochs: int | None = None
     max_steps: int | None = None
@@ -99,12 +104,17 @@ class FitArguments:
 
 @dataclass(slots=True, kw_only=True)
 class FitState:
-    """The state of the loop of `fit`: the running mean of the epoch's loss, and the settings that bits depend on."""
+    """The state of the loop of `fit`: the running mean of the epoch's loss, and the settings that bits depend on.
+
+    `decided`: how often the scheduler is stepped, where the user left that to us. A run goes on as it began, then: what
+    its length is now may say something else.
+    """
 
     between_steps: ClassVar[bool] = True
     mean: MeanLike
     settings: Mapping[str, Any]
     stored: Mapping[str, Any] = field(default_factory=dict)
+    decided: Decided | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Mean and settings."""
@@ -114,6 +124,25 @@ class FitState:
         """Take the mean; the stored settings are kept for `changes`."""
         self.mean.load_state_dict(state["mean"])
         self.stored = state["settings"]
+        if self.decided is not None:
+            began = self.stored.get("scheduler_interval", self.decided.interval)
+            self.settings = {**self.settings, "scheduler_interval": began}
+
+    @property
+    def interval(self) -> str:
+        """The scheduler is stepped once per "epoch", or "step"."""
+        return str(self.settings["scheduler_interval"])
+
+    def interval_said(self) -> str:
+        """How often the scheduler is stepped and why, where the user has not written it; else empty."""
+        if self.decided is None or not self.decided.said:
+            return ""
+        if self.interval == self.decided.interval:
+            return self.decided.said
+        return (
+            f'This run began with scheduler_interval="{self.interval}", and goes on so. Now it would be '
+            f'"{self.decided.interval}": {self.decided.said}'
+        )
 
     def changes(self) -> list[str]:
         """A sentence for each setting that is not what it was."""
@@ -164,6 +193,9 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     parts = bare_parts(parts | state_parts(arguments.state))
     if not parts:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
+    refuse_classes(**parts)
+    check_resume(arguments.resume)
+    check_seed(arguments.seed)
     best = _best(arguments.keep_best, arguments.monitor, arguments.mode)
     clock = SystemClock()
     max_time, limit, flush_timeout = _seconds(arguments)
@@ -171,14 +203,15 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     deadline = None if rehearsal else find_deadline(here, clock, limit=limit, may_end=max_time is None)
     remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
     starting.lap("ready")
-    store = find_store(arguments.storage, remounting.ask)
+    store, name, note = _named_store(arguments, here, remounting)
     starting.lap("storage")
     framework = find_framework(parts.values())
     if rehearsal is not None:
         rehearsal.framework = framework.name
+    notes = tuple(filter(None, (note, framework.untrained(parts))))
     starting.lap("import")
     return RunSpec(
-        name=arguments.run_name,
+        name=name,
         parts=parts,
         framework=framework,
         store=store,
@@ -200,7 +233,21 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         at_once=_at_once(arguments.copy),
         waits=rehearsal is not None,
         on_nan=read_on_nan(arguments.on_nan),
+        notes=notes,
     )
+
+
+def _named_store(arguments: RunArguments, here: Environment, remounting: Remounting) -> tuple[Store, str, str]:
+    """The store, the run's name in it, and what to say of that."""
+    store = find_store(arguments.storage, remounting.ask)
+    try:
+        name, note = choose_name(arguments.run_name, store, here)
+        refuse_reserved(store, name)
+        return store, name, note
+    except BaseException:
+        if store is not arguments.storage:
+            store.close()
+        raise
 
 
 def plan_fit(arguments: FitArguments) -> FitPlan:
@@ -228,26 +275,48 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
             gradient_clip_val=arguments.gradient_clip_val,
         )
     )
+    data = framework.data()
+    loader = data.as_loader(arguments.train_loader, arguments.batch_size)
+    decided = decide_interval(arguments, loader)
+    validated = () if arguments.val_loader is None else [f"val_{name}" for name in training.measures]
+    check_monitor(arguments.run.monitor, ("train_loss", "lr", *validated))
     state = FitState(
         mean=training.mean(),
         settings={
             "accumulate_grad_batches": arguments.accumulate_grad_batches,
             "gradient_clip_val": arguments.gradient_clip_val,
             "precision": training.precision,
-            "scheduler_interval": arguments.scheduler_interval,
+            "scheduler_interval": decided.interval,
         },
+        decided=decided if arguments.scheduler_interval == "auto" else None,
     )
-    data = framework.data()
     starting.lap("import")
     return FitPlan(
         arguments=arguments,
-        train_loader=data.as_loader(arguments.train_loader, arguments.batch_size),
+        train_loader=loader,
         val_loader=None if arguments.val_loader is None else data.as_loader(arguments.val_loader, None),
         training=training,
         state=state,
         val_data=data,
         starting=starting,
     )
+
+
+def decide_interval(arguments: FitArguments, loader: object) -> Decided:
+    """How often the scheduler is stepped: as the user says, else as the scheduler counts.
+
+    Raises:
+        UsageError: neither tells.
+    """
+    if arguments.scheduler_interval != "auto":
+        return Decided(interval=arguments.scheduler_interval)
+    length = Length(
+        max_epochs=arguments.max_epochs,
+        max_steps=arguments.max_steps,
+        loader=loader,
+        accumulate=arguments.accumulate_grad_batches,
+    )
+    return decide(arguments.scheduler, length)
 
 
 def wire_fit(plan: FitPlan) -> RunSpec:
@@ -331,11 +400,14 @@ def _check(arguments: FitArguments) -> None:
         raise UsageError(problem="How long to train is not said.", remedy="Pass max_epochs=… or max_steps=….")
     for name in ("max_epochs", "max_steps", "accumulate_grad_batches"):
         value: object = getattr(arguments, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise UsageError(problem=f"{name}={value!r} is no count.", remedy="Pass a whole number, 1 or more.")
-    if arguments.scheduler_interval not in ("epoch", "step"):
+    words = ("model", "train_loader", "optimizer", "scheduler", "ema", "loss_fn", "step_fn", "val_loader")
+    refuse_classes(**{word: getattr(arguments, word) for word in words})
+    if arguments.scheduler_interval not in ("auto", "epoch", "step"):
         raise UsageError(
-            problem=f"scheduler_interval={arguments.scheduler_interval!r} is unknown.", remedy='Use "epoch" or "step".'
+            problem=f"scheduler_interval={arguments.scheduler_interval!r} is unknown.",
+            remedy='Use "step" or "epoch"; or "auto", which reads from the scheduler what it counts.',
         )
     ema = arguments.ema
     if ema is not None and not hasattr(ema, "update_parameters"):
@@ -357,6 +429,10 @@ def prune_policy(keep_last: int, keep_best: int, monitor: str, mode: Mode) -> Re
 
 def _check_words(arguments: RunArguments) -> None:
     """Refuse what `wire_run` would refuse, before anything is asked of the machine."""
+    check_resume(arguments.resume)
+    check_seed(arguments.seed)
+    if arguments.run_name is not None:
+        checked_run_name(arguments.run_name)
     _retention(arguments.keep_last, _best(arguments.keep_best, arguments.monitor, arguments.mode))
     _seconds(arguments)
     parse_save_every(arguments.save_every)
@@ -377,14 +453,17 @@ def _best(keep_best: int, monitor: str | None, mode: Mode) -> KeepBest | None:
         raise UsageError(problem=f"mode={mode!r} is unknown.", remedy='Use "min" or "max".')
     if monitor is None:
         return None
-    if keep_best < 0:
-        raise UsageError(problem=f"keep_best={keep_best} is negative.", remedy="Keep 0 or more.")
+    count: object = keep_best
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise UsageError(
+            problem=f"keep_best={keep_best!r} is no number of checkpoints.", remedy="Keep 0 or more: keep_best=1."
+        )
     return KeepBest(n=keep_best, monitor=monitor, mode=mode)
 
 
 def _retention(keep_last: object, best: KeepBest | None) -> RetentionPolicy:
     n = keep_last
-    if n is not None and (not isinstance(n, int) or n < 1):
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise UsageError(
             problem=f"keep_last={n!r} would leave nothing to go on from.", remedy="Keep 1 or more; None keeps all."
         )
