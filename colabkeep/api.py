@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from colabkeep.faces.panel.choosing import Progress, displays
 from colabkeep.faces.panel.ladder import Display
@@ -13,18 +13,27 @@ from colabkeep.session import run as session
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.fit import fit
+from colabkeep.session.leftovers import is_open
+from colabkeep.session.refusals import check_callbacks
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
+from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.cadence import OVERHEAD
-from colabkeep.vocabulary.durations import read_duration
+from colabkeep.vocabulary.door import door
+from colabkeep.vocabulary.durations import Duration, read_duration
 from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UnknownArgument, UsageError
+from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import Event, MachineChecked
-from colabkeep.vocabulary.policies import Mode
+from colabkeep.vocabulary.policies import Mode, SaveEvery
 from colabkeep.vocabulary.settings import OnChange
 
 __all__ = ["Run", "mount", "resumable_fit", "secret"]
+
+Resume: TypeAlias = Literal["auto", "must", "never", "best"] | str
+"""A word of these, or the id of a checkpoint."""
+
+Precision: TypeAlias = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
 
 _FOREIGN = {
     "ckpt_path": "resume",
@@ -86,7 +95,7 @@ class Run(session.Run):
     Run the same cell again after a disconnect, and it goes on at the step where it was saved last.
 
     Args:
-        run_name: names the run in the storage; the same name goes on with the same run.
+        run_name: names the run in the storage; the same name goes on with the same run. In any script: "训练一".
         model: the model (a torch module, a Paddle layer, or any object with state_dict and load_state_dict).
         optimizer, scheduler, scaler, ema: as far as there are any.
         state: more objects with state_dict and load_state_dict, by name.
@@ -118,7 +127,7 @@ class Run(session.Run):
         progress: True shows what this front end can: a panel in a notebook, lines of text elsewhere, both in a Kaggle
             batch run. "html", "widgets" (ipywidgets, with the same panel below it for when they are dead) or "text"
             choose one; False shows nothing. Where checkpoints lie on this machine's disk, a page and a record for
-            programs are kept beside them: `<run_name>.status.html` and `<run_name>.status.json`.
+            programs are kept beside them, `….status.html` and `….status.json`, called as the run's folder is.
 
     Raises:
         UsageError: an argument cannot be meant so.
@@ -126,6 +135,7 @@ class Run(session.Run):
         Incompatible: from `with`: the objects or their settings are not those of the run; nothing was touched.
     """
 
+    @door(_FOREIGN)
     def __init__(  # noqa: PLR0913  # a door: each word is one the user writes, and they meet in one record
         self,
         run_name: str,
@@ -136,26 +146,24 @@ class Run(session.Run):
         scaler: Any = None,
         ema: Any = None,
         state: Mapping[str, Any] | None = None,
-        storage: Any = "auto",
-        resume: str = "auto",
-        save_every: Any = "auto",
+        storage: Storage = "auto",
+        resume: Resume = "auto",
+        save_every: SaveEvery = "auto",
         overhead: float = OVERHEAD,
         keep_last: int | None = 2,
         keep_best: int = 1,
         monitor: str | None = None,
         mode: Mode = "min",
-        max_time: Any = None,
-        session_limit: Any = None,
-        flush_timeout: Any = 60.0,
+        max_time: Duration | None = None,
+        session_limit: Duration | None = None,
+        flush_timeout: Duration = 60.0,
         copy: Literal["auto", "at_once"] = "auto",
         on_nan: Literal["warn", "stop"] = "warn",
         on_change: OnChange = "error",
         seed: int = 0,
-        callbacks: Iterable[Callable[[Event], None]] = (),
+        callbacks: Iterable[Callable[[Event], object]] = (),
         progress: Progress = True,
-        **foreign: Any,
     ) -> None:
-        refuse_foreign("Run", foreign)
         shown = _displays(progress)
         arguments = RunArguments(
             run_name=run_name,
@@ -176,14 +184,41 @@ class Run(session.Run):
             on_nan=on_nan,
             on_change=on_change,
             seed=seed,
-            observers=(*shown, *callbacks),
+            observers=(*shown, *check_callbacks(callbacks)),
         )
         super().__init__(wire_run(arguments))
+
+    def __enter__(self) -> Run:
+        """As its base; it is this kind of run that comes out."""
+        super().__enter__()
+        return self
+
+    def close(self) -> None:
+        """End a run that was entered by hand, as its `with` block would: save what is not saved yet, wait until that is
+        safe, let go. Twice is harmless.
+
+        Raises:
+            SaveFailed: nothing durable exists.
+        """
+        if is_open(self):
+            self.__exit__(None, None, None)
 
     def _repr_html_(self) -> str:
         return run_html(self)
 
+    if not TYPE_CHECKING:  # else each misspelt name would be known to a type checker
 
+        def __getattr__(self, name: str) -> Any:
+            """Reached for what is made when the `with` block is entered."""
+            if name.startswith("_") and not name.endswith("_") and self.__dict__.get("began") is False:
+                raise UsageError(
+                    problem=f"The run {self.name!r} has not begun: its `with` block is missing.",
+                    remedy="Write  with colabkeep.Run(…) as run:  and put the loop inside it, indented.",
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+
+@door(_FOREIGN)
 def resumable_fit(  # noqa: PLR0913  # a door, as above
     model: Any,
     train_loader: Any,
@@ -195,18 +230,18 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     val_loader: Any = None,
     metrics: Mapping[str, Any] | None = None,
     scheduler: Any = None,
-    scheduler_interval: Literal["epoch", "step"] = "epoch",
+    scheduler_interval: Literal["auto", "epoch", "step"] = "auto",
     ema: Any = None,
     state: Mapping[str, Any] | None = None,
     max_epochs: int | None = None,
     max_steps: int | None = None,
-    max_time: Any = None,
-    session_limit: Any = None,
-    flush_timeout: Any = 60.0,
-    run_name: str = "default",
-    storage: Any = "auto",
-    resume: str = "auto",
-    save_every: Any = "auto",
+    max_time: Duration | None = None,
+    session_limit: Duration | None = None,
+    flush_timeout: Duration = 60.0,
+    run_name: str | None = None,
+    storage: Storage = "auto",
+    resume: Resume = "auto",
+    save_every: SaveEvery = "auto",
     overhead: float = OVERHEAD,
     copy: Literal["auto", "at_once"] = "auto",
     on_nan: Literal["warn", "stop"] = "warn",
@@ -215,14 +250,13 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     keep_best: int = 1,
     monitor: str | None = None,
     mode: Mode = "min",
-    precision: str = "auto",
+    precision: Precision = "auto",
     accumulate_grad_batches: int = 1,
     gradient_clip_val: float | None = None,
     seed: int = 0,
-    callbacks: Iterable[Callable[[Event], None]] = (),
+    callbacks: Iterable[Callable[[Event], object]] = (),
     progress: Progress = True,
     on_bad_gpu: Literal["advise", "stop", "ignore"] = "advise",
-    **foreign: Any,
 ) -> FitResult:
     """Train, and go on after any disconnect when the same cell is run again.
 
@@ -240,8 +274,11 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         metrics: ``{"accuracy": fn(output, target) -> number}``, averaged over the samples. In Paddle an object of
             `paddle.metric` may stand for a function: it counts anew in each validation, and one of several numbers
             (``Accuracy(topk=(1, 5))``) has them named as it names them itself.
-        scheduler: stepped once per `scheduler_interval`: "epoch" (default) or "step". In Paddle it is the object
-            that the optimizer has as its learning rate.
+        scheduler: stepped once per `scheduler_interval`: "epoch", or "step" of the optimizer. "auto" (default) reads it
+            from the scheduler: "step" where that counts to the run's optimizer steps (`max_epochs` times the steps of
+            an epoch, or `max_steps`), and for CyclicLR; else "epoch". OneCycleLR over another number is refused. What
+            was decided is said at the start, and a run goes on as it began. In Paddle the scheduler is the object that
+            the optimizer has as its learning rate.
         ema: an object with ``update_parameters(model)`` (`torch.optim.swa_utils.AveragedModel`), updated each step.
         state: more objects with state_dict and load_state_dict, by name.
         max_epochs, max_steps: the length of the whole run; one of the two at least.
@@ -254,8 +291,10 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             own clips by that instead: one of the two, not both.
         on_change: as for `Run`; also for loss_fn or step_fn, batch size, accumulation, clipping, precision and
             scheduler_interval, which "keep" cannot bring back.
-        run_name, storage, resume, save_every, overhead, copy, on_nan, keep_last, keep_best, mode, seed, callbacks,
-            progress: as for `Run`.
+        run_name: as for `Run`. Without one the run is called after the notebook or program, where that is known
+            (Jupyter, VS Code, a script); Colab and Kaggle tell nobody, so there it has to be written.
+        storage, resume, save_every, overhead, copy, on_nan, keep_last, keep_best, mode, seed, callbacks, progress: as
+            for `Run`.
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
         on_bad_gpu: what the check at the start may do: "advise" says what is wrong and how to get better, "stop"
             raises where the accelerator is not worth starting on, "ignore" does not look.
@@ -272,7 +311,6 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         SaveFailed: nothing of the training could be saved.
         TrainingDiverged: ``on_nan="stop"``, and the loss is NaN or infinite.
     """
-    refuse_foreign("resumable_fit", foreign)
     if on_bad_gpu not in ("advise", "stop", "ignore"):
         raise UsageError(problem=f"on_bad_gpu={on_bad_gpu!r} is unknown.", remedy='Use "advise", "stop" or "ignore".')
     shown = _displays(progress)
@@ -311,7 +349,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             on_nan=on_nan,
             on_change=on_change,
             seed=seed,
-            observers=(*shown, *callbacks),
+            observers=(*shown, *check_callbacks(callbacks)),
         ),
     )
     plan = plan_fit(arguments)  # a word that cannot be meant so is refused before the GPU is tried
@@ -319,7 +357,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     return FitResult.of(fit(plan))
 
 
-def mount(*, timeout: Any = 180.0) -> Store:
+@door()
+def mount(*, timeout: Duration = 180.0) -> Store:
     """Make this platform's persistent storage ready, and give it as a store that `storage=` takes.
 
     On Colab this is Google Drive, mounted if it is not yet: call it in a cell of the notebook, once. Elsewhere nothing
@@ -337,7 +376,8 @@ def mount(*, timeout: Any = 180.0) -> Store:
     return open_home(find_platform(here).mount(here, timeout=read_duration("timeout", timeout)))
 
 
-def secret(name: str, *, timeout: Any = 20.0) -> str:
+@door()
+def secret(name: str, *, timeout: Duration = 20.0) -> str:
     """The value of the secret `name`, as the platform keeps it: Colab's key icon, Kaggle's Add-ons, or a variable.
 
     Args:
@@ -346,18 +386,20 @@ def secret(name: str, *, timeout: Any = 20.0) -> str:
 
     Raises:
         SecretError: there is none, this notebook may not read it, or the platform does not answer.
-        UsageError: `name` is no text, or `timeout` is no length of time.
+        UsageError: `name` is no text or empty, or `timeout` is no length of time.
     """
-    if not isinstance(name, str):
+    given: object = name
+    if not isinstance(given, str) or not given.strip():
+        kind = "is empty" if isinstance(given, str) else f"is a {type(given).__name__}"
         raise UsageError(
-            problem=f"The name of a secret is a text, and this is a {type(name).__name__}.",
+            problem=f"The name of a secret is a text, and this one {kind}.",
             remedy='Pass what it is called on this platform: secret("HF_TOKEN").',
         )
     here = Environment.here()
     return find_platform(here).secret(here, name, timeout=read_duration("timeout", timeout))
 
 
-def _check_first(on_bad_gpu: str, storage: Any, run_name: str, shown: Sequence[Display]) -> None:
+def _check_first(on_bad_gpu: str, storage: Storage, run_name: str | None, shown: Sequence[Display]) -> None:
     if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not shown):
         return  # nobody would hear it
     from colabkeep.faces.check import Report, examine
@@ -376,17 +418,3 @@ def _check_first(on_bad_gpu: str, storage: Any, run_name: str, shown: Sequence[D
 def _displays(progress: Progress) -> tuple[Display, ...]:
     """None for a training that is only tried out."""
     return () if REHEARSAL.get() is not None else displays(progress, SystemClock(), Environment.here())
-
-
-def refuse_foreign(door: str, words: Mapping[str, Any]) -> None:
-    """Refuse words that this door does not know, naming ours where they are another trainer's.
-
-    Raises:
-        UnknownArgument: there are any.
-    """
-    for word in words:
-        ours = _FOREIGN.get(word)
-        raise UnknownArgument(
-            problem=f"{door}() does not know the argument {word!r}.",
-            remedy=f"Here it is called {ours}." if ours else f"help(colabkeep.{door}) lists the arguments.",
-        )

@@ -93,7 +93,7 @@ class Lease:
 
     @property
     def _name(self) -> str:
-        return f"{self.repository.run}/lease/{self.fence:06d}-{self.session}.json"
+        return f"{self.repository.folder}/lease/{self.fence:06d}-{self.session}.json"
 
 
 def fences(repository: Repository) -> dict[str, int]:

@@ -58,11 +58,11 @@ class Presence:
         with suppress(CheckpointDamaged):  # it is there
             repository.open_run(created=self._clock.time(), run_id=secrets.token_hex(8))
         self._lease.renew()
-        self._ledger.keep({entry.name for entry in repository.store.list(repository.run)})
+        self._ledger.keep({entry.name for entry in repository.store.list(repository.folder)})
 
     def _is_there(self, name: str) -> bool:
         try:
-            self._repository.store.get(f"{self._repository.run}/{name}").close()
+            self._repository.store.get(f"{self._repository.folder}/{name}").close()
         except ObjectNotFound:
             return False
         return True

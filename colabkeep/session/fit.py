@@ -12,7 +12,7 @@ from colabkeep.session.opening import RunSpec, taken_over
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import FitPlan, wire_fit
 from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import LengthTold, RestoredInexactly
+from colabkeep.vocabulary.events import LengthTold, Noted, RestoredInexactly
 from colabkeep.vocabulary.seeds import derive
 
 __all__ = ["Best", "FitResult", "fit", "train"]
@@ -62,6 +62,8 @@ def fit(plan: FitPlan) -> FitResult:
     with run:
         if (other := plan.state.other_precision()) is not None:
             run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=other))
+        if said := plan.state.interval_said():
+            run.tell(Noted(text=said))
         train(run, plan)
     return _result(run, spec)
 
@@ -79,7 +81,7 @@ def train(run: Run, plan: FitPlan) -> None:
         _epoch(run, plan)
         metrics = {"train_loss": state.mean.value(), "lr": plan.training.learning_rate(), **_validate(run, plan)}
         run.log(**{name: value for name, value in metrics.items() if value is not None})
-        if plan.arguments.scheduler is not None and plan.arguments.scheduler_interval == "epoch":
+        if plan.arguments.scheduler is not None and state.interval == "epoch":
             _step_scheduler(plan, metrics)
 
 
@@ -111,7 +113,7 @@ def _step(run: Run, plan: FitPlan) -> Callable[[list[tuple[Any, float]]], None]:
     """What ends a window, with all that does not change looked up once."""
     arguments, update, add, done = plan.arguments, plan.training.step, plan.state.mean.add, run.step
     ema, model, max_steps = arguments.ema, arguments.model, arguments.max_steps
-    scheduler = arguments.scheduler if arguments.scheduler_interval == "step" else None
+    scheduler = arguments.scheduler if plan.state.interval == "step" else None
 
     def step(window: list[tuple[Any, float]]) -> None:
         update()

@@ -13,11 +13,13 @@ from colabkeep.session.announcer import Announcer
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
+from colabkeep.session.leftovers import Unlosable, open_alone, watch
 from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop, arrive
 from colabkeep.session.losses import LossRecord
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Place, Position
 from colabkeep.session.promise import promise_of
+from colabkeep.session.refusals import unlogged
 from colabkeep.session.signals import StopRequests
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.events import (
@@ -36,7 +38,7 @@ from colabkeep.vocabulary.manifest import Manifest
 __all__ = ["Run"]
 
 
-class Run(Loop):
+class Run(Unlosable, Loop):
     """The companion of a training loop. Use it as a context manager; `colabkeep.Run` wires one up.
 
     Leaving the block saves what is not saved yet and waits until that is safe. After an exception or
@@ -60,7 +62,7 @@ class Run(Loop):
         Raises:
             RunBusy, Incompatible, NotStorable, NoUsableCheckpoint, …: as `open_session`.
         """
-        self._session = open_session(self._spec, self._announcer.queue)
+        self._session = open_alone(self, lambda: open_session(self._spec, self._announcer.queue))
         try:
             self._start()
         except BaseException:
@@ -76,6 +78,7 @@ class Run(Loop):
         self._position = Position(spec.framework, spec.seed, session.progress, session.trees, session.data)
         self._keeper = Keeper(spec, self._position, self._session, self.history, self.losses)
         self._announcer.observers.extend(self._keeper.observers)
+        self._announcer.observers += unlogged(spec.best, self.history, self._saver.events.append)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
         self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began
@@ -85,6 +88,7 @@ class Run(Loop):
         self._signals.install()
         self._announcer.write_to(self._session.journal)
         self.began = True
+        self._unwatch = watch(self)
         self._announcer.begin(*_complete(spec, self.resumed_from), _beginning(spec, self._session.id))
 
     def __exit__(
@@ -98,6 +102,10 @@ class Run(Loop):
         if os.getpid() == self._process:
             _end(self, error)
         return isinstance(error, StopTraining)
+
+    def let_go(self, error: BaseException | None) -> None:
+        """End the session as it is: nothing is saved any more. What is on its way is waited for."""
+        _close(self, error)
 
     @property
     def resumed_from(self) -> Manifest | None:
@@ -300,6 +308,7 @@ def _end(run: Run, error: BaseException | None) -> None:
 def _close(run: Run, error: BaseException | None) -> None:
     announcer = run._announcer
     with ExitStack() as last:
+        run._unwatch()
         last.callback(run._signals.remove)
         last.callback(run._session.lock.release)
         last.callback(run._position.close)  # workers that hang take seconds to end, and no save waits any more

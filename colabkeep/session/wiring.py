@@ -15,12 +15,15 @@ from colabkeep.session.deadline import find_deadline
 from colabkeep.session.guarding import read_on_nan
 from colabkeep.session.lives import usual_session
 from colabkeep.session.machine import this_machine
+from colabkeep.session.naming import choose_name, refuse_reserved
 from colabkeep.session.opening import RunSpec
 from colabkeep.session.promise import precision_chosen
+from colabkeep.session.refusals import check_monitor, check_resume, check_seed, refuse_classes
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.remounting import Remounting
 from colabkeep.session.settings import check_on_change
 from colabkeep.session.starting import Starting
+from colabkeep.session.stepping import Decided, Length, decide
 from colabkeep.session.unwrapping import bare, bare_parts
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
@@ -30,6 +33,7 @@ from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NotPersistent, UsageError
 from colabkeep.vocabulary.events import Event
+from colabkeep.vocabulary.names import checked_run_name
 from colabkeep.vocabulary.policies import KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every
 from colabkeep.vocabulary.settings import Item, Plain
 
@@ -38,6 +42,7 @@ __all__ = [
     "FitPlan",
     "FitState",
     "RunArguments",
+    "decide_interval",
     "find_store",
     "open_home",
     "plan_fit",
@@ -56,7 +61,7 @@ _REMOUNT_SECONDS = 60.0  # and how long training may be held up, where its Drive
 class RunArguments:
     """The words that every run knows; `colabkeep.Run` says what they mean. `objects` may hold None."""
 
-    run_name: str
+    run_name: str | None
     objects: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] | None = None
     storage: Any = "auto"
@@ -91,7 +96,7 @@ class FitArguments:
     val_loader: Any = None
     metrics: Mapping[str, Any] | None = None
     scheduler: Any = None
-    scheduler_interval: Literal["epoch", "step"] = "epoch"
+    scheduler_interval: Literal["auto", "epoch", "step"] = "auto"
     ema: Any = None
     max_epochs: int | None = None
     max_steps: int | None = None
@@ -104,7 +109,10 @@ class FitArguments:
 class FitState:
     """The state of the loop of `fit`: the running mean of the epoch's loss, and the settings that it computes with.
 
-    `written` are those that the user wrote, by item; `precision` is its word for what is in `settings`."""
+    `written` are those that the user wrote, by item; `precision` is its word for what is in `settings`. `decided`: how
+    often the scheduler is stepped, where the user left that to us. A run goes on as it began, then: what its length is
+    now may say something else.
+    """
 
     between_steps: ClassVar[bool] = True
     mean: MeanLike
@@ -112,6 +120,7 @@ class FitState:
     written: Mapping[str, Item]
     precision: str
     stored: Mapping[str, Any] = field(default_factory=dict)
+    decided: Decided | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Mean and settings."""
@@ -121,16 +130,39 @@ class FitState:
         """Take the mean; the stored settings are kept for `changes`."""
         self.mean.load_state_dict(state["mean"])
         self.stored = state["settings"]
+        if self.decided is not None:
+            began = self.stored.get("scheduler_interval", self.decided.interval)
+            self.settings = {**self.settings, "scheduler_interval": began}
+
+    @property
+    def interval(self) -> str:
+        """The scheduler is stepped once per "epoch", or "step"."""
+        return str(self.settings["scheduler_interval"])
+
+    def interval_said(self) -> str:
+        """How often the scheduler is stepped and why, where the user has not written it; else empty."""
+        if self.decided is None or not self.decided.said:
+            return ""
+        if self.interval == self.decided.interval:
+            return self.decided.said
+        return (
+            f'This run began with scheduler_interval="{self.interval}", and goes on so. Now it would be '
+            f'"{self.decided.interval}": {self.decided.said}'
+        )
 
     def written_settings(self) -> Mapping[str, Item]:
         """What the user wrote in the call."""
         return self.written
 
     def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
-        """What an earlier session computed with. "auto" is no change where it comes to the same."""
-        then = state["settings"]
-        comes_to_the_same = then.get("precision") == self.settings["precision"]
-        return {**then, "precision": self.precision} if comes_to_the_same else then
+        """What an earlier session computed with. "auto" is no change where it comes to the same; a
+        schedule goes on as it began."""
+        then = dict(state["settings"])
+        if then.get("precision") == self.settings["precision"]:
+            then["precision"] = self.precision
+        if self.decided is not None:
+            then["scheduler_interval"] = "auto"
+        return then
 
     def other_precision(self) -> str | None:
         """A sentence where precision="auto" comes to something else on this device than before."""
@@ -180,6 +212,9 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     parts = bare_parts(parts | state_parts(arguments.state))
     if not parts:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
+    refuse_classes(**parts)
+    check_resume(arguments.resume)
+    check_seed(arguments.seed)
     best = _best(arguments.keep_best, arguments.monitor, arguments.mode)
     clock = SystemClock()
     max_time, limit, flush_timeout = _seconds(arguments)
@@ -187,14 +222,15 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     deadline = None if rehearsal else find_deadline(here, clock, limit=limit, may_end=max_time is None)
     remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
     starting.lap("ready")
-    store = find_store(arguments.storage, remounting.ask)
+    store, name, note = _named_store(arguments, here, remounting)
     starting.lap("storage")
     framework = find_framework(parts.values())
     if rehearsal is not None:
         rehearsal.framework = framework.name
+    notes = tuple(filter(None, (note, framework.untrained(parts))))
     starting.lap("import")
     return RunSpec(
-        name=arguments.run_name,
+        name=name,
         parts=parts,
         framework=framework,
         store=store,
@@ -217,7 +253,21 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         at_once=_at_once(arguments.copy),
         waits=rehearsal is not None,
         on_nan=read_on_nan(arguments.on_nan),
+        notes=notes,
     )
+
+
+def _named_store(arguments: RunArguments, here: Environment, remounting: Remounting) -> tuple[Store, str, str]:
+    """The store, the run's name in it, and what to say of that."""
+    store = find_store(arguments.storage, remounting.ask)
+    try:
+        name, note = choose_name(arguments.run_name, store, here)
+        refuse_reserved(store, name)
+        return store, name, note
+    except BaseException:
+        if store is not arguments.storage:
+            store.close()
+        raise
 
 
 def plan_fit(arguments: FitArguments) -> FitPlan:
@@ -247,11 +297,15 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
     )
     data = framework.data()
     train_loader = data.as_loader(arguments.train_loader, arguments.batch_size)
+    decided = decide_interval(arguments, train_loader)
+    validated = () if arguments.val_loader is None else [f"val_{name}" for name in training.measures]
+    check_monitor(arguments.run.monitor, ("train_loss", "lr", *validated))
     state = FitState(
         mean=training.mean(),
-        settings={**_words(arguments), "precision": training.precision},
+        settings={**_words(arguments), "precision": training.precision, "scheduler_interval": decided.interval},
         written=_written(arguments, framework, train_loader),
         precision=arguments.precision,
+        decided=decided if arguments.scheduler_interval == "auto" else None,
     )
     starting.lap("import")
     return FitPlan(
@@ -280,6 +334,23 @@ def _written(arguments: FitArguments, framework: Framework, loader: object) -> d
             items = framework.described(function)
             found |= {".".join(filter(None, (name, inner))): item for inner, item in items.items()}
     return found
+
+
+def decide_interval(arguments: FitArguments, loader: object) -> Decided:
+    """How often the scheduler is stepped: as the user says, else as the scheduler counts.
+
+    Raises:
+        UsageError: neither tells.
+    """
+    if arguments.scheduler_interval != "auto":
+        return Decided(interval=arguments.scheduler_interval)
+    length = Length(
+        max_epochs=arguments.max_epochs,
+        max_steps=arguments.max_steps,
+        loader=loader,
+        accumulate=arguments.accumulate_grad_batches,
+    )
+    return decide(arguments.scheduler, length)
 
 
 def wire_fit(plan: FitPlan) -> RunSpec:
@@ -363,11 +434,14 @@ def _check(arguments: FitArguments) -> None:
         raise UsageError(problem="How long to train is not said.", remedy="Pass max_epochs=… or max_steps=….")
     for name in ("max_epochs", "max_steps", "accumulate_grad_batches"):
         value: object = getattr(arguments, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise UsageError(problem=f"{name}={value!r} is no count.", remedy="Pass a whole number, 1 or more.")
-    if arguments.scheduler_interval not in ("epoch", "step"):
+    words = ("model", "train_loader", "optimizer", "scheduler", "ema", "loss_fn", "step_fn", "val_loader")
+    refuse_classes(**{word: getattr(arguments, word) for word in words})
+    if arguments.scheduler_interval not in ("auto", "epoch", "step"):
         raise UsageError(
-            problem=f"scheduler_interval={arguments.scheduler_interval!r} is unknown.", remedy='Use "epoch" or "step".'
+            problem=f"scheduler_interval={arguments.scheduler_interval!r} is unknown.",
+            remedy='Use "step" or "epoch"; or "auto", which reads from the scheduler what it counts.',
         )
     ema = arguments.ema
     if ema is not None and not hasattr(ema, "update_parameters"):
@@ -389,6 +463,10 @@ def prune_policy(keep_last: int, keep_best: int, monitor: str, mode: Mode) -> Re
 
 def _check_words(arguments: RunArguments) -> None:
     """Refuse what `wire_run` would refuse, before anything is asked of the machine."""
+    check_resume(arguments.resume)
+    check_seed(arguments.seed)
+    if arguments.run_name is not None:
+        checked_run_name(arguments.run_name)
     _retention(arguments.keep_last, _best(arguments.keep_best, arguments.monitor, arguments.mode))
     _seconds(arguments)
     parse_save_every(arguments.save_every)
@@ -410,14 +488,17 @@ def _best(keep_best: int, monitor: str | None, mode: Mode) -> KeepBest | None:
         raise UsageError(problem=f"mode={mode!r} is unknown.", remedy='Use "min" or "max".')
     if monitor is None:
         return None
-    if keep_best < 0:
-        raise UsageError(problem=f"keep_best={keep_best} is negative.", remedy="Keep 0 or more.")
+    count: object = keep_best
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise UsageError(
+            problem=f"keep_best={keep_best!r} is no number of checkpoints.", remedy="Keep 0 or more: keep_best=1."
+        )
     return KeepBest(n=keep_best, monitor=monitor, mode=mode)
 
 
 def _retention(keep_last: object, best: KeepBest | None) -> RetentionPolicy:
     n = keep_last
-    if n is not None and (not isinstance(n, int) or n < 1):
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise UsageError(
             problem=f"keep_last={n!r} would leave nothing to go on from.", remedy="Keep 1 or more; None keeps all."
         )

@@ -44,7 +44,7 @@ class TorchBoundary:
         self._modes = Modes(each for module in self._modules for _, each in Places(module).modules)
         self._optimizers = list(optimizers)
         self._options = Options(self._optimizers)
-        self._schedulers = list(schedulers)
+        self._schedulers = [counter for scheduler in schedulers for counter in _counters(scheduler)]
         self._counts: list[int] = []
         self._torn = False
         self._steps = steps
@@ -83,6 +83,15 @@ class TorchBoundary:
 
     def _begins(self) -> None:
         self._torn = True
+
+
+def _counters(scheduler: Any) -> list[Any]:
+    """What counts its steps: itself, or the schedulers that a ChainedScheduler steps together, having no count."""
+    return (
+        [scheduler]
+        if hasattr(scheduler, "last_epoch")
+        else [c for each in scheduler._schedulers for c in _counters(each)]
+    )
 
 
 class _Buffers:
