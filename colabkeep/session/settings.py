@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from colabkeep._engine.restore import Loaded
@@ -198,14 +199,17 @@ def _is_reached(change: Change, reached: Settings) -> bool:
 
 
 def _is_echo(change: Change, found: Sequence[Change]) -> bool:
-    """Is it the same change of the same layer in a copy of the model, such as its average?"""
-    return any(
-        change.item.endswith(f".{other.item}")
-        and change.part != other.part
-        and (change.option, change.after) == (other.option, other.after)
-        for other in found
-        if other.item
-    )
+    """Does another one say it: that of the same layer in the model of which this is an average, that of the rate that
+    an initial rate was?"""
+
+    def says_it(other: Change) -> bool:
+        if (change.before, change.after) != (other.before, other.after):
+            return False
+        if change.part == other.part:
+            return change.item == other.item and change.option.endswith(f"_{other.option}")
+        return other.item != "" and change.item.endswith(f".{other.item}") and change.option == other.option
+
+    return any(map(says_it, found))
 
 
 def _has_moved(change: Change, moved: Mapping[str, Any]) -> bool:
@@ -218,10 +222,10 @@ def _with_old(now: Settings, then: Settings, back: Sequence[Change]) -> Settings
     for change in back:
         item, before = found[change.part][change.item], then[change.part][change.item]
         if change.option == "requires_grad":
-            new = Item(kind=item.kind, sure=item.sure, options=item.options, frozen=before.frozen)
+            new = replace(item, frozen=before.frozen)
         else:
             options = {**item.options, change.option: before.options.get(change.option)}
-            new = Item(kind=item.kind, sure=item.sure, options=options, frozen=item.frozen)
+            new = replace(item, options=options)
         found[change.part][change.item] = new
     return found
 

@@ -27,6 +27,7 @@ import pytest
 from colabkeep.frameworks.base import Framework
 from colabkeep.frameworks.common.trees import rebuild
 from colabkeep.vocabulary.errors import NotStorable
+from colabkeep.vocabulary.settings import changes, from_text, to_text
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
 __all__ = [
@@ -211,16 +212,40 @@ class ValuesContract:
         framework.capture({"mine": Keeper(1)}).finish().release()  # nothing is left lent out
 
 
-class FrameworkContract(ValuesContract):
-    """See the top of this page."""
+class SettingsContract(ValuesContract):
+    """What parts are set up with, and their small state."""
 
     def make_parts(self, seed: int) -> dict[str, Any]:
         raise NotImplementedError
 
-    def make_other_parts(self) -> dict[str, Any]:
+    def train(self, parts: Mapping[str, Any], steps: int) -> None:
         raise NotImplementedError
 
-    def train(self, parts: Mapping[str, Any], steps: int) -> None:
+    def test_equally_built_objects_are_set_up_alike_and_trained_ones_do_not_differ(self, framework: Framework) -> None:
+        """Settings are what was written: neither the numbers in the tensors nor what training moves."""
+        fresh, live = framework.settings(self.make_parts(1)), self.make_parts(2)
+        mine = framework.settings(live)
+        mine.begin(mine.written())
+        assert changes(fresh.written(), mine.written()) == []
+        self.train(live, 2)
+        assert set(mine.moved()) <= set(live)
+        mine.leave("run", 2, failed=False)
+        assert changes(fresh.written(), framework.settings(live).written()) == []
+        assert from_text(to_text(fresh.written())) == from_text(to_text(mine.written()))
+
+    def test_what_is_remembered_is_put_back_and_changes_nothing_by_itself(self, framework: Framework) -> None:
+        """For the top of an epoch that is run again."""
+        parts = self.make_parts(1)
+        self.train(parts, 2)
+        before = captured(framework, parts)
+        assert framework.remember(parts)() is None
+        assert same_bits(captured(framework, parts), before)
+
+
+class FrameworkContract(SettingsContract):
+    """See the top of this page."""
+
+    def make_other_parts(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def begun(self, framework: Framework) -> dict[str, Any]:

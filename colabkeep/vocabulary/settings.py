@@ -42,13 +42,14 @@ class Item:
 
     `kind`: its class or name. `sure`: is it known that its options decide about the training? Those of the user's own
     classes may be a counter or a label. What stands behind an "@" in an option's name says what compiled it. `frozen`:
-    names of parameters in it that are not trained.
+    names of parameters in it that are not trained. `doubtful`: options of unknown meaning in an item that is sure.
     """
 
     kind: str
     sure: bool
     options: Mapping[str, Plain] = field(default_factory=dict)
     frozen: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
 
 
 Settings: TypeAlias = Mapping[str, Mapping[str, Item]]
@@ -143,13 +144,14 @@ def _of_item(place: tuple[str, str], then: Item | None, now: Item | None) -> Ite
     if then.kind != now.kind:
         yield _change(place, "", (then.kind, now.kind), sure=sure, text=f"{path}: {then.kind} → {now.kind}")
         return
-    for option in now.options if sure else dict.fromkeys([*now.options, *then.options]):
-        if sure and option not in then.options:
+    for option in dict.fromkeys([*now.options, *then.options]):
+        certain = sure and option not in now.doubtful and option not in then.doubtful
+        if certain and (option not in then.options or option not in now.options):
             continue
         before, after = then.options.get(option), now.options.get(option)
         if not same(before, after):
             text = "; ".join(_told_of(path, option, before, after))
-            yield _change(place, option, (before, after), sure=sure, text=text)
+            yield _change(place, option, (before, after), sure=certain, text=text)
     if set(then.frozen) != set(now.frozen):
         text = "; ".join(_frozen_told(path, then.frozen, now.frozen))
         yield _change(place, "requires_grad", (list(then.frozen), list(now.frozen)), sure=True, text=text)
@@ -204,9 +206,10 @@ def _alike(items: Mapping[str, Item]) -> Iterator[tuple[Item, list[str]]]:
 
 
 def _record(item: Item) -> list[Any]:
-    return [item.kind, item.sure, item.options, list(item.frozen)]
+    return [item.kind, item.sure, item.options, list(item.frozen), *([list(item.doubtful)] if item.doubtful else [])]
 
 
 def _item(record: list[Any]) -> Item:
-    kind, sure, options, frozen = record
-    return Item(kind=kind, sure=sure, options=dict(options), frozen=tuple(frozen))
+    kind, sure, options, frozen, *more = record
+    doubtful = tuple(more[0]) if more else ()
+    return Item(kind=kind, sure=sure, options=dict(options), frozen=tuple(frozen), doubtful=doubtful)

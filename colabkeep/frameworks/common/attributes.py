@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import unwrap
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import Any
@@ -56,13 +57,18 @@ class Attributes:
     def items(self) -> dict[str, Item]:
         """Each module as it is set up now."""
         found = {}
+        names: dict[type, frozenset[str]] = {}
         for (name, module), row in zip(self._modules, self._rows, strict=True):
-            kind = type(module)
-            sure = self._is_own(kind)
-            options = {**row.values(), **(self._functions(module) if sure else {})}
-            found[name] = Item(kind=kind.__name__, sure=sure, options=options)
+            kind, options = type(module), row.values()
+            if not self._is_own(kind):
+                found[name] = Item(kind=kind.__name__, sure=False, options=options)
+                continue
+            own = names.setdefault(kind, _names_of(kind))
+            doubtful = tuple(key for key in options if key not in own)  # the user's, on a layer of the framework's
+            options |= self._functions(module)
+            found[name] = Item(kind=kind.__name__, sure=True, options=options, doubtful=doubtful)
         first, item = next(iter(found.items()))
-        found[first] = Item(kind=item.kind, sure=item.sure, options=item.options, frozen=self.frozen())
+        found[first] = replace(item, frozen=self.frozen())
         return found
 
     def frozen(self) -> tuple[str, ...]:
@@ -196,6 +202,16 @@ class _Row:
             value if same(value, self._written.get(key, NOT_PLAIN)) else NOT_PLAIN
             for key, value in zip(self._keys, live, strict=True)
         )
+
+
+def _names_of(kind: type) -> frozenset[str]:
+    """The attributes that a class of the framework gives its modules when they are made."""
+    found: set[str] = set()
+    for cls in kind.__mro__[:-1]:
+        made = unwrap(vars(cls).get("__init__", _names_of))
+        code = getattr(made, "__code__", None)
+        found.update(code.co_names if code is not None else ())
+    return frozenset(found)
 
 
 def _once(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -7,6 +7,7 @@ import hashlib
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from dis import get_instructions
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
@@ -136,7 +137,7 @@ def _items(value: Any, name: str, describe: Describe, outer: tuple[object, ...])
 def _with(item: Item, held: Mapping[str, Any]) -> Item:
     found = {key: plain(each) for key, each in held.items()}
     options = {key: each for key, each in found.items() if each is not NOT_PLAIN}
-    return Item(kind=item.kind, sure=item.sure, options={**item.options, **options}, frozen=item.frozen)
+    return replace(item, options={**item.options, **options})
 
 
 def _of_function(
@@ -145,7 +146,7 @@ def _of_function(
     library, code = is_library(function.__module__), function.__code__
     item = Item(kind=_full_name(function) if library else function.__name__, sure=not outer)
     if not library:
-        item = Item(kind=item.kind, sure=item.sure, options=_code_options(function))
+        item = replace(item, options=_code_options(function))
     own = {step.argval for step in get_instructions(code) if step.opname in _STORES}
     arguments = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()

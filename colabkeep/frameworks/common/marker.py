@@ -6,6 +6,7 @@ A dict of plain data under one attribute: it is no part of `state_dict()`, and i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from colabkeep.vocabulary.settings import Item, Plain, same
@@ -53,4 +54,4 @@ def as_written(now: Mapping[str, Item], moved: Moved) -> dict[str, Item]:
 
 def _as_written(item: Item, moved: Mapping[str, Any]) -> Item:
     known = {key: was for key, (was, then) in moved.items() if key in item.options and same(item.options[key], then)}
-    return Item(kind=item.kind, sure=item.sure, options={**item.options, **known}, frozen=item.frozen)
+    return replace(item, options={**item.options, **known})

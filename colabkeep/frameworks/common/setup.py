@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from colabkeep.frameworks.common.attributes import Attributes, Values
@@ -132,7 +133,7 @@ def _of_module(attributes: Attributes) -> dict[str, Item]:
     was, then = record.get(_FROZEN, ((), None))
     if then is not None and set(then) == set(attributes.frozen()):
         first, item = next(iter(items.items()))
-        items[first] = Item(kind=item.kind, sure=item.sure, options=item.options, frozen=tuple(was))
+        items[first] = replace(item, frozen=tuple(was))
     return items
 
 

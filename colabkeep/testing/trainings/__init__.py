@@ -100,7 +100,8 @@ def open_training(framework: str) -> HardTraining:
 
 
 def final_state(storage: Storage, run: str) -> dict[str, str]:
-    """Path → digest or text of everything in the newest checkpoint of a run, all of its bytes verified.
+    """Path → digest or text of everything in the newest checkpoint of a run, all of its bytes verified; but for the
+    settings as written, which are the script's and not the training's.
 
     Raises:
         AssertionError: a checkpoint was walked past, or there is none.
@@ -110,7 +111,9 @@ def final_state(storage: Storage, run: str) -> dict[str, str]:
     loaded = load_newest(Repository(open_store(storage), run), lambda id, why: passed.append((id, why)))
     assert not passed, passed
     assert loaded is not None, "there is no checkpoint"
-    return {path: value for part, tree in loaded.parts.items() for path, value in flat(tree, part)}
+    found = {path: value for part, tree in loaded.parts.items() for path, value in flat(tree, part)}
+    found.pop("settings.state.written", None)
+    return found
 
 
 def weights_sha256(storage: Storage, run: str) -> str:

@@ -90,7 +90,7 @@ def sgd(**options: Any) -> Callable[[nn.Module], torch.optim.Optimizer]:
 
 
 CHANGES = {
-    "lr": ({"optimizer": sgd(lr=0.0001)}, ["optimizer.lr: 0.01 → 0.0001", "optimizer.initial_lr: 0.01 → 0.0001"]),
+    "lr": ({"optimizer": sgd(lr=0.0001)}, ["optimizer.lr: 0.01 → 0.0001"]),
     "momentum": ({"optimizer": sgd(momentum=0.5)}, ["optimizer.momentum: 0.9 → 0.5"]),
     "weight decay": ({"optimizer": sgd(weight_decay=0.1)}, ["optimizer.weight_decay: 0 → 0.1"]),
     "nesterov": ({"optimizer": sgd(nesterov=True)}, ["optimizer.nesterov: False → True"]),

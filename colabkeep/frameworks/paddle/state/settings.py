@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from paddle import nn
@@ -51,7 +52,7 @@ def describe(value: object) -> dict[str, Item] | None:
     weight = plain(getattr(value, "weight", None))  # of the classes, a plain tensor
     if weight not in (None, NOT_PLAIN):
         root = items[""]
-        items[""] = Item(kind=root.kind, sure=root.sure, options={**root.options, "weight": weight})
+        items[""] = replace(root, options={**root.options, "weight": weight})
     return items
 
 

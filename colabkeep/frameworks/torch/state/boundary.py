@@ -11,14 +11,14 @@ import torch
 from colabkeep.frameworks.common.marks import Modes, StreamMarks
 from colabkeep.frameworks.common.randomness import Stream
 from colabkeep.frameworks.common.watch import Watch
+from colabkeep.frameworks.torch.state.groups import Options
 from colabkeep.frameworks.torch.state.modes import ordinary
 from colabkeep.frameworks.torch.state.places import Places
-from colabkeep.frameworks.torch.state.remembering import Options
 from colabkeep.frameworks.torch.state.replay import count_of
 from colabkeep.frameworks.torch.state.steps import Steps
 from colabkeep.frameworks.torch.state.watch import Bulk
 
-__all__ = ["TorchBoundary"]
+__all__ = ["Buffers", "TorchBoundary"]
 
 
 _Schedulers = Iterable[torch.optim.lr_scheduler.LRScheduler]
@@ -40,11 +40,11 @@ class TorchBoundary:
         self.opaque = opaque
         self._streams = StreamMarks(streams)
         self._modules = list(modules)
-        self._buffers = _Buffers(self._modules)
+        self._buffers = Buffers(self._modules)
         self._modes = Modes(each for module in self._modules for _, each in Places(module).modules)
         self._optimizers = list(optimizers)
         self._options = Options(self._optimizers)
-        self._schedulers = [counter for scheduler in schedulers for counter in _counters(scheduler)]
+        self._schedulers = list(schedulers)
         self._counts: list[int] = []
         self._torn = False
         self._steps = steps
@@ -85,16 +85,7 @@ class TorchBoundary:
         self._torn = True
 
 
-def _counters(scheduler: Any) -> list[Any]:
-    """What counts its steps: itself, or the schedulers that a ChainedScheduler steps together, having no count."""
-    return (
-        [scheduler]
-        if hasattr(scheduler, "last_epoch")
-        else [c for each in scheduler._schedulers for c in _counters(each)]
-    )
-
-
-class _Buffers:
+class Buffers:
     """Copies of all buffers, on their own devices: a forward pass in training mode changes them."""
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:

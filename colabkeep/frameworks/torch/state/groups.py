@@ -1,4 +1,5 @@
-"""Parameter groups that came in the middle of a training: found again by the names of their parameters."""
+"""Parameter groups: at one moment, and those that came in the middle of a training, found again by the names of their
+parameters."""
 
 from __future__ import annotations
 
@@ -13,10 +14,29 @@ from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.optimizers import parameter_names
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["OF_THE_DEVICE", "group_count_differences", "regroup"]
+__all__ = ["OF_THE_DEVICE", "Options", "group_count_differences", "regroup"]
 
 OF_THE_DEVICE = ("fused", "foreach", "capturable")
 """Settings that choose a kernel. Saved on another kind of device they may be impossible here."""
+
+
+class Options:
+    """The parameter groups of optimizers and their options, at one moment."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self._groups = [(optimizer, list(optimizer.param_groups)) for optimizer in optimizers]
+        self._options = [{**group} for _, groups in self._groups for group in groups]
+
+    def put_back(self) -> None:
+        """As they were; a group that came since is gone."""
+        options = iter(self._options)
+        for optimizer, groups in self._groups:
+            optimizer.param_groups[:] = groups
+            for group in groups:
+                kept = next(options)
+                for key in [key for key in group if key not in kept]:
+                    del group[key]
+                group.update(kept)
 
 
 def group_count_differences(

@@ -10,11 +10,11 @@ import torch
 
 from colabkeep.frameworks.common.describing import NOT_PLAIN, plain
 from colabkeep.frameworks.common.remembering import Memory, combined, remember_modules, remember_objects
-from colabkeep.frameworks.torch.state.modes import ordinary
+from colabkeep.frameworks.torch.state.boundary import Buffers
 from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.settings import attributes
 
-__all__ = ["Options", "remember"]
+__all__ = ["remember"]
 
 
 def remember(parts: Mapping[str, object]) -> Memory:
@@ -24,33 +24,15 @@ def remember(parts: Mapping[str, object]) -> Memory:
     optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
     others = {n: part for n, part in parts.items() if not isinstance(part, (torch.nn.Module, torch.optim.Optimizer))}
     parameters = {f"{part}.{name}": p for part, each in modules.items() for name, p in Places(each).parameters()}
+    buffers = Buffers(modules.values())
     return combined(
         [
             *(_remember_optimizer(optimizer) for optimizer in optimizers),
             remember_objects(others, _clone_other),
-            *(_remember_buffers(module) for module in modules.values()),
+            buffers.rewind,
             remember_modules({name: attributes(each) for name, each in modules.items()}, parameters, _version),
         ]
     )
-
-
-class Options:
-    """The parameter groups of optimizers and their options, at one moment."""
-
-    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        self._groups = [(optimizer, list(optimizer.param_groups)) for optimizer in optimizers]
-        self._options = [{**group} for _, groups in self._groups for group in groups]
-
-    def put_back(self) -> None:
-        """As they were; a group that came since is gone."""
-        options = iter(self._options)
-        for optimizer, groups in self._groups:
-            optimizer.param_groups[:] = groups
-            for group in groups:
-                kept = next(options)
-                for key in [key for key in group if key not in kept]:
-                    del group[key]
-                group.update(kept)
 
 
 def _remember_optimizer(optimizer: torch.optim.Optimizer) -> Memory:
@@ -91,25 +73,6 @@ def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     return deepcopy(value) if plain(value) is not NOT_PLAIN else value
-
-
-def _remember_buffers(module: torch.nn.Module) -> Memory:
-    owners = [each._buffers for _, each in Places(module).modules if each._buffers]
-    with ordinary():
-        kept = [(owner, key, value, _clone(value)) for owner in owners for key, value in owner.items()]
-
-    def put_back() -> None:
-        for owner, key, value, copy in kept:
-            owner[key] = value
-            if value is not None and copy is not None and value.shape == copy.shape:
-                with torch.no_grad():
-                    value.copy_(copy)
-
-    return put_back
-
-
-def _clone(value: torch.Tensor | None) -> torch.Tensor | None:
-    return None if value is None or torch.nn.parameter.is_lazy(value) else value.detach().clone()
 
 
 def _version(parameter: torch.Tensor) -> int:

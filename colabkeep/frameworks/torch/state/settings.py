@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ def describe(value: object) -> dict[str, Item] | None:
         held = plain(buffer)
         if held is not NOT_PLAIN:
             item = items[owner]
-            items[owner] = Item(kind=item.kind, sure=item.sure, options={**item.options, key: held})
+            items[owner] = replace(item, options={**item.options, key: held})
     return items
 
 

@@ -229,6 +229,38 @@ def test_plain_attributes_are_read_and_tensors_caches_and_hidden_ones_are_not() 
     assert (items[""].sure, items["body.2"].sure) == (False, True)
 
 
+def test_what_a_user_hangs_on_a_layer_of_torchs_own_is_of_unknown_meaning() -> None:
+    """A temperature on a Sequential: told, while the layer's own rate is an error."""
+
+    def made(temperature: float, p: float) -> Parts:
+        model = nn.Sequential(nn.Dropout(p), nn.LSTM(2, 2, dropout=0.1, num_layers=2))
+        model.temperature = model[0].temperature = temperature
+        return {"model": model}
+
+    found = {change.text: change.sure for change in differing(made(1.0, 0.5), made(2.0, 0.1))}
+    assert found == {
+        "model.temperature: 1.0 → 2.0": False,
+        "model.0.temperature: 1.0 → 2.0": False,
+        "model.0.p: 0.5 → 0.1": True,
+    }
+    items = TorchFramework().settings(made(1.0, 0.5)).written()["model"]
+    assert items["1"].doubtful == ()
+    assert set(items["1"].options) >= {"dropout", "num_layers", "batch_first", "bidirectional"}
+
+
+def test_every_layer_of_torch_has_its_attributes_from_its_class() -> None:
+    """Were one not seen, a change of it would be told only."""
+    made = [
+        nn.Conv2d(1, 1, 3, padding_mode="reflect"), nn.BatchNorm2d(1), nn.LayerNorm(2), nn.GroupNorm(1, 2), nn.PReLU(),
+        nn.ReLU(inplace=True), nn.GELU("tanh"), nn.Dropout2d(0.2), nn.Embedding(3, 2, padding_idx=1), nn.GRU(2, 2),
+        nn.MultiheadAttention(2, 1), nn.TransformerDecoderLayer(2, 1), nn.Upsample(scale_factor=2), nn.MaxPool2d(2),
+        nn.AdaptiveAvgPool2d(1), nn.LeakyReLU(0.2), nn.Softmax(1), nn.CrossEntropyLoss(label_smoothing=0.1),
+        nn.InstanceNorm1d(2), nn.Flatten(), nn.PixelShuffle(2), nn.ConvTranspose1d(1, 1, 2), nn.Bilinear(1, 1, 1),
+    ]  # fmt: skip
+    items = TorchFramework().settings({"model": nn.ModuleList(made)}).written()["model"]
+    assert {name: item.doubtful for name, item in items.items() if item.doubtful} == {}
+
+
 def test_what_was_not_moved_is_not_kept() -> None:
     """Nothing but the modes, whatever there is; setting the same again is no move."""
     model = Net()
