@@ -293,4 +293,8 @@ def leaving_reason(error: BaseException | None, *, finished: bool) -> str:
         return error.reason
     if isinstance(error, KeyboardInterrupt):
         return "interrupt"
-    return "sigterm" if isinstance(error, SystemExit) and error.code == 143 else "error"
+    return {129: "sighup", 143: "sigterm"}.get(_status(error), "error")
+
+
+def _status(error: BaseException) -> int:
+    return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1

@@ -1,5 +1,5 @@
-"""Being asked to stop: Ctrl-C (the notebook's stop button) and SIGTERM become a request that the loop
-honours at its next safe place. A second Ctrl-C stops at once, as it would without colabkeep."""
+"""Being asked to stop: Ctrl-C (the notebook's stop button), SIGTERM and SIGHUP (the terminal was closed) become a
+request that the loop honours at its next safe place. A second Ctrl-C stops at once, as it would without colabkeep."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ __all__ = ["StopRequests"]
 
 _Value = TypeVar("_Value")
 _END = object()
+_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequests:
-    """Watches SIGINT and SIGTERM between `install` and `remove`, if called on the main thread.
+    """Watches SIGINT, SIGTERM and SIGHUP between `install` and `remove`, if called on the main thread.
 
     Three things can be under way when a signal comes. In a step it becomes a request, which waits for the step's end.
     In the wait for a batch (`at_once`), which may never end, nothing has to be finished first: it is honoured then.
@@ -36,7 +37,7 @@ class StopRequests:
         """Begin to watch. Elsewhere than on the main thread Python allows no handlers: nothing is watched."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _WATCHED:
             before: Any = _living(signal.getsignal(number))
             # Ignored signals (nohup) stay ignored; handlers that are not Python's cannot be put back.
             if before not in (signal.SIG_IGN, None):
@@ -57,12 +58,12 @@ class StopRequests:
 
         Raises:
             KeyboardInterrupt: for SIGINT.
-            SystemExit: with status 143 for SIGTERM, as a shell reports it.
+            SystemExit: with status 143 for SIGTERM and 129 for SIGHUP, as a shell reports them.
         """
-        request, self.requested = self.requested, None
+        request, self.requested = self.requested or signal.SIGTERM, None
         if request == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(128 + signal.SIGTERM)
+        raise SystemExit(128 + request)
 
     def between(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The same batches. While the next one is waited for, whoever asks to stop is obeyed at once: the last step
@@ -127,7 +128,7 @@ class _Handler:
             self._pass_on(number, frame)
         elif os.getpid() == self._process:
             self._receive(number)
-        elif number == signal.SIGTERM or self._spared:
+        elif number != signal.SIGINT or self._spared:
             # A forked child has this handler too, and no training: `Pool.terminate` must end it.
             self._pass_on(number, frame)
         else:

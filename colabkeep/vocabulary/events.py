@@ -355,7 +355,8 @@ class Noted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStopped:
     """The session ended. `reason`: "finished", "max_time", "session_end" (of the machine), "max_steps", "sigterm",
-    "interrupt", "error", "left". `error`: the kind and the first line of the exception that ended it, else ""."""
+    "sighup", "interrupt", "error", "left". `error`: the kind and the first line of the exception that ended it, or
+    ""."""
 
     reason: str
     progress: Progress

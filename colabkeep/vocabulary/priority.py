@@ -11,6 +11,8 @@ __all__ = ["FAR", "Breather", "give_way"]
 
 _NICE = 5  # steps of lower priority: training goes first where cores are few
 
+_LOWEST = 19  # setpriority(2)
+
 FAR = 10
 """Steps of lower priority of a thread that hardly needs the interpreter, as one that hashes. Not of others: where cores
 are few, one that has it may not get a core for a while, and training waits for it. Beside steps that keep two cores
@@ -20,10 +22,11 @@ the one that hashes at 10 it took 3.1 s, 1.07 times and 0.4 ms; with all at 10 3
 
 
 def give_way(steps: int = _NICE) -> None:
-    """Lower the priority of the calling thread by `steps`, for good. Where there are none per thread, nothing
-    happens."""
+    """Lower the priority of the calling thread to `steps` below that of the program's main thread, for good. Where
+    there are none per thread, nothing happens."""
     with contextlib.suppress(OSError, AttributeError):  # only Linux has them
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), steps)
+        ours = os.getpriority(os.PRIO_PROCESS, os.getpid())  # whoever began with `nice` has less than others already
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(ours + steps, _LOWEST))
 
 
 class Breather:

@@ -225,7 +225,7 @@ class _Transfer:
     def _put(self, content_range: str, data: memoryview) -> RemoteFile | int:
         response = self._api.send(
             "PUT",
-            self._upload.address,
+            self._api.account.hidden.hide(self._upload.address),
             doing=self._doing,
             data=Body(data) if data else b"",
             headers={"Content-Range": content_range},

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from colabkeep.stores.google.hiding import Hidden, revealing
+
 __all__ = ["Account", "SignedIn"]
 
 _PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504})
@@ -29,10 +31,12 @@ class SignedIn:
 
 
 class Account:
-    """Signed requests. `find` is called when the first of them is made, and after that never again."""
+    """Signed requests. `find` is called when the first of them is made, and after that never again. `hidden`: addresses
+    that no log is to show."""
 
     def __init__(self, find: Callable[[], SignedIn]) -> None:
         self._find = find
+        self.hidden = Hidden()
         self._guard = threading.Lock()
         self._credentials: _OneAtATime | None = None
         self.expires: float | None = None
@@ -56,6 +60,8 @@ class Account:
                     self._credentials, self.expires = _OneAtATime(signed.credentials), signed.expires
                 tokens = Session()
                 session = AuthorizedSession(self._credentials, auth_request=_token_request(tokens))
+                for scheme in ("https://", "http://"):
+                    session.mount(scheme, revealing(self.hidden))
                 self._sessions += [tokens, session]
             self._own.session = session
         return session

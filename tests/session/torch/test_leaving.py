@@ -120,11 +120,15 @@ def test_an_error_after_the_epochs_scheduler_has_moved_steps_it_once(tmp_path: P
     assert kit.state(tmp_path / "a", "r") == kit.state(tmp_path / "b", "r")
 
 
-@pytest.mark.parametrize(("number", "status", "reason"), [("SIGINT", -2, "interrupt"), ("SIGTERM", 143, "sigterm")])
+@pytest.mark.parametrize(
+    ("number", "status", "reason"),
+    [("SIGINT", -2, "interrupt"), ("SIGTERM", 143, "sigterm"), ("SIGHUP", 129, "sighup")],
+)
 def test_a_signal_saves_the_last_step_and_ends_the_process_as_always(
     tmp_path: Path, kit: SimpleNamespace, whole: Whole, number: str, status: int, reason: str
 ) -> None:
-    """Ctrl-C, or a machine that is shut down: nothing is lost, and the exit status is what a shell expects."""
+    """Ctrl-C, a machine that is shut down, a terminal that is closed: nothing is lost, and the exit status is what a
+    shell expects."""
     with kit.Child(tmp_path) as child:
         child.reach(6)
         assert child.signal(signal.Signals[number]) == status

@@ -104,8 +104,8 @@ def events() -> list[Event]:
 
 @pytest.fixture
 def handlers() -> Iterator[Callable[[], list[Any]]]:
-    """What would be called for SIGINT and SIGTERM now; at the end they are as they were."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """What would be called for the signals now; at the end they are as they were."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield lambda: [signal.getsignal(number) for number in before]
     for number, handler in before.items():
         signal.signal(number, handler)
