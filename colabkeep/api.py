@@ -196,7 +196,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     max_time: Any = None,
     session_limit: Any = None,
     flush_timeout: Any = 60.0,
-    run_name: str = "default",
+    run_name: str | None = None,
     storage: Any = "auto",
     resume: str = "auto",
     save_every: Any = "auto",
@@ -346,7 +346,7 @@ def secret(name: str, *, timeout: Any = 20.0) -> str:
     return find_platform(here).secret(here, name, timeout=read_duration("timeout", timeout))
 
 
-def _check_first(on_bad_gpu: str, storage: Any, run_name: str, shown: Sequence[Display]) -> None:
+def _check_first(on_bad_gpu: str, storage: Any, run_name: str | None, shown: Sequence[Display]) -> None:
     if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not shown):
         return  # nobody would hear it
     from colabkeep.faces.check import Report, examine

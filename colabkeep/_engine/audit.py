@@ -82,7 +82,8 @@ def _audit_behind(both: Repository, behind: Repository) -> Iterator[Finding]:
 
 def _audit(repository: Repository) -> Iterator[Finding]:
     work = _Audit(repository)
-    listed = {entry.name[len(repository.run) + 1 :]: entry.size for entry in repository.store.list(repository.run)}
+    folder = repository.folder
+    listed = {entry.name[len(folder) + 1 :]: entry.size for entry in repository.store.list(folder)}
     # Blobs come after the manifests that name them. The diary is listed when all else is read: by then it tells of
     # everything that vanished meanwhile.
     names = sorted(name for name in listed if not name.startswith("journal/"))
@@ -237,7 +238,7 @@ class _Audit:
     def _blob(self, name: str, match: re.Match[str]) -> tuple[State, str]:
         file = match[0]
         needing = self._needing(file)
-        with self._repository.store.get(f"{self._repository.run}/{name}") as reader:
+        with self._repository.store.get(f"{self._repository.folder}/{name}") as reader:
             size, digest = sha256_of_stream(reader)
         if digest != match[1]:
             use = f"{needing} cannot be used" if needing else "no checkpoint that can be read needs it"
@@ -245,7 +246,7 @@ class _Audit:
         for id, files in self._needs.items():
             if files.get(file, size) != size:
                 return "damaged", f"It has {size} bytes, and checkpoint {id} says {files[file]}; it cannot be used."
-        with self._repository.store.get(f"{self._repository.run}/{name}") as reader:
+        with self._repository.store.get(f"{self._repository.folder}/{name}") as reader:
             read_layout(reader, size)
         if needing:
             return "ok", ""
@@ -256,7 +257,7 @@ class _Audit:
         return ", ".join(sorted(id for id, files in self._needs.items() if file in files))
 
     def _text(self, name: str) -> bytes:
-        with self._repository.store.get(f"{self._repository.run}/{name}") as reader:
+        with self._repository.store.get(f"{self._repository.folder}/{name}") as reader:
             return read_up_to(reader, SMALL + 1)
 
 

@@ -71,7 +71,7 @@ class Committer:
         self._identity = identity
         self._say = say
         self._governor = Governor(retention, clock, say)
-        self.ledger = Ledger(self._repository.store, self._repository.run, clock)
+        self.ledger = Ledger(self._repository.store, self._repository.folder, clock)
         self._pruner = Pruner(self._repository, self.ledger, self._governor, proof or Proof())
         self.newest: str | None = identity.parent
         self.moved: Callable[[], None] = lambda: None  # called while a commit gets on

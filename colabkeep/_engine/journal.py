@@ -116,7 +116,7 @@ class Journal:
         return True
 
     def _name(self, number: int) -> str:
-        return f"{self._repository.run}/journal/{self._session}-{number:05d}.jsonl"
+        return f"{self._repository.folder}/journal/{self._session}-{number:05d}.jsonl"
 
 
 def folded_since(records: Sequence[Mapping[str, Any]], number: int) -> int:

@@ -82,7 +82,7 @@ def take_lease(repository: Repository, session: str, about: Mapping[str, Any]) -
             remedy="It is not one of colabkeep's: remove it from lease/ or checkpoints/. `colabkeep verify` names it.",
         )
     record = {"session": session, "fence": fence, **about}
-    repository.store.put(f"{repository.run}/lease/{fence:06d}-{session}.json", BytesSource(seal(record)))
+    repository.store.put(f"{repository.folder}/lease/{fence:06d}-{session}.json", BytesSource(seal(record)))
     lease = Lease(repository=repository, session=session, fence=fence)
     lease.check()  # another session may have taken the same number at this very moment
     return lease

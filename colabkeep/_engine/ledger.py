@@ -42,10 +42,10 @@ class Ledger:
     the clock's `monotonic`.
     """
 
-    def __init__(self, store: Store, run: str, clock: Clock) -> None:
+    def __init__(self, store: Store, folder: str, clock: Clock) -> None:
         self.zero = clock.monotonic()
         self._store = store
-        self._run = run
+        self._folder = folder
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._objects: dict[str, Receipt] = {}
@@ -72,7 +72,7 @@ class Ledger:
         """A checkpoint exists. `receipts`, by object name, of what this session has put itself for it."""
         properties = self._store.properties
         self._look(properties)
-        objects = objects_of(manifest, self._run, properties, receipts)
+        objects = objects_of(manifest, self._folder, properties, receipts)
         for receipt in objects:
             self._objects.setdefault(receipt.name, receipt)
             self._objects[receipt.name] = receipts.get(receipt.name, self._objects[receipt.name])
@@ -190,7 +190,7 @@ def place_of(store: Store, properties: StoreProperties) -> Place:
 
 
 def objects_of(
-    manifest: Manifest, run: str, properties: StoreProperties, known: Mapping[str, Receipt] | None = None
+    manifest: Manifest, folder: str, properties: StoreProperties, known: Mapping[str, Receipt] | None = None
 ) -> list[Receipt]:
     """Receipts to ask the store with, of a checkpoint that another session put there. The manifest's own is last; where
     it is among the `known` ones, the manifest need not be written out for it.
@@ -198,8 +198,8 @@ def objects_of(
     What a store of two sides has may be in front only; what another one lists has been handed to it.
     """
     at_least: Rung = "local" if properties.behind is not None or properties.top_rung == "local" else "sent"
-    found = {f"{run}/blobs/{blob.file}": (blob.size, blob.sha256) for blob in manifest.blobs}
-    name = f"{run}/checkpoints/{manifest.id}.json"
+    found = {f"{folder}/blobs/{blob.file}": (blob.size, blob.sha256) for blob in manifest.blobs}
+    name = f"{folder}/checkpoints/{manifest.id}.json"
     text = (known or {}).get(name) or BytesSource(manifest.to_bytes())
     found[name] = (text.size, text.sha256)
     return [Receipt(name=n, size=size, sha256=sha256, rung=at_least) for n, (size, sha256) in found.items()]

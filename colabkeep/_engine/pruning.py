@@ -52,16 +52,17 @@ class Pruner:
         """
         # Where all is kept, nobody needs to read what earlier sessions have kept, which may be thousands.
         line = line_of(self._repository, last, earlier=LOOKS_BACK if self._governor.keeps_all else None)
-        store, run = self._repository.store, self._repository.run
+        store, folder = self._repository.store, self._repository.folder
         spared = {last.id, self._ledger.newest_arrived(line) or last.id}
         behind = store.properties.behind
         if behind is not None and behind.sending is not None:
-            spared.add(behind.sending.removeprefix(f"{run}/checkpoints/").removesuffix(".json"))
+            spared.add(behind.sending.removeprefix(f"{folder}/checkpoints/").removesuffix(".json"))
         good = None if self._over else self._proof.newest_good(line)
         held = good is not None and good.id not in spared
         self._held = last.progress.step if held else None
         spared |= {self._proof.named} if good is None else {self._proof.named, good.id}
-        return self._governor.doomed(line, spared, store, lambda file: self._ledger.has_arrived(f"{run}/blobs/{file}"))
+        arrived = self._ledger.has_arrived
+        return self._governor.doomed(line, spared, store, lambda file: arrived(f"{folder}/blobs/{file}"))
 
     def remove(self, doomed: Sequence[Manifest], last: Manifest) -> None:
         """Remove them, once it was seen that `last` is still whole: another machine may have damaged it, before it

@@ -27,6 +27,7 @@ from colabkeep.vocabulary.errors import (
     StoreError,
 )
 from colabkeep.vocabulary.manifest import FORMAT, BlobRef, Manifest
+from colabkeep.vocabulary.names import run_folder
 from colabkeep.vocabulary.sealed import seal, unseal
 from colabkeep.vocabulary.state import HostTensor, Tree
 
@@ -49,10 +50,10 @@ class Repository:
     """The checkpoints of one run. Used by one thread at a time (the writer's while it works)."""
 
     def __init__(self, store: Store, run: str) -> None:
-        self.store = store
-        self.run = check_name(run)
-        self.listing = Listing(store, run)
-        self.blobs = Blobs(store, run, self.listing)
+        self.store, self.run = store, run  # its name as it is written
+        self.folder = check_name(run_folder(run))  # and where its objects lie
+        self.listing = Listing(store, self.folder)
+        self.blobs = Blobs(store, self.folder, self.listing)
         self._manifests: dict[str, Manifest] = {}
         self._ids: set[str] | None = None
 
@@ -91,7 +92,7 @@ class Repository:
             try:
                 self._manifests[id] = self._read_manifest(id)
             except CheckpointDamaged:
-                if not self.store.doubt(f"{self.run}/checkpoints/{id}.json"):
+                if not self.store.doubt(f"{self.folder}/checkpoints/{id}.json"):
                     raise
                 self._manifests[id] = self._read_manifest(id)
         return self._manifests[id]
@@ -172,7 +173,7 @@ class Repository:
             CheckpointDamaged: a blob it names has vanished meanwhile. The manifest is taken back.
             NotStorable: the manifest would be too large to be read again.
         """
-        text, name = manifest.to_bytes(), f"{self.run}/checkpoints/{manifest.id}.json"
+        text, name = manifest.to_bytes(), f"{self.folder}/checkpoints/{manifest.id}.json"
         if len(text) > SMALL:
             raise NotStorable(
                 problem=f"The state has {len(text) >> 20} MiB of plain values beside its tensors, which is too much.",
@@ -209,14 +210,14 @@ class Repository:
         claimed = {blob.file for manifest in self.manifests(self.ids() - {id}) for blob in manifest.blobs}
         record = {"id": id, "reason": reason, "protects": sorted(set(self.blobs.present()) - claimed)}
         try:
-            self.store.put(f"{self.run}/aside/{id}.json", BytesSource(seal(record)))
+            self.store.put(f"{self.folder}/aside/{id}.json", BytesSource(seal(record)))
         except NameTaken:
             return  # set aside by an earlier session
 
     def clear_mark(self, id: str) -> None:
         """The checkpoint was found whole: if it was set aside, it is one of the others again."""
         if id in self.aside():
-            self.store.delete(f"{self.run}/aside/{id}.json")
+            self.store.delete(f"{self.folder}/aside/{id}.json")
 
     def delete_manifest(self, id: str) -> None:
         """The checkpoint does not exist any more; its blobs stay.
@@ -225,7 +226,7 @@ class Repository:
             StoreError: the store failed.
         """
         self._manifests.pop(id, None)
-        self.store.delete(f"{self.run}/checkpoints/{id}.json")
+        self.store.delete(f"{self.folder}/checkpoints/{id}.json")
 
     def open_run(self, created: float, run_id: str) -> None:
         """Write `run.json` if this run is new; else see that this version may work on it.
@@ -236,7 +237,7 @@ class Repository:
         """
         record: dict[str, Any] = {"format": FORMAT, "run": self.run, "id": run_id, "created": created}
         try:
-            self.store.put(f"{self.run}/run.json", BytesSource(seal(record)))
+            self.store.put(f"{self.folder}/run.json", BytesSource(seal(record)))
         except NameTaken:
             record = self.sealed_record("run.json")
         if type(record.get("format")) is int and record["format"] > FORMAT:
@@ -261,7 +262,7 @@ class Repository:
 
     def _read_small(self, name: str, id: str) -> bytes:
         try:
-            with self.store.get(f"{self.run}/{name}") as reader:
+            with self.store.get(f"{self.folder}/{name}") as reader:
                 return read_up_to(reader, SMALL + 1)
         except ObjectNotFound as error:
             raise damaged(id, f"{name} is missing") from error

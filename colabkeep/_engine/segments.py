@@ -61,7 +61,7 @@ def _read(repository: Repository, number: int, name: str) -> Segment:
     ObjectNotFound: it is not there any more.
     """
     try:
-        with repository.store.get(f"{repository.run}/journal/{name}") as reader:
+        with repository.store.get(f"{repository.folder}/journal/{name}") as reader:
             return Segment(number, name, read_segment(read_up_to(reader, SMALL + 1)))
     except ObjectNotFound:
         raise

@@ -254,8 +254,8 @@ def _prune(words: argparse.Namespace) -> int:
             plan = plan_prune(repository, policy, apart=words.apart)
         else:
             silent = words.json or not sys.stderr.isatty()
-            each = (lambda *_: None) if silent else watch.one(words.run)
-            plan, caught_up = prune(store, words.run, policy, SystemClock(), apart=words.apart, watch=each)
+            each = (lambda *_: None) if silent else watch.one(repository.run)
+            plan, caught_up = prune(store, repository.run, policy, SystemClock(), apart=words.apart, watch=each)
             watch.end()
     finally:
         store.close()  # a pair has a thread that brings the deletions to the slower side

@@ -54,6 +54,7 @@ def _shown(repository: Repository, id: str | None) -> Record:
     return {
         "name": repository.run,
         "storage": repository.store.url,
+        "folder": repository.folder,
         "created": run_record(repository).get("created"),
         "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(repository)],
         "checkpoints": [_full(info) | {"rung": rungs.get(info.id)} for info in found],

@@ -41,7 +41,8 @@ def list_lines(record: Record, storage: str) -> Iterator[str]:
 
 def show_lines(record: Record) -> Iterator[str]:
     """One run: its sessions, its checkpoints, and one of them from inside."""
-    yield f"{record['name']}, since {local_time(record['created'])}, in {record['storage']}"
+    folder = "" if record["folder"] == record["name"] else f", folder {record['folder']}"
+    yield f"{record['name']}, since {local_time(record['created'])}, in {record['storage']}{folder}"
     yield from ("", "Sessions, the latest first")
     head: Sequence[str] = ("session", "number", "machine", "process", "began")
     yield from aligned([head, *map(_session, record["sessions"])], right=(1, 3))

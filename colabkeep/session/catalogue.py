@@ -13,6 +13,7 @@ from colabkeep._engine.restore import newest_first
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound
 from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.names import is_folder, meant_run, run_name_of
 
 __all__ = [
     "CheckpointInfo",
@@ -50,18 +51,20 @@ class CheckpointInfo:
 
 
 def run_names(store: Store) -> list[str]:
-    """The runs in a store, by name."""
+    """The runs in a store, by their names as they were written."""
     found = (_OF_A_RUN.fullmatch(entry.name) for entry in store.list(""))
-    return sorted({match[1] for match in found if match is not None})
+    folders = {match[1] for match in found if match is not None}
+    return sorted(run_name_of(folder) for folder in folders if is_folder(folder))
 
 
 def find_run(store: Store, run: str) -> Repository:
-    """The repository of a run that exists.
+    """The repository of a run that exists; `run` may also be what its folder is called.
 
     Raises:
         CheckpointNotFound: the store has no such run.
     """
     known = run_names(store)
+    run = meant_run(run)
     if run not in known:
         raise CheckpointNotFound(
             problem=f"There is no run {run!r} in {store.url}.",

@@ -67,12 +67,12 @@ def plan_deletion(repository: Repository) -> DeletionPlan:
     Raises:
         StoreError: the store cannot be asked.
     """
-    start = len(repository.run) + 1
-    listed = {entry.name[start:]: entry.size for entry in repository.store.list(repository.run)}
+    start = len(repository.folder) + 1
+    listed = {entry.name[start:]: entry.size for entry in repository.store.list(repository.folder)}
     ranks = {name: _rank(name) for name in listed}
     ours = sorted((rank, name) for name, rank in ranks.items() if rank is not None)
     others = tuple(sorted(name for name, rank in ranks.items() if rank is None))
-    names = {f"{repository.run}.status.{kind}" for kind in ("html", "json")}
+    names = {f"{repository.folder}.status.{kind}" for kind in ("html", "json")}
     return DeletionPlan(
         run=repository.run,
         files={name: listed[name] for _, name in ours},
@@ -110,10 +110,10 @@ def delete_run(
             store.delete(note)
         for name, size in now.files.items():
             if name == "run.json":
-                store.delete(f"{plan.run}/{own}")
-            store.delete(f"{plan.run}/{name}")
+                store.delete(f"{repository.folder}/{own}")
+            store.delete(f"{repository.folder}/{name}")
             watch(name, size)
-        store.delete(f"{plan.run}/{own}")
+        store.delete(f"{repository.folder}/{own}")
         return store.flush(_PATIENCE)
 
 

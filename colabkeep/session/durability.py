@@ -48,7 +48,7 @@ def durability_of(repository: Repository) -> Durability:
     for manifest in line[: -_ASKED - 1 : -1]:
         if not properties.lists_lag and any(present.get(blob.file) != blob.size for blob in manifest.blobs):
             continue  # `colabkeep verify` tells of it; nobody could go on from it
-        rung = lowest(store.confirm(receipt).rung for receipt in objects_of(manifest, repository.run, properties))
+        rung = lowest(store.confirm(receipt).rung for receipt in objects_of(manifest, repository.folder, properties))
         progress = manifest.progress
         standings.append(Standing(checkpoint=manifest.id, step=progress.step, seconds=progress.seconds, rung=rung))
         if rung == place.top:

@@ -48,6 +48,7 @@ from colabkeep.vocabulary.events import (
     RestoredInexactly,
 )
 from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.names import run_folder
 from colabkeep.vocabulary.policies import KeepBest, OnNan, RetentionPolicy, SavePolicy
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.proof import Proof
@@ -79,7 +80,8 @@ class RunSpec:
     `usual`: how long sessions live here. `laps`: what the way here took. `at_once`: why no copy may hide behind the
     next step, if none may. `waits`: training waits for each save. `max_epochs` and `max_steps`: how long the run is to
     be in all, if that is known at the start. `on_nan`: what is done when a loss is no finite number; `proof`: what the
-    losses have proven, filled by the session. `precision`: what "auto" chose, a sentence.
+    losses have proven, filled by the session. `precision`: what "auto" chose, a sentence. `notes`: what is to be told at
+    the start.
     """
 
     name: str
@@ -112,6 +114,7 @@ class RunSpec:
     on_nan: OnNan = "warn"
     precision: str = ""
     proof: Proof = field(default_factory=Proof)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -189,8 +192,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     except BaseException:
         lock.release()
         raise
-    if spec.deadline is not None:
-        events.append(Noted(text=spec.deadline.text))
+    events.extend(Noted(text=note) for note in _notes(spec))
     journal = Journal(repository, session)
     identity = _identity(spec, manifest)
     committer = Committer(lease, journal, spec.retention, spec.clock, identity, events.append, spec.proof)
@@ -208,9 +210,13 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     )
 
 
+def _notes(spec: RunSpec) -> tuple[str, ...]:
+    return spec.notes if spec.deadline is None else (*spec.notes, spec.deadline.text)
+
+
 def _sweep(spec: RunSpec) -> None:
     try:
-        spec.store.sweep(spec.name)
+        spec.store.sweep(run_folder(spec.name))
     except StoreUnavailable as error:
         raise StoreUnavailable(problem=f"Training has not begun: {error.problem}", remedy=error.remedy) from error
 
@@ -272,7 +278,7 @@ def take_lock(store: Store, run: str, about: Mapping[str, Any]) -> Lock:
     """
     holder = f"process {about['pid']} on {about['host']}"
     try:
-        return store.lock(f"{run}/lease/lock", holder)
+        return store.lock(f"{run_folder(run)}/lease/lock", holder)
     except StoreBusy as error:
         raise RunBusy(
             problem=f"The run {run!r} is being trained right now by {error.holder or 'another process'}.",

@@ -129,17 +129,18 @@ def _left_by_a_lost_machine(repository: Repository) -> str | None:
 
 def _send_first(repository: Repository, newest: Manifest | None) -> None:
     """In the place that lasts, the newest checkpoint arrives before any other goes."""
-    store, run = repository.store, repository.run
+    store = repository.store
     behind = store.properties.behind
     if behind is None or newest is None:
         return
-    store.sweep(run)  # what an earlier session left here is sent, too
+    store.sweep(repository.folder)  # what an earlier session left here is sent, too
     store.flush(_PATIENCE)
-    objects = objects_of(newest, run, store.properties)
+    objects = objects_of(newest, repository.folder, store.properties)
     if lowest(store.confirm(receipt).rung for receipt in objects) == "local":
         raise StoreUnavailable(
-            problem=f"The newest checkpoint of {run!r}, {newest.id}, is on this machine only, and {behind.url} does "
-            "not take it now. Nothing was deleted: what is there is all that a lost machine would leave.",
+            problem=f"The newest checkpoint of {repository.run!r}, {newest.id}, is on this machine only, and "
+            f"{behind.url} does not take it now. Nothing was deleted: what is there is all that a lost machine would "
+            "leave.",
             remedy="Run this command again when that place can be reached and has room.",
         )
 

@@ -22,6 +22,7 @@ from colabkeep.stores.base import Store, check_name
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound, StoreError
 from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.vocabulary.names import meant_run, run_folder
 
 __all__ = ["Story", "Totals", "read_story"]
 
@@ -83,9 +84,11 @@ def read_story(store: Store, run: str, *, most: int = MOST) -> Story:
         CheckpointNotFound: the store has no such run.
         StoreError: the store cannot be listed.
     """
-    listed = listed_once(store, check_name(run))
+    run = meant_run(run)
+    folder = check_name(run_folder(run))
+    listed = listed_once(store, folder)
     repository = Repository(listed, run)
-    files = [entry.name[len(run) + 1 :] for entry in listed.list(run)]
+    files = [entry.name[len(folder) + 1 :] for entry in listed.list(folder)]
     folders = _folders(files)
     ids = [id for id in (name.removesuffix(".json") for name in folders["checkpoints"]) if CHECKPOINT_ID.fullmatch(id)]
     if not ids and "run.json" not in files:

@@ -15,6 +15,7 @@ from colabkeep.session.deadline import find_deadline
 from colabkeep.session.guarding import read_on_nan
 from colabkeep.session.lives import usual_session
 from colabkeep.session.machine import this_machine
+from colabkeep.session.naming import choose_name, refuse_reserved
 from colabkeep.session.opening import RunSpec
 from colabkeep.session.promise import precision_chosen
 from colabkeep.session.rehearsal import REHEARSAL
@@ -29,6 +30,7 @@ from colabkeep.vocabulary.durations import read_duration
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NotPersistent, UsageError
 from colabkeep.vocabulary.events import Event
+from colabkeep.vocabulary.names import checked_run_name
 from colabkeep.vocabulary.policies import KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every
 
 __all__ = [
@@ -54,7 +56,7 @@ _REMOUNT_SECONDS = 60.0  # and how long training may be held up, where its Drive
 class RunArguments:
     """The words that every run knows; `colabkeep.Run` says what they mean. `objects` may hold None."""
 
-    run_name: str
+    run_name: str | None
     objects: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] | None = None
     storage: Any = "auto"
@@ -171,14 +173,14 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     deadline = None if rehearsal else find_deadline(here, clock, limit=limit, may_end=max_time is None)
     remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
     starting.lap("ready")
-    store = find_store(arguments.storage, remounting.ask)
+    store, name, note = _named_store(arguments, here, remounting)
     starting.lap("storage")
     framework = find_framework(parts.values())
     if rehearsal is not None:
         rehearsal.framework = framework.name
     starting.lap("import")
     return RunSpec(
-        name=arguments.run_name,
+        name=name,
         parts=parts,
         framework=framework,
         store=store,
@@ -200,7 +202,21 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         at_once=_at_once(arguments.copy),
         waits=rehearsal is not None,
         on_nan=read_on_nan(arguments.on_nan),
+        notes=(note,) if note else (),
     )
+
+
+def _named_store(arguments: RunArguments, here: Environment, remounting: Remounting) -> tuple[Store, str, str]:
+    """The store, the run's name in it, and what to say of that."""
+    store = find_store(arguments.storage, remounting.ask)
+    try:
+        name, note = choose_name(arguments.run_name, store, here)
+        refuse_reserved(store, name)
+        return store, name, note
+    except BaseException:
+        if store is not arguments.storage:
+            store.close()
+        raise
 
 
 def plan_fit(arguments: FitArguments) -> FitPlan:
@@ -357,6 +373,8 @@ def prune_policy(keep_last: int, keep_best: int, monitor: str, mode: Mode) -> Re
 
 def _check_words(arguments: RunArguments) -> None:
     """Refuse what `wire_run` would refuse, before anything is asked of the machine."""
+    if arguments.run_name is not None:
+        checked_run_name(arguments.run_name)
     _retention(arguments.keep_last, _best(arguments.keep_best, arguments.monitor, arguments.mode))
     _seconds(arguments)
     parse_save_every(arguments.save_every)

@@ -88,7 +88,7 @@ def test_who_trains_a_run_is_text(user, trained, kit):
 
 @pytest.mark.parametrize("name", [EVIL, MATHS, "../../etc", "a b", "é"], ids=str)
 def test_a_store_that_lists_impossible_names_does_not_end_the_browser(user, trained, kit, name):
-    """They are shown as runs that cannot be read, and the others are as they were."""
+    """They are no runs, and the others are as they were."""
 
     class Strange(MemoryStore):
         def list(self, prefix):
@@ -97,13 +97,8 @@ def test_a_store_that_lists_impossible_names_does_not_end_the_browser(user, trai
     store = Strange()
     store._objects.update(kit.contents(trained))
     him = user(store)
-    assert sorted(him.runs) == sorted([name, "first", "second"])
-    him.choose(name)
-    assert f"{name}" in him.page
-    assert "is not a name for an object" in him.page
-    for words in ("Report", "Verify", "Export", "Delete old checkpoints", "Show what would go", "Delete the run"):
-        him.click(words)
-        harmless(him)
+    assert him.runs == ["first", "second"]
+    harmless(him)
     him.choose("first")
     him.click("Verify")
     assert "all as written" in him.status

@@ -27,7 +27,7 @@ def fit(tmp_path, monkeypatch):
             [(torch.ones(1, 2), torch.ones(1, 1))] * 2,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
             loss_fn=loss,
-            **{"max_epochs": 1, "storage": run.folder, **words},
+            **{"max_epochs": 1, "run_name": "r", "storage": run.folder, **words},
         )
 
     run.folder = tmp_path / "runs"

@@ -343,9 +343,9 @@ def test_the_run_record_is_written_once(kit, disk):
     assert unseal(disk.files[f"{kit.run}/run.json"])["id"] == "first"
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/../b", "/etc", "a b", ".hidden", "a//b", "a\n", "ä"])
+@pytest.mark.parametrize("name", ["", "..", "a/../b", "/etc", "a\\b", ".hidden", "a//b", "a\n", "a ", "a" * 600])
 def test_a_run_name_cannot_leave_the_store(name):
-    """A run is called by letters, digits and a few signs; everything else is refused."""
+    """A run may be called in any script; what could lead elsewhere is refused."""
     with pytest.raises(UsageError):
         Repository(MemoryStore(), name)
 

@@ -52,6 +52,7 @@ def test_a_run_tells_how_long_it_is_to_be(
     colabkeep.resumable_fit(
         model,
         [(torch.ones(1, 2), torch.ones(1, 2))] * 2,
+        run_name="r",
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         loss_fn=torch.nn.functional.mse_loss,
         storage=tmp_path,
@@ -146,6 +147,7 @@ def test_the_check_is_told_to_displays_and_not_to_the_users_functions(
     colabkeep.resumable_fit(
         model,
         [(torch.ones(1, 2), torch.ones(1, 2))],
+        run_name="r",
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         loss_fn=torch.nn.functional.mse_loss,
         storage=tmp_path,

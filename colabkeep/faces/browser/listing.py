@@ -89,7 +89,8 @@ def _rungs(repository: Repository, found: Iterable[CheckpointInfo]) -> Iterator[
         if manifest is None or info.state == "aside":
             continue
         if properties.lists_lag or all(present.get(blob.file) == blob.size for blob in manifest.blobs):
-            yield info.id, lowest(store.confirm(each).rung for each in objects_of(manifest, repository.run, properties))
+            objects = objects_of(manifest, repository.folder, properties)
+            yield info.id, lowest(store.confirm(each).rung for each in objects)
 
 
 def _run(store: Store, name: str) -> RunShown:

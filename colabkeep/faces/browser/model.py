@@ -104,12 +104,12 @@ class Browser:
             StoreError: the run cannot be listed.
         """
         repository = find_run(self._opened(), run)
-        total = sum(entry.size for entry in repository.store.list(run))
+        total = sum(entry.size for entry in repository.store.list(repository.folder))
 
         def seen(name: str, files: int, size: int) -> None:
             watch(f"Reading {name}: {files} files, {tables.size_text(size)}", min(1.0, size / max(1, total)))
 
-        record = reports.verify_record(repository.store, [run], seen)
+        record = reports.verify_record(repository.store, [repository.run], seen)
         return Outcome(lines=tuple(tables.verify_lines(record)), good=all(one["ok"] for one in record["runs"]))
 
     def export(
@@ -144,7 +144,7 @@ class Browser:
         watch("Reading the checkpoint and checking its bytes …", None)
         repository = find_run(self._opened(), run)
         loaded = choose(repository, which, KeepBest(n=1, monitor=best[0], mode=best[1]))
-        file = Path(folder.strip()) / f"{run.replace('/', '-')}-{loaded.manifest.id}-{part}.safetensors"
+        file = Path(folder.strip()) / f"{repository.folder.replace('/', '-')}-{loaded.manifest.id}-{part}.safetensors"
         target = _target(file, replace=replace)
         watch("Writing the file …", None)
         return Outcome(lines=tuple(tables.exported_lines(export.export_weights(loaded, part, target))))
@@ -174,7 +174,7 @@ class Browser:
         return DryRun(
             lines=_pruned(repository, plan, dry_run=True, caught_up=True),
             empty=not plan.doomed and not plan.files,
-            act=partial(self._prune, run, policy, plan, apart),
+            act=partial(self._prune, repository.run, policy, plan, apart),
         )
 
     def delete(self, run: str) -> DryRun:
@@ -188,7 +188,7 @@ class Browser:
         return DryRun(
             lines=tuple(_deletion_lines(plan, "would go")),
             empty=False,
-            word=run,
+            word=plan.run,
             act=partial(self._delete, plan),
         )
 

@@ -1,8 +1,8 @@
 """A page and a record beside the checkpoints, for whoever looks without the kernel: in a file browser, or by a program.
 
 They are written where the checkpoints lie on this machine's own disk, next to the run's folder:
-``<run>.status.html`` and ``<run>.status.json``. A mounted drive or a remote gets none: replacing a file is what those
-do not do reliably. Nothing reads them but people and their programs.
+``<folder>.status.html`` and ``<folder>.status.json``. A mounted drive or a remote gets none: replacing a file is what
+those do not do reliably. Nothing reads them but people and their programs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from colabkeep.faces.panel.state import PanelState
 from colabkeep.stores.notes import write_note
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.events import Event, RunStarted
+from colabkeep.vocabulary.names import run_folder
 
 __all__ = ["StatusFiles", "record"]
 
@@ -50,8 +51,9 @@ class StatusFiles:
         state = self._paced.due(event)
         if state is None or self._folder is None:
             return
-        write_note(self._folder, f"{state.run}.status.json", json.dumps(record(state), indent=1).encode())
-        write_note(self._folder, f"{state.run}.status.html", _page(state).encode())
+        name = run_folder(state.run)
+        write_note(self._folder, f"{name}.status.json", json.dumps(record(state), indent=1).encode())
+        write_note(self._folder, f"{name}.status.html", _page(state).encode())
 
 
 def record(state: PanelState) -> dict[str, Any]:
