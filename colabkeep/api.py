@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from colabkeep.faces.panel.choosing import Progress, displays
 from colabkeep.faces.panel.ladder import Display
@@ -13,17 +13,25 @@ from colabkeep.session import run as session
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.fit import fit
+from colabkeep.session.refusals import check_callbacks
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
+from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.cadence import OVERHEAD
-from colabkeep.vocabulary.durations import read_duration
+from colabkeep.vocabulary.door import door
+from colabkeep.vocabulary.durations import Duration, read_duration
 from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UnknownArgument, UsageError
+from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import Event, MachineChecked
-from colabkeep.vocabulary.policies import Mode
+from colabkeep.vocabulary.policies import Mode, SaveEvery
 
 __all__ = ["Run", "mount", "resumable_fit", "secret"]
+
+Resume: TypeAlias = Literal["auto", "must", "never", "best"] | str
+"""A word of these, or the id of a checkpoint."""
+
+Precision: TypeAlias = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
 
 _FOREIGN = {
     "ckpt_path": "resume",
@@ -121,6 +129,7 @@ class Run(session.Run):
         UnknownArgument: a word of another trainer; the message names ours.
     """
 
+    @door(_FOREIGN)
     def __init__(  # noqa: PLR0913  # a door: each word is one the user writes, and they meet in one record
         self,
         run_name: str,
@@ -131,25 +140,23 @@ class Run(session.Run):
         scaler: Any = None,
         ema: Any = None,
         state: Mapping[str, Any] | None = None,
-        storage: Any = "auto",
-        resume: str = "auto",
-        save_every: Any = "auto",
+        storage: Storage = "auto",
+        resume: Resume = "auto",
+        save_every: SaveEvery = "auto",
         overhead: float = OVERHEAD,
         keep_last: int | None = 2,
         keep_best: int = 1,
         monitor: str | None = None,
         mode: Mode = "min",
-        max_time: Any = None,
-        session_limit: Any = None,
-        flush_timeout: Any = 60.0,
+        max_time: Duration | None = None,
+        session_limit: Duration | None = None,
+        flush_timeout: Duration = 60.0,
         copy: Literal["auto", "at_once"] = "auto",
         on_nan: Literal["warn", "stop"] = "warn",
         seed: int = 0,
-        callbacks: Iterable[Callable[[Event], None]] = (),
+        callbacks: Iterable[Callable[[Event], object]] = (),
         progress: Progress = True,
-        **foreign: Any,
     ) -> None:
-        refuse_foreign("Run", foreign)
         shown = _displays(progress)
         arguments = RunArguments(
             run_name=run_name,
@@ -169,14 +176,26 @@ class Run(session.Run):
             copy=copy,
             on_nan=on_nan,
             seed=seed,
-            observers=(*shown, *callbacks),
+            observers=(*shown, *check_callbacks(callbacks)),
         )
         super().__init__(wire_run(arguments))
 
     def _repr_html_(self) -> str:
         return run_html(self)
 
+    if not TYPE_CHECKING:  # else each misspelt name would be known to a type checker
 
+        def __getattr__(self, name: str) -> Any:
+            """Reached for what is made when the `with` block is entered."""
+            if name.startswith("_") and not name.endswith("_") and self.__dict__.get("began") is False:
+                raise UsageError(
+                    problem=f"The run {self.name!r} has not begun: its `with` block is missing.",
+                    remedy="Write  with colabkeep.Run(…) as run:  and put the loop inside it, indented.",
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+
+@door(_FOREIGN)
 def resumable_fit(  # noqa: PLR0913  # a door, as above
     model: Any,
     train_loader: Any,
@@ -193,13 +212,13 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     state: Mapping[str, Any] | None = None,
     max_epochs: int | None = None,
     max_steps: int | None = None,
-    max_time: Any = None,
-    session_limit: Any = None,
-    flush_timeout: Any = 60.0,
+    max_time: Duration | None = None,
+    session_limit: Duration | None = None,
+    flush_timeout: Duration = 60.0,
     run_name: str | None = None,
-    storage: Any = "auto",
-    resume: str = "auto",
-    save_every: Any = "auto",
+    storage: Storage = "auto",
+    resume: Resume = "auto",
+    save_every: SaveEvery = "auto",
     overhead: float = OVERHEAD,
     copy: Literal["auto", "at_once"] = "auto",
     on_nan: Literal["warn", "stop"] = "warn",
@@ -207,14 +226,13 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     keep_best: int = 1,
     monitor: str | None = None,
     mode: Mode = "min",
-    precision: str = "auto",
+    precision: Precision = "auto",
     accumulate_grad_batches: int = 1,
     gradient_clip_val: float | None = None,
     seed: int = 0,
-    callbacks: Iterable[Callable[[Event], None]] = (),
+    callbacks: Iterable[Callable[[Event], object]] = (),
     progress: Progress = True,
     on_bad_gpu: Literal["advise", "stop", "ignore"] = "advise",
-    **foreign: Any,
 ) -> FitResult:
     """Train, and go on after any disconnect when the same cell is run again.
 
@@ -262,7 +280,6 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         SaveFailed: nothing of the training could be saved.
         TrainingDiverged: ``on_nan="stop"``, and the loss is NaN or infinite.
     """
-    refuse_foreign("resumable_fit", foreign)
     if on_bad_gpu not in ("advise", "stop", "ignore"):
         raise UsageError(problem=f"on_bad_gpu={on_bad_gpu!r} is unknown.", remedy='Use "advise", "stop" or "ignore".')
     shown = _displays(progress)
@@ -300,7 +317,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             copy=copy,
             on_nan=on_nan,
             seed=seed,
-            observers=(*shown, *callbacks),
+            observers=(*shown, *check_callbacks(callbacks)),
         ),
     )
     plan = plan_fit(arguments)  # a word that cannot be meant so is refused before the GPU is tried
@@ -308,7 +325,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     return FitResult.of(fit(plan))
 
 
-def mount(*, timeout: Any = 180.0) -> Store:
+@door()
+def mount(*, timeout: Duration = 180.0) -> Store:
     """Make this platform's persistent storage ready, and give it as a store that `storage=` takes.
 
     On Colab this is Google Drive, mounted if it is not yet: call it in a cell of the notebook, once. Elsewhere nothing
@@ -326,7 +344,8 @@ def mount(*, timeout: Any = 180.0) -> Store:
     return open_home(find_platform(here).mount(here, timeout=read_duration("timeout", timeout)))
 
 
-def secret(name: str, *, timeout: Any = 20.0) -> str:
+@door()
+def secret(name: str, *, timeout: Duration = 20.0) -> str:
     """The value of the secret `name`, as the platform keeps it: Colab's key icon, Kaggle's Add-ons, or a variable.
 
     Args:
@@ -346,7 +365,7 @@ def secret(name: str, *, timeout: Any = 20.0) -> str:
     return find_platform(here).secret(here, name, timeout=read_duration("timeout", timeout))
 
 
-def _check_first(on_bad_gpu: str, storage: Any, run_name: str | None, shown: Sequence[Display]) -> None:
+def _check_first(on_bad_gpu: str, storage: Storage, run_name: str | None, shown: Sequence[Display]) -> None:
     if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not shown):
         return  # nobody would hear it
     from colabkeep.faces.check import Report, examine
@@ -365,17 +384,3 @@ def _check_first(on_bad_gpu: str, storage: Any, run_name: str | None, shown: Seq
 def _displays(progress: Progress) -> tuple[Display, ...]:
     """None for a training that is only tried out."""
     return () if REHEARSAL.get() is not None else displays(progress, SystemClock(), Environment.here())
-
-
-def refuse_foreign(door: str, words: Mapping[str, Any]) -> None:
-    """Refuse words that this door does not know, naming ours where they are another trainer's.
-
-    Raises:
-        UnknownArgument: there are any.
-    """
-    for word in words:
-        ours = _FOREIGN.get(word)
-        raise UnknownArgument(
-            problem=f"{door}() does not know the argument {word!r}.",
-            remedy=f"Here it is called {ours}." if ours else f"help(colabkeep.{door}) lists the arguments.",
-        )

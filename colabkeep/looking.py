@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from colabkeep.api import mount
 from colabkeep.faces.browser.model import Browser
 from colabkeep.faces.check import Report, examine
+from colabkeep.stores import Storage
+from colabkeep.vocabulary.door import door
 from colabkeep.vocabulary.errors import UsageError
 
 __all__ = ["browse", "check"]
 
 
+@door()
 def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
     """Tell where this is, which accelerator came, whether to start on it, and where checkpoints will live.
 
@@ -42,7 +44,8 @@ def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
     return examine(probe=probe, previous=previous)
 
 
-def browse(storage: Any = "auto") -> Browser:
+@door()
+def browse(storage: Storage = "auto") -> Browser:
     """Look around in a storage: where it is and how durable, its runs and checkpoints, and what can be done with them.
 
     As the last line of a cell it has buttons: show a run's report, verify it, export its weights, delete what is no

@@ -20,7 +20,9 @@ from colabkeep.session.catalogue import checkpoints, find_run
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.lives import Sessions, earlier_lives, usual_session
 from colabkeep.session.wiring import find_store, state_parts
+from colabkeep.stores import Storage
 from colabkeep.vocabulary.cadence import OVERHEAD, Life, cost_text, read_overhead
+from colabkeep.vocabulary.door import door
 from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import CheckpointNotFound, UsageError
@@ -31,6 +33,7 @@ __all__ = ["BenchReport", "Watch", "bench", "bench_command"]
 _SIZE = "500MB"
 
 
+@door()
 def bench(
     model: Any = None,
     optimizer: Any = None,
@@ -38,7 +41,7 @@ def bench(
     state: Mapping[str, Any] | None = None,
     run_name: str | None = None,
     size: Any = None,
-    storage: Any = "auto",
+    storage: Storage = "auto",
     overhead: float = OVERHEAD,
 ) -> BenchReport:
     """Measure, in less than a minute, what saves cost on this machine with this storage, and how often that lets

@@ -14,11 +14,13 @@ from colabkeep.hardware.comparison import Row, compare
 from colabkeep.hardware.memory import MODES
 from colabkeep.hardware.outdated import OUTDATED
 from colabkeep.hardware.scores import UNCERTAINTY
+from colabkeep.vocabulary.door import door
 from colabkeep.vocabulary.errors import MissingDependency
 
 __all__ = ["Comparison", "compare_gpus"]
 
 
+@door()
 def compare_gpus() -> Comparison:
     """Compare the cards of the notebook services: memory, speed, where each is free, which torch runs on it, what fits.
 

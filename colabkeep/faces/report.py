@@ -16,13 +16,16 @@ from colabkeep.session.catalogue import run_names
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.story import Story, read_story
 from colabkeep.session.wiring import find_store
+from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
+from colabkeep.vocabulary.door import door
 from colabkeep.vocabulary.errors import CheckpointNotFound, UsageError
 
 __all__ = ["RunReport", "report", "report_on"]
 
 
-def report(run_name: str | None = None, *, storage: Any = "auto") -> RunReport:
+@door()
+def report(run_name: str | None = None, *, storage: Storage = "auto") -> RunReport:
     """Tell the whole story of a run over all its sessions: machines, gaps, what was lost, saves, the loss curve.
 
     Reads what lies in the storage, so it needs no kernel that remembers anything, no framework, and no GPU. Changes

@@ -94,6 +94,15 @@ class Framework(Protocol):
         `restore` will fit."""
         ...
 
+    def untrained(self, parts: Mapping[str, object]) -> str:
+        """What the optimizers of the run leave out of its model, a sentence; empty where they hold all of it, or the
+        run has no model or no optimizer.
+
+        Raises:
+            UsageError: they hold parameters that no model has instead: a layer was replaced after they were built.
+        """
+        ...
+
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
         """Load the trees into the live objects, in the mapping's order. Called after `check`
         found nothing. In place where the framework has places (parameters, buffers). `trees` may hold some of the
@@ -412,6 +421,9 @@ class Training(Protocol):
 
     precision: str
     """What is computed in: "32-true", "16-mixed" or "bf16-mixed"."""
+
+    measures: Sequence[str]
+    """What `evaluate` gives of any batch: "loss", and the names of the metrics."""
 
     scaler: object | None
     """The gradient scaler in use, a part of the run's state; None when the precision needs none."""

@@ -25,8 +25,8 @@ from colabkeep.frameworks.common.objects import (
     shortened,
 )
 from colabkeep.frameworks.common.randomness import NumpyStream, PythonStream, Streams
+from colabkeep.frameworks.common.refusals import no_loop_for
 from colabkeep.frameworks.common.trees import child, rebuild
-from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
 
@@ -64,6 +64,9 @@ class NumpyFramework:
             lines += object_differences(name, parts[name], trees[name]) or _array_differences(name, parts, trees)
         return shortened(lines)
 
+    def untrained(self, parts: Mapping[str, object]) -> str:
+        return ""  # nobody here knows an optimizer
+
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
         for name, tree in trees.items():
             restore_object(parts[name], tree, self.native)
@@ -83,10 +86,7 @@ class NumpyFramework:
         return IterableData()
 
     def training(self, options: TrainingOptions) -> Training:
-        raise UsageError(
-            problem="resumable_fit has no training loop for models made of NumPy arrays.",
-            remedy="Keep your own loop, inside: with colabkeep.Run(name, model=...) as run: … run.step()",
-        )
+        raise no_loop_for(options.model)
 
     def mean(self, value: object) -> MeanLike:
         return PlainMean()

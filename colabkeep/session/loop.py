@@ -193,6 +193,7 @@ class Loop:
                     told = _tell_notes(self, opened.notes, told)
                 yield value
                 batch = self._next_batch(opened, values)
+            position.refuse_nothing(loader)
             exhausted = True
             position.memory.arrive()
         finally:

@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import Any
 
 from colabkeep.frameworks.base import Batch, Framework, LoaderState
+from colabkeep.frameworks.common.iterables import no_batches
 from colabkeep.session.memory import LoopMemory
 from colabkeep.session.opening import Value
 from colabkeep.session.same_data import SameData
@@ -134,6 +135,8 @@ class Position:
             batches=progress.batches,
             samples=progress.epoch_samples,
         )
+        if self.loader.length == 0:
+            raise no_batches(loader)
         self.go(Place.BATCH)
         return self.loader
 
@@ -161,6 +164,15 @@ class Position:
         value, count = self.memory.streams.next(loader, name)
         self.batch_samples = self.memory.averages.samples = count
         return value
+
+    def refuse_nothing(self, loader: object) -> None:
+        """Raise where the epoch has come to its end without a batch.
+
+        Raises:
+            UsageError: it has.
+        """
+        if not self._read[0]:
+            raise no_batches(loader)
 
     def batches_over(self, loader: LoaderState, *, exhausted: bool) -> None:
         """The loop over the batches of `loader` has come to its end, or was left."""

@@ -16,6 +16,7 @@ from colabkeep.session.losses import LossRecord
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Place, Position
 from colabkeep.session.promise import promise_of
+from colabkeep.session.refusals import unlogged
 from colabkeep.session.signals import StopRequests
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.events import (
@@ -73,6 +74,7 @@ class Run(Loop):
         self._position = Position(spec.framework, spec.seed, session.progress, session.trees, session.data)
         self._keeper = Keeper(spec, self._position, self._session, self.history, self.losses)
         self._announcer.observers.extend(self._keeper.observers)
+        self._announcer.observers += unlogged(spec.best, self.history, self._saver.events.append)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
         self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began

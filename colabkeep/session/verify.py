@@ -17,6 +17,7 @@ from colabkeep.session.run import Run
 from colabkeep.session.wiring import FitArguments, RunArguments, plan_fit, wire_fit
 from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore
+from colabkeep.vocabulary.door import door
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import Event, RunStarted, StepDone
 from colabkeep.vocabulary.manifest import Manifest
@@ -70,6 +71,7 @@ class ResumeReport:
         return "\n".join(lines)
 
 
+@door()
 def verify_resume(train: Callable[[], Any], *, steps: int | None = None) -> ResumeReport:
     """Prove on your own code that a resume is exact, and find what you keep where no checkpoint sees it.
 

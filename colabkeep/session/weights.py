@@ -12,6 +12,8 @@ from colabkeep.frameworks.base import Framework
 from colabkeep.session.catalogue import find_run
 from colabkeep.session.plain import plain_weights, weights_of, widened
 from colabkeep.session.wiring import find_store
+from colabkeep.stores import Storage
+from colabkeep.vocabulary.door import door
 from colabkeep.vocabulary.errors import CheckpointNotFound, MissingDependency
 from colabkeep.vocabulary.policies import KeepBest, Mode
 from colabkeep.vocabulary.state import Tree
@@ -19,10 +21,11 @@ from colabkeep.vocabulary.state import Tree
 __all__ = ["choose", "load_weights"]
 
 
+@door()
 def load_weights(
     run_name: str,
     *,
-    storage: Any = "auto",
+    storage: Storage = "auto",
     which: str = "latest",
     part: str = "model",
     monitor: str = "val_loss",

@@ -18,6 +18,7 @@ from colabkeep.session.machine import this_machine
 from colabkeep.session.naming import choose_name, refuse_reserved
 from colabkeep.session.opening import RunSpec
 from colabkeep.session.promise import precision_chosen
+from colabkeep.session.refusals import check_monitor, check_resume, check_seed, refuse_classes
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.remounting import Remounting
 from colabkeep.session.starting import Starting
@@ -166,6 +167,9 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     parts = bare_parts(parts | state_parts(arguments.state))
     if not parts:
         raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
+    refuse_classes(**parts)
+    check_resume(arguments.resume)
+    check_seed(arguments.seed)
     best = _best(arguments.keep_best, arguments.monitor, arguments.mode)
     clock = SystemClock()
     max_time, limit, flush_timeout = _seconds(arguments)
@@ -178,6 +182,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     framework = find_framework(parts.values())
     if rehearsal is not None:
         rehearsal.framework = framework.name
+    notes = tuple(filter(None, (note, framework.untrained(parts))))
     starting.lap("import")
     return RunSpec(
         name=name,
@@ -202,7 +207,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         at_once=_at_once(arguments.copy),
         waits=rehearsal is not None,
         on_nan=read_on_nan(arguments.on_nan),
-        notes=(note,) if note else (),
+        notes=notes,
     )
 
 
@@ -244,6 +249,8 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
             gradient_clip_val=arguments.gradient_clip_val,
         )
     )
+    validated = () if arguments.val_loader is None else [f"val_{name}" for name in training.measures]
+    check_monitor(arguments.run.monitor, ("train_loss", "lr", *validated))
     state = FitState(
         mean=training.mean(),
         settings={
@@ -347,8 +354,10 @@ def _check(arguments: FitArguments) -> None:
         raise UsageError(problem="How long to train is not said.", remedy="Pass max_epochs=… or max_steps=….")
     for name in ("max_epochs", "max_steps", "accumulate_grad_batches"):
         value: object = getattr(arguments, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise UsageError(problem=f"{name}={value!r} is no count.", remedy="Pass a whole number, 1 or more.")
+    words = ("model", "train_loader", "optimizer", "scheduler", "ema", "loss_fn", "step_fn", "val_loader")
+    refuse_classes(**{word: getattr(arguments, word) for word in words})
     if arguments.scheduler_interval not in ("epoch", "step"):
         raise UsageError(
             problem=f"scheduler_interval={arguments.scheduler_interval!r} is unknown.", remedy='Use "epoch" or "step".'
@@ -373,6 +382,8 @@ def prune_policy(keep_last: int, keep_best: int, monitor: str, mode: Mode) -> Re
 
 def _check_words(arguments: RunArguments) -> None:
     """Refuse what `wire_run` would refuse, before anything is asked of the machine."""
+    check_resume(arguments.resume)
+    check_seed(arguments.seed)
     if arguments.run_name is not None:
         checked_run_name(arguments.run_name)
     _retention(arguments.keep_last, _best(arguments.keep_best, arguments.monitor, arguments.mode))
@@ -395,14 +406,17 @@ def _best(keep_best: int, monitor: str | None, mode: Mode) -> KeepBest | None:
         raise UsageError(problem=f"mode={mode!r} is unknown.", remedy='Use "min" or "max".')
     if monitor is None:
         return None
-    if keep_best < 0:
-        raise UsageError(problem=f"keep_best={keep_best} is negative.", remedy="Keep 0 or more.")
+    count: object = keep_best
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise UsageError(
+            problem=f"keep_best={keep_best!r} is no number of checkpoints.", remedy="Keep 0 or more: keep_best=1."
+        )
     return KeepBest(n=keep_best, monitor=monitor, mode=mode)
 
 
 def _retention(keep_last: object, best: KeepBest | None) -> RetentionPolicy:
     n = keep_last
-    if n is not None and (not isinstance(n, int) or n < 1):
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise UsageError(
             problem=f"keep_last={n!r} would leave nothing to go on from.", remedy="Keep 1 or more; None keeps all."
         )

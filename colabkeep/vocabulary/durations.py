@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
+from typing import TypeAlias
 
 from colabkeep.vocabulary.errors import UsageError
 
-__all__ = ["duration_text", "interval_text", "parse_duration", "read_duration", "span_text"]
+__all__ = ["Duration", "duration_text", "interval_text", "parse_duration", "read_duration", "span_text"]
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?(?=[\s\d]|$)\s*")
@@ -60,6 +61,10 @@ def span_text(seconds: float) -> str:
         return interval_text(seconds)
     hours = seconds / 3600
     return f"{hours:.0f} h" if hours >= 10 else f"{hours:.1f} h".replace(".0 h", " h")
+
+
+Duration: TypeAlias = float | str | timedelta
+"""Seconds, "11 h", "1 h 30 min", or a timedelta."""
 
 
 def read_duration(name: str, value: object) -> float:

@@ -4,7 +4,7 @@ A plain name (letters, digits, ".", "_" and "-", in parts joined by "/") is its 
 that is not plain is spelled: "u8--", then a blank as "_", and every character but ASCII letters, digits and "." as the
 hexadecimal number of its code point, those that follow each other between two "-" and with "." between them:
 "my run" → "u8--my_run", "résumé" → "u8--r-e9-sum-e9-", "训练" → "u8---8bad.7ec3-". No two names have one folder,
-and spelling makes no difference of upper and lower case. Every store takes it: it keeps the rules of `colabkeep.stores.base`.
+and spelling makes no difference of upper and lower case. Every store takes it, by the rules of `stores.base`.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ __all__ = [
     "Never",
     "OnNan",
     "RetentionPolicy",
+    "SaveEvery",
     "SaveMark",
     "SavePolicy",
     "adapt",
@@ -160,6 +161,10 @@ def adapt(policy: SavePolicy, cadence: Cadence) -> SavePolicy:
 
 
 _COUNTED = re.compile(r"(\d+)\s*(step|epoch)s?")
+
+
+SaveEvery: TypeAlias = int | str | SavePolicy | Sequence[int | str | SavePolicy] | None
+"""When to save, as `parse_save_every` reads it."""
 
 
 def parse_save_every(value: object) -> SavePolicy:

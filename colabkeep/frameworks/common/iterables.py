@@ -15,7 +15,17 @@ from colabkeep.vocabulary.errors import Incompatible, NotStorable, UsageError
 from colabkeep.vocabulary.seeds import derive
 from colabkeep.vocabulary.state import Stateful, Tree
 
-__all__ = ["IterableData", "Place", "Replay", "Source", "changed", "differences", "length_of", "set_epoch"]
+__all__ = [
+    "IterableData",
+    "Place",
+    "Replay",
+    "Source",
+    "changed",
+    "differences",
+    "length_of",
+    "no_batches",
+    "set_epoch",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,9 @@ class IterableData:
 
     def as_loader(self, data: object, batch_size: int | None) -> object:
         if batch_size is None:
+            refuse_iterators(data)
+            if length_of(data) == 0:
+                raise no_batches(data)
             return data
         raise UsageError(
             problem=f"batch_size={batch_size} is for data sets; a {type(data).__name__} gives batches already.",
@@ -314,11 +327,51 @@ def refuse_iterators(loader: object) -> None:
             remedy="Pass the object it was made from (the list, the DataLoader, …), or a small class whose "
             "__iter__ makes a new iterator each time.",
         )
-    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+    refuse_arrays(loader)
+    if isinstance(loader, type) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        kind = f"The class {loader.__qualname__}" if isinstance(loader, type) else f"A {type(loader).__qualname__}"
         raise UsageError(
-            problem=f"A {type(loader).__qualname__} is not something to read batches from.",
+            problem=f"{kind} is not something to read batches from.",
             remedy="Pass a DataLoader, a list of batches, or an object with __iter__.",
         )
+
+
+def refuse_arrays(loader: object) -> None:
+    """Raise for all inputs and all targets in a tuple, which would be read as two batches.
+
+    Raises:
+        UsageError: the remedy is the line that makes a data set of them.
+    """
+    if not isinstance(loader, tuple) and not (isinstance(loader, list) and len(loader) == 2):
+        return
+    shapes = [getattr(each, "shape", None) for each in loader]
+    if len(loader) < 2 or not all(isinstance(shape, (tuple, list)) and len(shape) for shape in shapes):
+        return
+    tall = {int(shape[0]) for shape in shapes if shape}
+    if len(tall) == 1 and (isinstance(loader, tuple) or len({len(shape) for shape in shapes if shape}) > 1):
+        paddle = type(loader[0]).__module__.partition(".")[0] == "paddle"
+        made = "paddle.io.TensorDataset([X, Y])" if paddle else "torch.utils.data.TensorDataset(X, Y)"
+        raise UsageError(
+            problem=f"{len(loader)} arrays of {tall.pop()} samples each are no loader: the first would be read as one "
+            "batch, and the next as another.",
+            remedy=f"Make a data set of them (arrays of NumPy as tensors first): {made}, in a DataLoader of that "
+            "framework with the batch_size and shuffle that you want.",
+        )
+
+
+def no_batches(loader: object) -> UsageError:
+    """Why nothing can be trained, or validated, with a loader that gives no batch."""
+    size, samples = getattr(loader, "batch_size", None), length_of(getattr(loader, "dataset", None))
+    if getattr(loader, "drop_last", False) and samples:
+        return UsageError(
+            problem=f"The loader gives no batch: its {samples} samples are less than one batch of {size}, and "
+            "drop_last=True leaves the rest out.",
+            remedy=f"Make batch_size {samples} or less, or drop_last=False.",
+        )
+    return UsageError(
+        problem=f"The loader gives no batch (a {type(loader).__name__}): there is nothing to train on.",
+        remedy="Look at what it reads: len(dataset), the folder or file pattern, a filter that leaves nothing.",
+    )
 
 
 def set_epoch(epoch: int, *objects: object) -> None:

@@ -23,6 +23,7 @@ from colabkeep.frameworks.common.iterables import (
     changed,
     differences,
     length_of,
+    no_batches,
     set_epoch,
 )
 from colabkeep.frameworks.common.order import Order, Sampling, subsets
@@ -126,6 +127,8 @@ class LoaderData:
         """Things of one sample each are batched if the framework calls them a data set, or a `batch_size` says so."""
         if self._loaders.owns(data) or (batch_size is None and not self._loaders.is_dataset(data)):
             return self._others.as_loader(data, batch_size)
+        if length_of(data) == 0:
+            raise no_batches(data)
         return self._loaders.of_batches(data, _BATCH if batch_size is None else batch_size)
 
     def check(self, loader: Any, *, seed: int, state: Tree) -> Sequence[str]:

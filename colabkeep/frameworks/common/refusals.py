@@ -16,6 +16,7 @@ __all__ = [
     "check_one_loss",
     "half_weights",
     "no_gradient",
+    "no_loop_for",
     "unfit_batch",
     "unfit_loss",
     "unfit_number",
@@ -33,6 +34,25 @@ def wrong_kind(word: str, found: object, wanted: str, remedy: str) -> UsageError
     if package in _FRAMEWORKS and package != wanted.partition(".")[0]:
         remedy = f"Model, optimizer and data must be of one framework, and this one is of {package}. {remedy}"
     return UsageError(problem=f"{word} is a {type(found).__name__}, not a {wanted}.", remedy=remedy)
+
+
+def no_loop_for(model: object) -> UsageError:
+    """Why resumable_fit cannot train a model that is of no framework with a loop of ours."""
+    kind = type(model)
+    package = kind.__module__.partition(".")[0]
+    what = f"model is a {kind.__name__}" + (f" of {package}" if package not in ("builtins", "__main__") else "")
+    own = "Your own loop works with any object that has state_dict() and load_state_dict(): "
+    remedy = f"{own}with colabkeep.Run(run_name, model=model) as run: … run.step()"
+    if callable(getattr(model, "fit", None)):
+        what += ", which brings a fit() of its own"
+        remedy = "Train it by that, and save by its own means (Keras: keras.callbacks.BackupAndRestore). " + (
+            "Where you write the loop (partial_fit, train_on_batch): "
+            "with colabkeep.Run(run_name, state={…}) as run, with objects that have state_dict() and load_state_dict()."
+        )
+    return UsageError(
+        problem=f"{what}; resumable_fit trains a torch.nn.Module or a paddle.nn.Layer.",
+        remedy=remedy,
+    )
 
 
 def check_held(own: Iterable[object], held: Iterable[object]) -> None:
@@ -78,6 +98,13 @@ def check_functions(options: TrainingOptions) -> None:
             problem="Training needs exactly one of loss_fn and step_fn.",
             remedy="Pass loss_fn=f with f(output, target) -> loss for batches of (input, target), "
             "or step_fn=f with f(model, batch) -> loss for any other.",
+        )
+    word, function = ("loss_fn", options.loss_fn) if options.step_fn is None else ("step_fn", options.step_fn)
+    if not callable(function):
+        raise UsageError(
+            problem=f"{word} is a {type(function).__name__}, which cannot be called.",
+            remedy="Pass the function itself: loss_fn=F.cross_entropy, without brackets behind it; or an object such "
+            "as torch.nn.CrossEntropyLoss().",
         )
     if options.metrics is not None and not isinstance(options.metrics, Mapping):
         raise UsageError(

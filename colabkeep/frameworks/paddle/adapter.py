@@ -15,6 +15,7 @@ from paddle.optimizer.lr import LRScheduler
 from colabkeep.frameworks.base import Boundary, Data, Exactness, Losses, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
+from colabkeep.frameworks.common.holding import untrained
 from colabkeep.frameworks.common.marks import opaque_parts
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
@@ -25,6 +26,7 @@ from colabkeep.frameworks.paddle.state.compare import layer_differences, optimiz
 from colabkeep.frameworks.paddle.state.generators import tells_position
 from colabkeep.frameworks.paddle.state.leaves import native
 from colabkeep.frameworks.paddle.state.loading import restore_layer
+from colabkeep.frameworks.paddle.state.optimizers import group_parameters
 from colabkeep.frameworks.paddle.state.places import Places
 from colabkeep.frameworks.paddle.state.recorders import Recorders
 from colabkeep.frameworks.paddle.state.rng import streams
@@ -76,6 +78,17 @@ class PaddleFramework:
             if name in trees:
                 lines += _differences(name, target, trees[name], names)
         return shortened(lines)
+
+    def untrained(self, parts: Mapping[str, object]) -> str:
+        models = {name: list(part.named_parameters()) for name, part in parts.items() if isinstance(part, nn.Layer)}
+        held = [
+            each
+            for part in parts.values()
+            if isinstance(part, Optimizer)
+            for group in group_parameters(part)
+            for each in group
+        ]
+        return untrained(models, held, [name for name, each in models.get("model", ()) if not each.stop_gradient])
 
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
         names = _names(parts)

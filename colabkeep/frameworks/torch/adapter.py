@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 from colabkeep.frameworks.base import Boundary, Data, Exactness, Losses, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
+from colabkeep.frameworks.common.holding import untrained
 from colabkeep.frameworks.common.marks import opaque_parts
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
@@ -91,6 +92,12 @@ class TorchFramework:
                 lines += _differences(name, target, trees[name], names)
         return shortened(lines)
 
+    def untrained(self, parts: Mapping[str, object]) -> str:
+        models = {name: list(part.named_parameters()) for name, part in parts.items() if _is_module(part)}
+        groups = (group for part in parts.values() if _is_optimizer(part) for group in part.param_groups)
+        held = [parameter for group in groups for parameter in group["params"]]
+        return untrained(models, held, [name for name, each in models.get("model", ()) if each.requires_grad])
+
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
         self._hiding.settle()
         names = _names(parts)
@@ -147,6 +154,14 @@ class TorchFramework:
 
     def world(self) -> World:
         return SoloWorld()
+
+
+def _is_module(part: object) -> TypeGuard[torch.nn.Module]:
+    return isinstance(part, torch.nn.Module)
+
+
+def _is_optimizer(part: object) -> TypeGuard[torch.optim.Optimizer]:
+    return isinstance(part, torch.optim.Optimizer)
 
 
 def _modules(parts: Mapping[str, object]) -> list[torch.nn.Module]:

@@ -7,7 +7,7 @@ finite, and to the objects of `paddle.metric`, which count in NumPy.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import paddle
@@ -41,6 +41,8 @@ class PaddleTraining:
         self._objective = Objective(options)
         self._functions = functions(options.metrics)
         self._counted = counted(options.metrics)
+        own = (name for each in self._counted.values() for name in each.names)
+        self.measures: Sequence[str] = ("loss", *self._functions, *own)
         clip = options.gradient_clip_val
         self._clip = None if clip is None else paddle.nn.ClipGradByGlobalNorm(clip)
         self._place = options.model.parameters()[0].place

@@ -15,10 +15,10 @@ from colabkeep.frameworks.torch.state.bulk import copy_all
 from colabkeep.frameworks.torch.state.dtypes import dtype_name, dtype_of, plain_name
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.staging import Copies, Slot, memory_order
-from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NotStorable
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
-__all__ = ["TensorLeaves", "native", "refuse_dataless", "slot_leaf", "view_host", "view_leaf"]
+__all__ = ["TensorLeaves", "native", "refuse_dataless", "refuse_expanded", "slot_leaf", "view_host", "view_leaf"]
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -141,6 +141,21 @@ def refuse_dataless(tensor: torch.Tensor, path: str) -> None:
     if tensor.is_nested or tensor.layout is _MKLDNN or tensor.dtype in _SUB_BYTE or _is_wrapper(tensor):
         raise not_storable(
             tensor, path, "Make it an ordinary tensor first: x.to_dense(), x.full_tensor() or x.to(...)."
+        )
+
+
+def refuse_expanded(tensor: torch.Tensor, path: str) -> None:
+    """Raise for a parameter of which one number in memory stands for many: no optimizer can write it, and no restore.
+
+    Raises:
+        NotStorable: with the remedy.
+    """
+    if any(step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise NotStorable(
+            problem=f"{path} is an expanded tensor: one number in memory stands for many of its {tuple(tensor.shape)}, "
+            "so that neither an optimizer nor a resume can write them.",
+            remedy="Give each number a place of its own: torch.nn.Parameter(x.expand(…).clone()).",
+            path=path,
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import encode
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
-from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
+from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless, refuse_expanded
 from colabkeep.frameworks.torch.state.places import Place, Places
 from colabkeep.frameworks.torch.state.staging import Copies, Slot, expect_slots
 from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
@@ -99,6 +99,8 @@ def _planned(places: Places, part: str) -> dict[str, torch.Tensor]:
         tensor = place.tensor
         if tensor is not None and tensor.layout is torch.strided and id(tensor) not in found:
             refuse_dataless(tensor, f"{part}.{place.name}")
+            if place.parameter:
+                refuse_expanded(tensor, f"{part}.{place.name}")
             found[id(tensor)] = place.name, tensor
     return dict(found.values())
 

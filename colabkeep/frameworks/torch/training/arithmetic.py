@@ -7,7 +7,7 @@ the gradients are finite.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ class TorchTraining:
         self._optimizer = options.optimizer
         self._objective = Objective(options)
         self._metrics = dict(options.metrics or {})
+        self.measures: Sequence[str] = ("loss", *self._metrics)
         self._clip = options.gradient_clip_val
         self._device = next(options.model.parameters()).device
         self.precision = resolve_precision(options.precision, self._device)
@@ -103,7 +104,7 @@ class TorchTraining:
         Raises:
             UsageError: a loss or a metric is not one number.
         """
-        means = {name: self.mean() for name in ("loss", *self._metrics)}
+        means = {name: self.mean() for name in self.measures}
         modes = [(module, module.training) for module in self._model.modules()]
         self._model.eval()
         try:

@@ -38,6 +38,13 @@ def check_options(options: TrainingOptions) -> None:
     check_held(model.parameters(), (p for group in optimizer.param_groups for p in group["params"]))
     check_one_loss(optimizer)
     check_functions(options)
+    for name, metric in (options.metrics or {}).items():
+        if isinstance(metric, type) or not callable(metric):
+            kind = f"the class {metric.__name__}" if isinstance(metric, type) else f"a {type(metric).__name__}"
+            raise UsageError(
+                problem=f"The metric {name!r} is {kind}.",
+                remedy="Pass a function of (output, target) that returns a number, or an object that can be called so.",
+            )
 
 
 def one_number(name: str, value: Any) -> Any:

@@ -1,0 +1,136 @@
+"""Words that cannot be meant so, refused with what to write before anything is asked of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from numbers import Integral
+from typing import Any
+
+from colabkeep._engine.repository import CHECKPOINT_ID
+from colabkeep.session.history import History
+from colabkeep.vocabulary.errors import UsageError
+from colabkeep.vocabulary.events import EpochDone, Event, MetricsLogged, Noted
+from colabkeep.vocabulary.policies import KeepBest
+
+__all__ = ["check_callbacks", "check_monitor", "check_resume", "check_seed", "refuse_classes", "unlogged"]
+
+RESUME_WORDS = ("auto", "must", "never", "best")
+_AUTO = 'Write resume="auto", which goes on if there is a checkpoint, or leave it out: that is the default.'
+_MUST = f'Write resume="must", which goes on or raises. {_AUTO}'
+_NEVER = 'Write resume="never", which starts from zero; the checkpoints that are there stay.'
+
+
+def check_resume(resume: object) -> None:
+    """Refuse what is neither a word nor an id: True and None could mean two things each.
+
+    Raises:
+        UsageError: it is none; the remedy says which one was meant.
+    """
+    if isinstance(resume, str) and (resume in RESUME_WORDS or CHECKPOINT_ID.fullmatch(resume)):
+        return
+    remedy = _MUST if resume is True else _NEVER if resume is False else _AUTO
+    if isinstance(resume, str):
+        words = ", ".join(f'"{word}"' for word in RESUME_WORDS)
+        remedy = f"Use {words}, or the id of a checkpoint, which `colabkeep show` lists. {_AUTO}"
+    raise UsageError(problem=f"resume={resume!r:.100} is unknown.", remedy=remedy)
+
+
+def check_seed(seed: object) -> None:
+    """Refuse what two sessions would not read alike.
+
+    Raises:
+        UsageError: it is no whole number.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise UsageError(problem=f"seed={seed!r:.100} is no whole number.", remedy="Write one: seed=0.")
+
+
+def check_callbacks(callbacks: object) -> tuple[Callable[[Event], None], ...]:
+    """The callbacks, each a function of one event.
+
+    Raises:
+        UsageError: one cannot be called.
+    """
+    if not isinstance(callbacks, Iterable) or isinstance(callbacks, (str, Mapping)):
+        raise UsageError(
+            problem=f"callbacks={callbacks!r:.100} is no list.", remedy="Pass a list of functions: callbacks=[tell]."
+        )
+    listed = tuple(callbacks)
+    for each in listed:
+        if isinstance(each, type) or not callable(each):
+            kind = f"the class {each.__name__}" if isinstance(each, type) else f"a {type(each).__name__}"
+            raise UsageError(
+                problem=f"callbacks has {kind}, which cannot be called with an event.",
+                remedy="Pass functions of one argument: def tell(event): print(event), and callbacks=[tell]. Each is "
+                "called with every event; callbacks of other trainers have no place here.",
+            )
+    return listed
+
+
+def refuse_classes(**objects: object) -> None:
+    """Refuse a class where an object of it is wanted: it has the same methods, and no state.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for word, found in objects.items():
+        if isinstance(found, type):
+            raise UsageError(
+                problem=f"{word} is the class {found.__name__}, not an object of it.",
+                remedy=f"Make one: {word}={found.__name__}(…).",
+            )
+
+
+def check_monitor(monitor: str | None, known: Iterable[str]) -> None:
+    """Refuse a metric that a training of ours will never measure.
+
+    Raises:
+        UsageError: it is none of the `known` ones, which are listed.
+    """
+    names = list(known)
+    if monitor is None or monitor in names:
+        return
+    close = [name for name in names if name.endswith(f"_{monitor}")] or get_close_matches(monitor, names, 1)
+    meant = f'Did you mean monitor="{close[0]}"? ' if close else ""
+    lacks = "" if any(name.startswith("val_") for name in names) else " With a val_loader there is val_loss too."
+    raise UsageError(
+        problem=f"monitor={monitor!r} is never measured in this training.",
+        remedy=f"{meant}It measures {', '.join(names)}; each of metrics={{…}} is a name with val_ in front.{lacks}",
+    )
+
+
+def unlogged(best: KeepBest | None, history: History, say: Callable[[Event], Any]) -> list[Callable[[Event], None]]:
+    """Who sees that what is monitored is never logged; nobody where nothing is."""
+    return [] if best is None else [Unlogged(best.monitor, history, say)]
+
+
+class Unlogged:
+    """Tells once, at the end of the first epoch in which something was logged, that `monitor` was not among it.
+
+    An observer of a run's events; the sentence is handed to `say`.
+    """
+
+    steps_from = float("inf")  # of steps it need not hear
+
+    def __init__(self, monitor: str, history: History, say: Callable[[Event], Any]) -> None:
+        self._monitor: str | None = monitor
+        self._history = history
+        self._say = say
+        self._logged: dict[str, None] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        if isinstance(event, MetricsLogged):
+            self._logged.update(dict.fromkeys(event.metrics))
+        if self._monitor is None or not isinstance(event, EpochDone) or not self._logged:
+            return
+        monitor, self._monitor = self._monitor, None
+        if not self._history.values(monitor):
+            self._say(
+                Noted(
+                    text=f"monitor={monitor!r} was not logged in this epoch, so no checkpoint is kept as the best. "
+                    f"Logged were: {', '.join(self._logged)}. Write run.log({monitor}=…) before the epoch ends, or "
+                    "monitor one of these."
+                )
+            )
