@@ -207,7 +207,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     val_loader: Any = None,
     metrics: Mapping[str, Any] | None = None,
     scheduler: Any = None,
-    scheduler_interval: Literal["epoch", "step"] = "epoch",
+    scheduler_interval: Literal["auto", "epoch", "step"] = "auto",
     ema: Any = None,
     state: Mapping[str, Any] | None = None,
     max_epochs: int | None = None,
@@ -250,8 +250,11 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         metrics: ``{"accuracy": fn(output, target) -> number}``, averaged over the samples. In Paddle an object of
             `paddle.metric` may stand for a function: it counts anew in each validation, and one of several numbers
             (``Accuracy(topk=(1, 5))``) has them named as it names them itself.
-        scheduler: stepped once per `scheduler_interval`: "epoch" (default) or "step". In Paddle it is the object
-            that the optimizer has as its learning rate.
+        scheduler: stepped once per `scheduler_interval`: "epoch", or "step" of the optimizer. "auto" (default) reads it
+            from the scheduler: "step" where that counts to the run's optimizer steps (`max_epochs` times the steps of
+            an epoch, or `max_steps`), and for CyclicLR; else "epoch". OneCycleLR over another number is refused. What
+            was decided is said at the start, and a run goes on as it began. In Paddle the scheduler is the object that
+            the optimizer has as its learning rate.
         ema: an object with ``update_parameters(model)`` (`torch.optim.swa_utils.AveragedModel`), updated each step.
         state: more objects with state_dict and load_state_dict, by name.
         max_epochs, max_steps: the length of the whole run; one of the two at least.

@@ -13,7 +13,7 @@ from colabkeep.session.opening import RunSpec, taken_over
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import FitPlan, wire_fit
 from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import LengthTold, RestoredInexactly
+from colabkeep.vocabulary.events import LengthTold, Noted, RestoredInexactly
 from colabkeep.vocabulary.seeds import derive
 
 __all__ = ["Best", "FitResult", "fit", "train"]
@@ -63,6 +63,8 @@ def fit(plan: FitPlan) -> FitResult:
     with run:
         for change in plan.state.changes():
             run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=change))
+        if said := plan.state.interval_said():
+            run.tell(Noted(text=said))
         train(run, plan)
     return _result(run, spec)
 
@@ -80,7 +82,7 @@ def train(run: Run, plan: FitPlan) -> None:
         _epoch(run, plan)
         metrics = {"train_loss": state.mean.value(), "lr": plan.training.learning_rate(), **_validate(run, plan)}
         run.log(**{name: value for name, value in metrics.items() if value is not None})
-        if plan.arguments.scheduler is not None and plan.arguments.scheduler_interval == "epoch":
+        if plan.arguments.scheduler is not None and state.interval == "epoch":
             _step_scheduler(plan, metrics)
 
 
@@ -112,7 +114,7 @@ def _step(run: Run, plan: FitPlan) -> Callable[[list[tuple[Any, float]]], None]:
     """What ends a window, with all that does not change looked up once."""
     arguments, update, add, done = plan.arguments, plan.training.step, plan.state.mean.add, run.step
     ema, model, max_steps = arguments.ema, arguments.model, arguments.max_steps
-    scheduler = arguments.scheduler if arguments.scheduler_interval == "step" else None
+    scheduler = arguments.scheduler if plan.state.interval == "step" else None
 
     def step(window: list[tuple[Any, float]]) -> None:
         update()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from colabkeep._engine.repository import Repository
 from colabkeep.frameworks import FRAMEWORKS, find_framework, open_framework
 from colabkeep.frameworks.base import Framework
+from colabkeep.frameworks.common.schedules import is_per_step
 from colabkeep.session.census import census, differences, flat
 from colabkeep.session.fit import train
 from colabkeep.session.rehearsal import Rehearsal
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import FitArguments, RunArguments, plan_fit, wire_fit
+from colabkeep.session.wiring import FitArguments, RunArguments, decide_interval, plan_fit, wire_fit
 from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.vocabulary.door import door
@@ -240,6 +241,7 @@ def _made(given: object) -> FitArguments:
         )
     words = dict(given)
     state, seed = words.pop("state", None), words.pop("seed", 0)
+    length = {name: words[name] for name in ("max_epochs", "max_steps") if words.get(name) is not None}
     known = {f.name for f in fields(FitArguments)} - {"run"}
     words = {name: value for name, value in words.items() if name not in _IGNORED}
     unknown, missing = sorted(set(words) - known), [n for n in ("model", "train_loader", "optimizer") if n not in words]
@@ -250,7 +252,17 @@ def _made(given: object) -> FitArguments:
             else f"make() did not return {', '.join(missing)}.",
             remedy='Return the arguments of resumable_fit by name: {"model": …, "train_loader": …, "optimizer": …, …}.',
         )
-    return FitArguments(**words, run=RunArguments(run_name=_RUN, state=state, seed=seed))
+    made = FitArguments(**words, run=RunArguments(run_name=_RUN, state=state, seed=seed))
+    return replace(made, scheduler_interval=_interval(made, length))
+
+
+def _interval(made: FitArguments, length: Mapping[str, int]) -> Literal["epoch", "step"]:
+    """How often the scheduler is stepped in a training of that length; without one, what its class is made for."""
+    if not length and made.scheduler_interval == "auto":
+        return "step" if is_per_step(made.scheduler) else "epoch"
+    asked = replace(made, max_epochs=length.get("max_epochs"), max_steps=length.get("max_steps"))
+    loader = find_framework([made.model, made.optimizer]).data().as_loader(made.train_loader, made.batch_size)
+    return "step" if decide_interval(asked, loader).interval == "step" else "epoch"
 
 
 def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

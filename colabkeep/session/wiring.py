@@ -22,6 +22,7 @@ from colabkeep.session.refusals import check_monitor, check_resume, check_seed, 
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.remounting import Remounting
 from colabkeep.session.starting import Starting
+from colabkeep.session.stepping import Decided, Length, decide
 from colabkeep.session.unwrapping import bare, bare_parts
 from colabkeep.stores import open_store
 from colabkeep.stores.base import Store
@@ -39,6 +40,7 @@ __all__ = [
     "FitPlan",
     "FitState",
     "RunArguments",
+    "decide_interval",
     "find_store",
     "open_home",
     "plan_fit",
@@ -91,7 +93,7 @@ class FitArguments:
     val_loader: Any = None
     metrics: Mapping[str, Any] | None = None
     scheduler: Any = None
-    scheduler_interval: Literal["epoch", "step"] = "epoch"
+    scheduler_interval: Literal["auto", "epoch", "step"] = "auto"
     ema: Any = None
     max_epochs: int | None = None
     max_steps: int | None = None
@@ -102,12 +104,17 @@ class FitArguments:
 
 @dataclass(slots=True, kw_only=True)
 class FitState:
-    """The state of the loop of `fit`: the running mean of the epoch's loss, and the settings that bits depend on."""
+    """The state of the loop of `fit`: the running mean of the epoch's loss, and the settings that bits depend on.
+
+    `decided`: how often the scheduler is stepped, where the user left that to us. A run goes on as it began, then: what
+    its length is now may say something else.
+    """
 
     between_steps: ClassVar[bool] = True
     mean: MeanLike
     settings: Mapping[str, Any]
     stored: Mapping[str, Any] = field(default_factory=dict)
+    decided: Decided | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Mean and settings."""
@@ -117,6 +124,25 @@ class FitState:
         """Take the mean; the stored settings are kept for `changes`."""
         self.mean.load_state_dict(state["mean"])
         self.stored = state["settings"]
+        if self.decided is not None:
+            began = self.stored.get("scheduler_interval", self.decided.interval)
+            self.settings = {**self.settings, "scheduler_interval": began}
+
+    @property
+    def interval(self) -> str:
+        """The scheduler is stepped once per "epoch", or "step"."""
+        return str(self.settings["scheduler_interval"])
+
+    def interval_said(self) -> str:
+        """How often the scheduler is stepped and why, where the user has not written it; else empty."""
+        if self.decided is None or not self.decided.said:
+            return ""
+        if self.interval == self.decided.interval:
+            return self.decided.said
+        return (
+            f'This run began with scheduler_interval="{self.interval}", and goes on so. Now it would be '
+            f'"{self.decided.interval}": {self.decided.said}'
+        )
 
     def changes(self) -> list[str]:
         """A sentence for each setting that is not what it was."""
@@ -249,6 +275,9 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
             gradient_clip_val=arguments.gradient_clip_val,
         )
     )
+    data = framework.data()
+    loader = data.as_loader(arguments.train_loader, arguments.batch_size)
+    decided = decide_interval(arguments, loader)
     validated = () if arguments.val_loader is None else [f"val_{name}" for name in training.measures]
     check_monitor(arguments.run.monitor, ("train_loss", "lr", *validated))
     state = FitState(
@@ -257,20 +286,37 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
             "accumulate_grad_batches": arguments.accumulate_grad_batches,
             "gradient_clip_val": arguments.gradient_clip_val,
             "precision": training.precision,
-            "scheduler_interval": arguments.scheduler_interval,
+            "scheduler_interval": decided.interval,
         },
+        decided=decided if arguments.scheduler_interval == "auto" else None,
     )
-    data = framework.data()
     starting.lap("import")
     return FitPlan(
         arguments=arguments,
-        train_loader=data.as_loader(arguments.train_loader, arguments.batch_size),
+        train_loader=loader,
         val_loader=None if arguments.val_loader is None else data.as_loader(arguments.val_loader, None),
         training=training,
         state=state,
         val_data=data,
         starting=starting,
     )
+
+
+def decide_interval(arguments: FitArguments, loader: object) -> Decided:
+    """How often the scheduler is stepped: as the user says, else as the scheduler counts.
+
+    Raises:
+        UsageError: neither tells.
+    """
+    if arguments.scheduler_interval != "auto":
+        return Decided(interval=arguments.scheduler_interval)
+    length = Length(
+        max_epochs=arguments.max_epochs,
+        max_steps=arguments.max_steps,
+        loader=loader,
+        accumulate=arguments.accumulate_grad_batches,
+    )
+    return decide(arguments.scheduler, length)
 
 
 def wire_fit(plan: FitPlan) -> RunSpec:
@@ -358,9 +404,10 @@ def _check(arguments: FitArguments) -> None:
             raise UsageError(problem=f"{name}={value!r} is no count.", remedy="Pass a whole number, 1 or more.")
     words = ("model", "train_loader", "optimizer", "scheduler", "ema", "loss_fn", "step_fn", "val_loader")
     refuse_classes(**{word: getattr(arguments, word) for word in words})
-    if arguments.scheduler_interval not in ("epoch", "step"):
+    if arguments.scheduler_interval not in ("auto", "epoch", "step"):
         raise UsageError(
-            problem=f"scheduler_interval={arguments.scheduler_interval!r} is unknown.", remedy='Use "epoch" or "step".'
+            problem=f"scheduler_interval={arguments.scheduler_interval!r} is unknown.",
+            remedy='Use "step" or "epoch"; or "auto", which reads from the scheduler what it counts.',
         )
     ema = arguments.ema
     if ema is not None and not hasattr(ema, "update_parameters"):

@@ -37,7 +37,7 @@ class TorchBoundary:
         self.opaque = opaque
         self._streams = StreamMarks(streams)
         self._buffers = _Buffers(modules)
-        self._schedulers = list(schedulers)
+        self._schedulers = [counter for scheduler in schedulers for counter in _counters(scheduler)]
         self._counts: list[int] = []
         self._torn = False
         self._steps = steps
@@ -70,6 +70,15 @@ class TorchBoundary:
 
     def _begins(self) -> None:
         self._torn = True
+
+
+def _counters(scheduler: Any) -> list[Any]:
+    """What counts its steps: itself, or the schedulers that a ChainedScheduler steps together, having no count."""
+    return (
+        [scheduler]
+        if hasattr(scheduler, "last_epoch")
+        else [c for each in scheduler._schedulers for c in _counters(each)]
+    )
 
 
 class _Buffers:
