@@ -17,6 +17,7 @@ _TOTALS = (
     "T_0",  # CosineAnnealingWarmRestarts: its first cycle
 )
 _WARM_UPS = ("warmup_steps", "num_warmup_steps")
+_PHASES = ("num_warmup_steps", "num_stable_steps", "num_decay_steps")  # warm up, stay, decay: together the whole
 _CLOSED_OVER = ("num_training_steps", "total_steps", "t_total", "max_steps", "num_warmup_steps")
 _PER_STEP = frozenset({"OneCycleLR", "CyclicLR"})
 """Both frameworks' documentation: "should be called after a batch has been used for training"."""
@@ -59,6 +60,8 @@ def _closed_over(told: dict[str, Any]) -> Iterator[object]:
             known: dict[str, Any] = dict(function.keywords)
         else:
             known = dict(getclosurevars(function).nonlocals) if isfunction(function) else {}
+        if _PHASES[-1] in known and "num_training_steps" not in known:
+            yield sum(_count(known.get(name)) or 0 for name in _PHASES)
         yield next((known[name] for name in _CLOSED_OVER if name in known), None)
 
 

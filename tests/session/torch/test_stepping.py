@@ -53,6 +53,11 @@ def warm_up(step: int, *, num_warmup_steps: int, num_training_steps: int) -> flo
     return min(1.0, step / max(1, num_warmup_steps)) * max(0.0, (num_training_steps - step) / num_training_steps)
 
 
+def in_phases(step: int, *, num_warmup_steps: int, num_stable_steps: int, num_decay_steps: int) -> float:
+    whole = num_warmup_steps + num_stable_steps + num_decay_steps
+    return 1.0 if step < num_warmup_steps + num_stable_steps else max(0.0, (whole - step) / num_decay_steps)
+
+
 def closed_over(num_training_steps: int) -> Callable[[int], float]:
     """As older transformers wrote them."""
 
@@ -77,6 +82,11 @@ COUNTING: dict[str, Callable[[int], Make]] = {
     "LinearLR": lambda total: lambda o: lr_scheduler.LinearLR(o, total_iters=total),
     "transformers": lambda total: (
         lambda o: lr_scheduler.LambdaLR(o, partial(warm_up, num_warmup_steps=1, num_training_steps=total))
+    ),
+    "transformers, in phases": lambda total: (
+        lambda o: lr_scheduler.LambdaLR(
+            o, partial(in_phases, num_warmup_steps=1, num_stable_steps=1, num_decay_steps=total - 2)
+        )
     ),
     "closure": lambda total: lambda o: lr_scheduler.LambdaLR(o, closed_over(total)),
     "SequentialLR": after_warm_up,
