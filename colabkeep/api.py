@@ -357,11 +357,13 @@ def secret(name: str, *, timeout: Duration = 20.0) -> str:
 
     Raises:
         SecretError: there is none, this notebook may not read it, or the platform does not answer.
-        UsageError: `name` is no text, or `timeout` is no length of time.
+        UsageError: `name` is no text or empty, or `timeout` is no length of time.
     """
-    if not isinstance(name, str):
+    given: object = name
+    if not isinstance(given, str) or not given.strip():
+        kind = "is empty" if isinstance(given, str) else f"is a {type(given).__name__}"
         raise UsageError(
-            problem=f"The name of a secret is a text, and this is a {type(name).__name__}.",
+            problem=f"The name of a secret is a text, and this one {kind}.",
             remedy='Pass what it is called on this platform: secret("HF_TOKEN").',
         )
     here = Environment.here()

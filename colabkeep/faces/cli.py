@@ -110,11 +110,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True)
     _command(commands, "list", _list)
     show = _command(commands, "show", _show)
-    show.add_argument("run", help="the run's name")
+    show.add_argument("run", type=_name, help="the run's name")
     show.add_argument("--checkpoint", metavar="ID", help="the one to look into (default: the newest)")
     _add_report(_command(commands, "report", _report))
     verify = _command(commands, "verify", _verify)
-    verify.add_argument("run", nargs="?", help="the run's name (default: all runs)")
+    verify.add_argument("run", nargs="?", type=_name, help="the run's name (default: all runs)")
     _add_export(_command(commands, "export", _export))
     _add_prune(_command(commands, "prune", _prune))
     doctor = commands.add_parser("doctor", help=_doctor.__doc__, description=_doctor.__doc__)
@@ -149,14 +149,19 @@ def _command(
     return parser
 
 
+def _name(word: str) -> str:
+    """The name of a run as it was typed: a locale of ASCII hands over bytes, each in a place that text does not use."""
+    return os.fsencode(word).decode(errors="replace")
+
+
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", help="the run's name (default: the only one there)")
+    parser.add_argument("run", nargs="?", type=_name, help="the run's name (default: the only one there)")
     parser.add_argument("--html", metavar="FILE", help="write it as a page instead of printing it")
     parser.add_argument("--force", action="store_true", help="replace a file that exists")
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="the run's name")
+    parser.add_argument("run", type=_name, help="the run's name")
     parser.add_argument("out", nargs="?", default="model.safetensors", help="the file (default: model.safetensors)")
     parser.add_argument("--which", default="latest", metavar="latest|best|ID", help="the checkpoint (default: latest)")
     parser.add_argument("--part", default="model", help='"model" (default), "ema", or "state.<name>"')
@@ -166,7 +171,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_prune(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="the run's name")
+    parser.add_argument("run", type=_name, help="the run's name")
     parser.add_argument("--keep-last", type=int, default=2, metavar="N", help="the newest N stay (default: 2)")
     parser.add_argument("--keep-best", type=int, default=1, metavar="N", help="the best N stay (default: 1)")
     parser.add_argument("--monitor", default="val_loss", help="the metric that says which is best (default: val_loss)")
@@ -177,7 +182,7 @@ def _add_prune(parser: argparse.ArgumentParser) -> None:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--run", metavar="NAME", help="a save as large as this run's newest checkpoint")
+    what.add_argument("--run", type=_name, metavar="NAME", help="a save as large as this run's newest checkpoint")
     what.add_argument("--size", metavar="SIZE", help='a save of so many bytes, such as "1.5GB" (default: 500MB)')
     parser.add_argument(
         "--overhead", type=float, default=OVERHEAD, help="the share of time for saves (default: %(default)s)"
@@ -208,7 +213,7 @@ def _report(words: argparse.Namespace) -> int:
     finally:
         store.close()
     if page is not None:
-        page.write(BytesSource(told.to_html().encode()))
+        page.write(BytesSource(told.to_html().encode(errors="replace")))
     lines = told.lines() if page is None else [f"{page.path}: the story of {tables.plain(told.story.run)}"]
     _print(words, told.to_dict(), lines)
     return 0

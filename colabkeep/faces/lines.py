@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import TextIO
@@ -13,7 +14,16 @@ from colabkeep.faces.panel.state import PanelState
 from colabkeep.faces.panel.told import sentence
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.durability import Durability
-from colabkeep.vocabulary.events import DurabilityTold, Event, Restored, SaveCommitted, SaveSkipped, StepDone
+from colabkeep.vocabulary.events import (
+    DurabilityTold,
+    EpochDone,
+    Event,
+    LengthTold,
+    Restored,
+    SaveCommitted,
+    SaveSkipped,
+    StepDone,
+)
 
 __all__ = ["Lines", "text_stream"]
 
@@ -22,6 +32,8 @@ _MOVING = 0.5  # seconds between two refreshes of the moving line; reading the l
 _MUCH = 1800.0  # seconds of training that may be lost before that is said again
 _FIRST = 5.0  # seconds until the first progress line where lines stay (files, logs)
 _PRINTED = 30.0  # seconds between the others: a day of training makes some 300 kB
+_EPOCHS = 10  # are told one by one
+_EPOCHS_PAUSE = 5.0  # seconds between the others: a loop of one-step epochs ends thousands of them
 _WIDE = 80  # columns of a terminal that does not tell
 
 
@@ -49,6 +61,9 @@ class Lines:
         self._width = 0
         self._skipped = 0
         self._said_copies: set[str] = set()  # the ways in which a state was copied that were told
+        self._epochs = 0  # told
+        self._epochs_from = -math.inf  # when the next one may be told
+        self._last_epoch: int | None = None  # the number of epochs that there will be, if that is known
         self._said_lost: float | None = None  # seconds, when it was said last what would be lost
 
     def __call__(self, event: Event) -> None:
@@ -69,6 +84,10 @@ class Lines:
             return
         if isinstance(event, Restored) and self._panel.state.complete_since is not None:
             return  # it does not go on
+        if isinstance(event, LengthTold) and event.max_epochs is not None:
+            self._last_epoch = event.max_epochs
+        if isinstance(event, EpochDone) and not self._tells_end(event):
+            return
         self._skipped += type(event) is SaveSkipped
         said = self._copied(event) if isinstance(event, SaveCommitted) else sentence(event)
         if said is not None and not (type(event) is SaveSkipped and self._skipped > 1):
@@ -89,12 +108,20 @@ class Lines:
         self._said_lost = lost if said else before
         return said
 
+    def _tells_end(self, event: EpochDone) -> bool:
+        """Say the end of this epoch: of the first ones and the last one, and of the others now and then."""
+        now, self._epochs = self._clock.monotonic(), self._epochs + 1
+        if self._epochs > _EPOCHS and now < self._epochs_from and event.epoch + 1 != self._last_epoch:
+            return False
+        self._epochs_from = now + _EPOCHS_PAUSE
+        return True
+
     def _show(self, text: str) -> None:
         if not self._moving:
             self._line(text)
             return
         text = text[: _columns(self._stream) - 1]  # a line that is broken in two cannot be written over
-        self._stream.write("\r" + text.ljust(self._width))
+        self._stream.write("\r" + self._writable(text).ljust(self._width))
         self._stream.flush()
         self._width = len(text)
 
@@ -102,8 +129,13 @@ class Lines:
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._width = 0
-        self._stream.write(text + "\n")
+        self._stream.write(self._writable(text) + "\n")
         self._stream.flush()
+
+    def _writable(self, text: str) -> str:
+        """The text, with question marks for what a locale of other letters has none for: no display ends for that."""
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        return text.encode(encoding, "replace").decode(encoding, "replace")
 
 
 def text_stream() -> TextIO | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import HostTensor
@@ -17,8 +17,8 @@ def as_number(value: Any) -> float:
     return float(value.item() if hasattr(value, "item") else value)
 
 
-class History:
-    """Records {"epoch", "step", metric: number, …}, in order of steps; part of every checkpoint.
+class History(Sequence[dict[str, Any]]):
+    """Records {"epoch", "step", metric: number, …}, in order of steps; part of every checkpoint. A list to read.
 
     It is kept as JSON lines, each written once, so that a save copies bytes instead of walking
     through a growing list.
@@ -28,6 +28,26 @@ class History:
         self.records: list[dict[str, Any]] = []
         self._lines = bytearray()
         self._last = 0  # where the last record's line begins
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        return self.records[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self.records == (other.records if isinstance(other, History) else other)
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def __repr__(self) -> str:
+        return repr(self.records)
 
     def add(self, progress: Progress, metrics: Mapping[str, float]) -> None:
         """Log numbers at a step; those of one step and epoch go into one record."""

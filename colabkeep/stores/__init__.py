@@ -120,7 +120,8 @@ def _open(storage: Storage, doors: Doors) -> tuple[Store, bool]:
         return _pair(sides, doors), False
     if isinstance(storage, str) and (url := _URL.match(path)):
         return _opened(url[1].lower(), path, doors)
-    return _opened("file", Path(path).expanduser().absolute().as_uri(), doors)
+    on_disk = os.fsdecode(path.encode(errors="surrogateescape"))  # a locale of ASCII has no other way to write it
+    return _opened("file", Path(on_disk).expanduser().absolute().as_uri(), doors)
 
 
 def _signed_in(storage: object, doors: Doors) -> Store:

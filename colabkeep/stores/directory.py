@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from colabkeep.stores._direct import LARGE, Direct, Spare, past_cache, write_all
 from colabkeep.stores._locks import FileLock, NoLock, take
@@ -352,7 +352,7 @@ def open_url(url: str) -> DirectoryStore:
         UsageError: the URL names a host, or a path that does not start at the root.
     """
     parts = urlsplit(url)
-    path = unquote(parts.path)
+    path = os.fsdecode(unquote_to_bytes(parts.path))  # as the folders of this machine are called, in any locale
     if parts.netloc not in {"", "localhost"} or not path.startswith("/"):
         raise UsageError(
             problem=f"{shown(url)} does not name a folder of this machine.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import math
 import os
 import re
@@ -25,7 +26,7 @@ from colabkeep.faces.panel.state import PanelState
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import Event, LengthTold, Noted, RunStarted, SaveStarted, StepDone
+from colabkeep.vocabulary.events import EpochDone, Event, LengthTold, Noted, RunStarted, SaveStarted, StepDone
 
 from .conftest import at, in_phase
 from .test_rendering import LINE
@@ -351,3 +352,26 @@ def test_a_pipe_gets_whole_lines_now_and_then() -> None:
     found = [LINE.fullmatch(line) for line in text.splitlines() if re.match(r"\[colabkeep \d", line)]
     assert all(found)
     assert [int(match[3]) for match in found if match] == pytest.approx([100, 700, 1300, 1900], abs=5)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.125, [*range(1, 11), 50, 90, 130, 170, 200]), (10.0, list(range(1, 201)))]
+)
+def test_short_epochs_are_told_now_and_then(seconds: float, told: list[int]) -> None:
+    """The first ten, one each five seconds, and the last; epochs that take longer are told each."""
+    clock, stream = FakeClock(), io.StringIO()
+    lines = Lines(clock, stream)
+    lines(START)
+    lines(LengthTold(max_epochs=200))
+    for epoch in range(200):
+        clock.advance(seconds)
+        lines(EpochDone(epoch=epoch, progress=at(epoch + 1), metrics={"loss": 1.0}))
+    assert [int(number) for number in re.findall(r"epoch (\d+) done", stream.getvalue())] == told
+
+
+def test_a_locale_without_our_letters_gets_question_marks() -> None:
+    """A name in another script ends neither the display nor the training."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
+    lines = Lines(FakeClock(), stream)
+    lines(Noted(text="the run 训练 in /tmp/\udce8: ready"))
+    assert stream.buffer.getvalue() == b"[colabkeep] the run ?? in /tmp/?: ready\n"

@@ -180,13 +180,17 @@ def test_a_secret_is_handed_over(tmp_path):
         ("times out", "HF", "TimeoutError", "Internet on"),
         ("refuses", "HF", "code 403", "Add-ons → Secrets"),
         ("fails", "HF", "code 500", "in a minute"),
-        ("changed", "HF", "No secret 'HF' is attached", "Add-ons → Secrets"),
+        ("changed", "HF", "in a form that its client does not know", "in a minute"),
+        ("page", "HF", "answered with a web page", "in a minute"),
+        ("cut", "HF", "cut short", "in a minute"),
+        ("silent", "HF", "answered with nothing at all", "in a minute"),
+        ("answers", "EMPTY", "is attached to this notebook, and it is empty", "give it its value"),
         ("answers", " ", "empty", "label"),
     ],
 )
 def test_each_failure_has_its_own_sentence_and_never_the_value(tmp_path, service, label, problem, remedy):
     """A refusal comes as a ConnectionError too, and is not called "internet off"; the value is in no traceback."""
-    kaggle = fake_kaggle(tmp_path, secrets={"HF": VALUE}, service=service)
+    kaggle = fake_kaggle(tmp_path, secrets={"HF": VALUE, "EMPTY": ""}, service=service)
     with kaggle as machine, pytest.raises(SecretError) as caught:
         kaggle_platform.secret(machine.environment, label, timeout=10.0)
     assert problem in caught.value.problem

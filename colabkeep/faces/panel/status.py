@@ -53,7 +53,7 @@ class StatusFiles:
             return
         name = run_folder(state.run)
         write_note(self._folder, f"{name}.status.json", json.dumps(record(state), indent=1).encode())
-        write_note(self._folder, f"{name}.status.html", _page(state).encode())
+        write_note(self._folder, f"{name}.status.html", _page(state).encode(errors="replace"))
 
 
 def record(state: PanelState) -> dict[str, Any]:

@@ -67,7 +67,8 @@ def _refusal(name: str, error: BaseException) -> SecretError:
             f"Reload the page and run this cell again, or {_by_variable(name)}",
         ),
         "ValueError": (
-            f"{name!r} cannot be the name of a secret: Colab takes no blanks in it.",
+            f"{name!r} cannot be the name of a secret: "
+            + ("Colab takes no blanks in it." if name.strip() else "it is empty."),
             f"Write the name as it stands in the page. {_PANEL} to see it.",
         ),
         "ImportError": (

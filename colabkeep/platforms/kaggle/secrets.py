@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from importlib import import_module
+from json import JSONDecodeError
 from typing import Any
 from urllib.error import HTTPError
 
@@ -34,6 +35,8 @@ def ask(name: str, timeout: float) -> str:
     def work() -> None:
         try:
             answers.append(_ask(name))
+        except SecretError as error:
+            errors.append(error)
         except Exception as error:  # noqa: BLE001  # whatever the client raises is told apart in `_explained`
             errors.append(_explained(error, name))
 
@@ -53,7 +56,10 @@ def ask(name: str, timeout: float) -> str:
 def _ask(name: str) -> str:
     value: Any = import_module("kaggle_secrets").UserSecretsClient().get_secret(name)
     if not isinstance(value, str) or not value:
-        raise TypeError("an empty secret, or one that is no text")
+        raise SecretError(
+            problem=f"The secret {name!r} is attached to this notebook, and it is empty.",
+            remedy="Add-ons → Secrets: give it its value, then run the cell again.",
+        )
     return value
 
 
@@ -72,6 +78,12 @@ def _explained(error: Exception, name: str) -> SecretError:
             problem=f"Kaggle's service for secrets failed when asked for {name!r}: it answered with code {code}.",
             remedy="That is on Kaggle's side: run the cell again in a minute.",
         )
+    if (garbled := _garbled(error, kinds)) is not None:
+        return SecretError(
+            problem=f"Kaggle's service for secrets was asked for {name!r}, and answered with {garbled}.",
+            remedy="That is on Kaggle's side, or of a proxy on the way: run the cell again in a minute. Whether the "
+            "secret is attached is not known.",
+        )
     if "BackendError" in kinds:
         return SecretError(problem=f"No secret {name!r} is attached to this notebook.", remedy=f"{_ATTACH}.")
     if isinstance(error, ConnectionError):
@@ -88,6 +100,17 @@ def _explained(error: Exception, name: str) -> SecretError:
         problem=f"Kaggle's client for secrets failed when asked for {name!r} ({type(error).__name__}).",
         remedy=f"{_ATTACH}; then run the cell again.",
     )
+
+
+def _garbled(error: Exception, kinds: set[str]) -> str | None:
+    """What came that is no answer; None if it is one. Of its text nothing is shown: the value may be in it."""
+    if isinstance(error, JSONDecodeError):
+        told = error.doc.strip()
+        return "a web page" if told.startswith("<") else "a part of an answer, cut short" if told else "nothing at all"
+    if "HTTPException" in kinds or isinstance(error, UnicodeDecodeError):
+        return "a part of an answer, cut short"
+    refused = "'wasSuccessful': False" in str(error) or "exist with label" in str(error)
+    return "something in a form that its client does not know" if "BackendError" in kinds and not refused else None
 
 
 def _reason(error: ConnectionError) -> str:

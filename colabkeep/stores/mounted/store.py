@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores._posix import OS_FILES, Files, explained
@@ -267,7 +267,7 @@ def open_url(url: str, doors: Doors = Doors()) -> MountedStore:  # noqa: B008
         UsageError: the URL names a host, no absolute path, or another option.
     """
     parts = urlsplit(url)
-    path = unquote(parts.path)
+    path = os.fsdecode(unquote_to_bytes(parts.path))  # as the folders of this machine are called, in any locale
     if parts.netloc or not path.startswith("/") or parts.fragment or parts.query not in {"", "truncate=no"}:
         raise UsageError(
             problem=f"{shown(url)} does not name a folder on a mounted Google Drive.",

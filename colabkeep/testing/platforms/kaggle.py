@@ -16,6 +16,7 @@ a fake with the classes, the order of events and the handling of errors of Kaggl
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import sys
 import threading
@@ -32,9 +33,12 @@ from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["FakeKaggle", "SecretsService", "fake_kaggle"]
 
-SecretsService: TypeAlias = Literal["answers", "offline", "times out", "refuses", "fails", "hangs", "changed"]
+SecretsService: TypeAlias = Literal[
+    "answers", "offline", "times out", "refuses", "fails", "hangs", "changed", "page", "cut", "silent"
+]
 """What the service for secrets does: works; no network; the client's 40 s are over; code 403; code 500; does not come
-back while the machine lives; answers in another form, the value included."""
+back while the machine lives; answers in another form, the value included; with a web page; with a part of the answer,
+the value included; with nothing."""
 
 _SHELL = "<ipykernel.zmqshell.ZMQInteractiveShell object at 0x7a1b2c3d4e5f>"
 _URL = "https://www.kaggle.com/requests/GetUserSecretByLabelRequest"
@@ -121,6 +125,10 @@ class FakeKaggle:
         if label not in self.secrets:
             answer = {"wasSuccessful": False, "errors": [f"No user secrets exist with label {label}."]}
             raise BackendError(f"Unexpected response from the service. Response: {answer}.")
+        text = json.dumps({"result": self.secrets[label], "wasSuccessful": True})
+        garbled = {"page": "<!DOCTYPE html><title>502</title>", "cut": text[:-9], "silent": ""}
+        if self.service in garbled:
+            json.loads(garbled[self.service])
         if self.service == "changed":
             raise BackendError(f"Unexpected response from the service. Response: {{'value': '{self.secrets[label]}'}}")
         return self.secrets[label]

@@ -58,10 +58,10 @@ def test_each_reason_has_its_own_next_click(machine, platform, words, problem, r
     assert remedy in text
 
 
-@pytest.mark.parametrize("name", ["", "two words", "tab\t"])
-def test_a_name_that_cannot_be_one_is_told(machine, platform, name):
-    """Colab takes no blanks."""
-    assert "takes no blanks" in refused(platform, machine(), name=name)
+@pytest.mark.parametrize(("name", "said"), [("", "it is empty"), ("two words", "no blanks"), ("tab\t", "no blanks")])
+def test_a_name_that_cannot_be_one_is_told(machine, platform, name, said):
+    """Colab takes no blanks, and a name that is empty is called that."""
+    assert said in refused(platform, machine(), name=name)
 
 
 @pytest.mark.parametrize(
