@@ -13,6 +13,7 @@ from colabkeep.session import run as session
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.clock import SystemClock
 from colabkeep.session.fit import fit
+from colabkeep.session.leftovers import is_open
 from colabkeep.session.refusals import check_callbacks
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
@@ -179,6 +180,21 @@ class Run(session.Run):
             observers=(*shown, *check_callbacks(callbacks)),
         )
         super().__init__(wire_run(arguments))
+
+    def __enter__(self) -> Run:
+        """As its base; it is this kind of run that comes out."""
+        super().__enter__()
+        return self
+
+    def close(self) -> None:
+        """End a run that was entered by hand, as its `with` block would: save what is not saved yet, wait until that is
+        safe, let go. Twice is harmless.
+
+        Raises:
+            SaveFailed: nothing durable exists.
+        """
+        if is_open(self):
+            self.__exit__(None, None, None)
 
     def _repr_html_(self) -> str:
         return run_html(self)

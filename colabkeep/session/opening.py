@@ -80,8 +80,8 @@ class RunSpec:
     `usual`: how long sessions live here. `laps`: what the way here took. `at_once`: why no copy may hide behind the
     next step, if none may. `waits`: training waits for each save. `max_epochs` and `max_steps`: how long the run is to
     be in all, if that is known at the start. `on_nan`: what is done when a loss is no finite number; `proof`: what the
-    losses have proven, filled by the session. `precision`: what "auto" chose, a sentence. `notes`: what is to be told at
-    the start.
+    losses have proven, filled by the session. `precision`: what "auto" chose, a sentence. `notes`: what is to be told
+    at the start.
     """
 
     name: str

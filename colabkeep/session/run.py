@@ -11,6 +11,7 @@ from colabkeep.session.announcer import Announcer
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
+from colabkeep.session.leftovers import Unlosable, open_alone, watch
 from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop
 from colabkeep.session.losses import LossRecord
 from colabkeep.session.opening import RunSpec, open_session
@@ -35,7 +36,7 @@ from colabkeep.vocabulary.manifest import Manifest
 __all__ = ["Run"]
 
 
-class Run(Loop):
+class Run(Unlosable, Loop):
     """The companion of a training loop. Use it as a context manager; `colabkeep.Run` wires one up.
 
     Leaving the block saves what is not saved yet and waits until that is safe. After an exception or
@@ -58,7 +59,7 @@ class Run(Loop):
         Raises:
             RunBusy, Incompatible, NotStorable, NoUsableCheckpoint, …: as `open_session`.
         """
-        self._session = open_session(self._spec, self._announcer.queue)
+        self._session = open_alone(self, lambda: open_session(self._spec, self._announcer.queue))
         try:
             self._start()
         except BaseException:
@@ -84,6 +85,7 @@ class Run(Loop):
         self._signals.install()
         self._announcer.write_to(self._session.journal)
         self.began = True
+        self._unwatch = watch(self)
         self._announcer.begin(*_complete(spec, self.resumed_from), _beginning(spec, self._session.id))
 
     def __exit__(
@@ -103,6 +105,7 @@ class Run(Loop):
 
     def _close(self, error: BaseException | None) -> None:
         try:
+            self._unwatch()
             self._signals.remove()
             self._boundary.close()
             self._position.close()
