@@ -34,6 +34,7 @@ def fitting(model: Any, data: Any, optimizer: Any, loss_fn: Any, **words: Any) -
                 data,
                 optimizer=optimizer,
                 loss_fn=loss_fn,
+                run_name="epochs",
                 resume="never",
                 keep_last=1,
                 callbacks=[observer],

@@ -82,6 +82,7 @@ def test_no_step_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.Monkey
         gradient_clip_val=1.0,
         precision="bf16-mixed",
         save_every=None,
+        run_name="r",
         storage=tmp_path,
         callbacks=[tell],
         progress=False,
@@ -143,7 +144,14 @@ def test_any_data_resumes_in_the_middle_of_an_epoch(
         options = {"loss_fn": nn.functional.mse_loss, **words, **more, "accumulate_grad_batches": accumulate}
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         colabkeep.resumable_fit(
-            model, data(), optimizer=optimizer, **options, max_epochs=2, storage=tmp_path / folder, progress=False
+            model,
+            data(),
+            optimizer=optimizer,
+            **options,
+            max_epochs=2,
+            run_name="r",
+            storage=tmp_path / folder,
+            progress=False,
         )
         return model.state_dict()
 
