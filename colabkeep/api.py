@@ -94,7 +94,7 @@ class Run(session.Run):
     Run the same cell again after a disconnect, and it goes on at the step where it was saved last.
 
     Args:
-        run_name: names the run in the storage; the same name goes on with the same run.
+        run_name: names the run in the storage; the same name goes on with the same run. In any script: "训练一".
         model: the model (a torch module, a Paddle layer, or any object with state_dict and load_state_dict).
         optimizer, scheduler, scaler, ema: as far as there are any.
         state: more objects with state_dict and load_state_dict, by name.
@@ -123,7 +123,7 @@ class Run(session.Run):
         progress: True shows what this front end can: a panel in a notebook, lines of text elsewhere, both in a Kaggle
             batch run. "html", "widgets" (ipywidgets, with the same panel below it for when they are dead) or "text"
             choose one; False shows nothing. Where checkpoints lie on this machine's disk, a page and a record for
-            programs are kept beside them: `<run_name>.status.html` and `<run_name>.status.json`.
+            programs are kept beside them, `….status.html` and `….status.json`, called as the run's folder is.
 
     Raises:
         UsageError: an argument cannot be meant so.
@@ -281,8 +281,10 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
         gradient_clip_val: the largest norm of all gradients together. A Paddle optimizer that has a grad_clip of its
             own clips by that instead: one of the two, not both.
-        run_name, storage, resume, save_every, overhead, copy, on_nan, keep_last, keep_best, mode, seed, callbacks,
-            progress: as for `Run`.
+        run_name: as for `Run`. Without one the run is called after the notebook or program, where that is known
+            (Jupyter, VS Code, a script); Colab and Kaggle tell nobody, so there it has to be written.
+        storage, resume, save_every, overhead, copy, on_nan, keep_last, keep_best, mode, seed, callbacks, progress: as
+            for `Run`.
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
         on_bad_gpu: what the check at the start may do: "advise" says what is wrong and how to get better, "stop"
             raises where the accelerator is not worth starting on, "ignore" does not look.

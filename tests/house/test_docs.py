@@ -227,6 +227,14 @@ def test_every_foreign_word_is_translated() -> None:
         assert any(f"`{ours}`" in row for row in named), f"{word} → {ours}"
 
 
+def test_the_table_of_exit_statuses_is_that_of_the_help() -> None:
+    """The page and `colabkeep --help` list the same numbers, with the same words."""
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", (DOCS / "reference" / "command-line.md").read_text(), re.MULTILINE)
+    told = re.findall(r"^ +(\d+)  (.+)$", cli._EXIT_CODES, re.MULTILINE)
+    assert rows == told
+    assert {int(number) for number, _ in told} >= {status for _, status in cli._STATUS}
+
+
 @cache
 def names_of_tests(path: str) -> set[str]:
     tree = ast.parse((ROOT / path).read_text())
