@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from colabkeep.vocabulary.errors import RunBusy, UsageError
+from colabkeep.vocabulary.errors import RunBusy, StoreBusy, UsageError
 from colabkeep.vocabulary.events import Noted
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def open_alone(run: Run, opening: Callable[[], OpenSession]) -> OpenSession:
     try:
         return opening()
     except RunBusy as error:
-        other = _other(run)
+        holder = error.__cause__.holder if isinstance(error.__cause__, StoreBusy) else ""
+        mine = not holder or holder.startswith(f"process {os.getpid()} on ")  # as `take_lock` writes it
+        other = _other(run) if mine else None
         if other is None:
             raise
         if not other.abandoned:

@@ -225,6 +225,7 @@ def test_stop_is_known_to_the_loop_of_ours(tmp_path: Path) -> None:
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
             loss_fn=loss_fn,
             max_epochs=1,
+            run_name="r",
             storage=tmp_path / folder,
             progress=False,
             **words,
