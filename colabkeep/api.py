@@ -26,6 +26,7 @@ from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import Event, MachineChecked
 from colabkeep.vocabulary.policies import Mode, SaveEvery
+from colabkeep.vocabulary.settings import OnChange
 
 __all__ = ["Run", "mount", "resumable_fit", "secret"]
 
@@ -113,6 +114,9 @@ class Run(session.Run):
             plan, a limit of your own). The last save comes before that; so does, in a Kaggle batch run, the end.
         flush_timeout: how long the end of the session waits, at most, until the storage that lasts has everything:
             "30 min", seconds, or a timedelta; 0 does not wait. What is left is told meanwhile.
+        on_change: what to do where settings are not as written when the run began (an option of the optimizer,
+            the scheduler, a dropout rate, …): "error" lists them and touches nothing, "keep" trains on with the run's
+            own, "apply" with the new ones from here on, where a schedule keeps its count.
         copy: "auto" copies large weights while the next step runs, where that costs less; "at_once" stops training for
             each copy: for code that writes single numbers through `.data` or NumPy before the next step, unseen.
         on_nan: what happens when a loss given to `run.step` is NaN or infinite. "warn" tells it once, with the newest
@@ -128,6 +132,7 @@ class Run(session.Run):
     Raises:
         UsageError: an argument cannot be meant so.
         UnknownArgument: a word of another trainer; the message names ours.
+        Incompatible: from `with`: the objects or their settings are not those of the run; nothing was touched.
     """
 
     @door(_FOREIGN)
@@ -154,6 +159,7 @@ class Run(session.Run):
         flush_timeout: Duration = 60.0,
         copy: Literal["auto", "at_once"] = "auto",
         on_nan: Literal["warn", "stop"] = "warn",
+        on_change: OnChange = "error",
         seed: int = 0,
         callbacks: Iterable[Callable[[Event], object]] = (),
         progress: Progress = True,
@@ -176,6 +182,7 @@ class Run(session.Run):
             flush_timeout=flush_timeout,
             copy=copy,
             on_nan=on_nan,
+            on_change=on_change,
             seed=seed,
             observers=(*shown, *check_callbacks(callbacks)),
         )
@@ -238,6 +245,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     overhead: float = OVERHEAD,
     copy: Literal["auto", "at_once"] = "auto",
     on_nan: Literal["warn", "stop"] = "warn",
+    on_change: OnChange = "error",
     keep_last: int | None = 2,
     keep_best: int = 1,
     monitor: str | None = None,
@@ -281,6 +289,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
         gradient_clip_val: the largest norm of all gradients together. A Paddle optimizer that has a grad_clip of its
             own clips by that instead: one of the two, not both.
+        on_change: as for `Run`; also for loss_fn or step_fn, batch size, accumulation, clipping, precision and
+            scheduler_interval, which "keep" cannot bring back.
         run_name: as for `Run`. Without one the run is called after the notebook or program, where that is known
             (Jupyter, VS Code, a script); Colab and Kaggle tell nobody, so there it has to be written.
         storage, resume, save_every, overhead, copy, on_nan, keep_last, keep_best, mode, seed, callbacks, progress: as
@@ -295,7 +305,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     Raises:
         UsageError, UnknownArgument: an argument cannot be meant so.
         BadAccelerator: ``on_bad_gpu="stop"``, and another accelerator should be had first; nothing was touched.
-        Incompatible: model, optimizer or data are not those of the run; nothing was touched.
+        Incompatible: model, optimizer, data or settings are not those of the run; nothing was touched.
         NoUsableCheckpoint: there are checkpoints, and none can be used; nothing was trained.
         RunBusy: another live process trains this run.
         SaveFailed: nothing of the training could be saved.
@@ -337,6 +347,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             flush_timeout=flush_timeout,
             copy=copy,
             on_nan=on_nan,
+            on_change=on_change,
             seed=seed,
             observers=(*shown, *check_callbacks(callbacks)),
         ),

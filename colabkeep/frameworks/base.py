@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from colabkeep.vocabulary.settings import Change, Item, Settings
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import World
 
@@ -40,6 +41,7 @@ __all__ = [
     "Inspector",
     "LoaderState",
     "Losses",
+    "PartsSettings",
     "Probe",
     "Probed",
     "Sample",
@@ -118,6 +120,26 @@ class Framework(Protocol):
     def rng(self) -> Stateful:
         """All global random streams that training may draw from: Python's, NumPy's (if imported)
         and the framework's on every device. `load_state_dict` takes what `native` gives back."""
+        ...
+
+    def settings(self, parts: Mapping[str, object]) -> PartsSettings:
+        """How the parts are set up: what was written for them, beside their tensors. Called before anything is
+        touched."""
+        ...
+
+    def described(self, value: object) -> Mapping[str, Item]:
+        """A function or module that no part of the run is, such as a loss: "" is itself, others what it holds."""
+        ...
+
+    def remember(self, parts: Mapping[str, object]) -> Callable[[], str | None]:
+        """Take the small state of the parts: options of optimizers, the state of schedulers and other objects, plain
+        attributes, modes, what is trained, and buffers of modules. The callable puts it back, once.
+
+        For code that ran before the checkpoint and is run again, as that at the top of an epoch is when the run goes
+        on in its middle. Until it is called, a parameter group whose parameters are all there is not added to an
+        optimizer again. Weights are not copied: the callable returns a sentence that names those that changed
+        meanwhile, else None.
+        """
         ...
 
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
@@ -205,6 +227,57 @@ class Losses(Protocol):
         ...
 
 
+class PartsSettings(Protocol):
+    """The settings of a run's parts in one session. A part is compared as far as the adapter knows its class."""
+
+    replaced: frozenset[str]
+    """Parts that `plan` gives a state of their own: they are neither checked nor restored."""
+
+    def written(self) -> Settings:
+        """As the user wrote them. What a run has moved since, in objects that it trained and left in this process, is
+        told as it was written."""
+        ...
+
+    def reached(self, trees: Mapping[str, Tree], moved: Mapping[str, Tree]) -> Settings:
+        """The options that training moves, as the checkpoint has them. `moved`: what `moved` told then."""
+        ...
+
+    def keepable(self, change: Change) -> bool:
+        """Can the stored value be put back? Code and classes cannot."""
+        ...
+
+    def plan(self, changes: Sequence[Change], trees: Mapping[str, Tree]) -> Sequence[str]:
+        """Find out what the changed settings mean for what is stored: a schedule keeps its count. Everything is as it
+        was afterwards. Sentences where it cannot be done."""
+        ...
+
+    def settle(
+        self, written: Settings, moved: Mapping[str, Tree], *, new: Sequence[Change], kept: Sequence[Change]
+    ) -> None:
+        """After `restore`: put back what training had moved, keep `kept`, apply what was planned, and leave what is
+        `new` as it is. `written`, `moved`: those of the checkpoint."""
+        ...
+
+    def begin(self, written: Settings) -> None:
+        """From here on `moved` tells what differs from these."""
+        ...
+
+    def moved(self) -> Mapping[str, Tree]:
+        """What training has moved, by part: called at each save, so it MUST cost less than a millisecond for hundreds
+        of modules."""
+        ...
+
+    def trained(self) -> Sequence[str]:
+        """Facts that show that the objects were trained before, a clause each."""
+        ...
+
+    def leave(self, run: str, step: int, *, failed: bool) -> None:
+        """The session ends: leave a mark on the objects, plain data by which the next one in this process knows what
+        was written and what training moved. `failed`: by an error, which may be one of the device: nothing is asked
+        of it."""
+        ...
+
+
 class Boundary(Protocol):
     """What a forward pass changes beside the gradients: random streams and mutable buffers.
 
@@ -234,7 +307,7 @@ class Boundary(Protocol):
         ...
 
     def rewind(self) -> None:
-        """Put streams and buffers back as they were at the last mark."""
+        """Put streams, buffers, modes and the options of optimizers back as they were at the last mark."""
         ...
 
     def close(self) -> None:

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from colabkeep.frameworks.base import Boundary, Data, Exactness, Losses, MeanLike, Training, TrainingOptions
+from colabkeep.frameworks.base import (
+    Boundary,
+    Data,
+    Exactness,
+    Losses,
+    MeanLike,
+    PartsSettings,
+    Training,
+    TrainingOptions,
+)
 from colabkeep.frameworks.common.arrays import ArrayLeaves, array_leaf, describe_array
 from colabkeep.frameworks.common.captures import Captures
+from colabkeep.frameworks.common.describing import described
 from colabkeep.frameworks.common.losses import HostLosses
 from colabkeep.frameworks.common.marks import StreamMarks, opaque_parts
 from colabkeep.frameworks.common.means import PlainMean
@@ -26,7 +36,10 @@ from colabkeep.frameworks.common.objects import (
 )
 from colabkeep.frameworks.common.randomness import NumpyStream, PythonStream, Streams
 from colabkeep.frameworks.common.refusals import no_loop_for
+from colabkeep.frameworks.common.remembering import remember_objects
+from colabkeep.frameworks.common.setup import NoOptimizing, Setup
 from colabkeep.frameworks.common.trees import child, rebuild
+from colabkeep.vocabulary.settings import Item
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
 
@@ -79,6 +92,15 @@ class NumpyFramework:
 
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
         return StreamMarks(self._rng.streams, opaque_parts(parts))
+
+    def settings(self, parts: Mapping[str, object]) -> PartsSettings:
+        return Setup({}, NoOptimizing(), digest=str)
+
+    def described(self, value: object) -> Mapping[str, Item]:
+        return described(value)
+
+    def remember(self, parts: Mapping[str, object]) -> Callable[[], str | None]:
+        return remember_objects(parts)
 
     def data(self) -> Data:
         from colabkeep.frameworks.common.iterables import IterableData

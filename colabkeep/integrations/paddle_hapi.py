@@ -35,8 +35,9 @@ class Resumable(Callback):  # type: ignore[misc]  # types are the same where Pad
 
     Kept are the network, the optimizer with its schedule, the gradient scaler, all random streams, the position in the
     data, the metrics so far, and what the other callbacks have come to remember (how long `EarlyStopping` has waited;
-    numbers, texts, arrays and containers of them). A change of `accumulate_grad_batches` is told. What a callback keeps
-    that cannot be stored is told, too.
+    numbers, texts, arrays and containers of them). Other settings than those that the
+    run began with, `accumulate_grad_batches` among them, are an error, kept or applied, as `on_change` says. What a
+    callback keeps that cannot be stored is told.
 
     Each evaluation sees the same samples, also where the data set draws random numbers. A training that early stopping
     ended is finished: run again, it trains nothing, until more epochs are asked for. `fit`'s own `save_dir` is not
@@ -44,8 +45,8 @@ class Resumable(Callback):  # type: ignore[misc]  # types are the same where Pad
 
     Args:
         run_name: names the run in the storage; the same name goes on with the same run.
-        words: those of `colabkeep.Run`: storage, resume, save_every, keep_last, keep_best, monitor, mode, max_time,
-            seed, state, callbacks, progress, and the others. What `fit` measures is logged as "train_loss",
+        words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
+            max_time, seed, state, callbacks, progress, and the others. What `fit` measures is logged as "train_loss",
             "train_acc", "val_loss", "val_acc", …, by the names of the metrics.
 
     Raises:

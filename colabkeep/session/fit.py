@@ -61,8 +61,8 @@ def fit(plan: FitPlan) -> FitResult:
     spec = wire_fit(plan)
     run = Run(spec)
     with run:
-        for change in plan.state.changes():
-            run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=change))
+        if (other := plan.state.other_precision()) is not None:
+            run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=other))
         if said := plan.state.interval_said():
             run.tell(Noted(text=said))
         train(run, plan)

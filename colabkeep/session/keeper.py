@@ -16,6 +16,7 @@ from colabkeep.session.lives import earlier_lives
 from colabkeep.session.losses import LOSSES, LossRecord, plain_points
 from colabkeep.session.opening import OpenSession, RunSpec, Value
 from colabkeep.session.position import Position
+from colabkeep.session.settings import SETTINGS
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed, TrainingDiverged
 from colabkeep.vocabulary.events import Event, Noted
 from colabkeep.vocabulary.policies import SaveMark
@@ -59,6 +60,7 @@ class Keeper:
         self._history = history
         self._losses = losses
         self._journal = session.journal
+        self._settings = session.settings
         self._saver = session.checkpointer
         for name, own in (("history", history), ("losses", losses)):
             if name in session.trees:
@@ -194,7 +196,8 @@ class Keeper:
 
     def _parts(self) -> Mapping[str, object]:
         about = {"seed": self._spec.seed, **({"left": self.left} if self.left else {})}
-        own = {"run": Value(about), "history": self._history, "losses": self._losses}
+        own: dict[str, object] = {"run": Value(about), SETTINGS: self._settings}
+        own |= {"history": self._history, "losses": self._losses}
         return {**self._spec.parts, **own, **self._position.parts()}
 
     def _is_saved(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from colabkeep.frameworks.base import Batch, LoaderState
@@ -20,7 +20,7 @@ from colabkeep.vocabulary.events import AlreadyComplete, Event, LengthTold, Note
 from colabkeep.vocabulary.policies import counts_epochs_only
 from colabkeep.vocabulary.progress import Progress
 
-__all__ = ["AROUND", "BLIND", "FREE", "SELDOM", "Loop"]
+__all__ = ["AROUND", "BLIND", "FREE", "SELDOM", "Loop", "arrive"]
 
 BLIND = (
     "This epoch does not read its batches through colabkeep, so it can be saved at its end only: a disconnect costs "
@@ -69,6 +69,7 @@ class Loop:
     _announcer: Announcer
     _signals: StopRequests
     _looked = False  # for who counts
+    undo: Callable[[], str | None] | None = None  # what stands before the first batch of a resumed epoch
 
     @property
     def progress(self) -> Progress:
@@ -110,6 +111,8 @@ class Loop:
         self._announcer.tell(LengthTold(max_epochs=max_epochs))
         while max_epochs is None or self.progress.epoch < max_epochs:
             self._position.begin_epoch()
+            if self.progress.batches:  # what stands before its first batch was done when the epoch began
+                self.undo = self._spec.framework.remember(self._spec.parts)
             self._rest()
             yield self.progress.epoch
             self._end_epoch()
@@ -178,6 +181,7 @@ class Loop:
     def _batches(self, loader: object, watched: Sequence[Iterator[Any]]) -> Iterator[Any]:
         """`watched`: the iterator that was given to the user's code, where somebody may count what it gives."""
         position, starting = self._position, self._session.starting
+        arrive(self)
         opened = starting.opens(position.open, loader)
         told = _tell_notes(self, opened.notes, 0)
         values = starting.batches(iter(opened))
@@ -265,6 +269,13 @@ class Loop:
     @abstractmethod
     def tell(self, event: Event) -> None:
         """Tell an event."""
+
+
+def arrive(run: Loop) -> None:
+    """The body of a resumed epoch has come to its batches: what it did before them is undone, and told if it cannot."""
+    undo, run.undo = run.undo, None
+    if undo is not None and (twice := undo()) is not None:
+        run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=twice))
 
 
 def _no_steps_here(*, in_epoch: bool) -> UsageError:

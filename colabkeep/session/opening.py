@@ -23,6 +23,7 @@ from colabkeep.session.deadline import Deadline
 from colabkeep.session.lives import UNKNOWN, Usual
 from colabkeep.session.losses import LossRecord
 from colabkeep.session.same_data import SameData
+from colabkeep.session.settings import SETTINGS, RunSettings
 from colabkeep.session.starting import Starting
 from colabkeep.stores.base import Lock, Store
 from colabkeep.vocabulary.cadence import OVERHEAD
@@ -58,7 +59,7 @@ __all__ = ["OpenSession", "RunSpec", "Value", "as_event", "open_session", "take_
 
 OWN_PARTS = (
     "run", "history", "rng", "rng_at_epoch", "loader", "losses", "state", "state_at_epoch", "averages", "streams",
-    "streams_at_epoch", "data",
+    "streams_at_epoch", "data", SETTINGS,
 )  # fmt: skip
 """Parts of a checkpoint that are the session's own; every other is an object of the user."""
 
@@ -73,15 +74,15 @@ class RunSpec:
     `parts` are the user's objects by part name, in the order in which they are restored. `max_time`: seconds of this
     session, None for no limit; `deadline`: when the machine goes, if that is known; `machine`: which one it is.
     `flush_timeout`: seconds that the end waits at most for slower storage. `loader` and `val_loader`, if known at the
-    start, are checked against the checkpoint before anything is touched. `on_change`: what becomes of data that is not
-    that of the run, "error" or "apply". `best` is None when nothing is monitored. `closes_store`: the store was opened
-    for this run, and is closed with it. `settings`: what the user may change from session to session without changing a
-    bit; a change is told. `overhead`: the share of time that saves may cost, where the cadence is chosen from that, and
-    `usual`: how long sessions live here. `laps`: what the way here took. `at_once`: why no copy may hide behind the
-    next step, if none may. `waits`: training waits for each save. `max_epochs` and `max_steps`: how long the run is to
-    be in all, if that is known at the start. `on_nan`: what is done when a loss is no finite number; `proof`: what the
-    losses have proven, filled by the session. `precision`: what "auto" chose, a sentence. `notes`: what is to be told
-    at the start.
+    start, are checked against the checkpoint before anything is touched. `on_change`: what becomes of settings and
+    data that are not as they were when the run began, "error", "keep" or "apply". `best` is None when nothing is
+    monitored. `closes_store`: the store was opened for this run, and is closed with it. `settings`: what the user may
+    change from session to session without changing a bit; a change is told. `overhead`: the share of time that saves
+    may cost, where the cadence is chosen from that, and `usual`: how long sessions live here. `laps`: what the way here
+    took. `at_once`: why no copy may hide behind the next step, if none may. `waits`: training waits for each save.
+    `max_epochs` and `max_steps`: how long the run is to be in all, if that is known at the start. `on_nan`: what is
+    done when a loss is no finite number; `proof`: what the losses have proven, filled by the session. `precision`: what
+    "auto" chose, a sentence. `notes`: what is to be told at the start.
     """
 
     name: str
@@ -142,6 +143,7 @@ class OpenSession:
     checkpointer: Checkpointer
     starting: Starting
     data: SameData
+    settings: RunSettings
     resumed_from: Manifest | None = None
     trees: Mapping[str, Tree] = field(default_factory=dict)
 
@@ -169,12 +171,12 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         events.append(spec.machine)
     lock = take_lock(spec.store, spec.name, about)
     try:
-        _sweep(spec)
+        settings = RunSettings(spec.framework, spec.parts, spec.on_change)
         _open_run(spec, repository, events)
         starting.lap("find")
         loaded = _find(spec, repository, events)
         data = _same_data(spec, loaded, events)
-        _check(spec, loaded, data)
+        _check(spec, loaded, data, settings)
         starting.lap("read")
         _rehearse(spec)
         lease = take_lease(repository, session, about)
@@ -182,13 +184,14 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         manifest, own = None, dict[str, Tree]()
         if loaded is not None:
             manifest, own = loaded.manifest, _own(loaded)
-            trees = {name: loaded.parts[name] for name in spec.parts}
+            trees = {name: loaded.parts[name] for name in spec.parts if name not in settings.replaced}
             loaded = None
-            for name in spec.parts:  # one by one: memory of what is loaded is free for what is not yet
-                spec.framework.restore(spec.parts, {name: trees.pop(name)})
+            _restore(spec, trees)
             _tell(spec, manifest, own, events)
-            events.extend(_recalled(spec, manifest, own, lease))
+            events.extend([*settings.restored(manifest.progress.step), *_recalled(spec, manifest, own, lease)])
             starting.lap("restore")
+        else:
+            events.extend(settings.started())
     except BaseException:
         lock.release()
         raise
@@ -205,6 +208,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
         starting=starting,
         data=data,
+        settings=settings,
         resumed_from=manifest,
         trees=own,
     )
@@ -214,14 +218,16 @@ def _notes(spec: RunSpec) -> tuple[str, ...]:
     return spec.notes if spec.deadline is None else (*spec.notes, spec.deadline.text)
 
 
-def _sweep(spec: RunSpec) -> None:
+def _restore(spec: RunSpec, trees: dict[str, Tree]) -> None:
+    for name in list(trees):  # one by one: memory of what is loaded is free for what is not yet
+        spec.framework.restore(spec.parts, {name: trees.pop(name)})
+
+
+def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> None:
     try:
         spec.store.sweep(run_folder(spec.name))
     except StoreUnavailable as error:
         raise StoreUnavailable(problem=f"Training has not begun: {error.problem}", remedy=error.remedy) from error
-
-
-def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> None:
     try:
         repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
     except CheckpointDamaged as error:
@@ -293,7 +299,7 @@ def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded
     if spec.resume == "never":
         if repository.ids():
             events.append(
-                Noted(text=f'resume="never": the checkpoints of {spec.name!r} stay, and training starts from zero.')
+                Noted(text=f'resume="never": the checkpoints of {spec.name!r} stay, and the run starts at step zero.')
             )
         return None
     if spec.resume == "best":
@@ -336,7 +342,7 @@ def _compared_data(spec: RunSpec, same: SameData, inside: int | None) -> list[st
     return lines
 
 
-def _check(spec: RunSpec, loaded: Loaded | None, same: SameData) -> None:
+def _check(spec: RunSpec, loaded: Loaded | None, same: SameData, settings: RunSettings) -> None:
     if loaded is None:
         _compared_data(spec, same, None)  # there is nothing to compare it with: it gets to know the data
         return
@@ -357,9 +363,14 @@ def _check(spec: RunSpec, loaded: Loaded | None, same: SameData) -> None:
         state = {name: value for name, value in loader_state.items() if name not in told_better}
         differences += same.stopping(spec.framework.data().check(spec.loader, seed=seed, state=state))
     differences += of_data
+    changed = list[str]()
     if loaded.manifest.framework == spec.framework.name:
-        common = {name: part for name, part in spec.parts.items() if name in stored}
+        changed = settings.compare(loaded)
+        common = {name: part for name, part in spec.parts.items() if name in stored and name not in settings.replaced}
         differences += spec.framework.check(common, {name: stored[name] for name in common})
+    if changed and not differences:
+        problem = settings.problem(spec.name, loaded.manifest.id)
+        raise Incompatible(problem=problem, remedy=settings.remedy(), differences=changed)
     if differences:
         raise Incompatible(
             problem=f"The run {spec.name!r} does not fit what was handed in (checkpoint {loaded.manifest.id}):",
@@ -368,7 +379,7 @@ def _check(spec: RunSpec, loaded: Loaded | None, same: SameData) -> None:
                 'or start this run from zero with resume="never" (its checkpoints stay).'
                 + (' on_change="apply" goes on with the data as it is now, which the report says.' if of_data else "")
             ),
-            differences=differences,
+            differences=[*differences, *changed],
         )
 
 

@@ -12,7 +12,7 @@ from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
 from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
 from colabkeep.session.leftovers import Unlosable, open_alone, watch
-from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop
+from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop, arrive
 from colabkeep.session.losses import LossRecord
 from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Place, Position
@@ -69,13 +69,12 @@ class Run(Unlosable, Loop):
         return self
 
     def _start(self) -> None:
-        spec = self._spec
-        self._saver = self._session.checkpointer
-        session = self._session
+        spec, session = self._spec, self._session
+        self._saver = session.checkpointer
         self._position = Position(spec.framework, spec.seed, session.progress, session.trees, session.data)
         self._keeper = Keeper(spec, self._position, self._session, self.history, self.losses)
-        self._announcer.observers.extend(self._keeper.observers)
-        self._announcer.observers += unlogged(spec.best, self.history, self._saver.events.append)
+        others = unlogged(spec.best, self.history, self._saver.events.append)
+        self._announcer.observers += (*self._keeper.observers, *others)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
         self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began
@@ -84,8 +83,7 @@ class Run(Unlosable, Loop):
         self._saver.begin(self._zero)
         self._signals.install()
         self._announcer.write_to(self._session.journal)
-        self.began = True
-        self._unwatch = watch(self)
+        self.began, self._unwatch = True, watch(self)
         self._announcer.begin(*_complete(spec, self.resumed_from), _beginning(spec, self._session.id))
 
     def __exit__(
@@ -107,7 +105,9 @@ class Run(Unlosable, Loop):
         try:
             self._unwatch()
             self._signals.remove()
+            arrive(self)
             self._boundary.close()
+            self._session.settings.left(self.name, self.progress.step, failed=isinstance(error, Exception))
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(_end(self, self.stopped, error))

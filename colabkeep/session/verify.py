@@ -28,8 +28,8 @@ __all__ = ["ResumeReport", "verify_resume"]
 _RUN = "verify-resume"
 _UNCOMPARED = ("run", "history", "losses", "loader", "data")  # own parts that hold no arithmetic of the training
 _IGNORED = {
-    "run_name", "storage", "resume", "save_every", "overhead", "copy", "on_nan", "keep_last", "keep_best", "monitor",
-    "mode", "max_epochs", "max_steps", "max_time", "callbacks", "progress",
+    "run_name", "storage", "resume", "save_every", "overhead", "copy", "on_change", "on_nan", "keep_last", "keep_best",
+    "monitor", "mode", "max_epochs", "max_steps", "max_time", "callbacks", "progress",
 }  # fmt: skip
 
 

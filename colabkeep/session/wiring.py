@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from colabkeep.frameworks import find_framework
-from colabkeep.frameworks.base import Data, MeanLike, Training, TrainingOptions
+from colabkeep.frameworks.base import Data, Framework, MeanLike, Training, TrainingOptions
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import Home
 from colabkeep.session.clock import SystemClock
@@ -21,6 +21,7 @@ from colabkeep.session.promise import precision_chosen
 from colabkeep.session.refusals import check_monitor, check_resume, check_seed, refuse_classes
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.remounting import Remounting
+from colabkeep.session.settings import check_on_change
 from colabkeep.session.starting import Starting
 from colabkeep.session.stepping import Decided, Length, decide
 from colabkeep.session.unwrapping import bare, bare_parts
@@ -34,6 +35,7 @@ from colabkeep.vocabulary.errors import NotPersistent, UsageError
 from colabkeep.vocabulary.events import Event
 from colabkeep.vocabulary.names import checked_run_name
 from colabkeep.vocabulary.policies import KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every
+from colabkeep.vocabulary.settings import Item, Plain
 
 __all__ = [
     "FitArguments",
@@ -75,6 +77,7 @@ class RunArguments:
     flush_timeout: Any = 60.0
     copy: str = "auto"
     on_nan: str = "warn"
+    on_change: str = "error"
     seed: int = 0
     observers: tuple[Callable[[Event], None], ...] = ()
 
@@ -104,15 +107,17 @@ class FitArguments:
 
 @dataclass(slots=True, kw_only=True)
 class FitState:
-    """The state of the loop of `fit`: the running mean of the epoch's loss, and the settings that bits depend on.
+    """The state of the loop of `fit`: the running mean of the epoch's loss, and the settings that it computes with.
 
-    `decided`: how often the scheduler is stepped, where the user left that to us. A run goes on as it began, then: what
-    its length is now may say something else.
-    """
+    `written` are those that the user wrote, by item; `precision` is its word for what is in `settings`. `decided`: how
+    often the scheduler is stepped, where the user left that to us. A run goes on as it began, then: what its length is
+    now may say something else."""
 
     between_steps: ClassVar[bool] = True
     mean: MeanLike
     settings: Mapping[str, Any]
+    written: Mapping[str, Item]
+    precision: str
     stored: Mapping[str, Any] = field(default_factory=dict)
     decided: Decided | None = None
 
@@ -144,13 +149,26 @@ class FitState:
             f'"{self.decided.interval}": {self.decided.said}'
         )
 
-    def changes(self) -> list[str]:
-        """A sentence for each setting that is not what it was."""
-        return [
-            f"{name} was {self.stored[name]} and is {value}: from here on the weights are not those of the old setting"
-            for name, value in self.settings.items()
-            if name in self.stored and self.stored[name] != value
-        ]
+    def written_settings(self) -> Mapping[str, Item]:
+        """What the user wrote in the call."""
+        return self.written
+
+    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
+        """What an earlier session computed with. "auto" is no change where it comes to the same,
+        or to what the run began with."""
+        then: Mapping[str, Plain] = state["settings"]
+        if then.get("precision") == self.settings["precision"]:
+            then = {**then, "precision": self.precision}
+        if self.decided is not None:  # it goes on as it began
+            then = {**then, "scheduler_interval": self.decided.interval}
+        return then
+
+    def other_precision(self) -> str | None:
+        """A sentence where precision="auto" comes to something else on this device than before."""
+        then, now = self.stored.get("precision", self.settings["precision"]), self.settings["precision"]
+        if self.precision != "auto" or then == now:
+            return None
+        return f"precision was {then} and is {now}: from here on the weights are not those of the old setting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +240,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         retention=_retention(arguments.keep_last, best),
         best=best,
         resume=arguments.resume,
+        on_change=check_on_change(arguments.on_change),
         seed=arguments.seed,
         max_time=max_time,
         flush_timeout=flush_timeout,
@@ -280,14 +299,12 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
     decided = decide_interval(arguments, loader)
     validated = () if arguments.val_loader is None else [f"val_{name}" for name in training.measures]
     check_monitor(arguments.run.monitor, ("train_loss", "lr", *validated))
+    words = {**_words(arguments), "scheduler_interval": decided.interval}
     state = FitState(
         mean=training.mean(),
-        settings={
-            "accumulate_grad_batches": arguments.accumulate_grad_batches,
-            "gradient_clip_val": arguments.gradient_clip_val,
-            "precision": training.precision,
-            "scheduler_interval": decided.interval,
-        },
+        settings={**words, "precision": training.precision},
+        written=_written(arguments, words, framework, loader),
+        precision=arguments.precision,
         decided=decided if arguments.scheduler_interval == "auto" else None,
     )
     starting.lap("import")
@@ -300,6 +317,25 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
         val_data=data,
         starting=starting,
     )
+
+
+def _words(arguments: FitArguments) -> dict[str, Any]:
+    """The words of the call that decide about the weights."""
+    names = ("accumulate_grad_batches", "gradient_clip_val", "precision", "scheduler_interval")
+    return {name: getattr(arguments, name) for name in names}
+
+
+def _written(
+    arguments: FitArguments, words: Mapping[str, Any], framework: Framework, loader: object
+) -> dict[str, Item]:
+    batches = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    options = {**words, "batch_size": batches}
+    found = {"": Item(kind="resumable_fit", sure=True, options=options)}
+    for name in ("loss_fn", "step_fn"):
+        if (function := getattr(arguments, name)) is not None:
+            items = framework.described(function)
+            found |= {".".join(filter(None, (name, inner))): item for inner, item in items.items()}
+    return found
 
 
 def decide_interval(arguments: FitArguments, loader: object) -> Decided:
@@ -439,6 +475,7 @@ def _check_words(arguments: RunArguments) -> None:
     read_overhead(arguments.overhead)
     _at_once(arguments.copy)
     read_on_nan(arguments.on_nan)
+    check_on_change(arguments.on_change)
 
 
 def _at_once(copy: object) -> str:

@@ -74,9 +74,10 @@ class Cargo:
             self._streams = Streams.of(self._kinds, self.dataset, self.collate_fn)
         return self._streams
 
-    def look(self, probe: Probe, seen: Seen) -> Probed:
-        """Look at samples, in a worker."""
-        return look_at(self.dataset, probe, seen, self.streams(), self.epoch)
+    def look(self, probe: Probe, seen: Seen, *, here: bool = False) -> Probed:
+        """Look at samples, in a worker or, where nothing else loads them, `here`."""
+        streams = Streams.for_a_look(self._kinds, self.dataset, self.collate_fn) if here else self.streams()
+        return look_at(self.dataset, probe, seen, streams, self.epoch)
 
     def start_worker(self, info: Any, worker: int, seed: int) -> None:
         """The first thing in a worker: the user's own `worker_init_fn`, which meets the user's own data set.

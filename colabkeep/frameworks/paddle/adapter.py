@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,9 +12,19 @@ from paddle.amp import AmpScaler
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
-from colabkeep.frameworks.base import Boundary, Data, Exactness, Losses, MeanLike, Training, TrainingOptions
+from colabkeep.frameworks.base import (
+    Boundary,
+    Data,
+    Exactness,
+    Losses,
+    MeanLike,
+    PartsSettings,
+    Training,
+    TrainingOptions,
+)
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
+from colabkeep.frameworks.common.describing import described
 from colabkeep.frameworks.common.holding import untrained
 from colabkeep.frameworks.common.marks import opaque_parts
 from colabkeep.frameworks.common.names import ParameterNames
@@ -29,10 +39,13 @@ from colabkeep.frameworks.paddle.state.loading import restore_layer
 from colabkeep.frameworks.paddle.state.optimizers import group_parameters
 from colabkeep.frameworks.paddle.state.places import Places
 from colabkeep.frameworks.paddle.state.recorders import Recorders
+from colabkeep.frameworks.paddle.state.remembering import remember
 from colabkeep.frameworks.paddle.state.rng import streams
 from colabkeep.frameworks.paddle.state.schedulers import restore_helper
+from colabkeep.frameworks.paddle.state.settings import describe, setup
 from colabkeep.frameworks.paddle.state.staging import Copies
 from colabkeep.frameworks.paddle.state.updating import restore_optimizer
+from colabkeep.vocabulary.settings import Item
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
 
@@ -111,6 +124,15 @@ class PaddleFramework:
         optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
         opaque = opaque_parts(parts, *_KINDS)
         return PaddleBoundary(self._rng.streams, _layers(parts), optimizers, _schedulers(parts), opaque)
+
+    def settings(self, parts: Mapping[str, object]) -> PartsSettings:
+        return setup(parts)
+
+    def described(self, value: object) -> Mapping[str, Item]:
+        return described(value, describe)
+
+    def remember(self, parts: Mapping[str, object]) -> Callable[[], str | None]:
+        return remember(parts, _schedulers(parts))
 
     def data(self) -> Data:
         from colabkeep.frameworks.paddle.data.opening import PaddleData

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeGuard
 
 import torch
 
-from colabkeep.frameworks.base import Boundary, Data, Exactness, Losses, MeanLike, Training, TrainingOptions
+from colabkeep.frameworks.base import (
+    Boundary,
+    Data,
+    Exactness,
+    Losses,
+    MeanLike,
+    PartsSettings,
+    Training,
+    TrainingOptions,
+)
 from colabkeep.frameworks.common.captures import Captures
-from colabkeep.frameworks.common.compare import scheduler_differences
+from colabkeep.frameworks.common.describing import described
 from colabkeep.frameworks.common.holding import untrained
 from colabkeep.frameworks.common.marks import opaque_parts
 from colabkeep.frameworks.common.names import ParameterNames
@@ -19,7 +28,7 @@ from colabkeep.frameworks.common.objects import missing_parts, object_difference
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
 from colabkeep.frameworks.torch.losses import TorchLosses
 from colabkeep.frameworks.torch.state.boundary import TorchBoundary
-from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences
+from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences, schedule_differences
 from colabkeep.frameworks.torch.state.devices import refuse_devices
 from colabkeep.frameworks.torch.state.hidden import Hiding
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
@@ -28,13 +37,16 @@ from colabkeep.frameworks.torch.state.loading import restore_module
 from colabkeep.frameworks.torch.state.modes import ordinary
 from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.recorders import Recorders
+from colabkeep.frameworks.torch.state.remembering import remember
 from colabkeep.frameworks.torch.state.rng import streams
 from colabkeep.frameworks.torch.state.schedulers import restore_helper
+from colabkeep.frameworks.torch.state.settings import describe, setup
 from colabkeep.frameworks.torch.state.staging import Copies
 from colabkeep.frameworks.torch.state.steps import Steps
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
 from colabkeep.frameworks.torch.state.warming import Warming
 from colabkeep.vocabulary.errors import MemoryFull
+from colabkeep.vocabulary.settings import Item
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
 
@@ -128,6 +140,16 @@ class TorchFramework:
         with ordinary(), suppress(MemoryFull):  # the save that cannot do without will say so
             self._warming.start(self._recorders.prepare(parts))
 
+    def settings(self, parts: Mapping[str, object]) -> PartsSettings:
+        return setup(parts)
+
+    def described(self, value: object) -> Mapping[str, Item]:
+        return described(value, describe)
+
+    def remember(self, parts: Mapping[str, object]) -> Callable[[], str | None]:
+        self._hiding.settle()
+        return remember(parts)
+
     def data(self) -> Data:
         from colabkeep.frameworks.torch.data.opening import TorchData
 
@@ -194,5 +216,5 @@ def _differences(name: str, target: object, tree: Tree, names: ParameterNames) -
     if isinstance(target, torch.optim.Optimizer):
         return optimizer_differences(name, target, tree, names)
     if isinstance(target, torch.optim.lr_scheduler.LRScheduler):
-        return scheduler_differences(name, target, tree)
+        return schedule_differences(name, target, tree)
     return object_differences(name, target, tree)

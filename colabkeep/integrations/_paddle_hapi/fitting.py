@@ -14,7 +14,7 @@ from colabkeep.frameworks.base import Batch
 from colabkeep.integrations._paddle_hapi.company import Company
 from colabkeep.integrations._paddle_hapi.state import FitState
 from colabkeep.session.keeper import StopTraining
-from colabkeep.vocabulary.events import Noted, RestoredInexactly
+from colabkeep.vocabulary.events import Noted
 from colabkeep.vocabulary.seeds import derive
 
 __all__ = ["Fitting"]
@@ -146,8 +146,6 @@ class Fitting:
 
     def _begin(self, run: Run) -> None:
         state, model = self._state, self._model
-        for change in state.changes():
-            run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=change))
         over = state.over(run.progress)
         self._ends_early = state.stopped and run.progress.batches > 0
         self._limited = getattr(model, "num_iters", None) is not None

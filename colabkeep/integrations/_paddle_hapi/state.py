@@ -9,6 +9,7 @@ from paddle.callbacks import ProgBarLogger
 
 from colabkeep.integrations._paddle_hapi.remembering import Memories, storable
 from colabkeep.vocabulary.progress import Progress
+from colabkeep.vocabulary.settings import Item, Plain
 
 __all__ = ["FitState"]
 
@@ -31,7 +32,6 @@ class FitState:
         self._epochs = epochs
         self._epochs_before = epochs
         self._settings = {"accumulate_grad_batches": model._accumulate}
-        self._settings_before: Mapping[str, Any] = self._settings
         self._metrics = Memories(model._metrics)
         # Progress bars keep clocks; what they count is set anew.
         self._callbacks = Memories([each for each in callbacks if not isinstance(each, ProgBarLogger)])
@@ -56,18 +56,17 @@ class FitState:
         self.logs = dict(state["logs"])
         self.stopped = state["stopped"]
         self._epochs_before = state["epochs"]
-        self._settings_before = state["settings"]
         gone = [*self._metrics.load_state_dict(state["metrics"]), *self._callbacks.load_state_dict(state["callbacks"])]
         self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
 
-    def changes(self) -> list[str]:
-        """A sentence for each setting that bits depend on and that is not what it was."""
-        return [
-            f"{name} was {self._settings_before[name]} and is {value}: from here on the weights are not those of the "
-            "old setting"
-            for name, value in self._settings.items()
-            if self._settings_before[name] != value
-        ]
+    def written_settings(self) -> Mapping[str, Item]:
+        """What the user wrote in the call of `fit`."""
+        return {"": Item(kind="fit", sure=True, options=self._settings)}
+
+    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
+        """What an earlier session computed with."""
+        settings: Mapping[str, Plain] = state["settings"]
+        return settings
 
     def over(self, progress: Progress) -> str | None:
         """Why there is nothing left to train although epochs are left; None if there is."""

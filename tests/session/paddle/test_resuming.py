@@ -12,7 +12,7 @@ import colabkeep
 from colabkeep.testing.trainings import SAMPLES, consumed
 from colabkeep.testing.trainings.paddle import hard_training
 from colabkeep.vocabulary.errors import Incompatible, UsageError
-from colabkeep.vocabulary.events import Event, RestoredInexactly
+from colabkeep.vocabulary.events import Event, Noted
 
 Whole = Callable[..., dict[str, str]]
 
@@ -96,14 +96,15 @@ def test_the_best_weights_are_kept_and_gone_back_to(tmp_path: Path, kit: SimpleN
     assert kit.fit(tmp_path, **judge, resume="best").resumed_from == 22
 
 
-def test_a_changed_setting_that_changes_bits_is_said(tmp_path: Path, kit: SimpleNamespace) -> None:
-    """Another clipping is allowed, and told as what it is."""
+def test_a_changed_setting_is_refused_and_can_be_applied(tmp_path: Path, kit: SimpleNamespace) -> None:
+    """Another clipping is an error that names it; asked for, it holds from here on and is told."""
     events: list[Event] = []
     kit.fit(tmp_path, max_steps=5)
-    kit.fit(tmp_path, max_steps=7, gradient_clip_val=0.5, callbacks=[events.append])
-    told = [event.reason for event in events if isinstance(event, RestoredInexactly)]
-    assert len(told) == 1
-    assert "gradient_clip_val was 1.0 and is 0.5" in told[0]
+    with pytest.raises(Incompatible, match=r"gradient_clip_val: 1\.0 → 0\.5"):
+        kit.fit(tmp_path, max_steps=7, gradient_clip_val=0.5)
+    kit.fit(tmp_path, max_steps=7, gradient_clip_val=0.5, on_change="apply", callbacks=[events.append])
+    (told,) = [event.text for event in events if isinstance(event, Noted) and "→" in event.text]
+    assert "gradient_clip_val: 1.0 → 0.5" in told
 
 
 def test_another_model_is_refused_and_nothing_is_touched(tmp_path: Path, kit: SimpleNamespace) -> None:

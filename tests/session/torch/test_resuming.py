@@ -13,7 +13,7 @@ import torch
 import colabkeep
 from colabkeep.testing.trainings import SAMPLES
 from colabkeep.testing.trainings.torch import hard_training
-from colabkeep.vocabulary.errors import CheckpointNotFound, UsageError
+from colabkeep.vocabulary.errors import CheckpointNotFound, Incompatible, UsageError
 from colabkeep.vocabulary.events import Event, Noted, Restored, RestoredInexactly
 
 Whole = Callable[..., dict[str, str]]
@@ -85,16 +85,18 @@ def test_more_epochs_go_on_where_the_run_ended(tmp_path: Path, kit: SimpleNamesp
     assert kit.state(tmp_path / "parts", "r") == kit.state(tmp_path / "whole", "r")
 
 
-def test_a_changed_setting_that_changes_bits_is_said(tmp_path: Path, kit: SimpleNamespace) -> None:
-    """Another clipping is allowed, and told as what it is; the same one is not mentioned."""
+def test_a_changed_setting_is_refused_and_can_be_applied(tmp_path: Path, kit: SimpleNamespace) -> None:
+    """Another clipping is an error that names it; asked for, it holds from here on and is told."""
     events: list[Event] = []
     kit.fit(tmp_path, max_steps=5)
     kit.fit(tmp_path, max_steps=7, callbacks=[events.append])
-    assert [event for event in events if isinstance(event, RestoredInexactly)] == []
-    kit.fit(tmp_path, max_steps=9, gradient_clip_val=0.5, callbacks=[events.append])
-    told = [event.reason for event in events if isinstance(event, RestoredInexactly)]
-    assert len(told) == 1
-    assert "gradient_clip_val was 1.0 and is 0.5" in told[0]
+    with pytest.raises(Incompatible, match=r"gradient_clip_val: 1\.0 → 0\.5"):
+        kit.fit(tmp_path, max_steps=9, gradient_clip_val=0.5)
+    assert [event for event in events if isinstance(event, Noted) and "→" in event.text] == []
+    kit.fit(tmp_path, max_steps=9, gradient_clip_val=0.5, on_change="apply", callbacks=[events.append])
+    (told,) = [event.text for event in events if isinstance(event, Noted) and "→" in event.text]
+    assert "gradient_clip_val: 1.0 → 0.5" in told
+    assert not [event for event in events if isinstance(event, RestoredInexactly)]
 
 
 class TestWhereToGoOn:

@@ -45,7 +45,7 @@ def test_a_training_that_keeps_nothing_outside_is_exact() -> None:
 
 
 class WithAttribute(Tied):
-    """Keeps a running number where no state_dict sees it."""
+    """Keeps a running number where no state_dict sees it: in a plain attribute that is enough for us."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,6 +55,19 @@ class WithAttribute(Tied):
         if self.training:
             self.scale *= 0.9
         return super().forward(features) * self.scale
+
+
+class WithCache(Tied):
+    """Keeps running numbers in a dict, which may be anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = {"scale": 1.0}
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.cache["scale"] *= 0.9
+        return super().forward(features) * self.cache["scale"]
 
 
 class WithGenerator(Tied):
@@ -107,12 +120,12 @@ def with_global() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "where"),
     [
-        (lambda: made(WithAttribute()), "model.scale"),
+        (lambda: made(WithCache()), "model.cache.scale"),
         (lambda: made(WithGenerator()), "model.own"),
         (with_forgotten_ema, "step_fn.<average>"),
         (with_global, "step_fn.<global COUNTER>"),
     ],
-    ids=["plain attribute", "private generator", "EMA left out", "global"],
+    ids=["cache", "private generator", "EMA left out", "global"],
 )
 def test_what_is_kept_outside_is_found_and_named(make: Any, where: str) -> None:
     """False, with the path of what a restore does not bring back, and what to do about it."""
@@ -125,9 +138,10 @@ def test_what_is_kept_outside_is_found_and_named(make: Any, where: str) -> None:
     assert report.deterministic
 
 
-def test_a_buffer_that_is_not_persistent_is_kept() -> None:
-    """What torch leaves out of a state_dict is in a checkpoint all the same."""
-    report = colabkeep.verify_resume(lambda: made(WithHiddenBuffer()), steps=3)
+@pytest.mark.parametrize("model", [WithHiddenBuffer, WithAttribute])
+def test_what_no_state_dict_holds_is_kept_where_it_is_plain_or_a_buffer(model: type[Tied]) -> None:
+    """A buffer that is not persistent, a number in an attribute: they are in a checkpoint all the same."""
+    report = colabkeep.verify_resume(lambda: made(model()), steps=3)
     assert report, str(report)
 
 

@@ -1,4 +1,5 @@
-"""Going back to the last step boundary: streams, what a forward pass changes, and whether an update has begun."""
+"""Going back to the last step boundary: streams, what a forward pass changes, modes and options; and whether an update
+has begun."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from typing import Any
 
 from paddle import nn
 
-from colabkeep.frameworks.common.marks import StreamMarks
+from colabkeep.frameworks.common.marks import Modes, StreamMarks
 from colabkeep.frameworks.common.randomness import Stream
 from colabkeep.frameworks.common.watch import Watch
-from colabkeep.frameworks.paddle.state.places import owners
+from colabkeep.frameworks.paddle.state.places import Places, owners
+from colabkeep.frameworks.paddle.state.settings import Options
 from colabkeep.frameworks.paddle.state.watch import Bulk
 
-__all__ = ["PaddleBoundary"]
+__all__ = ["Buffers", "PaddleBoundary"]
 
 
 class PaddleBoundary:
@@ -31,11 +33,16 @@ class PaddleBoundary:
     ) -> None:
         self.opaque = opaque
         self._streams = StreamMarks(streams)
-        self._buffers = _Buffers(layers)
+        self._layers, self._optimizers = list(layers), list(optimizers)
+        self._buffers = Buffers(self._layers)
+        self._modes = Modes(each for layer in self._layers for _, each in Places(layer).modules)
+        self._options = Options(self._optimizers)
         self._schedulers = list(schedulers)
         self._counts: list[int] = []
         self._torn = False
-        self._taps = [_Tap(optimizer, name, self._begins) for optimizer in optimizers for name in ("step", "minimize")]
+        self._taps = [
+            _Tap(optimizer, name, self._begins) for optimizer in self._optimizers for name in ("step", "minimize")
+        ]
 
     def mark(self) -> None:
         self._streams.mark()
@@ -43,6 +50,8 @@ class PaddleBoundary:
             self._buffers.mark()
         if self._schedulers:
             self._counts = [scheduler.last_epoch for scheduler in self._schedulers]
+        self._modes.mark()
+        self._options = Options(self._optimizers)
         self._torn = False
 
     @property
@@ -56,6 +65,8 @@ class PaddleBoundary:
     def rewind(self) -> None:
         self._streams.rewind()
         self._buffers.rewind()
+        self._modes.rewind()
+        self._options.put_back()
 
     def close(self) -> None:
         for tap in self._taps:
@@ -102,7 +113,7 @@ def _nobody() -> None:
     """Nobody listens."""
 
 
-class _Buffers:
+class Buffers:
     """Copies, on their own devices, of all that a forward pass in training mode may change."""
 
     def __init__(self, layers: Iterable[nn.Layer]) -> None:

@@ -23,7 +23,6 @@ from colabkeep.frameworks.base import Probe, Probed
 from colabkeep.frameworks.common.adapting import Route, refuse_reading, state_owner, twin
 from colabkeep.frameworks.common.cargo import Cargo, Collate, Seeded, probing
 from colabkeep.frameworks.common.iterables import Place, Source, length_of
-from colabkeep.frameworks.common.probe import look_at
 from colabkeep.frameworks.common.streams import Streams
 from colabkeep.frameworks.torch.data.arrays import TENSORS
 from colabkeep.frameworks.torch.data.prepared import around, unprepared
@@ -63,7 +62,7 @@ class Adapted:
         return iter(self._outer)
 
     def look(self, probe: Probe) -> Probed:
-        return look_at(self._cargo.dataset, probe, TENSORS.see, self.streams or Streams(), self._cargo.epoch)
+        return self._cargo.look(probe, TENSORS.see, here=True)
 
     def probing(self, probe: Probe) -> Any:
         return probing(probe, TENSORS.see)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.common.streams import NEUTRAL, Kinds, Stream
+from colabkeep.frameworks.torch.state.rng import DeviceStream, MpsStream
 
 __all__ = ["TORCH"]
 
@@ -33,5 +34,21 @@ def _recognise(obj: object) -> Stream | None:
     return NEUTRAL.recognise(obj)
 
 
-TORCH = Kinds(_shared, _recognise)
-"""torch's CPU generator, Python's and NumPy's streams, and generator objects of all three."""
+class DeviceStreams:
+    """The generators of all devices of one kind."""
+
+    def __init__(self, devices: Any) -> None:
+        self.take: Callable[[], Any] = devices.read
+        self.put: Callable[[Any], Any] = devices.write
+
+    def seed(self, seed: int) -> None:
+        """They go on; see `Kinds`."""
+
+
+def _devices() -> Sequence[Stream]:
+    kinds = (DeviceStream("cuda"), DeviceStream("xpu"), MpsStream())
+    return [DeviceStreams(devices) for devices in kinds if devices.read() is not None]
+
+
+TORCH = Kinds(_shared, _recognise, _devices)
+"""torch's CPU generator, Python's and NumPy's streams, and generator objects of all three; those of devices in use."""

@@ -1,4 +1,5 @@
-"""Going back to the last step boundary: streams, mutable buffers, and whether an optimizer has begun a step."""
+"""Going back to the last step boundary: streams, mutable buffers, modes, options of the optimizers; and whether one has
+begun a step."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from typing import Any
 
 import torch
 
-from colabkeep.frameworks.common.marks import StreamMarks
+from colabkeep.frameworks.common.marks import Modes, StreamMarks
 from colabkeep.frameworks.common.randomness import Stream
 from colabkeep.frameworks.common.watch import Watch
 from colabkeep.frameworks.torch.state.modes import ordinary
 from colabkeep.frameworks.torch.state.places import Places
+from colabkeep.frameworks.torch.state.remembering import Options
+from colabkeep.frameworks.torch.state.replay import count_of
 from colabkeep.frameworks.torch.state.steps import Steps
 from colabkeep.frameworks.torch.state.watch import Bulk
 
@@ -36,12 +39,15 @@ class TorchBoundary:
     ) -> None:
         self.opaque = opaque
         self._streams = StreamMarks(streams)
-        self._buffers = _Buffers(modules)
-        self._schedulers = [counter for scheduler in schedulers for counter in _counters(scheduler)]
+        self._modules = list(modules)
+        self._buffers = _Buffers(self._modules)
+        self._modes = Modes(each for module in self._modules for _, each in Places(module).modules)
+        self._optimizers = list(optimizers)
+        self._options = Options(self._optimizers)
+        self._schedulers = list(schedulers)
         self._counts: list[int] = []
         self._torn = False
         self._steps = steps
-        self._optimizers = list(optimizers)
         self._unwatch = steps.watch(self._optimizers, self._begins)
 
     def mark(self) -> None:
@@ -49,7 +55,9 @@ class TorchBoundary:
         if self._buffers.owners:
             self._buffers.mark()
         if self._schedulers:
-            self._counts = [scheduler.last_epoch for scheduler in self._schedulers]
+            self._counts = self._counted()
+        self._modes.mark()
+        self._options = Options(self._optimizers)
         self._torn = False
         self._steps.marked()
 
@@ -59,26 +67,22 @@ class TorchBoundary:
 
     @property
     def torn(self) -> bool:
-        return self._torn or self._counts != [scheduler.last_epoch for scheduler in self._schedulers]
+        return self._torn or self._counts != self._counted()
 
     def rewind(self) -> None:
         self._streams.rewind()
         self._buffers.rewind()
+        self._modes.rewind()
+        self._options.put_back()
 
     def close(self) -> None:
         self._unwatch()
 
+    def _counted(self) -> list[int]:
+        return [count_of(vars(scheduler)) for scheduler in self._schedulers]
+
     def _begins(self) -> None:
         self._torn = True
-
-
-def _counters(scheduler: Any) -> list[Any]:
-    """What counts its steps: itself, or the schedulers that a ChainedScheduler steps together, having no count."""
-    return (
-        [scheduler]
-        if hasattr(scheduler, "last_epoch")
-        else [c for each in scheduler._schedulers for c in _counters(each)]
-    )
 
 
 class _Buffers:

@@ -6,16 +6,22 @@ from collections.abc import Iterator
 
 import torch
 
-from colabkeep.frameworks.common.compare import class_differences, group_differences, tie_differences
+from colabkeep.frameworks.common.compare import (
+    class_differences,
+    group_differences,
+    scheduler_differences,
+    tie_differences,
+)
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import object_differences
 from colabkeep.frameworks.torch.state.dtypes import plain_name
+from colabkeep.frameworks.torch.state.groups import group_count_differences
 from colabkeep.frameworks.torch.state.loading import describe
 from colabkeep.frameworks.torch.state.optimizers import parameter_names
 from colabkeep.frameworks.torch.state.places import Place, Places
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["module_differences", "optimizer_differences"]
+__all__ = ["module_differences", "optimizer_differences", "schedule_differences"]
 
 
 def module_differences(part: str, module: torch.nn.Module, tree: Tree) -> Iterator[str]:
@@ -53,14 +59,27 @@ def optimizer_differences(
         return
     yield from class_differences(part, optimizer, tree)
     named, stored = parameter_names(optimizer, names), [group["params"] for group in tree["groups"]]
-    yield from group_differences(part, stored, named)
     if len(named) != len(stored):
+        yield from group_count_differences(part, optimizer, stored, names)
         return
+    yield from group_differences(part, stored, named)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     place = dict(zip((name for group in named for name in group), parameters, strict=True))
     for name, leaf in tree["loose"].items():
         if name in place:
             yield from _shape_differences(part, name, place[name], leaf)
+
+
+def schedule_differences(part: str, scheduler: torch.optim.lr_scheduler.LRScheduler, tree: Tree) -> Iterator[str]:
+    """Class, and functions that nobody can bring back: those for groups that were added in the training."""
+    wrong = list(scheduler_differences(part, scheduler, tree))
+    yield from wrong
+    now, then = vars(scheduler).get("lr_lambdas"), None if wrong else tree["state"].get("lr_lambdas")
+    if then is not None and now is not None and len(then) > len(now):
+        yield (
+            f"{part}: it had functions for {len(then)} parameter groups and has {len(now)} now; functions cannot be "
+            "stored. Use a schedule without functions, or build the optimizer with all groups, frozen until they train."
+        )
 
 
 def _tensor_differences(part: str, place: Place, leaf: Tree) -> Iterator[str]:

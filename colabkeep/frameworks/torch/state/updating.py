@@ -9,6 +9,7 @@ import torch
 
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.trees import like
+from colabkeep.frameworks.torch.state.groups import OF_THE_DEVICE, regroup
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import fill
 from colabkeep.frameworks.torch.state.optimizers import parameter_names
@@ -17,15 +18,13 @@ from colabkeep.vocabulary.state import Tree
 
 __all__ = ["restore_optimizer"]
 
-_OF_THE_DEVICE = ("fused", "foreach", "capturable")
-"""Settings that choose a kernel. Saved on another kind of device they may be impossible here."""
-
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: ParameterNames) -> None:
     """Give the optimizer its stored groups and state; every tensor bit-exact, in memory of its own, at its parameter.
 
     Large tensors of state may stay in the memory of `tree`, which must not be used again.
     """
+    regroup(optimizer, tree["groups"], names)
     named = parameter_names(optimizer, names)
     place = {name: i for i, name in enumerate(name for group in named for name in group)}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -60,7 +59,7 @@ def _group(live: Mapping[str, Any], stored: Mapping[str, Any], indices: list[int
     options = stored["options"]
     parameters = live["params"]
     if parameters and parameters[0].device.type != stored["device"]:
-        options = {key: value for key, value in options.items() if key not in _OF_THE_DEVICE}
+        options = {key: value for key, value in options.items() if key not in OF_THE_DEVICE}
     # What an older torch did not have yet keeps the live group's setting.
     return {**live, **options, "params": indices}
 

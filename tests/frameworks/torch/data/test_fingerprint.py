@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import time
 from collections import namedtuple
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,13 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 from colabkeep.frameworks.base import Probe, Sample
 from colabkeep.frameworks.common.contents import sample_of, spread
+from colabkeep.frameworks.common.iterables import IterableData
 from colabkeep.frameworks.common.probe import look_at
 from colabkeep.frameworks.common.streams import Streams
+from colabkeep.frameworks.torch.data import adapt
 from colabkeep.frameworks.torch.data.arrays import TENSORS
 from colabkeep.frameworks.torch.data.opening import TorchData
+from colabkeep.frameworks.torch.data.streams import TORCH, DeviceStreams
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -177,18 +180,23 @@ class Whoami(TensorDataset):
         return index
 
 
-def test_samples_are_drawn_where_the_loader_draws_them() -> None:
+@pytest.mark.parametrize("persistent", [False, True])
+def test_samples_are_drawn_where_the_loader_draws_them(persistent: bool) -> None:
     """A file that is opened in the trainer and read by its workers gives garbage: h5py, LMDB. With workers nothing is
     loaded in the trainer, neither before the training nor in it."""
-    here, away = DataLoader(Whoami(True), 3), DataLoader(Whoami(False), 3, num_workers=2)
-    for loader in (here, away):
-        assert None not in TorchData().look(loader, probe([0, 8])).samples.values()
-        found: list[Any] = []
-        seen = SimpleNamespace(probe=probe([0, 8]), found=found.append)
-        where: dict[str, Any] = {"seed": 1, "epoch": 0, "batches": 1, "samples": 3, "state": None}
-        batches = [batch.value.tolist() for batch in TorchData().open(loader, **where, inspector=seen)]
-        assert batches == [[3, 4, 5], [6, 7, 8]]
-        assert None not in found[0].samples.values()
+    data, here = TorchData(), DataLoader(Whoami(True), 3)
+    away = DataLoader(Whoami(False), 3, num_workers=2, persistent_workers=persistent)
+    plain = DataLoader(range(9), 3, num_workers=2, persistent_workers=persistent)  # draws nothing
+    for loader in (here, away, plain):
+        assert None not in data.look(loader, probe([0, 8])).samples.values()
+        for epoch in range(2):
+            found: list[Any] = []
+            seen = SimpleNamespace(probe=probe([0, 8]), found=found.append)
+            where: dict[str, Any] = {"seed": 1, "epoch": epoch, "batches": 1, "samples": 3, "state": None}
+            batches = [batch.value.tolist() for batch in data.open(loader, **where, inspector=seen)]
+            assert batches == [[3, 4, 5], [6, 7, 8]]
+            assert None not in found[0].samples.values()
+    data.close()
 
 
 class Counts(TensorDataset):
@@ -280,6 +288,33 @@ def test_looking_leaves_the_data_set_as_it_was() -> None:
         assert [dict(vars(each)) for each in (inner, outer, dataset)] == before
     look_at(outer, probe([0]), TENSORS.see, Streams(), epoch=5)
     assert (outer.epoch, outer.told, inner.calls) == (5, [0, 5], 0)
+
+
+def test_looking_leaves_the_numbers_of_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set may augment on the device that trains, with the numbers that the loop draws from: they stay where they
+    are. A generator that nobody recognises stands for the device's."""
+    device = ModuleType("device")  # nothing looks into a module
+    device.generator = torch.Generator()
+    stream = DeviceStreams(SimpleNamespace(read=device.generator.get_state, write=device.generator.set_state))
+    kinds = replace(TORCH, devices=lambda: [stream])
+    monkeypatch.setattr(adapt, "TORCH", kinds)
+
+    class Augmented(TensorDataset):
+        def __getitem__(self, index: int) -> Any:
+            return index, float(torch.rand((), generator=device.generator))
+
+    class Batches(Sequence):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            return Augmented(torch.arange(3))[index]
+
+    state = device.generator.get_state()
+    assert None not in looked(Augmented(torch.arange(5)), [0, 4]).values()
+    assert None not in IterableData(kinds, TENSORS).look(Batches(), probe([0, 2])).samples.values()
+    assert torch.equal(device.generator.get_state(), state)
+    assert TORCH.devices() == [] or torch.cuda.is_initialized()
 
 
 def test_samples_of_any_epoch_are_those_of_the_first() -> None:

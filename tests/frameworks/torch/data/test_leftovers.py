@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,13 @@ for number, batch in enumerate(opened):
 """
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A temporary folder with a short name: that of a socket has a hundred letters at most."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def later(seconds: float = 3600.0) -> float:
     return time.time() + seconds
 
@@ -49,29 +58,29 @@ def folders(place: Path) -> list[Path]:
 
 
 def test_the_folders_of_a_killed_training_go_when_the_next_one_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A living training's workers keep theirs; after SIGKILL, a minute later, they are swept."""
-    environ = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(colabkeep.__file__).parents[1])}
+    environ = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(Path(colabkeep.__file__).parents[1])}
     command = [sys.executable, "-W", "ignore", "-c", TRAINER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as trainer:
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == "loading\n"
-        left = folders(tmp_path)
+        left = folders(place)
         assert len(left) == 2
-        assert remove_dead_listeners(tmp_path, later) == 0
-        assert folders(tmp_path) == left
+        assert remove_dead_listeners(place, later) == 0
+        assert folders(place) == left
         os.kill(trainer.pid, signal.SIGKILL)
     wait_until_nobody_listens(left)
-    assert remove_dead_listeners(tmp_path) == 0  # too young
+    assert remove_dead_listeners(place) == 0  # too young
     for folder in left:
         os.utime(folder, (0, 0))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(place))
     where = {"seed": 1, "epoch": 0, "batches": 0, "samples": 0, "state": None}
     TorchData().open(DataLoader(range(4)), **where)
-    assert folders(tmp_path) == left  # nothing is swept where no worker is started
+    assert folders(place) == left  # nothing is swept where no worker is started
     TorchData().open(DataLoader(range(4), num_workers=1), **where)
-    assert folders(tmp_path) == []
+    assert folders(place) == []
 
 
 def wait_until_nobody_listens(left: list[Path]) -> None:
@@ -88,38 +97,37 @@ def dead(place: Path, name: str = "pymp-abcd_123", listener: str = "listener-abc
     return folder
 
 
-def test_only_what_is_surely_dead_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_surely_dead_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anything else in the folder, another name, a link, an empty folder, a live socket: all of that stays."""
-    monkeypatch.chdir(tmp_path)  # names of sockets are short
-    gone = dead(tmp_path)
+    gone = dead(place)
     kept = [
-        dead(tmp_path, "pymp-not-random"),
-        dead(tmp_path, "pymp-00000001", "socket"),
-        dead(tmp_path, "pymp-00000002"),
-        dead(tmp_path, "pymp-00000003"),
+        dead(place, "pymp-not-random"),
+        dead(place, "pymp-00000001", "socket"),
+        dead(place, "pymp-00000002"),
+        dead(place, "pymp-00000003"),
     ]
     (kept[2] / "notes.txt").write_text("mine")
-    (tmp_path / "pymp-00000004").mkdir()
-    (tmp_path / "pymp-00000005").symlink_to(kept[3])
-    (tmp_path / "pymp-00000006").write_text("no folder")
-    live = tmp_path / "pymp-00000007"
+    (place / "pymp-00000004").mkdir()
+    (place / "pymp-00000005").symlink_to(kept[3])
+    (place / "pymp-00000006").write_text("no folder")
+    live = place / "pymp-00000007"
     live.mkdir()
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as deaf:
         server.bind(str(live / "listener-abcd_123"))
         server.listen()
         deaf.bind(str(kept[3] / "listener-99999999"))  # not listening yet: the kernel lists it
-        assert remove_dead_listeners(tmp_path, later) == 1
+        assert remove_dead_listeners(place, later) == 1
         assert not gone.exists()
-        assert len(folders(tmp_path)) == 8
-        monkeypatch.setattr("colabkeep.frameworks.torch.data.leftovers._BOUND", tmp_path / "nobody")
-        (tmp_path / "nobody").write_text("a list that does not know of a neighbour's socket")
-        assert remove_dead_listeners(tmp_path, later) == 1  # of kept[3], which did not answer
+        assert len(folders(place)) == 8
+        monkeypatch.setattr("colabkeep.frameworks.torch.data.leftovers._BOUND", place / "nobody")
+        (place / "nobody").write_text("a list that does not know of a neighbour's socket")
+        assert remove_dead_listeners(place, later) == 1  # of kept[3], which did not answer
         assert live.exists()
 
 
-def test_a_system_that_does_not_say_who_listens_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_does_not_say_who_listens_is_left_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the kernel's list nothing is removed."""
-    monkeypatch.setattr("colabkeep.frameworks.torch.data.leftovers._BOUND", tmp_path / "absent")
-    folder = dead(tmp_path)
-    assert remove_dead_listeners(tmp_path, later) == 0
+    monkeypatch.setattr("colabkeep.frameworks.torch.data.leftovers._BOUND", place / "absent")
+    folder = dead(place)
+    assert remove_dead_listeners(place, later) == 0
     assert folder.exists()

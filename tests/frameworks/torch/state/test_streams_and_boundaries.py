@@ -281,3 +281,34 @@ def test_a_closed_boundary_leaves_no_hooks(framework: TorchFramework) -> None:
     assert not optimizer._optimizer_step_pre_hooks
     optimizer.step()
     assert not boundary.torn
+
+
+def test_modes_and_options_that_changed_since_the_mark_are_taken_back(framework: TorchFramework) -> None:
+    """An interrupt in a validation, or at the top of an epoch: the checkpoint is of the boundary, and so are they."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    boundary = framework.boundary({"model": model, "optimizer": optimizer})
+    model[1].eval()
+    boundary.mark()
+    model.eval()
+    optimizer.param_groups[0].update(lr=0.05, initial_lr=0.2)
+    optimizer.add_param_group({"params": model[1].parameters()})
+    boundary.rewind()
+    boundary.close()
+    assert [each.training for each in model.modules()] == [True, True, False]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1]
+    assert "initial_lr" not in optimizer.param_groups[0]
+
+
+def test_schedulers_that_count_in_those_inside_them_are_watched(framework: TorchFramework) -> None:
+    """A ChainedScheduler has no count of its own."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    chained = torch.optim.lr_scheduler.ChainedScheduler([torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)])
+    boundary = framework.boundary({"optimizer": optimizer, "scheduler": chained})
+    boundary.mark()
+    assert not boundary.torn
+    optimizer.step()
+    boundary.mark()
+    chained.step()
+    assert boundary.torn
+    boundary.close()

@@ -1,0 +1,221 @@
+"""What a module holds beside its tensors: plain attributes, whether it trains, which of its parameters are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
+from typing import Any
+
+from colabkeep.frameworks.common.describing import NOT_PLAIN, described, is_plain
+from colabkeep.frameworks.common.marker import MARK
+from colabkeep.vocabulary.settings import Item, Plain, same
+from colabkeep.vocabulary.state import Tree
+
+__all__ = ["Attributes", "Kind", "Values"]
+
+Values = Mapping[str, Mapping[str, Plain]]
+"""Module → attribute → value."""
+
+_MODE = attrgetter("training")
+_MACHINE = ("cpu", "cuda", "gpu", "mps", "xla", "npu")  # a text that begins so, or has a slash, names a place
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a framework builds its modules. `base`: the attributes that every module has; `package`: where its own
+    classes come from; `private`: are attributes with an underscore settings of those? `trained` and `train`: whether a
+    parameter is trained, read and set."""
+
+    base: frozenset[str]
+    package: str
+    private: bool
+    trained: Callable[[Any], bool]
+    train: Callable[[Any, bool], object]
+
+
+class Attributes:
+    """Those of one module and all that are inside it. Made before anything is touched.
+
+    `modules` and `parameters` by name, in their order; a name may stand for the same object as another one.
+    """
+
+    def __init__(self, kind: Kind, modules: Iterable[tuple[str, Any]], parameters: Iterable[tuple[str, Any]]) -> None:
+        self._kind = kind
+        self._modules = _once(modules)
+        self._parameters = _once(parameters)
+        self._rows = [_Row(name, vars(module), self._keys(module)) for name, module in self._modules]
+        self._frozen: frozenset[str] = frozenset()
+
+    @property
+    def root(self) -> Any:
+        """The outermost module."""
+        return self._modules[0][1]
+
+    def items(self) -> dict[str, Item]:
+        """Each module as it is set up now."""
+        found = {}
+        for (name, module), row in zip(self._modules, self._rows, strict=True):
+            kind = type(module)
+            sure = self._is_own(kind)
+            options = {**row.values(), **(self._functions(module) if sure else {})}
+            found[name] = Item(kind=kind.__name__, sure=sure, options=options)
+        first, item = next(iter(found.items()))
+        found[first] = Item(kind=item.kind, sure=item.sure, options=item.options, frozen=self.frozen())
+        return found
+
+    def frozen(self) -> tuple[str, ...]:
+        """The names of the parameters that are not trained now."""
+        return tuple(name for name, each in self._parameters if not self._kind.trained(each))
+
+    def values(self) -> dict[str, dict[str, Plain]]:
+        """All plain attributes now."""
+        return {row.name: row.values() for row in self._rows}
+
+    def modes(self) -> dict[str, Any]:
+        """Who trains and who evaluates: "training" of the outermost module, and the names of the "others"."""
+        modes = list(map(_MODE, map(itemgetter(1), self._modules)))
+        others = [name for (name, _), mode in zip(self._modules, modes, strict=True) if mode != modes[0]]
+        return {"training": bool(modes[0]), "others": others}
+
+    def begin(self, written: Mapping[str, Item]) -> None:
+        """From here on, what `moved` tells is what differs from these."""
+        for row in self._rows:
+            row.begin(written[row.name].options if row.name in written else {})
+        self._frozen = frozenset(chain.from_iterable(item.frozen for item in written.values()))
+
+    def moved(self) -> dict[str, Tree]:
+        """What is not as written, by "attributes", "frozen" and "modes"; the first two only where there is any."""
+        found: dict[str, Tree] = {"modes": self.modes()}
+        attributes = {row.name: row.moved() for row in self._rows if not row.quiet()}
+        attributes = {name: values for name, values in attributes.items() if values}
+        if attributes:
+            found["attributes"] = attributes
+        frozen = self.frozen()
+        if set(frozen) != self._frozen:
+            found["frozen"] = list(frozen)
+        return found
+
+    def put_values(self, values: Values) -> None:
+        """Set attributes. Lists are changed in place: others may hold them."""
+        for row in self._rows:
+            for key, value in values.get(row.name, {}).items():
+                row.put(key, value)
+
+    def put_modes(self, modes: Mapping[str, Any]) -> None:
+        """Let train or evaluate who did."""
+        others = set(modes["others"])
+        for name, module in self._modules:
+            if module.training != (modes["training"] != (name in others)):
+                module.training = not module.training
+
+    def put_frozen(self, names: Iterable[str]) -> None:
+        """Train all parameters but these."""
+        frozen = set(names)
+        for name, each in self._parameters:
+            if self._kind.trained(each) == (name in frozen):
+                self._kind.train(each, name not in frozen)
+
+    def _keys(self, module: Any) -> Callable[[], list[str]]:
+        kind, held = self._kind, vars(module)
+        hidden = self._is_own(type(module)) and not kind.private
+        return lambda: [
+            key
+            for key, value in held.items()
+            if key not in kind.base and key != MARK and not (hidden and key[0] == "_") and is_plain(value)
+        ]
+
+    def _functions(self, module: Any) -> dict[str, Plain]:
+        """The activation of a transformer's layer, the rule of an average."""
+        found = {}
+        for key, value in vars(module).items():
+            if callable(value) and key not in self._kind.base and key[0] != "_":
+                for name, item in described(value).items():
+                    start = f"{key}.{name}" if name else key
+                    found[f"{start}()"] = item.kind
+                    found |= {f"{start}().{option}": held for option, held in item.options.items()}
+        return found
+
+    def _is_own(self, kind: type) -> bool:
+        return kind.__module__.partition(".")[0] == self._kind.package
+
+
+class _Row:
+    """The plain attributes of one module."""
+
+    def __init__(self, name: str, held: dict[str, Any], keys: Callable[[], list[str]]) -> None:
+        self.name = name
+        self._held = held
+        self._find = keys
+        self._written: dict[str, Plain] = {}
+        self._plan()
+
+    def values(self) -> dict[str, Plain]:
+        """Copies of what is there now."""
+        return {key: _copy(self._held[key]) for key in self._find()}
+
+    def begin(self, written: Mapping[str, Plain]) -> None:
+        self._written = {key: value for key, value in written.items() if "()" not in key}
+        self._plan()
+
+    def quiet(self) -> bool:
+        """Is every attribute the very object that was written? No, where one may change inside."""
+        try:
+            return (
+                len(self._held) == self._count and not self._lists and all(map(is_, self._get(self._held), self._base))
+            )
+        except KeyError:
+            return False
+
+    def moved(self) -> dict[str, Plain]:
+        """What differs from what was written."""
+        if len(self._held) != self._count:
+            self._plan()
+        return {
+            key: _copy(value)
+            for key, value in ((key, self._held.get(key, NOT_PLAIN)) for key in self._keys)
+            if is_plain(value) and not same(value, self._written.get(key, NOT_PLAIN)) and not _is_place(value)
+        }
+
+    def put(self, key: str, value: Plain) -> None:
+        live = self._held.get(key)
+        if type(live) is list and isinstance(value, (list, tuple)):
+            live[:] = value
+        else:
+            self._held[key] = tuple(value) if type(live) is tuple and type(value) is list else _copy(value)
+
+    def _plan(self) -> None:
+        self._keys = self._find()
+        self._count = len(self._held)
+        self._get = _getter(self._keys)
+        live = self._get(self._held)
+        # The live object where it is as written: a look by identity is enough then. A list may change where it is.
+        self._lists = any(type(value) is list for value in live)
+        self._base = tuple(
+            value if same(value, self._written.get(key, NOT_PLAIN)) else NOT_PLAIN
+            for key, value in zip(self._keys, live, strict=True)
+        )
+
+
+def _once(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Each object under the first of its names."""
+    found: dict[int, tuple[str, Any]] = {}
+    for name, each in named:
+        found.setdefault(id(each), (name, each))
+    return list(found.values())
+
+
+def _getter(keys: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    if len(keys) > 1:
+        return itemgetter(*keys)
+    return lambda held: tuple(held[key] for key in keys)
+
+
+def _copy(value: Plain) -> Plain:
+    return [_copy(member) for member in value] if type(value) is list else value
+
+
+def _is_place(value: Plain) -> bool:
+    """Does a text name a device or a folder, which the next machine may not have?"""
+    return type(value) is str and ("/" in value or "\\" in value or value.partition(":")[0] in _MACHINE)
