@@ -173,6 +173,11 @@ class Blobs:
         self._trusted.discard(blob.file)
         self._receipts.pop(self._name(blob.file), None)
 
+    def forget(self) -> None:
+        """The same of all."""
+        self._trusted.clear()
+        self._receipts.clear()
+
     def delete(self, file: str) -> None:
         """Remove one file."""
         self._store.delete(self._name(file))

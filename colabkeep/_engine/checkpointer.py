@@ -10,7 +10,7 @@ from colabkeep._engine.committer import Committer, Shot
 from colabkeep._engine.writer import Writer
 from colabkeep.frameworks.base import Framework
 from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.errors import ColabKeepError, MemoryFull, NotStorable, RunTakenOver, SaveFailed
+from colabkeep.vocabulary.errors import ColabKeepError, MemoryFull, NotStorable, RunTakenOver, SaveFailed, StoreError
 from colabkeep.vocabulary.events import Event, Noted, SaveFailing, SaveSkipped, SaveStarted
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import Torn
@@ -40,9 +40,10 @@ class Checkpointer:
         self._failure: BaseException | None = None
         self._failures = 0
         self._retry_at: float | None = None
-        self.saved: Progress | None = None  # what the newest committed checkpoint of this session holds
+        self._saved: Progress | None = None
         self.ledger = committer.ledger
         self.longest = 0.0  # seconds that the longest save of this session took, from the copy to the commit
+        self._began = 0.0  # when the one in flight did, in seconds of the clock
         self.waiting: str | None = None  # the reason of a save that waits for the writer, or for another attempt
 
     @property
@@ -92,7 +93,7 @@ class Checkpointer:
             self.waiting = reason
             return False
         self.waiting = self._retry_at = None
-        started = self._clock.monotonic()
+        self._began = started = self._clock.monotonic()
         try:
             capture = self._framework.capture(parts, at_once=at_once)
         except MemoryFull as error:  # a state may grow by hours of training, which are not to end for it
@@ -111,9 +112,27 @@ class Checkpointer:
             raise
         return True
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no save is in flight, as long as it gets on. True when so."""
-        return self._writer.wait(timeout)
+    @property
+    def saved(self) -> Progress | None:
+        """What the newest committed checkpoint of this session holds, as far as is known; None: there is none."""
+        return None if self._committer.newest is None else self._saved
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the save in flight, or one that begins now, is committed, going by the longest of this session;
+        None where there was none yet."""
+        if not self.longest:
+            return None
+        return max(0.0, self.longest - (self._clock.monotonic() - self._began if self._writer.busy else 0.0))
+
+    def wait(self, timeout: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Wait until no save is in flight, as long as it gets on. True when so. `meanwhile` is called now and then."""
+        return self._writer.wait(timeout, meanwhile)
+
+    def look(self) -> None:
+        """Have somebody see that what was saved last is still there; `saved` tells once that is done (`wait`)."""
+        if self._saved is not None and not self._writer.busy:
+            self._writer.submit(self._look)
 
     def raise_past_failure(self, *, patient: bool = False) -> None:
         """Raise what the background met, if training must know: it cannot pass, or nothing is safe (`patient`: and
@@ -139,13 +158,26 @@ class Checkpointer:
         """Finish the save in flight, end the thread, let slower storage catch up for at most `patience`
         seconds, write the rest of the journal. True when every checkpoint is where it should be.
 
-        `waiting` is called now and then meanwhile: there may be events."""
-        if not self._writer.close():  # it hangs, and still has the committer
+        `waiting` is called now and then meanwhile: there may be events. Whoever breaks this off by an exception leaves
+        the slower storage behind, and not the journal."""
+        if not self._writer.close(waiting):  # it hangs, and still has the committer
             return False
-        there = self._committer.catch_up(patience, waiting)
-        # On this thread, now that the writer's has ended: one at a time uses the committer.
-        self._guarded(self._committer.finish)
+        try:
+            there = self._committer.catch_up(patience, waiting)
+        finally:
+            # On this thread, now that the writer's has ended: one at a time uses the committer.
+            self._finish()
         return there and self._committer.catch_up(min(patience, _LAST_WORDS), waiting)
+
+    def abandon(self) -> None:
+        """Wait for nothing: the thread ends with the save in flight, which is committed if it still can be."""
+        self._writer.abandon()
+
+    def _finish(self) -> None:
+        try:
+            self._committer.finish()
+        except Exception as error:  # noqa: BLE001  # kept, as what the writer's thread meets
+            self._failure = error
 
     def _work(self, shot: Shot, started: float) -> None:
         try:
@@ -158,19 +190,24 @@ class Checkpointer:
         except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
             self._failed(shot.progress, error)
         else:
-            self.saved = shot.progress
+            self._saved = shot.progress
             self.longest = max(self.longest, self._clock.monotonic() - started)
             self._failure = None
             self._failures = 0
         finally:
             self.ledger.released()
 
-    def _chore(self) -> bool:
-        return self._guarded(self._committer.tidy)
-
-    def _guarded(self, work: Callable[[], bool]) -> bool:
+    def _look(self) -> None:
         try:
-            return work()
+            self._committer.look()
+        except StoreError as error:
+            self.events.append(Noted(text=f"Whether the last checkpoint is there still is not known: {error.problem}"))
+        except BaseException as error:  # noqa: BLE001  # as in `_work`
+            self._failure = error
+
+    def _chore(self) -> bool:
+        try:
+            return self._committer.tidy()
         except BaseException as error:  # noqa: BLE001  # as above
             self._failure = error
             return False

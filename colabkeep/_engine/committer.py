@@ -12,7 +12,9 @@ from colabkeep._engine.lease import Lease
 from colabkeep._engine.ledger import Ledger
 from colabkeep._engine.pruning import PRUNING, Pruner
 from colabkeep._engine.repository import Repository
+from colabkeep._engine.vanishing import Presence
 from colabkeep._version import __version__
+from colabkeep.stores.base import Store
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, StoreError, StoreFull
 from colabkeep.vocabulary.events import CatchingUp, Event, Noted, Pruned, SaveCommitted, StoreDegraded
@@ -24,7 +26,9 @@ from colabkeep.vocabulary.state import Capture, Snapshot
 
 __all__ = ["Committer", "Identity", "Shot"]
 
+_VANISHED = "{missing} vanished from {url}: deleted, renamed or moved. What is missing there is written again now."
 _SLICE = 15.0  # seconds between two words about what slower storage still lacks
+_LOOK = 1.0  # seconds between two looks up from waiting for it: a stop that was asked for is to be answered soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +43,15 @@ class Shot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What all checkpoints of a session share. `parent` is the checkpoint it came from, `lineage` as in `Manifest`."""
+    """What all checkpoints of a session share. `parent` is the checkpoint it came from, `lineage` as in `Manifest`.
+    `heir`: that one was the run's newest, and every byte of it was checked: what its session was about to prune when it
+    was killed may be pruned."""
 
     framework: str
     fingerprint: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
+    heir: bool = False
     lineage: tuple[tuple[str, int], ...] = ()
 
 
@@ -72,14 +79,15 @@ class Committer:
         self._say = say
         self._governor = Governor(retention, clock, say)
         self.ledger = Ledger(self._repository.store, self._repository.folder, clock)
+        self._presence = Presence(lease, self.ledger, clock)
         self._pruner = Pruner(self._repository, self.ledger, self._governor, proof or Proof())
         self.newest: str | None = identity.parent
         self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
         self._encoder = Encoder()
         self._degraded: str | None = None
         self._leaving = False
-        self._saved = False  # has this session committed anything? Before that, nothing is its to delete
-        self._untidy = False  # has anything been committed or arrived since the last pruning that succeeded?
+        self._saved = False  # has this session committed anything? Before that, only what it inherits is its to delete
+        self._untidy = identity.heir  # may there be anything to prune since the last pruning that succeeded?
 
     def commit(self, shot: Shot) -> Manifest:
         """Make a checkpoint of the shot. When it raises, the run is as it was before.
@@ -95,6 +103,7 @@ class Committer:
             self.tidy()
         snapshot = shot.capture.finish()
         try:
+            self.look()
             manifest, written = self._store(shot, snapshot)
             self._lease.check()
             receipt = self._repository.commit(manifest)
@@ -126,6 +135,19 @@ class Committer:
         self.tidy()
         return manifest
 
+    def look(self) -> None:
+        """See that what this session has saved is still there. What has vanished is told, and nothing that was there
+        counts as saved any more: the next save is a whole one.
+
+        Raises:
+            RunTakenOver, StoreError: as `Presence.missing`.
+        """
+        missing = self._presence.missing(self.newest if self._saved else None)
+        if missing is not None:
+            self.newest, self._saved = None, False
+            self._say(Noted(text=_VANISHED.format(missing=missing, url=self._repository.store.url)))
+            self._presence.begin_anew()
+
     def tidy(self) -> bool:
         """Ask how durable the newest are; if anything has come of that or of a save, close the journal's segment and
         prune. A store's failure is only noted: the checkpoint stands. Returns whether anything is still on its way.
@@ -149,7 +171,8 @@ class Committer:
                     self._journal.write()
             finally:  # a full store is no reason not to make room
                 if doomed and last is not None:
-                    self._pruner.remove(doomed, last)
+                    lags = self._repository.store.properties.lists_lag
+                    self._pruner.remove(doomed, last, leftovers=self._saved or not lags)
                     self._say(Pruned(checkpoints=tuple(manifest.id for manifest in doomed)))
             self._untidy = False
         except (StoreError, CheckpointDamaged) as error:
@@ -172,26 +195,25 @@ class Committer:
 
     def catch_up(self, seconds: float, waiting: Callable[[], None]) -> bool:
         """Let slower storage catch up, for a bounded time. True when all is where it should be. What is left is said
-        once in a while, and then `waiting` is called."""
-        store, end = self._repository.store, self._clock.monotonic() + seconds
+        once in a while; `waiting` is called each second."""
+        store, now = self._repository.store, self._clock.monotonic
+        end, say_at = now() + seconds, now() + _SLICE
         try:
-            while not store.flush(min(_SLICE, left := max(0.0, end - self._clock.monotonic()))):
-                if left <= _SLICE:
+            while True:
+                began = now()
+                look = min(_LOOK, max(0.0, end - began))
+                if store.flush(look):
+                    return True
+                left = end - now()
+                if left <= 0 or now() - began < look / 2:  # it does not take the time that it is given: no use
                     return False
-                behind = store.properties.behind
-                self._say(
-                    CatchingUp(
-                        url=store.url if behind is None else behind.url,
-                        waiting_bytes=None if behind is None else behind.waiting_bytes,
-                        bytes_per_second=None if behind is None else behind.bytes_per_second,
-                        left=left - _SLICE,
-                    )
-                )
+                if now() >= say_at:
+                    say_at += _SLICE
+                    self._say(_left_behind(store, left))
                 waiting()
         except StoreError as error:
             self._say(StoreDegraded(url=store.url, detail=error.problem))
             return False
-        return True
 
     def _tell_degraded(self) -> None:
         degraded, self._degraded = self._degraded, self._repository.store.degraded
@@ -244,5 +266,20 @@ class Committer:
             return None
 
     def _doomed(self, last: Manifest | None) -> list[Manifest]:
-        may = self._untidy and (self._saved or self._governor.full)  # it lists, which a remote store makes dear
-        return self._pruner.doomed(last) if may and last is not None else []
+        if last is None or not self._untidy:  # it lists, which a remote store makes dear
+            return []
+        if self._saved or self._governor.full:
+            return self._pruner.doomed(last)
+        # Another rule than before counts from the first save on: who only looks into a run deletes nothing by it.
+        doomed = self._pruner.doomed(last) if self._identity.heir else []
+        return doomed if doomed and self._lease.keeps_like(last.fence, last.session) else []
+
+
+def _left_behind(store: Store, seconds: float) -> CatchingUp:
+    behind = store.properties.behind
+    return CatchingUp(
+        url=store.url if behind is None else behind.url,
+        waiting_bytes=None if behind is None else behind.waiting_bytes,
+        bytes_per_second=None if behind is None else behind.bytes_per_second,
+        left=seconds,
+    )

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from colabkeep._engine.repository import Repository
 from colabkeep.stores.base import BytesSource
-from colabkeep.vocabulary.errors import CheckpointDamaged, RunTakenOver
+from colabkeep.vocabulary.errors import CheckpointDamaged, NameTaken, ObjectNotFound, RunTakenOver
 from colabkeep.vocabulary.sealed import seal
 
-__all__ = ["LEASE_FILE", "Lease", "fences", "take_lease"]
+__all__ = ["KEEPS", "LEASE_FILE", "Lease", "fences", "take_lease"]
 
 LEASE_FILE = re.compile(r"(\d{6,12})-([0-9a-f]{8})\.json")
+KEEPS = "keeps"
+"""What a lease's record calls the rule by which its session kept checkpoints, in any words that say the same for the
+same rule."""
+
 _MOST = 10**12  # no run has as many sessions: a higher number is not ours, and could not be outranked
 
 
@@ -30,6 +35,7 @@ class Lease:
     repository: Repository
     session: str
     fence: int
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """See that no newer session has come.
@@ -48,6 +54,46 @@ class Lease:
             ),
             remedy="Go on in the notebook that took over; or stop that one and run this cell again.",
         )
+
+    def stands(self) -> bool:
+        """Is this session's own record there still? One that a listing lacks is asked for by its name.
+
+        Raises:
+            StoreError: the store could not be asked.
+        """
+        if self.session in _leases(self.repository):
+            return True
+        try:
+            self.repository.store.get(self._name).close()
+        except ObjectNotFound:
+            return False
+        return True
+
+    def keeps_like(self, fence: int, session: str) -> bool:
+        """Was that session told to keep the same checkpoints as this one? Not known of those of the first versions.
+
+        Raises:
+            StoreError: the store could not be asked.
+        """
+        try:
+            record = self.repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+        except CheckpointDamaged:
+            return False
+        return KEEPS in self.about and record.get(KEEPS) == self.about[KEEPS]
+
+    def renew(self) -> None:
+        """Write the record; one that is there already stays.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        record = {"session": self.session, "fence": self.fence, **self.about}
+        with suppress(NameTaken):
+            self.repository.store.put(self._name, BytesSource(seal(record)))
+
+    @property
+    def _name(self) -> str:
+        return f"{self.repository.folder}/lease/{self.fence:06d}-{self.session}.json"
 
 
 def fences(repository: Repository) -> dict[str, int]:
@@ -81,9 +127,8 @@ def take_lease(repository: Repository, session: str, about: Mapping[str, Any]) -
             problem=f"A file of the run {repository.run!r} claims to be of session number {fence - 1}; none had that.",
             remedy="It is not one of colabkeep's: remove it from lease/ or checkpoints/. `colabkeep verify` names it.",
         )
-    record = {"session": session, "fence": fence, **about}
-    repository.store.put(f"{repository.folder}/lease/{fence:06d}-{session}.json", BytesSource(seal(record)))
-    lease = Lease(repository=repository, session=session, fence=fence)
+    lease = Lease(repository=repository, session=session, fence=fence, about=about)
+    lease.renew()
     lease.check()  # another session may have taken the same number at this very moment
     return lease
 

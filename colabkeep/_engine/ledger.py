@@ -7,7 +7,7 @@ blobs it names.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from colabkeep.stores.base import BytesSource, Receipt, Rung, Store, StoreProperties
@@ -91,6 +91,10 @@ class Ledger:
         named = {name for entry in self._entries.values() for name in entry.names}
         self._objects = {name: receipt for name, receipt in self._objects.items() if name in named}
         self._publish()
+
+    def keep(self, names: Set[str]) -> None:
+        """Only these objects are there: checkpoints that need others are no more."""
+        self.forget([id for id, entry in self._entries.items() if not names >= set(entry.names)])
 
     def ask(self) -> list[Event]:
         """Ask the store about all that is not at its top rung; what has changed. One with two sides is asked about

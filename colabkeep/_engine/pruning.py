@@ -64,9 +64,9 @@ class Pruner:
         arrived = self._ledger.has_arrived
         return self._governor.doomed(line, spared, store, lambda file: arrived(f"{folder}/blobs/{file}"))
 
-    def remove(self, doomed: Sequence[Manifest], last: Manifest) -> None:
+    def remove(self, doomed: Sequence[Manifest], last: Manifest, *, leftovers: bool) -> None:
         """Remove them, once it was seen that `last` is still whole: another machine may have damaged it, before it
-        knew that it was overtaken.
+        knew that it was overtaken. `leftovers`: as in `unneeded`.
 
         Raises:
             CheckpointDamaged: it is not, and nothing was removed; the next save writes anew what is missing.
@@ -78,7 +78,7 @@ class Pruner:
                 self._repository.blobs.distrust(blob)
             self._ledger.forget([last.id])
             raise damaged(last.id, f"its file blobs/{lost[0].file} has vanished since it was written")
-        remove(self._repository, doomed)
+        remove(self._repository, doomed, leftovers=leftovers)
         self._ledger.forget([manifest.id for manifest in doomed])
 
 
@@ -104,8 +104,8 @@ def line_of(repository: Repository, last: Manifest, *, earlier: int | None = Non
     return [other for other in candidates if last.continues(other) and other.order <= last.order]
 
 
-def unneeded(repository: Repository, doomed: Sequence[Manifest]) -> dict[str, int]:
-    """Blobs that nothing needs once these checkpoints are gone, left-overs of killed saves too: file → bytes.
+def unneeded(repository: Repository, doomed: Sequence[Manifest], *, leftovers: bool = True) -> dict[str, int]:
+    """Blobs that nothing needs once these checkpoints are gone, `leftovers` of killed saves too: file → bytes.
 
     A left-over that this session has neither found when it first looked nor written may belong to a session that this
     one does not know of yet: it is let be.
@@ -119,14 +119,18 @@ def unneeded(repository: Repository, doomed: Sequence[Manifest]) -> dict[str, in
     kept = repository.manifests(ids)
     protected |= {blob.file for manifest in kept for blob in manifest.blobs}
     candidates = {blob.file: blob.size for manifest in doomed for blob in manifest.blobs}
-    if len(kept) == len(ids):  # else a manifest that cannot be read may name any of the others
+    if leftovers and len(kept) == len(ids):  # else a manifest that cannot be read may name any of the others
         present = repository.blobs.present()
         candidates |= {file: size for file, size in present.items() if file in repository.blobs.known}
     return {file: size for file, size in sorted(candidates.items()) if file not in protected}
 
 
 def remove(
-    repository: Repository, doomed: Sequence[Manifest], watch: Callable[[str, int], None] = lambda *_: None
+    repository: Repository,
+    doomed: Sequence[Manifest],
+    watch: Callable[[str, int], None] = lambda *_: None,
+    *,
+    leftovers: bool = True,
 ) -> None:
     """Delete checkpoints: their manifests, then the blobs that are `unneeded` without them. `watch` is called with the
     name inside the run and the bytes of each object that is gone.
@@ -135,7 +139,7 @@ def remove(
         CheckpointDamaged: as `unneeded`; nothing was deleted.
         StoreError: the store failed; what was not deleted stays for the next time.
     """
-    files = unneeded(repository, doomed)
+    files = unneeded(repository, doomed, leftovers=leftovers)
     for manifest in doomed:
         repository.delete_manifest(manifest.id)
         watch(f"checkpoints/{manifest.id}.json", 0)

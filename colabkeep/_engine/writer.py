@@ -11,6 +11,7 @@ from colabkeep.vocabulary.priority import give_way
 
 __all__ = ["Writer"]
 
+_LOOK = 0.2  # seconds between two looks up from waiting: a stop that was asked for is to be answered soon
 _STALL = 300.0  # seconds; a disk that lives moves a piece, or ends a sync of some gigabytes at 50 MB/s, in less
 
 
@@ -57,27 +58,35 @@ class Writer:
         """The job in flight gets on: to be called by it, now and then."""
         self._moved_at = time.monotonic()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no job is in flight, at most `timeout` seconds, and as long as it moves. True when so."""
+    def wait(self, timeout: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Wait until no job is in flight, at most `timeout` seconds, and as long as it moves. True when so.
+
+        `meanwhile` is called now and then."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while self._job is not None:
+        while True:
+            with self._changed:
+                if self._job is None:
+                    return True
                 left = min(end, self._moved_at + self._stall) - time.monotonic()
                 if left <= 0:
                     return False
-                self._changed.wait(left)
-            return True
+                self._changed.wait(min(left, _LOOK))
+            meanwhile()
 
-    def close(self) -> bool:
+    def close(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Finish the job in flight and end the thread. Calling twice is harmless. False when it hangs."""
+        self.abandon()
+        if self._thread is None:
+            return True
+        if self.wait(meanwhile=meanwhile):
+            self._thread.join(self._stall)
+        return not self._thread.is_alive()
+
+    def abandon(self) -> None:
+        """Take no more jobs; the thread ends with the one in flight, which nobody waits for."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is None:
-            return True
-        if self.wait():
-            self._thread.join(self._stall)
-        return not self._thread.is_alive()
 
     def _start(self) -> None:
         if self._thread is None:

@@ -65,15 +65,17 @@ class _Stream:
         self.place = self.marked = _Place(state["epoch"], state["batches"], state["samples"])
         self._stored = state["loader"]
 
+    @property
+    def can_rewind(self) -> bool:
+        """Can it tell how it was at the last mark?"""
+        opened, place, marked = self._opened, self.place, self.marked
+        return place == marked or opened is None or (place.epoch == marked.epoch and not opened.positional)
+
     def rewind(self) -> bool:
         """Back to the last mark, to be told from there; False if the loader cannot tell how it was there."""
-        opened, moved = self._opened, self.place != self.marked
-        if not moved or opened is None:
-            return True
-        if opened.positional or self.place.epoch != self.marked.epoch:
-            return False
-        self.place = self.marked
-        return True
+        if self.can_rewind and self._opened is not None:
+            self.place = self.marked
+        return self.can_rewind
 
     def close(self) -> None:
         """Let go of the loader's iteration."""
@@ -152,6 +154,11 @@ class Endless:
         """The training is between two steps."""
         for stream in self._streams.values():
             stream.marked = stream.place
+
+    @property
+    def can_rewind(self) -> bool:
+        """Can all of them go back to the last mark?"""
+        return all(stream.can_rewind for stream in self._streams.values())
 
     def rewind(self) -> str | None:
         """Go back to the last mark, in what `state` tells; or say why that cannot be, in a clause."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from colabkeep.frameworks.base import Batch
 from colabkeep.session.catalogue import CheckpointInfo, checkpoints, find_run
 from colabkeep.session.opening import RunSpec, taken_over
 from colabkeep.session.run import Run
@@ -140,16 +139,10 @@ def _validate(run: Run, plan: FitPlan) -> dict[str, float]:
     seed = derive(plan.arguments.run.seed, "validation")
     opened = run.same_data.open(plan.val_data, "val", plan.val_loader, None, seed=seed, epoch=0, batches=0, samples=0)
     try:
-        measured = plan.training.evaluate(_polled(run, opened))
+        measured = plan.training.evaluate(run.polled(opened))
     finally:
         opened.close()
     return {f"val_{name}": value for name, value in measured.items()}
-
-
-def _polled(run: Run, batches: Any) -> Iterator[Batch]:
-    for batch in batches:
-        run.poll()
-        yield batch
 
 
 def _step_scheduler(plan: FitPlan, metrics: Mapping[str, float | None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -12,13 +13,14 @@ from colabkeep.session.arrivals import Arrivals
 from colabkeep.session.cadence import Circumstances, Pacemaker
 from colabkeep.session.guarding import LossGuard
 from colabkeep.session.history import History
+from colabkeep.session.leaving import ALL_SAVED, still_copying, still_saving
 from colabkeep.session.lives import earlier_lives
 from colabkeep.session.losses import LOSSES, LossRecord, plain_points
 from colabkeep.session.opening import OpenSession, RunSpec, Value
 from colabkeep.session.position import Position
 from colabkeep.session.settings import SETTINGS
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed, TrainingDiverged
-from colabkeep.vocabulary.events import Event, Noted
+from colabkeep.vocabulary.events import Noted
 from colabkeep.vocabulary.policies import SaveMark
 
 __all__ = ["Keeper", "Killed", "StopTraining", "leaving_reason"]
@@ -73,9 +75,10 @@ class Keeper:
         self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(2 * _LONGEST)
         self._starting = session.starting
         properties = spec.store.properties
-        far = properties.behind is not None or properties.top_rung != "local"
+        self._far = properties.behind is not None or properties.top_rung != "local"
+        self._settles_until = math.inf  # in seconds of the clock: so long slower storage is waited for, at the end
         self._arrivals = Arrivals(properties.top_rung, spec.clock)
-        self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=far)
+        self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=self._far)
         self._guard = LossGuard(losses, session.checkpointer, spec, session.resumed_from)
         self.observers: tuple[Arrivals, Pacemaker, LossGuard] = (self._arrivals, self._pace, self._guard)
 
@@ -137,19 +140,24 @@ class Keeper:
         if self._saver.busy and self._is_among_best():
             self._saver.wait()
 
-    def leave(self, error: BaseException | None, boundary: Boundary, run: Leaving) -> str | None:
+    def leave(
+        self, error: BaseException | None, boundary: Boundary, run: Leaving, waiting: Callable[[], None]
+    ) -> str | None:
         """Save the last boundary on the way out, if it is not saved; try again if the storage fails for a
-        moment. Returns what kept it from being saved, if anything did.
+        moment. Returns what kept it from being saved, if anything did. `waiting` is called now and then meanwhile.
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: as `save`.
             TrainingDiverged: as `count`.
         """
         self._pace.chooses = False  # nothing is chosen for a session that ends
-        if not self._saver.wait():
+        if not self._saver.wait(meanwhile=waiting):
             return _HANGS
         if self._losses.settle():
             self._guard.judge(stopping=error is None or isinstance(error, StopTraining))
+        if self._is_saved():
+            self._saver.look()  # somebody may have removed it since
+            self._saver.wait(meanwhile=waiting)
         if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable, TrainingDiverged, Killed)):
             return None
         obstacle = self._obstacle(error, boundary, run)
@@ -158,23 +166,40 @@ class Keeper:
         for pause in _LAST_TRIES:
             self._spec.clock.sleep(pause)
             self.save(leaving_reason(error, finished=run.finished), last=True)
-            if not self._saver.wait():
+            if not self._saver.wait(meanwhile=waiting):
                 return _HANGS
             if self._is_saved():
                 return None
         return "The last step could not be saved, and there is no later one to save it with"
 
-    def settle(self, waiting: Callable[[], None]) -> list[Event]:
-        """Wait until all is where it should be, for a bounded time, and let go of the store; what is to be told.
+    def settle(self, waiting: Callable[[], None], *, abandoned: bool = False) -> None:
+        """Wait until all is where it should be, for a bounded time, and let go of the store. What is to be told is with
+        the other events.
 
-        `waiting` is called now and then meanwhile: there may be events."""
-        told: list[Event] = []
+        `waiting` is called now and then meanwhile: there may be events. `abandoned`: nothing is waited for."""
+        there = False
+        self._settles_until = self._spec.clock.monotonic() + self._spec.flush_timeout
         self._pace.close()
-        if not self._saver.close(self._spec.flush_timeout, waiting):
-            told.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
-        if self._spec.closes_store:
-            self._spec.store.close()
-        return told
+        try:
+            if abandoned:
+                self._saver.abandon()
+            else:
+                there = self._saver.close(self._spec.flush_timeout, waiting)
+        finally:
+            safe = self._saver.ledger.durability(self._position.progress.seconds).checkpoint
+            if not there and safe != self._saver.newest and (self._is_saved() or not abandoned):
+                self._saver.events.append(Noted(text=f"{self._spec.store.url} has not caught up yet: {_BEHIND}"))
+            if self._spec.closes_store:
+                self._spec.store.close()
+
+    def answer(self, number: signal.Signals) -> Noted:
+        """To somebody who asks to stop while the session ends already: what it still does, how long that takes, and
+        what it would cost not to wait."""
+        if self._saver.busy or not self._is_saved():
+            lost = self._position.progress.step - (self._saver.saved or self._start).step
+            return Noted(text=still_saving(number, self._saver.left, lost))
+        left = self._settles_until - self._spec.clock.monotonic()
+        return Noted(text=still_copying(number, self._spec.store.url, max(0.0, left)) if self._far else ALL_SAVED)
 
     def _note_losses(self) -> None:
         """In the part of the journal that is written beside this checkpoint."""

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from colabkeep.frameworks.base import Batch, LoaderState
+from colabkeep.frameworks.base import Batch, Boundary, LoaderState
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.keeper import Keeper
 from colabkeep.session.numbering import numbered
@@ -65,6 +65,7 @@ class Loop:
     _spec: RunSpec
     _session: OpenSession
     _position: Position
+    _boundary: Boundary
     _keeper: Keeper
     _announcer: Announcer
     _signals: StopRequests
@@ -116,7 +117,7 @@ class Loop:
             self._rest()
             yield self.progress.epoch
             self._end_epoch()
-        self._conclude("max_epochs")
+        _conclude(self, "max_epochs")
 
     def batches(self, loader: object) -> Iterator[Any]:
         """The batches of this epoch that are left, in the order that an uninterrupted run has.
@@ -161,7 +162,7 @@ class Loop:
             self._rest()
             self._pause(self._spec.clock.monotonic())
         position.go(Place.FREE)
-        self._conclude("the number in run.steps()")
+        _conclude(self, "the number in run.steps()")
 
     def next(self, loader: object, *, name: str | None = None) -> Any:
         """The next batch of `loader`, which is read again and again without an end, each time in a new order if it
@@ -176,7 +177,10 @@ class Loop:
         position = self._position
         if position.comes_back and position.stepped and not position.resting:
             self._announcer.once(Noted(text=_EARLY))
-        return position.next(loader, name)
+        boundary = self._boundary
+        if boundary.torn or boundary.opaque or not position.can_rewind or (position.stepped and not position.resting):
+            return position.next(loader, name)  # half a step is done: who asks to stop waits for the rest of it
+        return self._signals.at_once(lambda: position.next(loader, name))
 
     def _batches(self, loader: object, watched: Sequence[Iterator[Any]]) -> Iterator[Any]:
         """`watched`: the iterator that was given to the user's code, where somebody may count what it gives."""
@@ -184,7 +188,7 @@ class Loop:
         arrive(self)
         opened = starting.opens(position.open, loader)
         told = _tell_notes(self, opened.notes, 0)
-        values = starting.batches(iter(opened))
+        values = starting.batches(self._signals.between(opened))
         batch = next(values, None)
         if watched and batch is not None and not self._looked and numbered(watched[0]):
             _tell_numbered(self)
@@ -229,14 +233,6 @@ class Loop:
         self._pause(now, reason)
         return next(values, None) if batch is None else batch
 
-    def _conclude(self, length: str) -> None:
-        """The loop is over. Whatever the cells below draw, they see what they saw behind the training."""
-        self._position.memory.arrive()
-        self.finished = True
-        resumed, known = self._session.resumed_from, (self._spec.max_epochs, self._spec.max_steps)
-        if resumed is not None and resumed.progress.step == self.progress.step and known == (None, None):
-            self.tell(AlreadyComplete(since=resumed.created, step=self.progress.step, length=length))
-
     @abstractmethod
     def step(self, loss: Any = None) -> None:
         """A step is done."""
@@ -276,6 +272,15 @@ def arrive(run: Loop) -> None:
     undo, run.undo = run.undo, None
     if undo is not None and (twice := undo()) is not None:
         run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=twice))
+
+
+def _conclude(run: Loop, length: str) -> None:
+    """The loop is over. Whatever the cells below draw, they see what they saw behind the training."""
+    run._position.memory.arrive()
+    run.finished = True
+    resumed, known = run._session.resumed_from, (run._spec.max_epochs, run._spec.max_steps)
+    if resumed is not None and resumed.progress.step == run.progress.step and known == (None, None):
+        run.tell(AlreadyComplete(since=resumed.created, step=run.progress.step, length=length))
 
 
 def _no_steps_here(*, in_epoch: bool) -> UsageError:

@@ -14,7 +14,7 @@ from colabkeep._engine.checkpointer import Checkpointer
 from colabkeep._engine.codec import encode_parts
 from colabkeep._engine.committer import Committer, Identity
 from colabkeep._engine.journal import Journal
-from colabkeep._engine.lease import Lease, take_lease
+from colabkeep._engine.lease import KEEPS, Lease, take_lease
 from colabkeep._engine.ledger import Ledger
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import Loaded, good_before, load_best, load_id, load_newest
@@ -165,9 +165,8 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     """
     starting, repository = Starting(spec.clock, spec.laps), Repository(spec.store, spec.name)
     session = secrets.token_hex(4)
-    about = {"host": socket.gethostname(), "pid": os.getpid(), "started": spec.clock.time()}
+    about = _about(spec)
     if spec.machine is not None:
-        about["machine"] = asdict(spec.machine)
         events.append(spec.machine)
     lock = take_lock(spec.store, spec.name, about)
     try:
@@ -218,6 +217,13 @@ def _notes(spec: RunSpec) -> tuple[str, ...]:
     return spec.notes if spec.deadline is None else (*spec.notes, spec.deadline.text)
 
 
+def _about(spec: RunSpec) -> dict[str, Any]:
+    """What a session says of itself in its lease."""
+    about = {"host": socket.gethostname(), "pid": os.getpid(), "started": spec.clock.time()}
+    about[KEEPS] = repr(spec.retention)
+    return about if spec.machine is None else {**about, "machine": asdict(spec.machine)}
+
+
 def _restore(spec: RunSpec, trees: dict[str, Tree]) -> None:
     for name in list(trees):  # one by one: memory of what is loaded is free for what is not yet
         spec.framework.restore(spec.parts, {name: trees.pop(name)})
@@ -240,6 +246,7 @@ def _identity(spec: RunSpec, manifest: Manifest | None) -> Identity:
         fingerprint=spec.framework.fingerprint(spec.parts),
         settings=spec.settings,
         parent=manifest.id if manifest else None,
+        heir=manifest is not None and spec.resume in ("auto", "must"),
         lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
     )
 

@@ -190,9 +190,19 @@ class Position:
         self.resting = True
         self.memory.mark()
 
+    @property
+    def can_rewind(self) -> bool:
+        """Would `rewind` find the way back?"""
+        return not self._moved_on and self.memory.streams.can_rewind
+
+    @property
+    def _moved_on(self) -> bool:
+        """Was a loader read that cannot be asked where it was before?"""
+        return self.loader is not None and self.loader.positional and not self.stepped
+
     def rewind(self) -> str | None:
         """Go back to the last boundary, in what `parts` tells; or say why that cannot be, in a clause."""
-        if self.loader is not None and self.loader.positional and not self.stepped:
+        if self._moved_on:
             return "the data loader had moved on since the last step, and cannot be asked where it was"
         return self.memory.rewind()
 

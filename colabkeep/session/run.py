@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
+from colabkeep.frameworks.base import Batch
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.deadline import Deadline
 from colabkeep.session.history import History, as_number
@@ -33,7 +35,7 @@ from colabkeep.vocabulary.events import (
 )
 from colabkeep.vocabulary.manifest import Manifest
 
-__all__ = ["Run"]
+__all__ = ["Run", "let_go"]
 
 
 class Run(Unlosable, Loop):
@@ -52,6 +54,7 @@ class Run(Unlosable, Loop):
         self._spec = spec
         self._announcer = Announcer(spec.observers, spec.clock)
         self._signals = StopRequests()
+        self._process = os.getpid()
 
     def __enter__(self) -> Run:
         """Take the run, restore it if it has a checkpoint, begin to watch for signals.
@@ -89,32 +92,14 @@ class Run(Unlosable, Loop):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Save what is not saved yet, wait until it is safe, let go. Ends a `StopTraining`."""
-        try:
-            obstacle = self._keeper.leave(error, self._boundary, self)
-            if obstacle is not None:
-                self._announcer.tell(Noted(text=f"{obstacle}; the newest checkpoint is {self.checkpoint or 'none'}."))
-            self._saver.wait()
-            if error is None or isinstance(error, StopTraining):
-                self._saver.raise_past_failure()
-        finally:
-            self._close(sys.exc_info()[1] or error)  # also one that came on the way out
-        return isinstance(error, StopTraining)
+        """Save what is not saved yet, wait until it is safe, let go. Ends a `StopTraining`.
 
-    def _close(self, error: BaseException | None) -> None:
-        try:
-            self._unwatch()
-            self._signals.remove()
-            arrive(self)
-            self._boundary.close()
-            self._session.settings.left(self.name, self.progress.step, failed=isinstance(error, Exception))
-            self._position.close()
-            self.stopped = leaving_reason(error, finished=self.finished)
-            self._announcer.tell(_end(self, self.stopped, error))
-            self._announcer.queue.extend(self._keeper.settle(self._announcer.drain))
-            self._announcer.drain()
-        finally:
-            self._session.lock.release()
+        Raises:
+            KeyboardInterrupt, SystemExit: a signal asked for it meanwhile, and nothing else is raised.
+        """
+        if os.getpid() == self._process:
+            _end(self, error)
+        return isinstance(error, StopTraining)
 
     @property
     def resumed_from(self) -> Manifest | None:
@@ -187,6 +172,10 @@ class Run(Unlosable, Loop):
         """
         if self._signals.requested is not None:
             self._signals.honour()
+
+    def polled(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches. A request to stop is honoured before each, and at once in the wait for it: as `poll`."""
+        return self._signals.between(batches)
 
     def stop(self, reason: str = "asked") -> None:
         """Save and leave: control goes to the end of the run's `with` block, without an error.
@@ -289,7 +278,45 @@ def _beginning(spec: RunSpec, session: str) -> RunStarted:
     )
 
 
-def _end(run: Run, reason: str, error: BaseException | None) -> RunStopped:
+def _end(run: Run, error: BaseException | None) -> None:
+    """Save, wait, let go. A request to stop waits for that; then the program is not to go on behind the run."""
+    announcer, keeper, saver, signals = run._announcer, run._keeper, run._saver, run._signals
+    ends = error is None or isinstance(error, StopTraining)
+    signals.leave(lambda number: announcer.queue.append(keeper.answer(number)))
+    try:
+        obstacle = keeper.leave(error, run._boundary, run, announcer.drain)
+        if obstacle is not None:
+            announcer.tell(Noted(text=f"{obstacle}; the newest checkpoint is {run.checkpoint or 'none'}."))
+        saver.wait(meanwhile=announcer.drain)
+        if ends:
+            saver.raise_past_failure()
+    except BaseException as failure:
+        error = failure
+        raise
+    finally:
+        let_go(run, error)
+    if ends:
+        run.poll()
+
+
+def let_go(run: Run, error: BaseException | None) -> None:
+    """End the run, with nothing saved any more but what is on its way."""
+    announcer = run._announcer
+    with ExitStack() as last:
+        last.callback(run._signals.remove)
+        last.callback(run._unwatch)
+        last.callback(run._session.lock.release)
+        last.callback(run._position.close)  # workers that hang take seconds to end, and no save waits any more
+        arrive(run)
+        run._boundary.close()
+        run._session.settings.left(run.name, run.progress.step, failed=isinstance(error, Exception))
+        run.stopped = "interrupt" if run._signals.abandoned else leaving_reason(error, finished=run.finished)
+        announcer.tell(_stopped(run, run.stopped, error))
+        last.callback(announcer.drain)
+        run._keeper.settle(announcer.drain, abandoned=run._signals.abandoned)
+
+
+def _stopped(run: Run, reason: str, error: BaseException | None) -> RunStopped:
     said = ""
     if reason == "error" and error is not None:
         said = ": ".join(filter(None, (type(error).__name__, str(error).strip().partition("\n")[0][:500])))

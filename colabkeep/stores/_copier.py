@@ -5,6 +5,7 @@ What comes next is decided in `_queue`, how it is done stands in `_carrier`.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +21,7 @@ from colabkeep.vocabulary.priority import give_way
 __all__ = ["Copier", "Pauses"]
 
 _STOP_SECONDS = 3.0
+_HURRY = 15.0  # seconds between two attempts for one who waits: they come on top of those that spare the service
 _MOMENT = 0.5  # seconds; a question may be waited for so long, by who must not wait for more than one
 _GIVEN_UP = 3  # failures in a row, after which a checkpoint that was begun is no longer preferred to a newer one
 
@@ -43,6 +45,7 @@ class Copier:
         self._queue = Queue(carrier.blobs_of)
         self._trouble: Exception | None = None
         self._hurry = False
+        self._hurried = -math.inf  # when that was asked for last, in seconds of `time.monotonic`
         self._silent = False  # was the last question not answered in a moment?
         self._closed = False
 
@@ -119,9 +122,12 @@ class Copier:
             return self._pending()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until nothing is left to do; what waits for its next attempt is tried at once. True when done."""
+        """Wait until nothing is left to do; what waits for its next attempt is tried at once, if that was not asked for
+        a moment ago. True when done."""
         with self._state:
-            self._hurry = True
+            now = time.monotonic()
+            if now - self._hurried >= _HURRY:
+                self._hurry, self._hurried = True, now
             if self._queue:
                 self._start()
             self._state.notify_all()

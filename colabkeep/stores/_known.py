@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from colabkeep.stores._carrier import Carrier
 from colabkeep.stores._copier import Copier
 from colabkeep.stores._patience import within
-from colabkeep.stores.base import Entry, Receipt, Store, sign_in
+from colabkeep.stores.base import Entry, Receipt, Store, run_of, sign_in
 from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
 
 __all__ = ["Known"]
 
-_LEASE = re.compile(r"([^/]+)/lease/(\d{6,12})-([0-9a-f]{8})\.json")
+_LEASE = re.compile(r"(.+)/lease/(\d{6,12})-([0-9a-f]{8})\.json")
 _FRESH = 60.0  # seconds; how soon a session hears of another one that took its run over
 _FRESH_AT_FIRST = 10.0  # seconds, before anything is put: opening a run lists it several times
 _LAG = 120.0  # seconds that a listing may be behind what was put or deleted; the service gives no figure
@@ -55,6 +55,7 @@ class Known:
         self._forgotten: dict[str, float] = {}  # when it was given to be deleted
         self._prefixes: set[str] = set()
         self._leaders: dict[str, Leader] = {}  # of each run, as this process knew it when it began to write
+        self._written: set[str] = set()  # the runs that this process writes: what becomes of others is not told
         self._looked_at = -math.inf
         self._looker: threading.Thread | None = None
         self._closed = False
@@ -98,6 +99,7 @@ class Known:
         """This process has put it in front: a lease of its own is not taken for somebody else's."""
         with self._guard:
             self._forgotten.pop(name, None)
+            self._written.add(run_of(name))
             lease = _LEASE.fullmatch(name)
             if lease is not None:
                 self._leaders[lease[1]] = max(self._leaders.get(lease[1], (0, "")), _leader(lease))
@@ -121,7 +123,7 @@ class Known:
         """
         if doubtful or not self._is_fresh(_FRESH):
             self.look()
-        return name.partition("/")[0] not in self.overtaken
+        return run_of(name) not in self.overtaken
 
     def look(self) -> None:
         """List all that was ever listed again.
@@ -220,13 +222,13 @@ class Known:
         for lease in filter(None, map(_LEASE.fullmatch, names)):
             highest[lease[1]] = max(highest.get(lease[1], (0, "")), _leader(lease))
         for run, leader in highest.items():
-            if leader > self._leaders.setdefault(run, leader):
+            if leader > self._leaders.setdefault(run, leader) and run in self._written:
                 self.overtaken[run] = leader[1]
 
     def _send_again(self, gone: set[str], prefix: str) -> None:
         """Somebody else has removed them, or they never got there: what this machine has is brought once more."""
         here = self._front_sizes(prefix)
-        for name in sorted(gone):
+        for name in sorted(name for name in gone if not _below(run_of(name), prefix) or not prefix):
             receipt = self._carrier.lose(name)
             if name in here:
                 sha256 = "" if receipt is None else receipt.sha256

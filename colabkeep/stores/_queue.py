@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from colabkeep.stores.base import Receipt
+from colabkeep.stores.base import Receipt, run_of
 from colabkeep.vocabulary.errors import CheckpointError
 from colabkeep.vocabulary.manifest import Manifest
 
 __all__ = ["MANIFEST", "Kind", "Queue", "Task", "blobs_of"]
 
-MANIFEST = re.compile(r"([^/]+)/checkpoints/([^/]+)")
-_LEASE = re.compile(r"[^/]+/lease/[^/]+")
-_BLOB = re.compile(r"[^/]+/blobs/[^/]+")
-_DIARY = re.compile(r"[^/]+/journal/[^/]+")
+MANIFEST = re.compile(r"(.+)/checkpoints/([^/]+)")
+_LEASE = re.compile(r".+/lease/[^/]+")
+_BLOB = re.compile(r".+/blobs/[^/]+")
+_DIARY = re.compile(r".+/journal/[^/]+")
 
 Kind: TypeAlias = Literal["copy", "delete"]
 
@@ -142,17 +142,17 @@ class Queue:
     def _is_held(self, deletion: Task) -> bool:
         """Must it wait for a checkpoint to arrive, because it may be the only one behind that it would destroy? Or for
         another part of the diary?"""
-        run, name = deletion.name.partition("/")[0], deletion.name
+        run, name = run_of(deletion.name), deletion.name
         if _DIARY.fullmatch(name):
             before = self._tasks[: self._tasks.index(deletion)]
             return any(task.kind == "copy" and _DIARY.fullmatch(task.name) for task in before)
         if not (MANIFEST.fullmatch(name) or _BLOB.fullmatch(name)):
             return False
-        waiting = {task.name for task in self._tasks if task.is_manifest and task.name.startswith(f"{run}/")}
+        waiting = {task.name for task in self._tasks if task.is_manifest and run_of(task.name) == run}
         if not waiting or name in waiting:
             return False
         doomed = {task.name for task in self._tasks if task.kind == "delete"}
-        return not any(other.startswith(f"{run}/") for other in self._behind - doomed)
+        return not any(run_of(other) == run for other in self._behind - doomed)
 
     def _begin(self) -> None:
         waiting = [task for task in self._tasks if task.is_manifest]

@@ -34,6 +34,7 @@ from typing import BinaryIO, Literal, Protocol, TypeAlias
 from colabkeep.vocabulary.errors import UsageError
 
 __all__ = [
+    "RUN_FOLDERS",
     "Behind",
     "BytesSource",
     "Entry",
@@ -44,6 +45,7 @@ __all__ = [
     "Store",
     "StoreProperties",
     "check_name",
+    "run_of",
     "sides",
     "sign_in",
 ]
@@ -51,6 +53,9 @@ __all__ = [
 Rung: TypeAlias = Literal["local", "sent", "confirmed", "unknown"]
 """local: on this machine's disk; sent: handed to the remote; confirmed: the remote itself stated
 the right digest; unknown: it is there as it was put, and the store cannot tell more. What is not is "local" at most."""
+
+RUN_FOLDERS = ("aside", "blobs", "checkpoints", "journal", "lease")
+"""The folders of a run. Any other one below it may be a run: `exp/lr1` lies below `exp`."""
 
 _CHUNK = 2**20  # bytes; `Source` promises no more than a few of these in one
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
@@ -68,6 +73,15 @@ def check_name(name: str) -> str:
             remedy="Use letters, digits, '.', '_' and '-', in parts joined by '/', no part starting with a dot.",
         )
     return name
+
+
+def run_of(name: str) -> str:
+    """The run to which an object belongs: `exp/lr1` for `exp/lr1/blobs/x` and for `exp/lr1/run.json`.
+
+    What lies in no folder belongs to the run ""."""
+    folder, _, _ = name.rpartition("/")
+    above, _, last = folder.rpartition("/")
+    return above if above and last in RUN_FOLDERS else folder
 
 
 class Source(Protocol):
@@ -282,10 +296,10 @@ class Store(Protocol):
         ...
 
     def sweep(self, prefix: str) -> int:
-        """Remove temporary files that a killed writer left below `prefix`; return how many.
+        """Remove temporary files that a killed writer left of the run `prefix`; return how many. "": of all runs.
 
-        Called only while the caller holds the lock of what is below the prefix. MUST touch nothing but this
-        store's own temporary names.
+        Called only while the caller holds the lock of that run. MUST touch nothing but this store's own temporary
+        names, beside files of that very run (`run_of`): one that lies below it may be written right now.
         """
         ...
 

@@ -34,7 +34,7 @@ from colabkeep.stores._posix import (
     sync_folder,
 )
 from colabkeep.stores._shown import shown
-from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, run_of
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError, StoreUnavailable, UsageError
 
 __all__ = ["DirectoryStore", "open_url"]
@@ -68,6 +68,7 @@ class DirectoryStore:
         self._files = files
         self._locks = True
         self._seen = False
+        self._device: int | None = None  # the number of the disk on which the root was seen last
         self._spare: Spare = deque(maxlen=1)
 
     @property
@@ -172,7 +173,9 @@ class DirectoryStore:
         doing = f"tidy up {prefix!r}"
         count = 0
         with suppress(ObjectNotFound), self._folder(folders, doing) as top, explained(self._root, doing):
-            for _, folder, entry in self._walk(top, prefix):
+            for name, folder, entry in self._walk(top, prefix):
+                if prefix and run_of(name) != prefix:
+                    continue
                 if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     self._files.unlink(entry.name, dir_fd=folder)
                     count += 1
@@ -209,7 +212,7 @@ class DirectoryStore:
         with explained(self._root, doing, missing=gone):
             if make and not self._seen:
                 make_folders(self._files, Path(self._root))
-            root = self._files.open(self._root, FOLDER)
+            root = self._open_root(folders)
         self._seen = True
         with explained(self._root, doing, missing=StoreUnavailable if make else ObjectNotFound):
             folder = open_below(self._files, root, folders, make=make)
@@ -217,6 +220,27 @@ class DirectoryStore:
             yield folder
         finally:
             close_folder(self._files, folder)
+
+    def _open_root(self, folders: Sequence[str]) -> int:
+        try:
+            root = self._files.open(self._root, FOLDER)
+        except FileNotFoundError as error:
+            if not self._seen:
+                raise
+            raise _gone(self._root) from error
+        try:
+            device = self._files.fstat(root).st_dev
+            if folders and self._device not in (None, device):
+                self._files.stat(folders[0], dir_fd=root, follow_symlinks=False)  # mounted again, it has another number
+            if folders or self._device is None:
+                self._device = device
+        except FileNotFoundError as error:
+            close_folder(self._files, root)
+            raise _on_another_disk(self._root) from error
+        except BaseException:
+            close_folder(self._files, root)
+            raise
+        return root
 
     def _walk(self, folder: int, prefix: str) -> Iterator[tuple[str, int, os.DirEntry[str]]]:
         """Everything below that is no folder: its name, its folder's descriptor (open until the next one), itself."""
@@ -335,6 +359,23 @@ class _Reader(io.FileIO):
     def read(self, size: int | None = -1) -> bytes:
         with explained(self._root, self._doing):
             return super().read(-1 if size is None else size)
+
+
+def _gone(root: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        problem=f"{root} was there and is gone: it was deleted or renamed, or its disk was unmounted. Nothing can be "
+        "saved there until it is back.",
+        remedy=f"Rename it back, or mount the disk again. If it is gone for good, make it anew (mkdir -p {root}), and "
+        "the next save writes everything there: colabkeep does not make it, since it may belong on another disk.",
+    )
+
+
+def _on_another_disk(root: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        problem=f"{root} is on another disk than before, and nothing of this run is there: a disk was unmounted or "
+        "exchanged. Nothing is read or written there.",
+        remedy="Mount the disk again, and saving goes on. To use the one that is there now, run this cell again.",
+    )
 
 
 def _is_legal(name: str) -> bool:

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from colabkeep.stores._adoption import bring, bring_run, named_blobs
-from colabkeep.stores.base import BytesSource, Entry, Lock, Receipt, Source, Store, StoreProperties
+from colabkeep.stores.base import BytesSource, Entry, Lock, Receipt, Source, Store, StoreProperties, run_of
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError
 
 __all__ = ["OverlayStore"]
 
-_MANIFEST = re.compile(r"([^/]+)/checkpoints/([^/]+)\.json")
+_MANIFEST = re.compile(r"(.+)/checkpoints/([^/]+)\.json")
 
 
 class OverlayStore:
@@ -35,6 +35,7 @@ class OverlayStore:
         self.front = front
         self.behind = tuple(behind)
         self._adopted: set[str] = set()  # runs that lie in front as a whole
+        self._has_below: set[str] = set()  # runs below which there are others, of which something is behind only
         self._gone: set[str] = set()  # names deleted here
         self._believed: dict[str, int] = {}  # name → the first store to be believed, where one before was doubted
         self._left: dict[str, str] = {}  # run → why a part of it is still behind only
@@ -76,7 +77,7 @@ class OverlayStore:
         believed = self._believed.get(name, 0)
         if believed == 0 and self.front.doubt(name):
             return True
-        self._adopted.discard(_run(name))
+        self._adopted.discard(run_of(name))
         stores = self._stores(name)
         holders = [believed + index for index, store in enumerate(stores) if _has(store, name)]
         if len(holders) < 2:
@@ -86,7 +87,8 @@ class OverlayStore:
 
     def list(self, prefix: str) -> Sequence[Entry]:
         found: dict[str, Entry] = {}
-        behind = () if prefix and _run(prefix) in self._adopted else self.behind
+        whole = run_of(f"{prefix}/_") in self._adopted and prefix not in self._has_below
+        behind = () if prefix and whole else self.behind
         for index, store in enumerate((self.front, *behind)):
             for entry in store.list(prefix):
                 hidden = index > 0 and self._is_hidden(entry.name)
@@ -108,7 +110,7 @@ class OverlayStore:
     def sweep(self, prefix: str) -> int:
         count = self.front.sweep(prefix)
         if prefix:
-            self._adopt(_run(prefix))
+            self._adopt(prefix)
         return count
 
     def flush(self, timeout: float) -> bool:
@@ -123,7 +125,10 @@ class OverlayStore:
         if run in self._adopted:
             return
         names = {entry.name for entry in self.list(run)} - {entry.name for entry in self.front.list(run)}
-        left = bring_run(run, names, self.front, self.behind)
+        own = {name for name in names if run_of(name) == run}
+        if names != own:
+            self._has_below.add(run)
+        left = bring_run(run, own, self.front, self.behind)
         if left is None:
             self._adopted.add(run)
             self._left.pop(run, None)
@@ -154,11 +159,7 @@ class OverlayStore:
         return (self.front, *self.behind)[self._believed.get(name, 0) :]
 
     def _is_hidden(self, name: str) -> bool:
-        return name in self._gone or _run(name) in self._adopted
-
-
-def _run(name: str) -> str:
-    return name.partition("/")[0]
+        return name in self._gone or run_of(name) in self._adopted
 
 
 def _has(store: Store, name: str) -> bool:

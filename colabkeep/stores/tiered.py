@@ -22,7 +22,7 @@ from colabkeep.stores._carrier import Carrier
 from colabkeep.stores._copier import Copier, Pauses
 from colabkeep.stores._known import Known
 from colabkeep.stores._queue import MANIFEST
-from colabkeep.stores.base import Behind, Entry, Lock, Receipt, Rung, Source, Store, StoreProperties, check_name
+from colabkeep.stores.base import Behind, Entry, Lock, Receipt, Rung, Source, Store, StoreProperties, check_name, run_of
 from colabkeep.vocabulary.errors import CheckpointError, NameTaken, ObjectNotFound, StoreError, StoreUnavailable
 from colabkeep.vocabulary.manifest import Manifest
 
@@ -32,7 +32,7 @@ __all__ = ["TieredStore"]
 class TieredStore:
     """`front` and `behind` as one store, which closes both.
 
-    `sweep(prefix)`, which a writer calls once it holds the lock, also adopts what is below the prefix: what a killed
+    `sweep(prefix)`, which a writer calls once it holds the lock, also adopts the run of that name: what a killed
     session left in front only is queued for copying, the newest checkpoint first. That begins with the writer's first
     put, so that its lease is behind before anything else. Opening lists nothing. A deletion that the store
     behind has not seen when the process ends is forgotten: the object is listed again by the next session,
@@ -190,14 +190,15 @@ class TieredStore:
         return count + swept
 
     def adopt(self, prefix: str) -> None:
-        """Queue for copying what is below the prefix in front and not behind, checkpoints in the order of their age.
+        """Queue for copying what the run `prefix` has in front and not behind, checkpoints in the order of their age.
 
         Raises:
             StoreError: one of the two cannot be listed.
         """
         behind = {entry.name: entry.size for entry in self._known.list(prefix)}
         pending = self._copier.pending()
-        missing = [e for e in self._in_front(prefix) if e.name not in pending and behind.get(e.name) != e.size]
+        here = [entry for entry in self._in_front(prefix) if prefix in ("", run_of(entry.name))]
+        missing = [entry for entry in here if entry.name not in pending and behind.get(entry.name) != entry.size]
         missing.sort(key=lambda e: (MANIFEST.fullmatch(e.name) is not None, _age(self.front, e.name), e.name))
         self._copier.hold([Receipt(name=e.name, size=e.size, sha256="", rung="local") for e in missing])
 

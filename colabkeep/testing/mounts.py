@@ -103,6 +103,11 @@ class FakeMount:
             for path in self._pending() if losing else []:
                 path.unlink()
 
+    def delete_folder(self, name: str) -> None:
+        """Somebody deletes this folder of the Drive, in the browser or here."""
+        with self._guard:
+            shutil.rmtree(self.root / name)
+
     def settle(self) -> None:
         """Listings show what there is now."""
         with self._guard:

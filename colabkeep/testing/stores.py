@@ -321,6 +321,24 @@ class StoreContract(_Locks):
         assert (store.sweep("run"), store.sweep(""), store.sweep("other")) == (0, 0, 0)
         assert _names(store, "") == ["run/a"]
 
+    @pytest.mark.parametrize("name", ["exp/lr1/blobs/a", "exp/lr1/run.json"])
+    def test_sweeping_a_run_spares_one_below_it(self, folder: Path, name: str) -> None:
+        """`exp/lr1` is written by another process when `exp` is swept: what is half written there stays, and is whole
+        in the end."""
+        if not self.same_folder_same_place:
+            pytest.skip("two stores made with one folder are two places")
+        store, other = self.make_store(folder), self.make_store(folder)
+        swept: list[int] = []
+
+        def sweep(_: int) -> None:
+            swept.append(other.sweep("exp"))
+
+        store.put(name, ChunkedSource(b"x" * 70_000, b"y", before=sweep))
+        assert not any(swept)
+        assert len(_read(store, name)) == 70_001
+        store.close()
+        other.close()
+
     def test_closing_twice_is_harmless(self, store: Store) -> None:
         """`close` may be called again, by a `with` and by hand."""
         store.put("run/a", BytesSource(b"1"))

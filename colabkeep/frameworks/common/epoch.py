@@ -62,8 +62,11 @@ class MapEpoch:
                 if self._followed:
                     self._order.consumed(index)
                 yield Batch(value, leading(value) if bare and not isinstance(index, (list, tuple)) else len(index))
-        finally:
+        except GeneratorExit:
             self.close()
+            raise
+        # Not after an error: to end workers may take seconds each, and the last step is to be saved before.
+        self.close()
 
     def state(self, batches: int | None = None) -> Tree:
         return {**self._facts, "order": self._order.digest(batches), "followed": self._followed}

@@ -215,8 +215,11 @@ class Replay:
             self._positioned()
             while (value := self._next()) is not _END:
                 yield Batch(value, self._count(value))
-        finally:
+        except GeneratorExit:
             self.close()
+            raise
+        # Not after an error: to end workers may take seconds each, and the last step is to be saved before.
+        self.close()
 
     def state(self, batches: int | None = None) -> Tree:
         state: dict[str, Any] = {
@@ -286,8 +289,12 @@ class Replay:
 
     def _next(self) -> Any:
         start = self._timer()
-        with self._aside:
-            value = next(self._iterator, _END)
+        try:
+            with self._aside:
+                value = next(self._iterator, _END)
+        except BaseException:
+            self._owner = None  # it may have moved on, past a batch that nobody got: its state is not that of our place
+            raise
         self._seconds += self._timer() - start
         return value
 

@@ -223,15 +223,17 @@ class Fitting:
         return None if run.epoch_batches is None else run.epoch_batches - self.offset
 
     def _polled(self, batches: Iterable[Batch]) -> Iterator[Any]:
-        for batch in batches:
-            if self._run is not None:
-                self._run.poll()
+        for batch in batches if self._run is None else self._run.polled(batches):
             yield batch.value
 
     def _let_go(self, run: Run, error: BaseException | None) -> bool:
         """Leave the run; True if that ends the error."""
         self._run = None
-        return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+        try:
+            return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+        except BaseException:
+            self._stand_back()
+            raise
 
     def _stop(self) -> None:
         """Let `fit` end after its present epoch, in which nothing happens any more."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from colabkeep.stores._asking import Asking
 from colabkeep.stores.anywhere.hands import block_size
-from colabkeep.stores.base import Source
+from colabkeep.stores.base import Source, run_of
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError
 
 __all__ = ["FlatHands", "FolderHands"]
@@ -162,7 +162,7 @@ class FolderHands(_FileSystem):
     def sweep(self, prefix: str) -> int:
         count = 0
         for name, _ in list(self.find(prefix)):
-            if _TEMPORARY.fullmatch(name.rpartition("/")[2]):
+            if prefix in ("", run_of(name)) and _TEMPORARY.fullmatch(name.rpartition("/")[2]):
                 self.remove(name)
                 count += 1
         return count

@@ -11,7 +11,7 @@ from typing import Any
 
 from colabkeep.stores.anywhere.digests import notes, notes_of
 from colabkeep.stores.anywhere.filesystem import FlatHands
-from colabkeep.stores.base import Source
+from colabkeep.stores.base import Source, run_of
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError
 
 __all__ = ["S3Hands"]
@@ -77,10 +77,13 @@ class S3Hands(FlatHands):
             "list unfinished uploads",
             lambda: self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/" if key else ""),
         )
-        uploads = found.get("Uploads") or []
-        for upload in uploads:
-            self._give_up(self._name(f"{bucket}/{upload['Key']}"), upload["UploadId"])
-        return len(uploads)
+        uploads = [
+            (self._name(f"{bucket}/{upload['Key']}"), upload["UploadId"]) for upload in found.get("Uploads") or []
+        ]
+        left = [(name, upload) for name, upload in uploads if prefix in ("", run_of(name))]
+        for name, upload in left:
+            self._give_up(name, upload)
+        return len(left)
 
     def _give_up(self, name: str, upload: str) -> None:
         self._call("abort_multipart_upload", f"give up {name!r}", name, UploadId=upload)

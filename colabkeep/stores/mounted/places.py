@@ -96,7 +96,10 @@ class Place:
         try:
             self._files.stat(self.mount)
         except FileNotFoundError as error:
-            raise _gone(f"{self.mount} is not there: Google Drive is not mounted, or not any more.") from error
+            raise _gone(
+                f"{self.mount} is not there: Google Drive is not mounted, or not any more. What was uploaded before is "
+                "safe in Drive."
+            ) from error
 
     def _step(self, folder: str, part: str, *, make: bool, follow: bool) -> str:
         path = f"{folder}/{part}"
@@ -105,7 +108,7 @@ class Place:
         except FileNotFoundError as error:
             if not make:
                 if follow and self._seen:
-                    raise _gone(f"{path} was there and is gone.") from error
+                    raise _gone(f"{path} was there and is gone: it was deleted or renamed in Drive.") from error
                 raise
             with suppress(FileExistsError):
                 self._files.mkdir(path)
@@ -179,6 +182,6 @@ def _drive_part(root: Path) -> Path | None:
 
 def _gone(what: str) -> StoreUnavailable:
     return StoreUnavailable(
-        problem=f"{what} What was uploaded before is safe in Drive.",
-        remedy="Mount Google Drive again, and run this cell again.",
+        problem=what,
+        remedy="Mount Google Drive again, or bring the folder back in Drive (see its trash), and run this cell again.",
     )

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores._posix import OS_FILES, Files, explained
 from colabkeep.stores._shown import shown
-from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, run_of
 from colabkeep.stores.doors import Doors
 from colabkeep.stores.mounted.drafts import Draft
 from colabkeep.stores.mounted.objects import Objects
@@ -138,12 +138,12 @@ class MountedStore:
         while True:
             try:
                 done = self._patience(self._all_arrived, quick=True)
-                silent = self._uploads.says_nothing
+                silent, lost = self._uploads.says_nothing, self._uploads.only_lost
             except StoreUnavailable:
-                done = silent = False  # told by `degraded`; it may be back before the time is over
+                done = silent = lost = False  # told by `degraded`; it may be back before the time is over
             now = self._clock.monotonic()
             left = end - now
-            if done or left <= 0 or (silent and now - began >= SILENCE):
+            if done or lost or left <= 0 or (silent and now - began >= SILENCE):
                 return done
             self._clock.sleep(min(pause, left))
             pause = min(2 * pause, longest)
@@ -200,12 +200,19 @@ class MountedStore:
         self._uploads.drop(name)
 
     def _sweep(self, parts: Sequence[str]) -> int:
+        run = "/".join(parts)
+
+        def own(spot: Spot) -> bool:
+            return run in ("", run_of(spot.name))
+
         with explained(self._root, f"tidy up {'/'.join(parts)!r}"):
-            abandoned = [spot for spot in self._objects.leftovers(parts) if self._is_abandoned(spot)]
+            abandoned = [spot for spot in self._objects.leftovers(parts) if own(spot) and self._is_abandoned(spot)]
             for spot in abandoned:
                 self._objects.remove(spot)
             # In the order in which they were written, as far as that matters: a manifest comes after its blobs.
-            found = sorted(self._objects.list(parts), key=lambda spot: ("/checkpoints/" in f"/{spot.name}", spot.name))
+            found = sorted(
+                filter(own, self._objects.list(parts)), key=lambda spot: ("/checkpoints/" in f"/{spot.name}", spot.name)
+            )
             for spot in found:
                 self._uploads.adopt(spot)
         return len(abandoned)

@@ -106,6 +106,12 @@ class Uploads:
         with self._guard:
             return next(iter(self._lost), None)
 
+    @property
+    def only_lost(self) -> bool:
+        """As of the last look, is nothing waited for but what vanished, which will not arrive?"""
+        with self._guard:
+            return bool(self._waiting) and self._waiting.keys() == self._lost.keys()
+
     def add(self, spot: Spot) -> None:
         """Wait for this one too. One that vanished and was put again keeps its turn, for later ones may need it."""
         with self._guard:

@@ -479,3 +479,13 @@ def test_one_step_for_many_updates_is_told(tmp_path: Path) -> None:
             run.step(loss=loss)
     assert "the optimizer took 7 steps, and run.step() was called once" in training.told
     assert "optimizer took" not in session(full_batch, tmp_path / "b").told
+
+
+def test_a_run_inside_of_somebody_elses_error_handling_ends_as_itself(tmp_path: Path) -> None:
+    """`except …: with Run(…)` is a fall-back, and no training that failed."""
+    training = Training(tmp_path)
+    try:
+        raise ValueError("of the user's own")
+    except ValueError:
+        plain(training)
+    assert training.run.stopped == "finished"

@@ -217,6 +217,19 @@ def test_a_flush_gives_up_at_its_deadline(mount, store, tide):
     assert store.flush(60.0)
 
 
+def test_a_flush_does_not_wait_for_what_is_gone(mount, store, tide):
+    """A folder that was deleted arrives no more; what is still there is waited for all the same."""
+    put(store, "run/a")
+    put(store, "run/blobs/b")
+    put(store, "other/c")
+    mount.delete_folder("colabkeep/run")
+    began = tide.monotonic()
+    assert store.flush(1000.0) is False
+    assert tide.monotonic() - began < 100.0
+    assert rungs(store, [put(store, "other/d")]) == ["local"]
+    assert [entry.name for entry in store.waiting()] == ["run/a", "run/blobs/b", "other/d"]
+
+
 def test_a_flush_of_nothing_is_done(store, tide):
     """Nothing was put: there is nothing to wait for."""
     assert store.flush(0.0)

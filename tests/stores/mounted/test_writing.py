@@ -241,6 +241,21 @@ def test_what_a_kill_left_on_this_machine_is_swept_at_once(mount, store):
     assert files_of(mount) == [whole]
 
 
+@pytest.mark.parametrize("name", ["exp/lr1/blobs/new.bin", "exp/lr1/run.json"])
+def test_a_run_that_lies_below_another_is_written_on_while_that_is_swept(mount, store, name):
+    """Another process on this machine writes `exp/lr1`, of which Drive has nothing yet, when `exp` is opened."""
+    other = MountedStore(mount.root / "colabkeep", files=mount.files, clock=store._clock)
+
+    def sweep(number):
+        mount.notice()
+        assert other.sweep("exp") == 0
+
+    store.put(name, ChunkedSource(*CHUNKS, before=sweep))
+    assert contents(store) == {name: WHOLE}
+    assert other.sweep("exp") == 0
+    assert other.waiting() == ()  # for uploads of its own run only
+
+
 def test_nothing_but_its_own_leftovers_is_swept(mount, store):
     """Short files of others, folders and what is whole stay, however old they are."""
     store.put("run/a", BytesSource(b"data"))
