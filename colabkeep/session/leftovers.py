@@ -46,6 +46,8 @@ def watch(run: Run) -> Callable[[], None]:
 
 def end(run: Run) -> None:
     """Let what is being saved be saved, say what is not, and let go of the run."""
+    from colabkeep.session.run import let_go
+
     run._saver.wait()
     saved = run._saver.saved or run._session.progress
     if saved.step < run.progress.step:
@@ -57,7 +59,7 @@ def end(run: Run) -> None:
                 "is."
             )
         )
-    run.let_go(None)
+    let_go(run, None)
 
 
 def open_alone(run: Run, opening: Callable[[], OpenSession]) -> OpenSession:

@@ -35,7 +35,7 @@ from colabkeep.vocabulary.events import (
 )
 from colabkeep.vocabulary.manifest import Manifest
 
-__all__ = ["Run"]
+__all__ = ["Run", "let_go"]
 
 
 class Run(Unlosable, Loop):
@@ -72,13 +72,12 @@ class Run(Unlosable, Loop):
         return self
 
     def _start(self) -> None:
-        spec = self._spec
-        self._saver = self._session.checkpointer
-        session = self._session
+        spec, session = self._spec, self._session
+        self._saver = session.checkpointer
         self._position = Position(spec.framework, spec.seed, session.progress, session.trees, session.data)
         self._keeper = Keeper(spec, self._position, self._session, self.history, self.losses)
-        self._announcer.observers.extend(self._keeper.observers)
-        self._announcer.observers += unlogged(spec.best, self.history, self._saver.events.append)
+        others = unlogged(spec.best, self.history, self._saver.events.append)
+        self._announcer.observers += (*self._keeper.observers, *others)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
         self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began
@@ -87,8 +86,7 @@ class Run(Unlosable, Loop):
         self._saver.begin(self._zero)
         self._signals.install()
         self._announcer.write_to(self._session.journal)
-        self.began = True
-        self._unwatch = watch(self)
+        self.began, self._unwatch = True, watch(self)
         self._announcer.begin(*_complete(spec, self.resumed_from), _beginning(spec, self._session.id))
 
     def __exit__(
@@ -102,10 +100,6 @@ class Run(Unlosable, Loop):
         if os.getpid() == self._process:
             _end(self, error)
         return isinstance(error, StopTraining)
-
-    def let_go(self, error: BaseException | None) -> None:
-        """End the session as it is: nothing is saved any more. What is on its way is waited for."""
-        _close(self, error)
 
     @property
     def resumed_from(self) -> Manifest | None:
@@ -300,16 +294,17 @@ def _end(run: Run, error: BaseException | None) -> None:
         error = failure
         raise
     finally:
-        _close(run, error)
+        let_go(run, error)
     if ends:
         run.poll()
 
 
-def _close(run: Run, error: BaseException | None) -> None:
+def let_go(run: Run, error: BaseException | None) -> None:
+    """End the run, with nothing saved any more but what is on its way."""
     announcer = run._announcer
     with ExitStack() as last:
-        run._unwatch()
         last.callback(run._signals.remove)
+        last.callback(run._unwatch)
         last.callback(run._session.lock.release)
         last.callback(run._position.close)  # workers that hang take seconds to end, and no save waits any more
         arrive(run)

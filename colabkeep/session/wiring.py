@@ -111,8 +111,7 @@ class FitState:
 
     `written` are those that the user wrote, by item; `precision` is its word for what is in `settings`. `decided`: how
     often the scheduler is stepped, where the user left that to us. A run goes on as it began, then: what its length is
-    now may say something else.
-    """
+    now may say something else."""
 
     between_steps: ClassVar[bool] = True
     mean: MeanLike
@@ -155,13 +154,13 @@ class FitState:
         return self.written
 
     def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
-        """What an earlier session computed with. "auto" is no change where it comes to the same; a
-        schedule goes on as it began."""
-        then = dict(state["settings"])
+        """What an earlier session computed with. "auto" is no change where it comes to the same,
+        or to what the run began with."""
+        then: Mapping[str, Plain] = state["settings"]
         if then.get("precision") == self.settings["precision"]:
-            then["precision"] = self.precision
-        if self.decided is not None:
-            then["scheduler_interval"] = "auto"
+            then = {**then, "precision": self.precision}
+        if self.decided is not None:  # it goes on as it began
+            then = {**then, "scheduler_interval": self.decided.interval}
         return then
 
     def other_precision(self) -> str | None:
@@ -296,21 +295,22 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
         )
     )
     data = framework.data()
-    train_loader = data.as_loader(arguments.train_loader, arguments.batch_size)
-    decided = decide_interval(arguments, train_loader)
+    loader = data.as_loader(arguments.train_loader, arguments.batch_size)
+    decided = decide_interval(arguments, loader)
     validated = () if arguments.val_loader is None else [f"val_{name}" for name in training.measures]
     check_monitor(arguments.run.monitor, ("train_loss", "lr", *validated))
+    words = {**_words(arguments), "scheduler_interval": decided.interval}
     state = FitState(
         mean=training.mean(),
-        settings={**_words(arguments), "precision": training.precision, "scheduler_interval": decided.interval},
-        written=_written(arguments, framework, train_loader),
+        settings={**words, "precision": training.precision},
+        written=_written(arguments, words, framework, loader),
         precision=arguments.precision,
         decided=decided if arguments.scheduler_interval == "auto" else None,
     )
     starting.lap("import")
     return FitPlan(
         arguments=arguments,
-        train_loader=train_loader,
+        train_loader=loader,
         val_loader=None if arguments.val_loader is None else data.as_loader(arguments.val_loader, None),
         training=training,
         state=state,
@@ -325,9 +325,11 @@ def _words(arguments: FitArguments) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in names}
 
 
-def _written(arguments: FitArguments, framework: Framework, loader: object) -> dict[str, Item]:
+def _written(
+    arguments: FitArguments, words: Mapping[str, Any], framework: Framework, loader: object
+) -> dict[str, Item]:
     batches = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    options = {**_words(arguments), "batch_size": batches}
+    options = {**words, "batch_size": batches}
     found = {"": Item(kind="resumable_fit", sure=True, options=options)}
     for name in ("loss_fn", "step_fn"):
         if (function := getattr(arguments, name)) is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,16 @@ def no_printing(path: str, tree: ast.Module) -> Iterator[str]:
             yield f"line {call.lineno}: {name}"
 
 
+def a_run_lies_in_its_folder(path: str, tree: ast.Module) -> Iterator[str]:
+    """A run's name is for people, in any script; `folder` and `run_folder(name)` are where it lies."""
+    for node in ast.walk(tree):
+        for name, rest in pairwise(node.values) if isinstance(node, ast.JoinedStr) else ():
+            attribute = name.value if isinstance(name, ast.FormattedValue) else None
+            follows = isinstance(rest, ast.Constant) and str(rest.value).startswith("/")
+            if follows and isinstance(attribute, ast.Attribute) and attribute.attr == "run":
+                yield f"line {node.lineno}: {dotted(attribute)}/…"
+
+
 LONG = "def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES
 RULES: dict[Rule, tuple[str, ...]] = {
     functions_fit_on_a_screen: (LONG, "class A:\n" + textwrap.indent(LONG, "    ")),
@@ -287,6 +298,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
         "tempfile.TemporaryFile()",
     ),
     only_one_place_reads_the_environment: ("os.environ['HOME']", "os.getenv('HOME')", "from os import environ"),
+    a_run_lies_in_its_folder: ('f"{self.repository.run}/lease/{name}"',),
     no_printing: ("print('hello')", "import warnings\nwarnings.warn('x')"),
 }
 HARMLESS = '''

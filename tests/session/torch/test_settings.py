@@ -102,7 +102,7 @@ CHANGES = {
     "accumulation": ({"accumulate_grad_batches": 2}, ["accumulate_grad_batches: 1 → 2"]),
     "clipping": ({"gradient_clip_val": 1.0}, ["gradient_clip_val: None → 1.0"]),
     "precision": ({"precision": "bf16-mixed"}, ["precision: 'auto' → 'bf16-mixed'"]),
-    "interval": ({"scheduler_interval": "step"}, ["scheduler_interval: 'auto' → 'step'"]),
+    "interval": ({"scheduler_interval": "step"}, ["scheduler_interval: 'epoch' → 'step'"]),
     "loss": (
         {"loss_fn": nn.CrossEntropyLoss()},
         ["loss_fn: torch.nn.functional.cross_entropy → CrossEntropyLoss"],
