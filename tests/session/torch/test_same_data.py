@@ -525,10 +525,12 @@ def test_short_epochs_are_not_all_looked_at(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(same_data, "_APART", 3600.0)
 
     def made(epoch: int) -> Looked:
-        return Looked(torch.full((8, 2, 4, 4), float(epoch)), torch.zeros(8).long())
+        return Looked(torch.full((16, 2, 4, 4), float(epoch)), torch.zeros(16).long())
 
     Looked.calls[0] = 0
-    Loop(tmp_path).train(made, epochs=6, steps=6)
-    assert Looked.calls[0] == 6 * 8 + 16 + 16
-    again = Loop(tmp_path).train(made, epochs=9, steps=7)
+    Loop(tmp_path).train(made, epochs=9, steps=11)
+    assert Looked.calls[0] == 11 * 8 + 16 + 16
+    again = Loop(tmp_path).train(made, epochs=9)
+    assert again.run.resumed_from is not None
+    assert again.run.resumed_from.progress.batches == 1
     assert again.inexact == []
