@@ -78,6 +78,11 @@ def loader(data: Any, *, workers: int = 0, shuffle: bool = True) -> Any:
     return data if known else DataLoader(data, 8, shuffle=shuffle, num_workers=workers)
 
 
+def rows(seed: int) -> Any:
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(torch.linspace(0, 1, 120).reshape(60, 2, 1, 1)[order], torch.arange(60)[order] % 7)
+
+
 def batches(count: int) -> list[Any]:
     return [(torch.zeros(3, 2, 4, 4), torch.zeros(3).long())] * count
 
@@ -155,6 +160,11 @@ CHANGES: dict[str, tuple[Make, Make, list[str]]] = {
         ["other contents of the same shape", "labels are what they were: a transform"],
     ),
     "other labels": (Pictures, lambda: Pictures(shift=1), ["Labels, or other numbers, are not"]),
+    "rows of a table in another order": (
+        lambda: rows(1),
+        lambda: rows(2),
+        ["other contents of the same shape", "rows were shuffled without a seed"],
+    ),
     "another fold": (
         lambda: ConcatDataset([Subset(Pictures(), range(20)), Subset(Pictures(), range(20, 40))]),
         lambda: ConcatDataset([Subset(Pictures(), range(20)), Subset(Pictures(), range(40, 60))]),
