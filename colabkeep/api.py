@@ -116,7 +116,8 @@ class Run(session.Run):
             "30 min", seconds, or a timedelta; 0 does not wait. What is left is told meanwhile.
         on_change: what to do where settings are not as written when the run began (an option of the optimizer,
             the scheduler, a dropout rate, …): "error" lists them and touches nothing, "keep" trains on with the run's
-            own, "apply" with the new ones from here on, where a schedule keeps its count.
+            own, "apply" with the new ones from here on, where a schedule keeps its count. Other data than that of the
+            run is an error, too, unless it is applied.
         copy: "auto" copies large weights while the next step runs, where that costs less; "at_once" stops training for
             each copy: for code that writes single numbers through `.data` or NumPy before the next step, unseen.
         on_nan: what happens when a loss given to `run.step` is NaN or infinite. "warn" tells it once, with the newest

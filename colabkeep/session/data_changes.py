@@ -70,14 +70,14 @@ def changed_contents(who: str, then: Mapping[int, Sample], now: Mapping[int, Sam
 def _cause(then: Sequence[Sample], now: Sequence[Sample]) -> str:
     if Counter(map(tuple, then)) == Counter(map(tuple, now)):
         return f"They are the same samples in another order: a list of files that is not sorted. {_SORT}."
-    labels = [sample[1] for sample in then]
-    if [sample[2] for sample in then] == [sample[2] for sample in now]:
+    labels, arrays = [sample[1] for sample in then], [sample[2] for sample in then]
+    if arrays == [sample[2] for sample in now] and len(set(arrays)) > 1:
         return "Labels, or other numbers, are not what they were; larger arrays and pictures are."
     if labels == [sample[1] for sample in now] and len(set(labels)) > 1:
         return "Their labels are what they were: a transform was changed, or the files were."
     return (
         "Often that is a list of files in another order; os.listdir and glob give another one on each machine. "
-        f"{_SORT}. Else the files, or a transform, were changed."
+        f"{_SORT}. Else the files or a transform were changed, or rows were shuffled without a seed."
     )
 
 

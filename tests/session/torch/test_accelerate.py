@@ -121,7 +121,8 @@ def test_prepared_or_not_it_is_one_run(tmp_path: Path) -> None:
     first = Session()
     first.train(tmp_path, first.loader(), steps=5)
     plain = Session(2)
-    plain.parts = tuple(map(bare, plain.parts))
+    model, optimizer, schedule = plain.parts
+    plain.parts = model, optimizer.optimizer, schedule.scheduler
     plain.train(tmp_path, plain.loader(prepare=False), steps=9)
     last = Session(3)
     last.train(tmp_path, last.loader())
@@ -215,6 +216,10 @@ class Stream(IterableDataset):
 REFUSED: dict[str, Any] = {
     "dispatched": (lambda s: s.loader(), {"dispatch_batches": True}),
     "a stream": (lambda s: s.accelerator.prepare(DataLoader(Stream(), 4)), {}),
+    "a stream in one process": (
+        lambda s: s.accelerator.prepare(DataLoader(Stream(), 4)),
+        {"dispatch_batches": False},
+    ),
 }
 
 

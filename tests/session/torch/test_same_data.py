@@ -78,6 +78,11 @@ def loader(data: Any, *, workers: int = 0, shuffle: bool = True) -> Any:
     return data if known else DataLoader(data, 8, shuffle=shuffle, num_workers=workers)
 
 
+def rows(seed: int) -> Any:
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(torch.linspace(0, 1, 120).reshape(60, 2, 1, 1)[order], torch.arange(60)[order] % 7)
+
+
 def batches(count: int) -> list[Any]:
     return [(torch.zeros(3, 2, 4, 4), torch.zeros(3).long())] * count
 
@@ -155,6 +160,11 @@ CHANGES: dict[str, tuple[Make, Make, list[str]]] = {
         ["other contents of the same shape", "labels are what they were: a transform"],
     ),
     "other labels": (Pictures, lambda: Pictures(shift=1), ["Labels, or other numbers, are not"]),
+    "rows of a table in another order": (
+        lambda: rows(1),
+        lambda: rows(2),
+        ["other contents of the same shape", "rows were shuffled without a seed"],
+    ),
     "another fold": (
         lambda: ConcatDataset([Subset(Pictures(), range(20)), Subset(Pictures(), range(20, 40))]),
         lambda: ConcatDataset([Subset(Pictures(), range(20)), Subset(Pictures(), range(40, 60))]),
@@ -525,10 +535,12 @@ def test_short_epochs_are_not_all_looked_at(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(same_data, "_APART", 3600.0)
 
     def made(epoch: int) -> Looked:
-        return Looked(torch.full((8, 2, 4, 4), float(epoch)), torch.zeros(8).long())
+        return Looked(torch.full((16, 2, 4, 4), float(epoch)), torch.zeros(16).long())
 
     Looked.calls[0] = 0
-    Loop(tmp_path).train(made, epochs=6, steps=6)
-    assert Looked.calls[0] == 6 * 8 + 16 + 16
-    again = Loop(tmp_path).train(made, epochs=9, steps=7)
+    Loop(tmp_path).train(made, epochs=9, steps=11)
+    assert Looked.calls[0] == 11 * 8 + 16 + 16
+    again = Loop(tmp_path).train(made, epochs=9)
+    assert again.run.resumed_from is not None
+    assert again.run.resumed_from.progress.batches == 1
     assert again.inexact == []
