@@ -1,5 +1,8 @@
-"""A curriculum by growing data: at the top of each epoch a new loader over more of the samples, the easy ones first, in
-an order that the script draws itself from NumPy's stream. The shape of self-paced learning scripts."""
+"""A curriculum by growing data: in each epoch a new loader over more of the samples, those first that the model finds
+easy, in an order that the script draws itself from NumPy's stream. The shape of self-paced learning scripts.
+
+They choose at the top of an epoch, from the weights there. In an epoch that is resumed in its middle the weights are
+later ones, so the choice is made where the epoch before ends, and kept in `run.state`."""
 
 from __future__ import annotations
 
@@ -22,13 +25,12 @@ def build() -> tuple[Any, ...]:
     return data, model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
-def loader_of(data: Any, model: Any, epoch: int) -> Any:
+def easiest(data: Any, model: Any, epoch: int) -> list[int]:
     model.eval()
     with torch.no_grad():
         hardness = F.cross_entropy(model(data.tensors[0]), data.tensors[1], reduction="none")
     model.train()
-    easy = hardness.argsort()[: 14 + 6 * epoch].numpy()
-    return in_order(Subset(data, np.random.permutation(easy).tolist()))
+    return np.random.permutation(hardness.argsort()[: 14 + 6 * epoch].numpy()).tolist()
 
 
 def update(model: Any, optimizer: Any, x: Any, y: Any) -> torch.Tensor:
@@ -42,15 +44,19 @@ def update(model: Any, optimizer: Any, x: Any, y: Any) -> torch.Tensor:
 def original() -> dict[str, Any]:
     data, model, optimizer = build()
     for epoch in range(EPOCHS):
-        for x, y in loader_of(data, model, epoch):
+        for x, y in in_order(Subset(data, easiest(data, model, epoch))):
             update(model, optimizer, x, y)
     return {"model": model.state_dict()}
 
 
 def train(colabkeep: Any) -> dict[str, Any]:
     data, model, optimizer = build()
+    chosen = easiest(data, model, 0)
     with colabkeep.Run("growing", model=model, optimizer=optimizer) as run:
+        run.state.chosen = chosen
         for epoch in run.epochs(EPOCHS):
-            for x, y in run.batches(loader_of(data, model, epoch)):
+            for x, y in run.batches(in_order(Subset(data, run.state.chosen))):
                 run.step(loss=update(model, optimizer, x, y))
+            if epoch + 1 < EPOCHS:
+                run.state.chosen = easiest(data, model, epoch + 1)
     return {"model": model.state_dict()}
