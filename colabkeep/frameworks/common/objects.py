@@ -11,7 +11,7 @@ from typing import Any, cast
 from colabkeep.frameworks.common.trees import Leaf, encode, not_storable, stateful_remedy
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["encode_object", "missing_parts", "object_differences", "restore_object", "shortened"]
+__all__ = ["encode_object", "missing_parts", "object_differences", "restore_object", "shortened", "told_state"]
 
 _MOST = 20  # differences shown; a student reads the first and the count
 
@@ -25,8 +25,16 @@ def encode_object(part: str, target: Any, leaf: Leaf, prepare: Callable[[Any], A
     if not _is_stateful(target):
         raise not_storable(target, part, stateful_remedy(part))
     state = target.state_dict()
-    stored = encode(state if prepare is None else prepare(state), part, leaf)
-    return {"kind": "object", "class": type(target).__name__, "state": stored}
+    return told_state(target, state if prepare is None else prepare(state), part, leaf)
+
+
+def told_state(target: object, state: Any, part: str, leaf: Leaf) -> Tree:
+    """The tree of a part that told this state.
+
+    Raises:
+        NotStorable: it holds a value without a plain form.
+    """
+    return {"kind": "object", "class": type(target).__name__, "state": encode(state, part, leaf)}
 
 
 def restore_object(target: Any, tree: Tree, native: Callable[[Tree], Any]) -> None:

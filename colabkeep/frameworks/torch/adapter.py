@@ -110,7 +110,7 @@ class TorchFramework:
             target = parts[name]
             if isinstance(target, torch.nn.Module):
                 restore_module(name, target, tree)
-            elif isinstance(target, torch.optim.Optimizer):
+            elif isinstance(target, torch.optim.Optimizer) and tree["kind"] == "optimizer":
                 restore_optimizer(target, tree, names)
             else:
                 restore_helper(target, tree)
