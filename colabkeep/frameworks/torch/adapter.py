@@ -42,6 +42,7 @@ from colabkeep.frameworks.torch.state.schedulers import restore_helper
 from colabkeep.frameworks.torch.state.settings import describe, setup
 from colabkeep.frameworks.torch.state.staging import Copies
 from colabkeep.frameworks.torch.state.steps import Steps
+from colabkeep.frameworks.torch.state.unguarded import untrained
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
 from colabkeep.frameworks.torch.state.warming import Warming
 from colabkeep.vocabulary.errors import MemoryFull
@@ -126,7 +127,7 @@ class TorchFramework:
         schedulers = [part for part in parts.values() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)]
         self._warm(parts)
         self._steps.first = lambda: self._warm(parts)  # by then there is state of the optimizer
-        opaque = opaque_parts(parts, *_KINDS)
+        opaque = [*opaque_parts(parts, *_KINDS), *untrained(parts)]
         return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers, self._steps, opaque)
 
     def _warm(self, parts: Mapping[str, object]) -> None:
