@@ -68,7 +68,7 @@ def campaign(words: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 def _say_progress(record: dict[str, Any], done: int, of: int) -> None:
     state = "FAILS" if record["faults"] else "good"
-    kills, original = len(record["ends"]) - 1, record["original"]
+    kills, original = record["kills"], record["original"]
     beside = original if original in ("equal", "other numbers") else "not compared"
     line = f"{done}/{of} {record['name']}: {state}; {kills} kills, original {beside}, {record['seconds']} s"
     print(line, file=sys.stderr, flush=True)
@@ -92,7 +92,7 @@ def main() -> int:
     bad = [record["name"] for record in records if bool(record["faults"]) != (record["name"] in WAITING)]
     equal = sum(record["original"] == "equal" for record in records)
     print(
-        f"{len(records)} ports, {sum(len(record['ends']) - 1 for record in records)} kills, "
+        f"{len(records)} ports, {sum(record['kills'] for record in records)} kills, "
         f"{sum(len(record['resumed']) for record in records)} resumes in {time.monotonic() - began:.0f} s; "
         f"{equal} equal to their originals; {', '.join(bad) or 'none'} against expectation",
         file=sys.stderr,

@@ -24,13 +24,15 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 import colabkeep
 from colabkeep.testing.lives import Life, Message, Say
@@ -61,18 +63,22 @@ MOST_NAMED = 5  # differences
 
 @dataclass(frozen=True)
 class Point:
-    """Where a session ends: at the first event of this `kind` at `step` or later, by SIGKILL or an `interrupt`; or,
-    with "time" for a kind, after so many `seconds`. `patient`: each save is written before the next step is done."""
+    """Where a session ends: at the first event of this `kind` at `step` or later, by SIGKILL or an `interrupt`; with
+    "time" for a kind, after so many `seconds`; with "fault", by an error in that `call` of a module, counted over the
+    session. `patient`: each save is written before the next step is done."""
 
     kind: str
     step: int = 0
     patient: bool = False
     interrupt: bool = False
     seconds: float = 0.0
+    call: int = 0
 
     def __str__(self) -> str:
         if self.kind == "time":
             return f"after {self.seconds:.3f} s"
+        if self.kind == "fault":
+            return f"an error in call {self.call} of a module"
         return f"{'interrupted' if self.interrupt else 'killed'} at {self.kind} of step {self.step}"
 
 
@@ -151,10 +157,18 @@ class Told:
     reached: list[tuple[str, int, int, int]] = field(default_factory=list)
     resumed: list[tuple[str, int, int, int]] = field(default_factory=list)
     sentences: list[tuple[str, str]] = field(default_factory=list)
+    called: list[tuple[int]] = field(default_factory=list)
+    faulted: bool = False
 
     def hear(self, message: Message) -> None:
         kind, *words = message
-        {"reached": self.reached, "resumed": self.resumed, "told": self.sentences}[kind].append(tuple(words))
+        {"reached": self.reached, "resumed": self.resumed, "told": self.sentences, "called": self.called}[kind].append(
+            tuple(words)
+        )
+
+
+class Fault(Exception):
+    """An error in the user's code."""
 
 
 NEVER = Point("never")
@@ -165,16 +179,25 @@ def live(port: Port, folder: Path, point: Point = NEVER) -> Told:
     """One session of a port in a process of its own. What it returns is left beside the storage."""
 
     def work(say: Say) -> None:
-        door = Door(folder, say, point)
+        calls = count()
+
+        def called(module: torch.nn.Module, arguments: Any) -> None:
+            if next(calls) + 1 == point.call:
+                raise Fault
+
+        register_module_forward_pre_hook(called)
         try:
-            ended = port.train(door)
-        except KeyboardInterrupt:
-            if not point.interrupt:
+            ended = port.train(Door(folder, say, point))
+        except (KeyboardInterrupt, Fault):
+            if not (point.interrupt or point.call):
                 raise
             os._exit(signal.SIGINT)
+        say("called", next(calls))
         _result(folder).write_text(json.dumps(digests(ended)))
 
-    return _watched(work, point.seconds if point.kind == "time" else None)
+    told = _watched(work, point.seconds if point.kind == "time" else None)
+    told.faulted = point.call > 0
+    return told
 
 
 def live_originally(port: Port, folder: Path) -> Told:
@@ -234,6 +257,7 @@ class Record:
     ends: list[str] = field(default_factory=list)
     resumed: list[tuple[str, int, int, int]] = field(default_factory=list)
     original: str = ""
+    kills: int = 0
     seconds: float = 0.0
 
 
@@ -245,26 +269,28 @@ def examine(name: str, kills: int, chance: random.Random, folder: Path, *, timed
         record.faults.append(f"undisturbed, it {whole.end}")
     else:
         _compare_original(port, folder, record)
-        lives = _kill(port, folder / "parts", points(port, whole, kills, chance, timed=timed), record)
-        record.resumed = [place for life in lives for place in life.resumed]
-        _judge(port, folder, record, whole, lives)
+        trained = list(_kill(port, folder, points(port, whole, kills, chance, timed=timed), record))
+        _judge(port, folder, record, whole, trained)
     record.seconds = round(time.monotonic() - began, 2)
     return record
 
 
 def points(port: Port, whole: Told, kills: int, chance: random.Random, *, timed: bool) -> list[Point]:
-    """Where the sessions end, in the order of the training. The first is where a resume from the middle follows."""
-    reached = [each for each in whole.reached if each[1] < whole.reached[-1][1]]
-    found = [Point("StepDone", chance.choice(_after_a_save(port, whole)), patient=True)]
+    """Where the sessions end. Behind the first one a session resumes in the middle; the others follow further on."""
+    first = Point("StepDone", chance.choice(_after_a_save(port, whole)), patient=True)
+    reached = [each for each in whole.reached if first.step <= each[1] < whole.reached[-1][1]]
+    found = []
     for _ in range(kills - 1):
         kind = chance.choice(sorted({each[0] for each in reached}))
         step = chance.choice([each[1] for each in reached if each[0] == kind])
         if timed and chance.random() < 0.3:
             found.append(Point("time", step, seconds=chance.uniform(0.02, whole.seconds / 2)))
+        elif timed and chance.random() < 0.3:
+            found.append(Point("fault", step, call=chance.randint(1, 1 + whole.called[0][0] // 2)))
         else:
             patient = kind.startswith("Save") or chance.random() < 0.5
             found.append(Point(kind, step, patient=patient, interrupt=timed and chance.random() < 0.2))
-    return sorted(found, key=lambda point: point.step)
+    return [first, *sorted(found, key=lambda point: point.step)]
 
 
 def _after_a_save(port: Port, whole: Told) -> list[int]:
@@ -277,23 +303,27 @@ def _after_a_save(port: Port, whole: Told) -> list[int]:
         elif kind == "StepDone" and committed is not None and step > committed[0]:
             inside = committed[2] > 0 and committed[1] == epoch
             steps += [step] if inside or port.resumes != "mid-epoch" else []
+    steps = [step for step in steps if step < whole.reached[-1][1]]  # so that there is a place for the others
     assert steps, f"{port.name}: an undisturbed run has no checkpoint to resume from as it should: {whole.reached}"
     return steps
 
 
-def _kill(port: Port, folder: Path, where: list[Point], record: Record) -> list[Told]:
-    lives = []
-    for point in where:
-        lives.append(live(port, folder, point))
-        record.ends.append(f"{point}: {lives[-1].end}")
-        if lives[-1].end != "killed":
-            break
-    if lives[-1].end == "killed":
-        lives.append(live(port, folder))
-        record.ends.append(lives[-1].end)
-    if lives[-1].end != "whole":
-        record.faults.append(f"a session {lives[-1].end}")
-    return lives
+def _kill(port: Port, home: Path, where: list[Point], record: Record) -> Iterator[tuple[Path, list[Told]]]:
+    """Trainings that end one session at each point; a new one begins where a session ended before it got there."""
+    left = list(where)
+    while left:
+        folder, lives = home / f"parts-{len(left)}", []
+        while left and (not lives or lives[-1].end == "killed"):
+            point = left.pop(0)
+            lives.append(live(port, folder, point))
+            record.ends.append(f"{point}: {lives[-1].end}")
+        if lives[-1].end == "killed":
+            lives.append(live(port, folder))
+            record.ends.append(lives[-1].end)
+        yield folder, lives
+        if lives[-1].end != "whole":
+            record.faults.append(f"a session {lives[-1].end}")
+            return
 
 
 def _compare_original(port: Port, folder: Path, record: Record) -> None:
@@ -309,25 +339,31 @@ def _compare_original(port: Port, folder: Path, record: Record) -> None:
     record.faults += _named(wanted, found, "is not what the original loop ends with")
 
 
-def _judge(port: Port, folder: Path, record: Record, whole: Told, lives: list[Told]) -> None:
-    faults = record.faults
+def _judge(port: Port, home: Path, record: Record, whole: Told, trained: list[tuple[Path, list[Told]]]) -> None:
+    faults, every = record.faults, [life for _, lives in trained for life in lives]
+    record.kills = sum(life.end == "killed" for life in every)
+    record.resumed = [place for life in every for place in life.resumed]
     if not any(step > 0 for _, step, _, _ in record.resumed):
         faults.append("no session resumed behind step 0")
     if port.resumes == "mid-epoch" and not any(batches for _, _, _, batches in record.resumed):
         faults.append("no session resumed in the middle of an epoch")
-    faults += _unheard(port, whole, lives)
-    if lives[-1].end != "whole":
-        return
-    found = [*_named(*(json.loads(_result(folder / each).read_text()) for each in ("whole", "parts")), "differs")]
-    runs = sorted(file.parent.name for file in (folder / "whole").glob("*/run.json"))
-    for run in runs:
-        found += _named(*(final_state(str(folder / each), run) for each in ("whole", "parts")), f"of {run} differs")
+    faults += _unheard(port, whole, every)
+    found = [each for folder, lives in trained if lives[-1].end == "whole" for each in _differences(home, folder)]
     if port.exact:
         faults += found
-    elif found and not any(kind == "RestoredInexactly" for life in lives for kind, _ in life.sentences):
+    elif found and not any(kind == "RestoredInexactly" for life in every for kind, _ in life.sentences):
         faults += ["it differs, and nobody was told:", *found]
     elif not found:
         faults.append("EXACT = False, but it ended with the same bits")
+
+
+def _differences(home: Path, folder: Path) -> list[str]:
+    """Between what an undisturbed training and that in `folder` ended with."""
+    whole = home / "whole"
+    found = _named(*(json.loads(_result(each).read_text()) for each in (whole, folder)), "differs")
+    for run in sorted(file.parent.name for file in whole.glob("*/run.json")):
+        found += _named(*(final_state(str(each), run) for each in (whole, folder)), f"of {run} differs")
+    return found
 
 
 def _unheard(port: Port, whole: Told, lives: list[Told]) -> list[str]:
@@ -337,7 +373,12 @@ def _unheard(port: Port, whole: Told, lives: list[Told]) -> list[str]:
     faults = [f"undisturbed, nobody was told: {part}" for part in port.told if not any(part in text for text in first)]
     faults += [f"resumed, nobody was told: {part}" for part in port.told_after if not any(part in t for t in later)]
     known = (*port.told, *port.told_after)
-    every = [text for life in (whole, *lives) for _, text in life.sentences]
+    every = [
+        text
+        for life in (whole, *lives)
+        for _, text in life.sentences
+        if not (life.faulted and text.startswith("The error came"))
+    ]
     return faults + [
         f"told without need: {text}" for text in dict.fromkeys(every) if not any(part in text for part in known)
     ]
@@ -346,4 +387,6 @@ def _unheard(port: Port, whole: Told, lives: list[Told]) -> list[str]:
 def _named(wanted: Mapping[str, str], found: Mapping[str, str], what: str) -> list[str]:
     paths = [path for path in {**wanted, **found} if wanted.get(path) != found.get(path)]
     more = [f"and {len(paths) - MOST_NAMED} more"] if len(paths) > MOST_NAMED else []
-    return [f"{p} {what}: {wanted.get(p, 'absent')} → {found.get(p, 'absent')}"[:300] for p in paths[:MOST_NAMED]] + more
+    return [
+        f"{p} {what}: {wanted.get(p, 'absent')} → {found.get(p, 'absent')}"[:300] for p in paths[:MOST_NAMED]
+    ] + more

@@ -31,9 +31,7 @@ class LoRALinear(nn.Module):
 
 def build() -> tuple[Any, ...]:
     seed()
-    model = nn.Sequential(
-        nn.Flatten(), LoRALinear(nn.Linear(64, 32), 2), nn.ReLU(), LoRALinear(nn.Linear(32, 4), 2)
-    )
+    model = nn.Sequential(nn.Flatten(), LoRALinear(nn.Linear(64, 32), 2), nn.ReLU(), LoRALinear(nn.Linear(32, 4), 2))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-2)
     return by_epoch(digits()), model, optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 18)

@@ -1,9 +1,6 @@
 """Sharpness-aware minimization. The shape of davda54/sam, example/train.py and sam.py: an optimizer around another one,
-which shares its groups and keeps momentum of its own; two forward and backward passes to a step; BatchNorm's statistics
-switched off for the second one.
-
-The inner optimizer is an object of its own with a state of its own, which the outer one's does not have: it is handed in
-beside it."""
+which shares its groups and keeps momentum of its own, which the outer one's `state_dict()` lacks; two forward and
+backward passes to a step; BatchNorm's statistics switched off for the second one."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def build() -> tuple[Any, ...]:
     seed()
     model = small_net()
     optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9)
-    return by_epoch(digits()), model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.2)
+    return by_epoch(digits()), model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer.base_optimizer, 2, 0.2)
 
 
 def running_stats(model: nn.Module, momentum: float) -> None:
@@ -88,8 +85,7 @@ def original() -> dict[str, Any]:
 
 def train(colabkeep: Any) -> dict[str, Any]:
     loader, model, optimizer, scheduler = build()
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    with colabkeep.Run("sam", **parts, state={"base_optimizer": optimizer.base_optimizer}) as run:
+    with colabkeep.Run("sam", model=model, optimizer=optimizer, scheduler=scheduler) as run:
         for _ in run.epochs(EPOCHS):
             model.train()
             for x, y in run.batches(loader):

@@ -20,7 +20,9 @@ EPOCHS, CRITIC, LATENT = 4, 3, 8
 def build() -> tuple[Any, ...]:
     seed()
     loader = in_order(digits())  # six batches: a multiple of CRITIC, so an epoch has no rest
-    generator = nn.Sequential(nn.Linear(LATENT, 32), nn.BatchNorm1d(32), nn.LeakyReLU(0.2), nn.Linear(32, 64), nn.Tanh())
+    generator = nn.Sequential(
+        nn.Linear(LATENT, 32), nn.BatchNorm1d(32), nn.LeakyReLU(0.2), nn.Linear(32, 64), nn.Tanh()
+    )
     critic = mlp(64, 32, 1)
     optimizer_g = torch.optim.RMSprop(generator.parameters(), lr=5e-5)
     return loader, generator, critic, optimizer_g, torch.optim.RMSprop(critic.parameters(), lr=5e-5)
