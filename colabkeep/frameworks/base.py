@@ -47,6 +47,7 @@ __all__ = [
     "Sample",
     "Training",
     "TrainingOptions",
+    "Unseen",
 ]
 
 
@@ -166,6 +167,10 @@ class Framework(Protocol):
 
     def losses(self) -> Losses:
         """A new reader of losses."""
+        ...
+
+    def unseen(self, parts: Mapping[str, object]) -> Unseen:
+        """Begin to look for what moves the parts and was not handed in."""
         ...
 
     def world(self) -> World:
@@ -303,6 +308,18 @@ class Boundary(Protocol):
 
     def close(self) -> None:
         """Remove hooks from the user's objects. Calling twice is harmless."""
+        ...
+
+
+class Unseen(Protocol):
+    """Looks for what moves a run's parts and was not handed in, such as a schedule: no checkpoint knows of it."""
+
+    def __call__(self) -> Sequence[str]:
+        """The first step of a session is done: a sentence for each, with what to write. Called once."""
+        ...
+
+    def close(self) -> None:
+        """Look no more. Calling twice is harmless."""
         ...
 
 

@@ -17,6 +17,7 @@ from colabkeep.session.opening import RunSpec, open_session
 from colabkeep.session.position import Place, Position
 from colabkeep.session.promise import promise_of
 from colabkeep.session.signals import StopRequests
+from colabkeep.session.unseen import Strangers
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.events import (
     AlreadyComplete,
@@ -75,6 +76,8 @@ class Run(Loop):
         self._announcer.observers.extend(self._keeper.observers)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
+        self._strangers = Strangers(spec.framework.unseen(spec.parts), self.resumed_from, self._announcer.queue.append)
+        self._announcer.observers.append(self._strangers)
         self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began
         self._began = spec.clock.monotonic()
         self._zero = self._began - self._session.progress.seconds  # when it would have begun, without a break
@@ -105,6 +108,7 @@ class Run(Loop):
             arrive(self)
             self._boundary.close()
             self._session.settings.left(self.name, self.progress.step, failed=isinstance(error, Exception))
+            self._strangers.close()
             self._position.close()
             self.stopped = leaving_reason(error, finished=self.finished)
             self._announcer.tell(_end(self, self.stopped, error))

@@ -21,6 +21,7 @@ from colabkeep.frameworks.base import (
     PartsSettings,
     Training,
     TrainingOptions,
+    Unseen,
 )
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
@@ -28,6 +29,7 @@ from colabkeep.frameworks.common.describing import described
 from colabkeep.frameworks.common.marks import opaque_parts
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
+from colabkeep.frameworks.common.unseen import NothingUnseen
 from colabkeep.frameworks.paddle.facts import exactness, fingerprint
 from colabkeep.frameworks.paddle.losses import PaddleLosses
 from colabkeep.frameworks.paddle.state.boundary import PaddleBoundary
@@ -144,6 +146,9 @@ class PaddleFramework:
 
     def losses(self) -> Losses:
         return PaddleLosses()
+
+    def unseen(self, parts: Mapping[str, object]) -> Unseen:
+        return NothingUnseen()
 
     def world(self) -> World:
         return SoloWorld()

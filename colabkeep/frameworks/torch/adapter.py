@@ -18,6 +18,7 @@ from colabkeep.frameworks.base import (
     PartsSettings,
     Training,
     TrainingOptions,
+    Unseen,
 )
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.describing import described
@@ -43,6 +44,7 @@ from colabkeep.frameworks.torch.state.settings import describe, setup
 from colabkeep.frameworks.torch.state.staging import Copies
 from colabkeep.frameworks.torch.state.steps import Steps
 from colabkeep.frameworks.torch.state.unguarded import untrained
+from colabkeep.frameworks.torch.state.unseen import TorchUnseen
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
 from colabkeep.frameworks.torch.state.warming import Warming
 from colabkeep.vocabulary.errors import MemoryFull
@@ -167,6 +169,9 @@ class TorchFramework:
 
     def losses(self) -> Losses:
         return TorchLosses()
+
+    def unseen(self, parts: Mapping[str, object]) -> Unseen:
+        return TorchUnseen(parts)
 
     def world(self) -> World:
         return SoloWorld()
