@@ -10,6 +10,7 @@ A port is a module with
 * ``TOLD``: what its user must be told in a session that nobody disturbed, as pieces of sentences; and ``TOLD_AFTER``
   in one that resumed. Whatever else is told is an error: a note that is not needed is read once too often.
 * ``EXACT``: False where no bits are promised. Then each difference must have been told as an inexact restore.
+* ``FIRST_KILL``: the step of the first kill, where what goes wrong does so in a part of the training only.
 
 A training is killed with SIGKILL, again and again, and must end with everything that an undisturbed one ends with:
 weights, optimizer, random streams, history, variables, losses, and what the script returns.
@@ -95,6 +96,7 @@ class Port:
         self.told: tuple[str, ...] = getattr(module, "TOLD", ())
         self.told_after: tuple[str, ...] = getattr(module, "TOLD_AFTER", ())
         self.exact: bool = getattr(module, "EXACT", True)
+        self.first_kill: int | None = getattr(module, "FIRST_KILL", None)
         assert self.resumes in ("mid-epoch", "epoch", "step"), self.resumes
         assert (self.original is None) == bool(self.no_original), "one of the two: original, NO_ORIGINAL"
         assert self.exact or self.told_after, "what is not exact has to be told"
@@ -277,7 +279,7 @@ def examine(name: str, kills: int, chance: random.Random, folder: Path, *, timed
 
 def points(port: Port, whole: Told, kills: int, chance: random.Random, *, timed: bool) -> list[Point]:
     """Where the sessions end. Behind the first one a session resumes in the middle; the others follow further on."""
-    first = Point("StepDone", chance.choice(_after_a_save(port, whole)), patient=True)
+    first = Point("StepDone", port.first_kill or chance.choice(_after_a_save(port, whole)), patient=True)
     reached = [each for each in whole.reached if first.step <= each[1] < whole.reached[-1][1]]
     found = []
     for _ in range(kills - 1):

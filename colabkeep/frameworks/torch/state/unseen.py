@@ -18,8 +18,8 @@ from colabkeep.frameworks.torch.state.places import Places
 __all__ = ["TorchUnseen"]
 
 _SCHEDULER = (
-    "The learning rate is moved by a scheduler ({kind}) that was not handed in. No checkpoint holds how far it is, so in "
-    'a resumed session it begins anew. Write: scheduler=…; or, for one more, state={{"warm_up": …}}.'
+    "The learning rate is moved by a scheduler ({kind}) that was not handed in. No checkpoint holds how far it is, so "
+    'in a resumed session it begins anew. Write: scheduler=…; or, for one more, state={{"warm_up": …}}.'
 )
 _OPTIMIZER = (
     "{trained} is trained by an optimizer ({kind}) that was not handed in. No checkpoint holds its state, so in a "
