@@ -45,9 +45,11 @@ def share(wanted: list[str], words: argparse.Namespace, folder: Path, say: Say) 
 def campaign(words: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """The records of all ports that are asked for, in the order in which they were done."""
     torch.set_num_threads(1)  # see the top of `colabkeep.testing.lives`
-    wanted = words.only or names()
-    for name in wanted:
-        Port(name)  # what they import is there for all that are forked from here on
+    ports = list(map(Port, words.only or names()))  # what they import is there for all that are forked from here on
+    for port in ports:
+        if port.missing:
+            print(f"left out: {port.name}, for {port.needs} is not installed", file=sys.stderr)
+    wanted = [port.name for port in ports if not port.missing]
     Port("classification").train(Door(folder / "warm-up", lambda *_: None, NEVER))
     records = []
     with ExitStack() as stack:

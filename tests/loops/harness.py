@@ -10,6 +10,7 @@ A port is a module with
 * ``TOLD``: what its user must be told in a session that nobody disturbed, as pieces of sentences; and ``TOLD_AFTER``
   in one that resumed. Whatever else is told is an error: a note that is not needed is read once too often.
 * ``EXACT``: False where no bits are promised. Then each difference must have been told as an inexact restore.
+* ``NEEDS``: a package that not every environment has; where it is missing the port is left out.
 * ``FIRST_KILL``: the step of the first kill, where what goes wrong does so in a part of the training only.
 
 A training is killed with SIGKILL, again and again, and must end with everything that an undisturbed one ends with:
@@ -27,6 +28,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -96,10 +98,16 @@ class Port:
         self.told: tuple[str, ...] = getattr(module, "TOLD", ())
         self.told_after: tuple[str, ...] = getattr(module, "TOLD_AFTER", ())
         self.exact: bool = getattr(module, "EXACT", True)
+        self.needs: str = getattr(module, "NEEDS", "")
         self.first_kill: int | None = getattr(module, "FIRST_KILL", None)
         assert self.resumes in ("mid-epoch", "epoch", "step"), self.resumes
         assert (self.original is None) == bool(self.no_original), "one of the two: original, NO_ORIGINAL"
         assert self.exact or self.told_after, "what is not exact has to be told"
+
+    @property
+    def missing(self) -> bool:
+        """Is what it needs not installed here?"""
+        return bool(self.needs) and find_spec(self.needs) is None
 
 
 def names() -> list[str]:
@@ -364,8 +372,14 @@ def _differences(home: Path, folder: Path) -> list[str]:
     whole = home / "whole"
     found = _named(*(json.loads(_result(each).read_text()) for each in (whole, folder)), "differs")
     for run in sorted(file.parent.name for file in whole.glob("*/run.json")):
-        found += _named(*(final_state(str(each), run) for each in (whole, folder)), f"of {run} differs")
+        found += _named(*(_final(each, run) for each in (whole, folder)), f"of {run} differs")
     return found
+
+
+def _final(folder: Path, run: str) -> dict[str, str]:
+    """The last checkpoint, but for what an epoch began with: at the end of one nobody asks for that any more."""
+    state = final_state(str(folder), run)
+    return {path: value for path, value in state.items() if "_at_epoch" not in path.partition(".")[0]}
 
 
 def _unheard(port: Port, whole: Told, lives: list[Told]) -> list[str]:
