@@ -14,6 +14,7 @@ The processes are forked from this one, which has imported the framework and com
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 import sys
@@ -49,6 +50,8 @@ def campaign(words: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     for port in ports:
         if port.missing:
             print(f"left out: {port.name}, for {port.needs} is not installed", file=sys.stderr)
+        elif port.needs:
+            importlib.import_module(port.needs)
     wanted = [port.name for port in ports if not port.missing]
     Port("classification").train(Door(folder / "warm-up", lambda *_: None, NEVER))
     records = []
