@@ -10,6 +10,7 @@ A port is a module with
 * ``TOLD``: what its user must be told in a session that nobody disturbed, as pieces of sentences; and ``TOLD_AFTER``
   in one that resumed. Whatever else is told is an error: a note that is not needed is read once too often.
 * ``EXACT``: False where no bits are promised. Then each difference must have been told as an inexact restore.
+* ``REFUSED``: a piece of the error that a session ends with which cannot go on, in such a case.
 * ``NEEDS``: a package that not every environment has; where it is missing the port is left out.
 * ``FIRST_KILL``: the step of the first kill, where what goes wrong does so in a part of the training only.
 
@@ -40,6 +41,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 import colabkeep
 from colabkeep.testing.lives import Life, Message, Say
 from colabkeep.testing.trainings import final_state
+from colabkeep.vocabulary.errors import ColabKeepError
 from colabkeep.vocabulary.events import (
     EpochDone,
     Event,
@@ -62,6 +64,7 @@ EVERY = "3 steps"  # between saves
 PATIENCE = 60.0  # seconds; a session that takes longer hangs
 POINTS = (StepDone, SaveStarted, SaveCommitted, EpochDone)
 MOST_NAMED = 5  # differences
+REFUSED = 77  # exit status of a session that ended with the error that the port declares
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Port:
         self.told: tuple[str, ...] = getattr(module, "TOLD", ())
         self.told_after: tuple[str, ...] = getattr(module, "TOLD_AFTER", ())
         self.exact: bool = getattr(module, "EXACT", True)
+        self.refused: str = getattr(module, "REFUSED", "")
         self.needs: str = getattr(module, "NEEDS", "")
         self.first_kill: int | None = getattr(module, "FIRST_KILL", None)
         assert self.resumes in ("mid-epoch", "epoch", "step"), self.resumes
@@ -160,7 +164,7 @@ class Door:
 
 @dataclass(kw_only=True)
 class Told:
-    """What one session said, and how it ended: "whole", "killed", or what went wrong."""
+    """What one session said, and how it ended: "whole", "killed", "refused", or what went wrong."""
 
     end: str
     seconds: float
@@ -202,6 +206,10 @@ def live(port: Port, folder: Path, point: Point = NEVER) -> Told:
             if not (point.interrupt or point.call):
                 raise
             os._exit(signal.SIGINT)
+        except ColabKeepError as error:
+            if not port.refused or port.refused not in str(error):
+                raise
+            os._exit(REFUSED)
         say("called", next(calls))
         _result(folder).write_text(json.dumps(digests(ended)))
 
@@ -234,7 +242,7 @@ def _watched(work: Callable[[Say], None], seconds: float | None) -> Told:
     if alone is None:
         told.end = "killed" if seconds is not None else f"did not end in {PATIENCE:.0f} s"
     else:
-        told.end = {0: "whole", -signal.SIGKILL: "killed", int(signal.SIGINT): "killed"}.get(alone, f"failed: {alone}")
+        told.end = {0: "whole", -signal.SIGKILL: "killed", int(signal.SIGINT): "killed", REFUSED: "refused"}.get(alone, f"failed: {alone}")
     return told
 
 
@@ -331,7 +339,7 @@ def _kill(port: Port, home: Path, where: list[Point], record: Record) -> Iterato
             lives.append(live(port, folder))
             record.ends.append(lives[-1].end)
         yield folder, lives
-        if lives[-1].end != "whole":
+        if lives[-1].end not in ("whole", "refused"):
             record.faults.append(f"a session {lives[-1].end}")
             return
 

@@ -16,6 +16,7 @@ from torch.utils.data import Subset
 from tests.loops.ports._parts import digits, in_order, seed, small_net
 
 RESUMES = "mid-epoch"
+TOLD = ("That was between two epochs of this session",)
 EPOCHS = 4
 
 
