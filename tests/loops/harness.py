@@ -3,7 +3,7 @@
 A port is a module with
 
 * ``train(colabkeep)``: the script with colabkeep in it. Everything is built inside, from one seed. ``colabkeep.Run(…)``
-  makes a run in the suite's storage; what `train` returns is what the script ends with (weights, a log), to be compared.
+  makes a run in the suite's storage. What is returned is what the script ends with (weights, a log), to be compared.
 * ``original()``: the script as its public author would have it, with the same result; or ``NO_ORIGINAL``, why the two
   have no numbers in common.
 * ``RESUMES``: where its sessions go on: "mid-epoch", "epoch" (at the end of one), or "step" (it has no epochs).
@@ -57,8 +57,14 @@ __all__ = ["NEVER", "PORTS", "WAITING", "Door", "Port", "Record", "examine", "na
 
 PORTS = Path(__file__).parent / "ports"
 
-WAITING: Mapping[str, str] = {}
-"""Ports that cannot pass yet, with what they wait for. One that passes must leave this table."""
+WAITING: Mapping[str, str] = {
+    "unfreezing": "parameter groups that were added in training",
+    "frozen_batchnorm": "requires_grad that was set in an epoch that is over",
+    "module_attributes": "plain attributes of modules",
+    "scheduler_at_the_top": "what the top of an epoch does, done twice",
+    "environment_reset_late": "objects that are changed between the beginning of the run and its loop",
+}
+"""Ports that do not pass yet, with what they wait for. Once there is that, they leave this table."""
 
 EVERY = "3 steps"  # between saves
 PATIENCE = 60.0  # seconds; a session that takes longer hangs
@@ -242,7 +248,9 @@ def _watched(work: Callable[[Say], None], seconds: float | None) -> Told:
     if alone is None:
         told.end = "killed" if seconds is not None else f"did not end in {PATIENCE:.0f} s"
     else:
-        told.end = {0: "whole", -signal.SIGKILL: "killed", int(signal.SIGINT): "killed", REFUSED: "refused"}.get(alone, f"failed: {alone}")
+        told.end = {0: "whole", -signal.SIGKILL: "killed", int(signal.SIGINT): "killed", REFUSED: "refused"}.get(
+            alone, f"failed: {alone}"
+        )
     return told
 
 
@@ -312,7 +320,7 @@ def points(port: Port, whole: Told, kills: int, chance: random.Random, *, timed:
 
 
 def _after_a_save(port: Port, whole: Told) -> list[int]:
-    """The steps of an undisturbed run behind a checkpoint, and in an epoch that has one inside, if it is to have any."""
+    """The steps of an undisturbed run behind a checkpoint, and where that is to be, in an epoch that has one inside."""
     steps: list[int] = []
     committed: tuple[int, int, int] | None = None
     for kind, step, epoch, batches in whole.reached:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def by_epoch(data: Dataset[Any], batch: int = 4, **words: Any) -> DataLoader[Any
 def mlp(*sizes: int) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
-    for number, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for number, (before, after) in enumerate(pairwise(sizes)):
         layers += [nn.ReLU()] * (number > 0) + [nn.Linear(before, after)]
     return nn.Sequential(*layers)
 

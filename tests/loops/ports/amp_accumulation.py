@@ -1,6 +1,6 @@
-"""Mixed precision with gradient accumulation. The shape of PyTorch's AMP examples, "working with gradient accumulation":
-autocast, a scaler that is updated with each step, an update every second batch by the number of the batch and at the
-end of the epoch. On the CPU: bfloat16."""
+"""Mixed precision with gradient accumulation. The shape of PyTorch's AMP examples, "working with gradient
+accumulation": autocast, a scaler that is updated with each step, an update every second batch by the number of the
+batch and at the end of the epoch. On the CPU: bfloat16."""
 
 from __future__ import annotations
 

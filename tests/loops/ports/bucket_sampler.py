@@ -1,8 +1,9 @@
-"""Sentences of different lengths, in buckets. The shape of torchtext-like and speech scripts: a batch sampler that sorts
-by length and shuffles the batches with Python's stream, and a collate function that pads."""
+"""Sentences of different lengths, in buckets. The shape of torchtext-like and speech scripts: a batch sampler that
+sorts by length and shuffles the batches with Python's stream, and a collate function that pads."""
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -22,7 +23,7 @@ class BucketSampler(Sampler[list[int]]):
         self.lengths, self.size = lengths, size
 
     def __len__(self) -> int:
-        return -(-len(self.lengths) // self.size)
+        return math.ceil(len(self.lengths) / self.size)
 
     def __iter__(self) -> Any:
         noisy = [(length + random.random(), i) for i, length in enumerate(self.lengths)]

@@ -1,5 +1,5 @@
-"""A curriculum. The shape of fairseq-like data sets with `set_epoch`: what the data set gives depends on the epoch, here
-how much the images are disturbed, and how."""
+"""A curriculum. The shape of fairseq-like data sets with `set_epoch`: what the data set gives depends on the epoch,
+here how much the images are disturbed, and how."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Two generators, two discriminators, three optimizers. The shape of eriklindernoren/PyTorch-GAN, cyclegan/cyclegan.py: one
-optimizer over two models chained, schedules that begin to fall in a later epoch, and buffers of earlier fakes, drawn
-from at random: lists of tensors, handed in with methods to be saved."""
+"""Two generators, two discriminators, three optimizers. The shape of eriklindernoren/PyTorch-GAN,
+cyclegan/cyclegan.py: one optimizer over two models chained, schedules that begin to fall in a later epoch, and
+buffers of earlier fakes, drawn from at random: lists of tensors, handed in with methods to be saved."""
 
 from __future__ import annotations
 

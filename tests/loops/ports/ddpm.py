@@ -1,6 +1,6 @@
-"""Diffusion. The shape of lucidrains/denoising-diffusion-pytorch, its Trainer: a loader cycled for ever, `while step < n`,
-several micro-batches to a step, an average model with a count and a flag of its own, samples drawn at milestones. The
-noise comes from a generator of the script's own, which is handed in. The cycle becomes `run.next`."""
+"""Diffusion. The shape of lucidrains/denoising-diffusion-pytorch, its Trainer: a loader cycled for ever, `while step
+< n`, several micro-batches to a step, an average model with a count and a flag of its own, samples drawn at
+milestones. The noise comes from a generator of the script's own, which is handed in. The cycle becomes `run.next`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The same as `detection`, with the warm-up as torchvision's train_one_epoch has it: made inside the first epoch, known to
-nobody. It cannot be saved, and begins anew in an epoch that is resumed in its middle."""
+"""The same as `detection`, with the warm-up as torchvision's train_one_epoch has it: made inside the first epoch,
+known to nobody. It cannot be saved, and begins anew in an epoch that is resumed in its middle."""
 
 from __future__ import annotations
 

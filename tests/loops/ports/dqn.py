@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
+from itertools import count
 from typing import Any
 
 import torch
@@ -18,12 +19,12 @@ from tests.loops.ports._parts import Pole, mlp, seed
 
 RESUMES = "epoch"
 TOLD = ("can be saved at its end only",)
-EPISODES, BATCH = 6, 8
+EPISODES, BATCH, LONGEST = 6, 8, 11
 
 
 class ReplayMemory:
     def __init__(self, capacity: int) -> None:
-        self.memory: deque[tuple[Any, ...]] = deque([], maxlen=capacity)
+        self.memory: deque[tuple[Any, ...]] = deque(maxlen=capacity)
 
     def push(self, *transition: Any) -> None:
         self.memory.append(transition)
@@ -88,13 +89,13 @@ def original() -> dict[str, Any]:
     steps_done, durations = 0, []
     for _ in range(EPISODES):
         state = torch.tensor(parts["env"].reset(), dtype=torch.float32).unsqueeze(0)
-        for t in range(12):
+        for t in count():
             state, _ = act(parts, state, steps_done)
             steps_done += 1
             optimize_model(parts)
-            if state is None:
+            if state is None or t == LONGEST:
+                durations.append(t + 1)
                 break
-        durations.append(t + 1)
     return {"policy": parts["policy"].state_dict(), "target": parts["target"].state_dict(), "durations": durations}
 
 
@@ -105,14 +106,14 @@ def train(colabkeep: Any) -> dict[str, Any]:
         run.state.steps_done, run.state.durations = 0, []
         for _ in run.epochs(EPISODES):
             state = torch.tensor(parts["env"].reset(), dtype=torch.float32).unsqueeze(0)
-            for t in range(12):
+            for t in count():
                 state, _ = act(parts, state, run.state.steps_done)
                 run.state.steps_done += 1
                 loss = optimize_model(parts)
                 if loss is not None:
                     run.step(loss=loss)
-                if state is None:
+                if state is None or t == LONGEST:
+                    run.state.durations.append(t + 1)
                     break
-            run.state.durations.append(t + 1)
     target = parts["target"].state_dict()
     return {"policy": parts["policy"].state_dict(), "target": target, "durations": run.state.durations}

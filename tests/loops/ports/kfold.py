@@ -1,5 +1,5 @@
-"""Cross-validation. The shape of the usual k-fold script around scikit-learn's KFold: for each fold a new model, its own
-loaders, its own score; the random streams go on from fold to fold. Each fold is a run of its own, and one that is
+"""Cross-validation. The shape of the usual k-fold script around scikit-learn's KFold: for each fold a new model, its
+own loaders, its own score; the random streams go on from fold to fold. Each fold is a run of its own, and one that is
 complete is passed through in a moment."""
 
 from __future__ import annotations

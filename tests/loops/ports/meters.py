@@ -1,5 +1,6 @@
-"""Meters. The shape of pytorch/examples, imagenet/main.py: AverageMeter objects for loss and accuracies that are reported
-every few batches and at the end of the epoch, a learning rate by the number of the epoch, the best accuracy kept.
+"""Meters. The shape of pytorch/examples, imagenet/main.py: AverageMeter objects for loss and accuracies that are
+reported every few batches and at the end of the epoch, a learning rate by the number of the epoch, the best accuracy
+kept.
 
 The meters become `run.average`: in an epoch that is resumed in its middle they go on where they were."""
 

@@ -1,5 +1,6 @@
-"""Mixup and CutMix. The shape of facebookresearch/mixup-cifar10, train.py, with clovaai/CutMix-PyTorch's box: the share is
-drawn from NumPy's beta distribution, the partners from torch's stream, and sums for the report are kept by hand."""
+"""Mixup and CutMix. The shape of facebookresearch/mixup-cifar10, train.py, with clovaai/CutMix-PyTorch's box: the
+share is drawn from NumPy's beta distribution, the partners from torch's stream, and sums for the report are kept by
+hand."""
 
 from __future__ import annotations
 

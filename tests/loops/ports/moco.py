@@ -1,6 +1,6 @@
 """Contrast with a momentum encoder and a queue. The shape of facebookresearch/moco, moco/builder.py and main_moco.py:
-the queue and its pointer are buffers, the key encoder follows through `.data` and gets new memory each time, batches are
-shuffled with the global stream, the learning rate follows the number of the epoch."""
+the queue and its pointer are buffers, the key encoder follows through `.data` and gets new memory each time, batches
+are shuffled with the global stream, the learning rate follows the number of the epoch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A model that counts for itself. The shape of annealed losses (beta-VAE, Gumbel softmax, scheduled sampling): the module
-has plain attributes, which its own `forward` or the loop moves step by step. No `state_dict` holds them."""
+"""A model that counts for itself. The shape of annealed losses (beta-VAE, Gumbel softmax, scheduled sampling): the
+module has plain attributes, which its own `forward` or the loop moves step by step. No `state_dict` holds them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Muon for the matrices, AdamW for the rest. The shape of KellerJordan/modded-nanogpt's loop: a list of optimizers, each
-stepped, and Muon's momentum warmed up by the number of the step. Torch's own Muon where it has one (2.9 and newer)."""
+"""Muon for the matrices, AdamW for the rest. The shape of KellerJordan/modded-nanogpt's loop: a list of optimizers,
+each stepped, and Muon's momentum warmed up by the number of the step. Torch's own Muon where it has one (2.9 and
+newer)."""
 
 from __future__ import annotations
 

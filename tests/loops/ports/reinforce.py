@@ -1,5 +1,5 @@
-"""Policy gradients. The shape of pytorch/examples, reinforcement_learning/reinforce.py: no loader, an episode per update,
-log-probabilities and rewards kept on the model until the update, a running reward. An episode is a step.
+"""Policy gradients. The shape of pytorch/examples, reinforcement_learning/reinforce.py: no loader, an episode per
+update, log-probabilities and rewards kept on the model until the update, a running reward. An episode is a step.
 
 The environment has a random generator of its own, as those of gymnasium have; so it is handed in."""
 

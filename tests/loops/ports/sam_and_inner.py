@@ -1,4 +1,4 @@
-"""The same as `sam`, by somebody who hands in the inner optimizer too."""
+"""The same as `sam`, by somebody who hands in the inner optimizer too: what the two share stays shared."""
 
 from __future__ import annotations
 

@@ -1,18 +1,29 @@
-"""A schedule that is stepped in the loop and was not handed in: `scheduler=` was forgotten. It begins anew in each
-session, while the optimizer's learning rate is that of the checkpoint."""
+"""A scheduler that is stepped in the loop and was not handed in: `scheduler=` was forgotten. It begins anew in each
+session."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from tests.loops.ports._parts import by_epoch, digits, seed, small_net
 from tests.loops.ports.loader_by_mistake import update
-from tests.loops.ports.scheduler_at_the_top import EPOCHS, build
 
 RESUMES = "mid-epoch"
 EXACT = False
 TOLD = ("was not handed in",)
 TOLD_AFTER = ("was not handed in",)
-FIRST_KILL = 16
+FIRST_KILL = 10  # in the second epoch: in the first one it had not moved yet
+EPOCHS = 4
+
+
+def build() -> tuple[Any, ...]:
+    seed()
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
+    return by_epoch(digits()), model, optimizer, scheduler
 
 
 def original() -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""A siamese net. The shape of pytorch/examples, siamese_network/main.py: a data set that draws the partner of each image
-at random when it is asked for it, Adadelta, a schedule by epochs."""
+"""A siamese net. The shape of pytorch/examples, siamese_network/main.py: a data set that draws the partner of each
+image at random when it is asked for it, Adadelta, a schedule by epochs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An image that is optimized. The shape of PyTorch's neural style tutorial: no model is trained, LBFGS moves the pixels,
-which its closure clamps through `.data`, and the steps are counted by hand."""
+"""An image that is optimized. The shape of PyTorch's neural style tutorial: no model is trained, LBFGS moves the
+pixels, which its closure clamps through `.data`, and the steps are counted by hand."""
 
 from __future__ import annotations
 

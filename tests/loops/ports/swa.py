@@ -1,5 +1,5 @@
-"""Stochastic weight averaging. The shape of the recipe in torch.optim.swa_utils: a cosine schedule, and from an epoch on
-an average of the weights with a schedule of its own; at the end BatchNorm's statistics for the average."""
+"""Stochastic weight averaging. The shape of the recipe in torch.optim.swa_utils: a cosine schedule, and from an epoch
+on an average of the weights with a schedule of its own; at the end BatchNorm's statistics for the average."""
 
 from __future__ import annotations
 

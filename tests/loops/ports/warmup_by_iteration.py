@@ -1,6 +1,6 @@
-"""A learning rate by `epoch + i / n`. The shape of facebookresearch/mae, engine_pretrain.py and util/lr_sched.py: warm-up,
-then a half cosine, set anew for each batch before the forward pass, which masks at random; a loss that is not finite
-ends the script."""
+"""A learning rate by `epoch + i / n`. The shape of facebookresearch/mae, engine_pretrain.py and util/lr_sched.py:
+warm-up, then a half cosine, set anew for each batch before the forward pass, which masks at random; a loss that is
+not finite ends the script."""
 
 from __future__ import annotations
 

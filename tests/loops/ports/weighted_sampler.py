@@ -1,5 +1,5 @@
-"""Rare classes drawn more often. The shape of imbalanced-data scripts with torch's WeightedRandomSampler, and a loss with
-weights; the draws, with replacement, come from a generator of the script's own."""
+"""Rare classes drawn more often. The shape of imbalanced-data scripts with torch's WeightedRandomSampler, and a loss
+with weights; the draws, with replacement, come from a generator of the script's own."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from tests.loops.ports._parts import seed
 
 RESUMES = "mid-epoch"
+TOLD_AFTER = ("This loader can only be read from its beginning", "batches again in")
 EPOCHS, WORDS, NEGATIVE = 3, 30, 3
 
 
