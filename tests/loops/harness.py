@@ -303,7 +303,11 @@ def examine(name: str, kills: int, chance: random.Random, folder: Path, *, timed
 
 def points(port: Port, whole: Told, kills: int, chance: random.Random, *, timed: bool) -> list[Point]:
     """Where the sessions end. Behind the first one a session resumes in the middle; the others follow further on."""
-    first = Point("StepDone", port.first_kill or chance.choice(_after_a_save(port, whole)), patient=True)
+    steps = _after_a_save(port, whole)
+    assert port.first_kill is None or port.first_kill in steps, (
+        f"behind FIRST_KILL nobody resumes as he should: {steps}"
+    )
+    first = Point("StepDone", port.first_kill or chance.choice(steps), patient=True)
     reached = [each for each in whole.reached if first.step <= each[1] < whole.reached[-1][1]]
     found = []
     for _ in range(kills - 1):
