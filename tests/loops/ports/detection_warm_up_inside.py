@@ -13,7 +13,7 @@ RESUMES = "mid-epoch"
 EXACT = False
 TOLD = ("was not handed in",)
 TOLD_AFTER = ("was not handed in",)
-FIRST_KILL = 4
+FIRST_KILL = 5
 
 
 def train(colabkeep: Any) -> dict[str, Any]:

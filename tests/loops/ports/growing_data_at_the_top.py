@@ -17,7 +17,7 @@ EXACT = False
 TOLD = ("That was between two epochs of this session",)
 TOLD_AFTER = ("the weights will not be those of an uninterrupted run",)
 REFUSED = "training data: other indices in a Subset"  # where no epoch had other data than the one before yet
-FIRST_KILL = 13
+FIRST_KILL = 14
 
 
 def train(colabkeep: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ RESUMES = "mid-epoch"
 EXACT = False
 TOLD = ("was not handed in",)
 TOLD_AFTER = ("was not handed in",)
-FIRST_KILL = 10  # in the second epoch: in the first one it had not moved yet
+FIRST_KILL = 11  # in the second epoch: in the first one it had not moved yet
 EPOCHS = 4
 
 
