@@ -52,7 +52,7 @@ def original() -> dict[str, Any]:
         loader.sampler.set_epoch(epoch)
         for x, y in loader:
             update(model, optimizer, x, y)
-    return {"model": model.state_dict(), "weight": model.parametrized.weight, "hooked": model.hooked.weight}
+    return {"model": model.state_dict(), "weight": model.parametrized.weight}
 
 
 def train(colabkeep: Any) -> dict[str, Any]:
@@ -61,4 +61,4 @@ def train(colabkeep: Any) -> dict[str, Any]:
         for _ in run.epochs(EPOCHS):
             for x, y in run.batches(loader):
                 run.step(loss=update(model, optimizer, x, y))
-    return {"model": model.state_dict(), "weight": model.parametrized.weight, "hooked": model.hooked.weight}
+    return {"model": model.state_dict(), "weight": model.parametrized.weight}
