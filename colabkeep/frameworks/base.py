@@ -263,6 +263,15 @@ class PartsSettings(Protocol):
         of modules."""
         ...
 
+    def mark(self) -> None:
+        """The training is between two steps. Called after every one, so it MUST cost less than a microsecond where
+        nothing but tensors moves."""
+        ...
+
+    def rewind(self) -> str | None:
+        """Put what training moves beside tensors back to the last mark; or say in a clause why that cannot be."""
+        ...
+
     def trained(self) -> Sequence[str]:
         """Facts that show that the objects were trained before, a clause each."""
         ...

@@ -204,6 +204,7 @@ class Run(Loop):
     def _rest(self) -> None:
         self._position.rest()
         self._boundary.mark()
+        self._session.settings.mark()
 
     def _step_elsewhere(self, now: float) -> None:
         """A step was done in a loop that does not come back here."""
