@@ -58,10 +58,6 @@ __all__ = ["NEVER", "PORTS", "WAITING", "Door", "Port", "Record", "examine", "na
 PORTS = Path(__file__).parent / "ports"
 
 WAITING: Mapping[str, str] = {
-    "unfreezing": "parameter groups that were added in training",
-    "frozen_batchnorm": "requires_grad that was set in an epoch that is over",
-    "module_attributes": "plain attributes of modules",
-    "scheduler_at_the_top": "what the top of an epoch does, done twice",
     "environment_reset_late": "objects that are changed between the beginning of the run and its loop",
 }
 """Ports that do not pass yet, with what they wait for. Once there is that, they leave this table."""
