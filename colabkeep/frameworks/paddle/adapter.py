@@ -26,7 +26,7 @@ from colabkeep.frameworks.base import (
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
 from colabkeep.frameworks.common.describing import described
-from colabkeep.frameworks.common.marks import opaque_parts
+from colabkeep.frameworks.common.marks import opaque_parts, untrained
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
 from colabkeep.frameworks.common.unseen import NothingUnseen
@@ -111,7 +111,7 @@ class PaddleFramework:
 
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
         optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
-        opaque = opaque_parts(parts, *_KINDS)
+        opaque = [*opaque_parts(parts, *_KINDS), *untrained(parts, nn.Layer, Optimizer, _trains)]
         return PaddleBoundary(self._rng.streams, _layers(parts), optimizers, _schedulers(parts), opaque)
 
     def settings(self, parts: Mapping[str, object]) -> PartsSettings:
@@ -152,6 +152,10 @@ class PaddleFramework:
 
     def world(self) -> World:
         return SoloWorld()
+
+
+def _trains(parameter: Any) -> bool:
+    return not parameter.stop_gradient
 
 
 def _layers(parts: Mapping[str, object]) -> list[nn.Layer]:

@@ -22,7 +22,7 @@ from colabkeep.frameworks.base import (
 )
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.describing import described
-from colabkeep.frameworks.common.marks import opaque_parts
+from colabkeep.frameworks.common.marks import opaque_parts, untrained
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
@@ -43,7 +43,6 @@ from colabkeep.frameworks.torch.state.schedulers import restore_helper
 from colabkeep.frameworks.torch.state.settings import describe, setup
 from colabkeep.frameworks.torch.state.staging import Copies
 from colabkeep.frameworks.torch.state.steps import Steps
-from colabkeep.frameworks.torch.state.unguarded import untrained
 from colabkeep.frameworks.torch.state.unseen import TorchUnseen
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
 from colabkeep.frameworks.torch.state.warming import Warming
@@ -129,7 +128,7 @@ class TorchFramework:
         schedulers = [part for part in parts.values() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)]
         self._warm(parts)
         self._steps.first = lambda: self._warm(parts)  # by then there is state of the optimizer
-        opaque = [*opaque_parts(parts, *_KINDS), *untrained(parts)]
+        opaque = [*opaque_parts(parts, *_KINDS), *untrained(parts, torch.nn.Module, torch.optim.Optimizer, _trains)]
         return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers, self._steps, opaque)
 
     def _warm(self, parts: Mapping[str, object]) -> None:
@@ -175,6 +174,10 @@ class TorchFramework:
 
     def world(self) -> World:
         return SoloWorld()
+
+
+def _trains(parameter: torch.Tensor) -> bool:
+    return parameter.requires_grad
 
 
 def _modules(parts: Mapping[str, object]) -> list[torch.nn.Module]:

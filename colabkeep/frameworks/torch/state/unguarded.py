@@ -3,7 +3,7 @@ optimizer with more methods than `step`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from operator import attrgetter
 
 import torch
@@ -11,20 +11,9 @@ import torch
 from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.steps import is_torchs_own
 
-__all__ = ["Unguarded", "untrained"]
+__all__ = ["Unguarded"]
 
 _VERSION = attrgetter("_version")
-
-
-def untrained(parts: Mapping[str, object]) -> list[str]:
-    """The models that train without an optimizer of the run's, by part: when they change, nobody can hear."""
-    if any(isinstance(part, torch.optim.Optimizer) for part in parts.values()):
-        return []
-    return [
-        name
-        for name, part in parts.items()
-        if isinstance(part, torch.nn.Module) and any(parameter.requires_grad for parameter in part.parameters())
-    ]
 
 
 class Unguarded:
