@@ -47,6 +47,7 @@ __all__ = [
     "Sample",
     "Training",
     "TrainingOptions",
+    "Unseen",
 ]
 
 
@@ -177,6 +178,10 @@ class Framework(Protocol):
         """A new reader of losses."""
         ...
 
+    def unseen(self, parts: Mapping[str, object]) -> Unseen:
+        """Begin to look for what moves the parts and was not handed in."""
+        ...
+
     def world(self) -> World:
         """The processes training together."""
         ...
@@ -267,6 +272,15 @@ class PartsSettings(Protocol):
         of modules."""
         ...
 
+    def mark(self) -> None:
+        """The training is between two steps. Called after every one, so it MUST cost less than a microsecond where
+        nothing but tensors moves."""
+        ...
+
+    def rewind(self) -> str | None:
+        """Put what training moves beside tensors back to the last mark; or say in a clause why that cannot be."""
+        ...
+
     def trained(self) -> Sequence[str]:
         """Facts that show that the objects were trained before, a clause each."""
         ...
@@ -312,6 +326,18 @@ class Boundary(Protocol):
 
     def close(self) -> None:
         """Remove hooks from the user's objects. Calling twice is harmless."""
+        ...
+
+
+class Unseen(Protocol):
+    """Looks for what moves a run's parts and was not handed in, such as a schedule: no checkpoint knows of it."""
+
+    def __call__(self) -> Sequence[str]:
+        """The first step of a session is done: a sentence for each, with what to write. Called once."""
+        ...
+
+    def close(self) -> None:
+        """Look no more. Calling twice is harmless."""
         ...
 
 

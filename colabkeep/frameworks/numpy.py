@@ -20,6 +20,7 @@ from colabkeep.frameworks.base import (
     PartsSettings,
     Training,
     TrainingOptions,
+    Unseen,
 )
 from colabkeep.frameworks.common.arrays import ArrayLeaves, array_leaf, describe_array
 from colabkeep.frameworks.common.captures import Captures
@@ -39,6 +40,7 @@ from colabkeep.frameworks.common.refusals import no_loop_for
 from colabkeep.frameworks.common.remembering import remember_objects
 from colabkeep.frameworks.common.setup import NoOptimizing, Setup
 from colabkeep.frameworks.common.trees import child, rebuild
+from colabkeep.frameworks.common.unseen import NothingUnseen
 from colabkeep.vocabulary.settings import Item
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
@@ -130,6 +132,9 @@ class NumpyFramework:
 
     def losses(self) -> Losses:
         return HostLosses()
+
+    def unseen(self, parts: Mapping[str, object]) -> Unseen:
+        return NothingUnseen()
 
     def world(self) -> World:
         return SoloWorld()

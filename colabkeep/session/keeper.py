@@ -252,7 +252,7 @@ class Keeper:
             return "The error came behind run.step(), and what the loop does there would be left out in a resumed run"
         if not position.resting:
             parts = (f"it may have changed {name} already" for name in boundary.opaque)
-            moved = next(parts, None) or position.rewind()
+            moved = next(parts, None) or position.rewind() or self._settings.rewind()
             if moved is not None:
                 return f"The error came in the middle of a step: {moved}"
         boundary.rewind()

@@ -21,6 +21,7 @@ from colabkeep.session.position import Place, Position
 from colabkeep.session.promise import promise_of
 from colabkeep.session.refusals import unlogged
 from colabkeep.session.signals import StopRequests
+from colabkeep.session.unseen import Strangers
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.events import (
     AlreadyComplete,
@@ -80,6 +81,8 @@ class Run(Unlosable, Loop):
         self._announcer.observers += (*self._keeper.observers, *others)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
+        self._strangers = Strangers(spec.framework.unseen(spec.parts), self.resumed_from, self._announcer.queue.append)
+        self._announcer.observers.append(self._strangers)
         self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began
         self._began = spec.clock.monotonic()
         self._zero = self._began - self._session.progress.seconds  # when it would have begun, without a break
@@ -192,6 +195,7 @@ class Run(Unlosable, Loop):
     def _rest(self) -> None:
         self._position.rest()
         self._boundary.mark()
+        self._session.settings.mark()
 
     def _step_elsewhere(self, now: float) -> None:
         """A step was done in a loop that does not come back here."""
@@ -310,6 +314,7 @@ def let_go(run: Run, error: BaseException | None) -> None:
         arrive(run)
         run._boundary.close()
         run._session.settings.left(run.name, run.progress.step, failed=isinstance(error, Exception))
+        run._strangers.close()
         run.stopped = "interrupt" if run._signals.abandoned else leaving_reason(error, finished=run.finished)
         announcer.tell(_stopped(run, run.stopped, error))
         last.callback(announcer.drain)

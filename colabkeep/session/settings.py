@@ -129,6 +129,14 @@ class RunSettings:
             )
         ]
 
+    def mark(self) -> None:
+        """The training is between two steps."""
+        self._objects.mark()
+
+    def rewind(self) -> str | None:
+        """Go back to the last mark in what training moves beside tensors; or say why that cannot be, in a clause."""
+        return self._objects.rewind()
+
     def left(self, run: str, step: int, *, failed: bool) -> None:
         """The session ends at this step of the run; `failed`: by an error of the user's code or of the machine."""
         self._objects.leave(run, step, failed=failed)

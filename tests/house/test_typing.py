@@ -63,11 +63,12 @@ def test_a_type_checker_sees_a_misspelt_word_and_no_right_one(tmp_path: Path) ->
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bad.py").write_text("from typing import Any\nimport colabkeep\nm: Any = None\n" + "\n".join(BAD))
     package = Path(colabkeep.__file__).resolve().parents[1]
+    found_so = {} if package.name == "site-packages" else {"MYPYPATH": str(package)}
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
     done = subprocess.run(
         [*command, "--follow-imports=silent", "--ignore-missing-imports", "good.py", "bad.py"],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "MYPYPATH": str(package), "HOME": str(tmp_path)},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **found_so},
         capture_output=True,
         text=True,
         check=False,

@@ -8,7 +8,7 @@ from typing import Any
 
 from colabkeep.frameworks.common.randomness import Stream
 
-__all__ = ["Modes", "StreamMarks", "opaque_parts"]
+__all__ = ["Modes", "StreamMarks", "opaque_parts", "updated_by_hand"]
 
 _MODE = attrgetter("training")
 
@@ -19,6 +19,20 @@ def opaque_parts(parts: Mapping[str, object], *known: type[Any]) -> list[str]:
         name.removeprefix("state.")
         for name, part in parts.items()
         if not isinstance(part, known) and not getattr(type(part), "between_steps", False)
+    ]
+
+
+def updated_by_hand(
+    parts: Mapping[str, object], model: type[Any], optimizer: type[Any], trains: Callable[[Any], bool]
+) -> list[str]:
+    """The names of models that train without an optimizer of the run's: when they change, nobody can hear. `trains`:
+    does this parameter?"""
+    if any(isinstance(part, optimizer) for part in parts.values()):
+        return []
+    return [
+        name.removeprefix("state.")
+        for name, part in parts.items()
+        if isinstance(part, model) and any(map(trains, part.parameters()))
     ]
 
 

@@ -1,4 +1,4 @@
-"""Parts that are neither modules nor optimizers: whatever has `state_dict` and `load_state_dict`.
+"""Parts that are neither modules nor optimizers: whatever has `state_dict` and `load_state_dict`, and generators.
 
 Paddle's own objects, and many written for it, call the second one `set_state_dict`.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from colabkeep.frameworks.common.generators import stateful
 from colabkeep.frameworks.common.trees import Leaf, encode, not_storable, stateful_remedy
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["encode_object", "missing_parts", "object_differences", "restore_object", "shortened"]
+__all__ = ["encode_object", "missing_parts", "object_differences", "restore_object", "shortened", "told_state"]
 
 _MOST = 20  # differences shown; a student reads the first and the count
 
@@ -22,16 +23,25 @@ def encode_object(part: str, target: Any, leaf: Leaf, prepare: Callable[[Any], A
     Raises:
         NotStorable: it cannot tell its state, or holds a value without a plain form.
     """
-    if not _is_stateful(target):
+    told = stateful(target)
+    if not _is_stateful(told):
         raise not_storable(target, part, stateful_remedy(part))
-    state = target.state_dict()
-    stored = encode(state if prepare is None else prepare(state), part, leaf)
-    return {"kind": "object", "class": type(target).__name__, "state": stored}
+    state = told.state_dict()
+    return told_state(target, state if prepare is None else prepare(state), part, leaf)
+
+
+def told_state(target: object, state: Any, part: str, leaf: Leaf) -> Tree:
+    """The tree of a part that told this state.
+
+    Raises:
+        NotStorable: it holds a value without a plain form.
+    """
+    return {"kind": "object", "class": type(target).__name__, "state": encode(state, part, leaf)}
 
 
 def restore_object(target: Any, tree: Tree, native: Callable[[Tree], Any]) -> None:
     """Hand the stored state to the part."""
-    take = _taker(target)
+    take = _taker(stateful(target))
     if take is None:  # `check` has told so
         raise TypeError(f"a {type(target).__name__} has no load_state_dict()")
     take(native(tree["state"]))
@@ -42,7 +52,7 @@ def object_differences(part: str, target: object, tree: Tree, kind: str = "objec
     stored = tree.get("kind") if isinstance(tree, dict) else None
     if stored != kind:
         return [f"{part}: the checkpoint holds {_article(stored)}, and this run has {_article(kind)} there."]
-    if kind == "object" and not _is_stateful(target):
+    if kind == "object" and not _is_stateful(stateful(target)):
         return [f"{part}: a {type(target).__name__} has no load_state_dict() to take what is stored."]
     return []
 

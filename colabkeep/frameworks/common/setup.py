@@ -107,6 +107,17 @@ class Setup:
     def moved(self) -> dict[str, Tree]:
         return {part: attributes.moved() for part, attributes in self._modules.items()}
 
+    def mark(self) -> None:
+        for attributes in self._modules.values():
+            attributes.mark()
+
+    def rewind(self) -> str | None:
+        clauses = (attributes.rewind() for attributes in self._modules.values())
+        moved = {part: clause for part, clause in zip(self._modules, clauses, strict=True) if clause}
+        return next(
+            (f"{part}.{name} may have been changed in the middle of the step" for part, name in moved.items()), None
+        )
+
     def trained(self) -> list[str]:
         found = []
         for part, attributes in self._modules.items():

@@ -21,14 +21,16 @@ from colabkeep.frameworks.base import (
     PartsSettings,
     Training,
     TrainingOptions,
+    Unseen,
 )
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
 from colabkeep.frameworks.common.describing import described
 from colabkeep.frameworks.common.holding import untrained
-from colabkeep.frameworks.common.marks import opaque_parts
+from colabkeep.frameworks.common.marks import opaque_parts, updated_by_hand
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
+from colabkeep.frameworks.common.unseen import NothingUnseen
 from colabkeep.frameworks.paddle.facts import exactness, fingerprint
 from colabkeep.frameworks.paddle.losses import PaddleLosses
 from colabkeep.frameworks.paddle.state.boundary import PaddleBoundary
@@ -122,7 +124,7 @@ class PaddleFramework:
 
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
         optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
-        opaque = opaque_parts(parts, *_KINDS)
+        opaque = [*opaque_parts(parts, *_KINDS), *updated_by_hand(parts, nn.Layer, Optimizer, _trains)]
         return PaddleBoundary(self._rng.streams, _layers(parts), optimizers, _schedulers(parts), opaque)
 
     def settings(self, parts: Mapping[str, object]) -> PartsSettings:
@@ -158,8 +160,15 @@ class PaddleFramework:
     def losses(self) -> Losses:
         return PaddleLosses()
 
+    def unseen(self, parts: Mapping[str, object]) -> Unseen:
+        return NothingUnseen()
+
     def world(self) -> World:
         return SoloWorld()
+
+
+def _trains(parameter: Any) -> bool:
+    return not parameter.stop_gradient
 
 
 def _layers(parts: Mapping[str, object]) -> list[nn.Layer]:

@@ -18,11 +18,12 @@ from colabkeep.frameworks.base import (
     PartsSettings,
     Training,
     TrainingOptions,
+    Unseen,
 )
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.describing import described
 from colabkeep.frameworks.common.holding import untrained
-from colabkeep.frameworks.common.marks import opaque_parts
+from colabkeep.frameworks.common.marks import opaque_parts, updated_by_hand
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
@@ -43,6 +44,7 @@ from colabkeep.frameworks.torch.state.schedulers import restore_helper
 from colabkeep.frameworks.torch.state.settings import describe, setup
 from colabkeep.frameworks.torch.state.staging import Copies
 from colabkeep.frameworks.torch.state.steps import Steps
+from colabkeep.frameworks.torch.state.unseen import TorchUnseen
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
 from colabkeep.frameworks.torch.state.warming import Warming
 from colabkeep.vocabulary.errors import MemoryFull
@@ -117,7 +119,7 @@ class TorchFramework:
             target = parts[name]
             if isinstance(target, torch.nn.Module):
                 restore_module(name, target, tree)
-            elif isinstance(target, torch.optim.Optimizer):
+            elif isinstance(target, torch.optim.Optimizer) and tree["kind"] == "optimizer":
                 restore_optimizer(target, tree, names)
             else:
                 restore_helper(target, tree)
@@ -133,7 +135,10 @@ class TorchFramework:
         schedulers = [part for part in parts.values() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)]
         self._warm(parts)
         self._steps.first = lambda: self._warm(parts)  # by then there is state of the optimizer
-        opaque = opaque_parts(parts, *_KINDS)
+        opaque = [
+            *opaque_parts(parts, *_KINDS),
+            *updated_by_hand(parts, torch.nn.Module, torch.optim.Optimizer, _trains),
+        ]
         return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers, self._steps, opaque)
 
     def _warm(self, parts: Mapping[str, object]) -> None:
@@ -174,6 +179,9 @@ class TorchFramework:
     def losses(self) -> Losses:
         return TorchLosses()
 
+    def unseen(self, parts: Mapping[str, object]) -> Unseen:
+        return TorchUnseen(parts)
+
     def world(self) -> World:
         return SoloWorld()
 
@@ -184,6 +192,10 @@ def _is_module(part: object) -> TypeGuard[torch.nn.Module]:
 
 def _is_optimizer(part: object) -> TypeGuard[torch.optim.Optimizer]:
     return isinstance(part, torch.optim.Optimizer)
+
+
+def _trains(parameter: torch.Tensor) -> bool:
+    return parameter.requires_grad
 
 
 def _modules(parts: Mapping[str, object]) -> list[torch.nn.Module]:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import colabkeep
-from colabkeep.vocabulary.events import Event, RestoredInexactly
+from colabkeep.vocabulary.events import Event, Noted, RestoredInexactly
 
 # A loop of one's own that moves what no state_dict holds. Arguments: the folder, the step at which it kills itself
 # (0: not), what it does.
@@ -173,3 +173,47 @@ def test_a_weight_that_is_changed_before_the_first_batch_of_a_resumed_epoch_is_t
     (told,) = [event.reason for event in events if isinstance(event, RestoredInexactly)]
     assert "model.weight" in told
     assert "done twice" in told
+
+
+class Counting(nn.Module):
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(2, 1), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+@pytest.mark.parametrize("save_every", ["2 steps", None])
+def test_an_error_in_a_forward_pass_takes_back_what_it_counted(save_every: str | None, tmp_path: Path) -> None:
+    """The last finished step is saved with the count that it had. Where no save has shown yet that the model counts,
+    nobody knows what the count was: nothing is saved, and that is told."""
+    torch.manual_seed(1)
+    model = Counting()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    told: list[Event] = []
+    options = {"save_every": save_every, "storage": tmp_path, "progress": False, "callbacks": [told.append]}
+    run = colabkeep.Run("r", model=model, optimizer=optimizer, **options)
+
+    def train() -> None:
+        with run:
+            for _ in run.steps(8):
+                model(torch.ones(3, 2)).sum().backward()
+                if run.progress.step == 5:
+                    raise RuntimeError("out of memory")
+                optimizer.step()
+                run.step()
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train()
+    notes = " ".join(event.text for event in told if isinstance(event, Noted))
+    if save_every is None:
+        assert "model.calls may have been changed in the middle of the step" in notes
+        assert run.checkpoint is None
+    else:
+        assert "changed" not in notes
+        assert run.checkpoint.startswith("000000000005-")
+        assert model.calls == 5

@@ -16,6 +16,7 @@ from colabkeep.frameworks.torch.state.modes import ordinary
 from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.replay import count_of
 from colabkeep.frameworks.torch.state.steps import Steps
+from colabkeep.frameworks.torch.state.unguarded import Unguarded
 from colabkeep.frameworks.torch.state.watch import Bulk
 
 __all__ = ["Buffers", "TorchBoundary"]
@@ -44,6 +45,7 @@ class TorchBoundary:
         self._modes = Modes(each for module in self._modules for _, each in Places(module).modules)
         self._optimizers = list(optimizers)
         self._options = Options(self._optimizers)
+        self._unguarded = Unguarded(self._modules, self._optimizers)
         self._schedulers = list(schedulers)
         self._counts: list[int] = []
         self._torn = False
@@ -58,6 +60,7 @@ class TorchBoundary:
             self._counts = self._counted()
         self._modes.mark()
         self._options = Options(self._optimizers)
+        self._unguarded.mark()
         self._torn = False
         self._steps.marked()
 
@@ -67,7 +70,7 @@ class TorchBoundary:
 
     @property
     def torn(self) -> bool:
-        return self._torn or self._counts != self._counted()
+        return self._torn or self._counts != self._counted() or self._unguarded.changed
 
     def rewind(self) -> None:
         self._streams.rewind()

@@ -17,6 +17,7 @@ from colabkeep.frameworks.common.objects import object_differences
 from colabkeep.frameworks.torch.state.dtypes import plain_name
 from colabkeep.frameworks.torch.state.groups import group_count_differences
 from colabkeep.frameworks.torch.state.loading import describe
+from colabkeep.frameworks.torch.state.nested import inner_differences
 from colabkeep.frameworks.torch.state.optimizers import parameter_names
 from colabkeep.frameworks.torch.state.places import Place, Places
 from colabkeep.vocabulary.state import Tree
@@ -53,11 +54,15 @@ def optimizer_differences(
     part: str, optimizer: torch.optim.Optimizer, tree: Tree, names: ParameterNames
 ) -> Iterator[str]:
     """Class, groups, and which parameters they train."""
-    wrong = object_differences(part, optimizer, tree, kind="optimizer")
+    own = isinstance(tree, dict) and tree.get("kind") == "object"  # its state has a form of its own
+    wrong = object_differences(part, optimizer, tree, kind="object" if own else "optimizer")
     if wrong:
         yield from wrong
         return
     yield from class_differences(part, optimizer, tree)
+    if own:
+        return
+    yield from inner_differences(part, optimizer, tree)
     named, stored = parameter_names(optimizer, names), [group["params"] for group in tree["groups"]]
     if len(named) != len(stored):
         yield from group_count_differences(part, optimizer, stored, names)

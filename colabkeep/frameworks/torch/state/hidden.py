@@ -82,10 +82,12 @@ class Round(Copies):
                 tracked.amend(self._moves.different, more)
             more.run()
 
-    def hold_step(self) -> None:
-        """A step is about to begin: return when it may."""
+    def hold_step(self, *, also_free: bool = False) -> None:
+        """A step is about to begin: return when it may. `also_free`: it changes what no optimizer had at the save."""
         if os.getpid() != self._process:  # a forked child has other memory, and not the thread
             return
+        if also_free:
+            self._let_go()
         with self._sealing:
             if not self._sealed:
                 self._moves.hurry()
@@ -163,12 +165,14 @@ class Hiding:
         self._round: Round | None = None
         self._capture: Complete | None = None
         self._why = ""
+        self._groups: list[tuple[torch.optim.Optimizer, int]] = []  # how many each had at the last capture
         steps.before = self._step_begins
 
     def begin(self, parts: Mapping[str, object], *, moved: bool, at_once: str) -> Round:
         """A capture begins, of tensors that may not be those of the one before if some `moved`. After `settle`.
         `at_once`: why nothing may be hidden, if so."""
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
+        self._groups = [(optimizer, len(optimizer.param_groups)) for optimizer in optimizers]
         doubts = [doubt for optimizer in optimizers if (doubt := self._steps.doubt(optimizer)) is not None]
         doubts = [at_once, *doubts] if at_once else doubts
         hidden = bool(optimizers) and not doubts and self._choice.hides()
@@ -195,7 +199,7 @@ class Hiding:
         if round is None or capture is None:
             return
         begins = time.perf_counter()
-        round.hold_step()
+        round.hold_step(also_free=any(len(each.param_groups) != count for each, count in self._groups))
         now = time.perf_counter()
         self._round = self._capture = None  # not before: an interrupt leaves the copy under way
         if round.hidden:

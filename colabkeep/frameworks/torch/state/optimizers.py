@@ -1,9 +1,12 @@
 """Optimizers: state by parameter name, groups with every setting, exactly.
 
-The tree has "kind", "class", "groups", "state", "other", "more", "loose" and "graded": `groups` name their parameters
-and hold the settings; `state` is by parameter name; `other` is state under keys that are no parameters;
+The tree has "kind", "class", "groups", "state", "other", "more", "loose", "graded" and "inner": `groups` name their
+parameters and hold the settings; `state` is by parameter name; `other` is state under keys that are no parameters;
 `more` is what a subclass or hook adds to `state_dict()`; `loose` are the values of parameters that no module
-of the run holds, which nobody else would keep; `graded` names the parameters that have a gradient.
+of the run holds, which nobody else would keep; `graded` names the parameters that have a gradient; `inner` are the
+states of optimizers that this one holds, where there are any.
+
+One whose `state_dict()` has not the two entries of torch's own is an object that tells its state, and no more.
 
 Gradients themselves are not kept: the next step clears them. But `zero_grad(set_to_none=False)` makes them zero, and by
 a zero gradient moments still move a parameter that a step did not use, while one without a gradient stays where it is.
@@ -19,11 +22,13 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.common.names import ParameterNames
+from colabkeep.frameworks.common.objects import told_state
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import child, encode
 from colabkeep.frameworks.common.watch import Watch
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
+from colabkeep.frameworks.torch.state.nested import tell_inner
 from colabkeep.frameworks.torch.state.staging import Copies, Slot, expect_slots
 from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
 from colabkeep.vocabulary.errors import NotStorable
@@ -76,6 +81,8 @@ class OptimizerRecorder:
         self._state_leaves.turn(copies)
         if self._plan is None:
             told = optimizer.state_dict()
+            if not told.keys() >= {"state", "param_groups"}:
+                return self._by_itself(told)
             groups, named = told["param_groups"], parameter_names(optimizer, names)
             state, other = self._slow_state(told["state"], list(_flat(named)))
             more = {key: value for key, value in told.items() if key not in ("state", "param_groups")}
@@ -93,6 +100,15 @@ class OptimizerRecorder:
             "loose": self._loose(names),
             "graded": _graded(named, optimizer),
         }
+        inner = tell_inner(self.part, optimizer, self._state_leaves)
+        if inner:
+            tree["inner"] = inner
+        self._leaves.sweep()
+        self._state_leaves.sweep()
+        return tree
+
+    def _by_itself(self, told: Any) -> Tree:
+        tree = told_state(self.target, told, self.part, self._leaves)
         self._leaves.sweep()
         self._state_leaves.sweep()
         return tree

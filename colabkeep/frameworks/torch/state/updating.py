@@ -12,6 +12,7 @@ from colabkeep.frameworks.common.trees import like
 from colabkeep.frameworks.torch.state.groups import OF_THE_DEVICE, regroup
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import fill
+from colabkeep.frameworks.torch.state.nested import inner_optimizers, load
 from colabkeep.frameworks.torch.state.optimizers import parameter_names
 from colabkeep.frameworks.torch.state.steps import is_torchs_own
 from colabkeep.vocabulary.state import Tree
@@ -38,15 +39,27 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: Param
         _group(live, then, [place[name] for name in group])
         for live, then, group in zip(optimizer.param_groups, stored["groups"], named, strict=True)
     ]
-    optimizer.load_state_dict({"state": {**state, **stored["other"]}, "param_groups": groups, **stored["more"]})
-    for i, entry in state.items():
-        parameter = parameters[i]
-        if parameter in optimizer.state:
-            optimizer.state[parameter] = _exact(optimizer.state[parameter], entry)
+    load(optimizer, {"state": {**state, **stored["other"]}, "param_groups": groups, **stored["more"]})
+    _restore_state(optimizer, parameters, state)
+    for name, inner in inner_optimizers(optimizer).items():
+        if name in tree.get("inner", {}):
+            told = native(tree["inner"][name], devices=True)
+            load(inner, told)
+            _restore_state(inner, [p for group in inner.param_groups for p in group["params"]], told.get("state", {}))
     if "graded" in tree:
         _restore_gradients(parameters, {place[name] for name in tree["graded"]})
     # It has stepped, in an earlier life: torch must not warn when an epoch's end, resumed, begins with the scheduler.
     vars(optimizer)["_opt_called"] = True
+
+
+def _restore_state(
+    optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], state: Mapping[int, Any]
+) -> None:
+    """Every entry as it was stored, whatever loading made of it."""
+    for i, entry in state.items():
+        parameter = parameters[i]
+        if parameter in optimizer.state:
+            optimizer.state[parameter] = _exact(optimizer.state[parameter], entry)
 
 
 def _restore_gradients(parameters: list[torch.nn.Parameter], graded: set[int]) -> None:

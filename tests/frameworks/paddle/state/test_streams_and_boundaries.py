@@ -337,3 +337,14 @@ def test_a_step_that_others_have_wrapped_stays_wrapped(framework: PaddleFramewor
     optimizer.step()
     assert heard == ["before", "after", "before"]
     assert not second.torn
+
+
+def test_a_model_without_an_optimizer_may_change_at_any_moment(framework: PaddleFramework) -> None:
+    """Updated by hand, nobody hears of it; an error in the middle must not be saved as if nothing had been."""
+    layer = nn.Linear(2, 2)
+    assert list(framework.boundary({"model": layer}).opaque) == ["model"]
+    optimizer = paddle.optimizer.SGD(0.1, parameters=layer.parameters())
+    assert list(framework.boundary({"model": layer, "optimizer": optimizer}).opaque) == []
+    for parameter in layer.parameters():
+        parameter.stop_gradient = True
+    assert list(framework.boundary({"model": layer}).opaque) == []

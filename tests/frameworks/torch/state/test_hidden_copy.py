@@ -311,6 +311,24 @@ def test_frozen_weights_edited_past_every_counter_are_saved_as_they_are(hidden: 
     assert same_bits(finished(capture), reference)
 
 
+def test_a_layer_that_is_unfrozen_right_behind_a_save_costs_no_save(thread: None) -> None:
+    """Its first step waits until what was frozen at the save has been compared, too."""
+    parts = mlp()
+    first, last = parts["model"][0].requires_grad_(False), parts["model"][3]
+    parts["optimizer"] = torch.optim.SGD(last.parameters(), lr=0.1)
+    training = Training(parts)
+    training.framework._hiding._choice.hides = lambda: True  # type: ignore[method-assign]
+    training.step(2)
+    finished(training.framework.capture(parts))
+    capture, reference = training.save()
+    first.requires_grad_(True)
+    parts["optimizer"].add_param_group({"params": first.parameters(), "lr": 0.01})
+    before = first.weight.detach().clone()
+    training.step()
+    assert not torch.equal(first.weight, before)
+    assert same_bits(finished(capture), reference)
+
+
 def test_a_fused_step_that_changes_one_row_is_no_reason_to_throw_a_save_away() -> None:
     """What a fused optimizer has stepped on is copied anew, though no counter and no sample tells of the one word."""
     table = nn.Embedding(2000, 32)

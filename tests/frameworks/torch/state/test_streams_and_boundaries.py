@@ -312,3 +312,54 @@ def test_schedulers_that_count_in_those_inside_them_are_watched(framework: Torch
     chained.step()
     assert boundary.torn
     boundary.close()
+
+
+class Climbing(torch.optim.Optimizer):
+    """Moves parameters in more than its step, as sharpness-aware minimization does."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+    def first_step(self) -> None:
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(1.0)
+
+
+def test_parameters_that_change_elsewhere_than_in_a_step_tear_the_boundary(framework: TorchFramework) -> None:
+    """An error behind that must not be saved as if the step had not begun: an optimizer with a method of its own, a key
+    encoder that follows in the forward pass, in place or with other memory."""
+    model, key = nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)
+    climbing = Climbing(model.parameters())
+
+    def follow(in_place: bool) -> None:
+        if in_place:
+            key.weight.mul_(0.5)
+        else:
+            key.weight.data = key.weight.data * 0.5
+
+    own = {"model": model, "key": key, "optimizer": climbing}
+    torchs = {"model": nn.Linear(2, 2), "key": key}
+    torchs["optimizer"] = torch.optim.SGD(torchs["model"].parameters(), lr=0.1)
+    for parts, change in [
+        (own, climbing.first_step),
+        (torchs, lambda: follow(True)),
+        (torchs, lambda: follow(False)),
+    ]:
+        boundary = framework.boundary(parts)
+        boundary.mark()
+        assert not boundary.torn
+        change()
+        assert boundary.torn
+        boundary.mark()
+        assert not boundary.torn
+        boundary.close()
+
+
+def test_a_model_without_an_optimizer_may_change_at_any_moment(framework: TorchFramework) -> None:
+    """Updated by hand, through `.data`, nobody sees it; one whose parameters are frozen is not trained at all."""
+    model = nn.Linear(2, 2)
+    assert framework.boundary({"model": model}).opaque == ["model"]
+    assert framework.boundary({"model": nn.Linear(2, 2).requires_grad_(False)}).opaque == []
+    trained = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "ema": nn.Linear(2, 2)}
+    assert framework.boundary(trained).opaque == []

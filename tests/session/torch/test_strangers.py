@@ -1,0 +1,115 @@
+"""What moves the training and was not handed in is told: in the first session as a note, in a resumed one as what it
+costs. What was handed in, in whatever way, is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler as schedules
+from torch.optim.optimizer import _global_optimizer_pre_hooks
+
+import colabkeep
+from colabkeep.vocabulary.events import Event, Noted, RestoredInexactly
+
+
+class Cell:
+    """A script with two models, two optimizers and a schedule; what it hands in is the test's."""
+
+    def __init__(self) -> None:
+        self.model, self.critic = nn.Linear(2, 2), nn.Linear(2, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.other = torch.optim.Adam(self.critic.parameters())
+        self.events: list[Event] = []
+
+    def run(self, folder: Path, steps: int, also: Callable[[], object] = lambda: None, **parts: Any) -> list[str]:
+        """Train; what was told."""
+        options = {"storage": str(folder), "progress": False, "callbacks": [self.events.append]}
+        with colabkeep.Run("r", model=self.model, optimizer=self.optimizer, **parts, **options) as run:
+            for _ in run.steps(steps):
+                self.critic(self.model(torch.randn(4, 2))).square().mean().backward()
+                self.optimizer.step()
+                also()
+                run.step()
+        return [e.text for e in self.events if isinstance(e, Noted)] + [
+            e.reason for e in self.events if isinstance(e, RestoredInexactly)
+        ]
+
+
+@pytest.mark.parametrize("kind", [schedules.ExponentialLR, schedules.ReduceLROnPlateau])
+def test_a_schedule_that_was_forgotten_is_told_before_the_disconnect_and_after_it(kind: Any, tmp_path: Path) -> None:
+    """With what to write. In a resumed session it has begun anew already, so that is no note any more."""
+
+    def build() -> tuple[Cell, Any]:
+        cell = Cell()
+        return cell, kind(cell.optimizer, *([0.9] if kind is schedules.ExponentialLR else []))
+
+    cell, _scheduler = build()
+    (told,) = cell.run(tmp_path, 2)
+    assert f"moved by a scheduler ({kind.__name__}) that was not handed in" in told
+    assert "scheduler=" in told
+    again, _scheduler = build()
+    (told,) = again.run(tmp_path, 4)
+    assert [event for event in again.events if isinstance(event, RestoredInexactly) and event.reason == told]
+
+
+def test_an_optimizer_that_was_forgotten_is_told_with_what_it_trains(tmp_path: Path) -> None:
+    """The second one of a GAN: its moments would be gone."""
+    cell = Cell()
+    (told,) = cell.run(tmp_path, 2, cell.other.step, state={"critic": cell.critic})
+    assert "critic.weight (and 1 more) is trained by an optimizer (Adam) that was not handed in" in told
+    assert "state={" in told
+
+
+def test_what_was_handed_in_is_told_to_nobody(tmp_path: Path) -> None:
+    """Schedules that run others, an object of the script's that holds optimizers and schedules, and all by itself."""
+
+    class Trainer:
+        def __init__(self, *parts: Any) -> None:
+            self.parts = list(parts)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {str(i): part.state_dict() for i, part in enumerate(self.parts)}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            for i, part in enumerate(self.parts):
+                part.load_state_dict(state[str(i)])
+
+    for number, build in enumerate(
+        [
+            lambda c: {"scheduler": schedules.StepLR(c.optimizer, 1), "state": {"other": c.other}},
+            lambda c: {
+                "scheduler": schedules.SequentialLR(
+                    c.optimizer, [schedules.LinearLR(c.optimizer), schedules.StepLR(c.optimizer, 1)], [3]
+                ),
+                "state": {"other": c.other, "plateau": schedules.ReduceLROnPlateau(c.other)},
+            },
+            lambda c: {"state": {"trainer": Trainer(c.other, schedules.StepLR(c.other, 1))}},
+        ]
+    ):
+        cell = Cell()
+        assert cell.run(tmp_path / str(number), 3, cell.other.step, **build(cell)) == []
+
+
+def test_an_optimizer_of_one_step_is_no_stranger(tmp_path: Path) -> None:
+    """Meta-learning makes one for each task, and lets it go."""
+
+    def inner() -> None:
+        task = nn.Linear(2, 1)
+        task(torch.ones(1, 2)).sum().backward()
+        torch.optim.SGD(task.parameters(), lr=0.1).step()
+
+    assert Cell().run(tmp_path, 2, inner) == []
+
+
+def test_nobody_listens_behind_the_first_step_or_the_session(tmp_path: Path) -> None:
+    """Torch's hooks for all optimizers are as they were, also where no step was done."""
+    before, heard = len(_global_optimizer_pre_hooks), []
+    Cell().run(tmp_path, 3, lambda: heard.append(len(_global_optimizer_pre_hooks)))
+    assert heard == [before + 1, before, before]
+    Cell().run(tmp_path / "none", 0)
+    assert len(_global_optimizer_pre_hooks) == before
