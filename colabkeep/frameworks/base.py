@@ -44,6 +44,7 @@ __all__ = [
     "PartsSettings",
     "Probe",
     "Probed",
+    "Remembered",
     "Sample",
     "Training",
     "TrainingOptions",
@@ -132,14 +133,13 @@ class Framework(Protocol):
         """A function or module that no part of the run is, such as a loss: "" is itself, others what it holds."""
         ...
 
-    def remember(self, parts: Mapping[str, object]) -> Callable[[], str | None]:
+    def remember(self, parts: Mapping[str, object]) -> Remembered:
         """Take the small state of the parts: options of optimizers, the state of schedulers and other objects, plain
-        attributes, modes, what is trained, and buffers of modules. The callable puts it back, once.
+        attributes, modes, what is trained, and buffers of modules.
 
-        For code that ran before the checkpoint and is run again, as that at the top of an epoch is when the run goes
-        on in its middle. Until it is called, a parameter group whose parameters are all there is not added to an
-        optimizer again. Weights are not copied: the callable returns a sentence that names those that changed
-        meanwhile, else None.
+        For code that ran before the checkpoint and is run again: that above the loop of a run, and that at the top of
+        an epoch when the run goes on in its middle. Until it is put back or released, a parameter group whose
+        parameters are all there is not added to an optimizer again.
         """
         ...
 
@@ -326,6 +326,18 @@ class Boundary(Protocol):
 
     def close(self) -> None:
         """Remove hooks from the user's objects. Calling twice is harmless."""
+        ...
+
+
+class Remembered(Protocol):
+    """What `Framework.remember` took. Either of these is called, once."""
+
+    def __call__(self) -> str | None:
+        """Put it back. Weights were not copied: a sentence that names those that changed meanwhile, if any did."""
+        ...
+
+    def release(self) -> object:
+        """Leave everything as it is."""
         ...
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from colabkeep.frameworks.base import (
@@ -18,6 +18,7 @@ from colabkeep.frameworks.base import (
     Losses,
     MeanLike,
     PartsSettings,
+    Remembered,
     Training,
     TrainingOptions,
     Unseen,
@@ -101,7 +102,7 @@ class NumpyFramework:
     def described(self, value: object) -> Mapping[str, Item]:
         return described(value)
 
-    def remember(self, parts: Mapping[str, object]) -> Callable[[], str | None]:
+    def remember(self, parts: Mapping[str, object]) -> Remembered:
         return remember_objects(parts)
 
     def data(self) -> Data:

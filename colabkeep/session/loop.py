@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from colabkeep.frameworks.base import Batch, Boundary, LoaderState
+from colabkeep.frameworks.base import Batch, Boundary, LoaderState, Remembered
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.keeper import Keeper
 from colabkeep.session.numbering import numbered
@@ -70,7 +70,7 @@ class Loop:
     _announcer: Announcer
     _signals: StopRequests
     _looked = False  # for who counts
-    undo: Callable[[], str | None] | None = None  # what stands before the first batch of a resumed epoch
+    undo: Remembered | None = None  # what runs again: above the loop, and before the first batch of a resumed epoch
 
     @property
     def progress(self) -> Progress:
@@ -110,6 +110,7 @@ class Loop:
         random numbers and the `state` of the first time.
         """
         self._announcer.tell(LengthTold(max_epochs=max_epochs))
+        arrive(self)
         while max_epochs is None or self.progress.epoch < max_epochs:
             self._position.begin_epoch()
             if self.progress.batches:  # what stands before its first batch was done when the epoch began
@@ -154,6 +155,7 @@ class Loop:
         if position.in_epoch or counts_epochs_only(self._spec.save_every):
             raise _no_steps_here(in_epoch=position.in_epoch)
         self._announcer.tell(LengthTold(max_steps=max_steps))
+        arrive(self)
         position.begin_steps()
         while max_steps is None or self.progress.step < max_steps:
             yield position.hand_out_step()
@@ -268,7 +270,8 @@ class Loop:
 
 
 def arrive(run: Loop) -> None:
-    """The body of a resumed epoch has come to its batches: what it did before them is undone, and told if it cannot."""
+    """A resumed run has come to its loop, or the body of a resumed epoch to its batches: what the code did before them
+    it did when the run or the epoch began, too. It is undone, and told where it cannot be."""
     undo, run.undo = run.undo, None
     if undo is not None and (twice := undo()) is not None:
         run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=twice))

@@ -81,6 +81,8 @@ class Run(Unlosable, Loop):
         self._announcer.observers += (*self._keeper.observers, *others)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
+        if session.progress.step:
+            self.undo = spec.framework.remember(spec.parts)
         self._strangers = Strangers(spec.framework.unseen(spec.parts), self.resumed_from, self._announcer.queue.append)
         self._announcer.observers.append(self._strangers)
         self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began
@@ -206,6 +208,9 @@ class Run(Unlosable, Loop):
             self._leave_if_asked(now)
         else:
             self._announcer.once(Noted(text=FREE))
+            if self.undo is not None:  # where its first step began cannot be told
+                self.undo.release()
+                self.undo = None
             self._rest()
             self._pause(now)
 

@@ -53,14 +53,9 @@ from colabkeep.vocabulary.events import (
     StepDone,
 )
 
-__all__ = ["NEVER", "PORTS", "WAITING", "Door", "Port", "Record", "examine", "names"]
+__all__ = ["NEVER", "PORTS", "Door", "Port", "Record", "examine", "names"]
 
 PORTS = Path(__file__).parent / "ports"
-
-WAITING: Mapping[str, str] = {
-    "environment_reset_late": "objects that are changed between the beginning of the run and its loop",
-}
-"""Ports that do not pass yet, with what they wait for. Once there is that, they leave this table."""
 
 EVERY = "3 steps"  # between saves
 PATIENCE = 60.0  # seconds; a session that takes longer hangs

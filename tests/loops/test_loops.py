@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.loops.harness import WAITING, Port, names
+from tests.loops.harness import Port, names
 
 KILLS = 2
 TOGETHER = 2  # processes, as many as a small machine has cores
@@ -39,8 +39,6 @@ def test_a_loop_that_is_killed_ends_as_if_nothing_had_been(name: str, records: d
     port = Port(name)
     if port.missing:
         pytest.skip(f"{port.needs} is not installed")
-    if name in WAITING:
-        pytest.skip(f"waits for: {WAITING[name]}")
     record = records[name]
     assert record["faults"] == []
     assert record["kills"] == KILLS or port.refused

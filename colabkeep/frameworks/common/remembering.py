@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 from colabkeep.frameworks.common.attributes import Attributes
@@ -12,11 +13,21 @@ from colabkeep.frameworks.common.trees import encode
 
 __all__ = ["Memory", "combined", "remember_modules", "remember_objects"]
 
-Memory = Callable[[], "str | None"]
-"""Puts back what was remembered. Called once; returns a sentence where that is not all that changed."""
-
 _NAMED = 3
 _LARGE = 2**26  # bytes of one array or tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What was remembered: as `Framework.remember` returns it. `put_back` returns a sentence where it is not all that
+    changed."""
+
+    put_back: Callable[[], str | None]
+    release: Callable[[], object] = lambda: None
+
+    def __call__(self) -> str | None:
+        self.release()
+        return self.put_back()
 
 
 def combined(memories: Iterable[Memory]) -> Memory:
@@ -24,9 +35,13 @@ def combined(memories: Iterable[Memory]) -> Memory:
     listed = list(memories)
 
     def put_back() -> str | None:
-        return " ".join(filter(None, (memory() for memory in listed))) or None
+        return " ".join(filter(None, (memory.put_back() for memory in listed))) or None
 
-    return put_back
+    def release() -> None:
+        for memory in listed:
+            memory.release()
+
+    return Memory(put_back, release)
 
 
 def remember_modules(
@@ -48,11 +63,11 @@ def remember_modules(
             return None
         more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
         return (
-            f"the code before the first batch of the epoch changed {', '.join(changed[:_NAMED])}{more}; it ran when "
-            "the epoch began, and again now, so it was done twice"
+            f"your code above the loop or its first batch changed {', '.join(changed[:_NAMED])}{more}; it had run "
+            "before the checkpoint was saved, and ran again now. Move it above the line that opens the run"
         )
 
-    return put_back
+    return Memory(put_back)
 
 
 def remember_objects(objects: Mapping[str, Any], clone: Callable[[Any], Any] = lambda value: value) -> Memory:
@@ -81,7 +96,7 @@ def remember_objects(objects: Mapping[str, Any], clone: Callable[[Any], Any] = l
             if not _alike(now, before[name]):
                 restore_object(objects[name], {"state": before[name]}, lambda state: encode(state, "", copied))
 
-    return put_back
+    return Memory(put_back)
 
 
 def _alike(one: Any, other: Any) -> bool:

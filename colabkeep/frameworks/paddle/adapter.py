@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,6 +19,7 @@ from colabkeep.frameworks.base import (
     Losses,
     MeanLike,
     PartsSettings,
+    Remembered,
     Training,
     TrainingOptions,
     Unseen,
@@ -133,7 +134,7 @@ class PaddleFramework:
     def described(self, value: object) -> Mapping[str, Item]:
         return described(value, describe)
 
-    def remember(self, parts: Mapping[str, object]) -> Callable[[], str | None]:
+    def remember(self, parts: Mapping[str, object]) -> Remembered:
         return remember(parts, _schedulers(parts))
 
     def data(self) -> Data:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeGuard
@@ -16,6 +16,7 @@ from colabkeep.frameworks.base import (
     Losses,
     MeanLike,
     PartsSettings,
+    Remembered,
     Training,
     TrainingOptions,
     Unseen,
@@ -151,7 +152,7 @@ class TorchFramework:
     def described(self, value: object) -> Mapping[str, Item]:
         return described(value, describe)
 
-    def remember(self, parts: Mapping[str, object]) -> Callable[[], str | None]:
+    def remember(self, parts: Mapping[str, object]) -> Remembered:
         self._hiding.settle()
         return remember(parts)
 

@@ -1,5 +1,5 @@
-"""The same as `ppo`, with the environments reset where the script does it, right above its loop: behind the door, where
-they have been restored already. What is restored must not be moved by code that ran when the training began."""
+"""The same as `ppo`, with the environments reset where the script does it, right above its loop, where a resumed
+session has restored them already. It is undone there."""
 
 from __future__ import annotations
 

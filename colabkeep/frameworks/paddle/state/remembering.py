@@ -48,5 +48,9 @@ def remember(parts: Mapping[str, object], schedulers: list[LRScheduler]) -> Memo
 
     attributes_of = {name: attributes(each) for name, each in layers.items()}
     return combined(
-        [put_back, remember_objects({**others, **schedules}), remember_modules(attributes_of, parameters, samples)]
+        [
+            Memory(put_back),
+            remember_objects({**others, **schedules}),
+            remember_modules(attributes_of, parameters, samples),
+        ]
     )

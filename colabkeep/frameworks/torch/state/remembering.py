@@ -29,7 +29,7 @@ def remember(parts: Mapping[str, object]) -> Memory:
         [
             *(_remember_optimizer(optimizer) for optimizer in optimizers),
             remember_objects(others, _clone_other),
-            buffers.rewind,
+            Memory(buffers.rewind),
             remember_modules({name: attributes(each) for name, each in modules.items()}, parameters, _version),
         ]
     )
@@ -55,18 +55,20 @@ def _remember_optimizer(optimizer: torch.optim.Optimizer) -> Memory:
 
     held["add_param_group"] = add_new
 
-    def put_back() -> None:
+    def release() -> None:
         if before is None:
             del held["add_param_group"]
         else:
             held["add_param_group"] = before
+
+    def put_back() -> None:
         for group, kept in zip(optimizer.param_groups, options, strict=False):  # one that is new stays, behind them
             group.update({key: value for key, value in kept.items() if key != "params"})
         for parameter in graded:  # what zero_grad() took: by a gradient of zero, moments still move a parameter
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
-    return put_back
+    return Memory(put_back, release)
 
 
 def _copied(value: Any) -> Any:
