@@ -225,13 +225,15 @@ class Loop:
         if position.all_read or position.blind:
             return next(values, None)
         now = self._spec.clock.monotonic()
-        reason, batch = self._keeper.due(now), None
-        if opened.length is None and (reason is not None or self._stops(now)):
-            position.hold()
-            batch = next(values, None)
-            if batch is None:  # it was the last one, so this belongs to the end of the epoch
-                self._keeper.ask(reason)
-                return None
+        reason, batch = None, None
+        if opened.length is None:
+            reason = self._keeper.due(now)
+            if reason is not None or self._stops(now):
+                position.hold()
+                batch = next(values, None)
+                if batch is None:  # it was the last one, so this belongs to the end of the epoch
+                    self._keeper.ask(reason)
+                    return None
         self._pause(now, reason)
         return next(values, None) if batch is None else batch
 

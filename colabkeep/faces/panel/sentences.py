@@ -17,7 +17,7 @@ def chip_of(state: PanelState) -> tuple[str, str]:
     """Symbol and word of the state that the panel is in."""
     name = "unsaved" if state.phase == "degraded" and state.failing else state.phase
     words = words_of(state.language)
-    return SYMBOLS[name], words[f"chip.{name}"].format(word=_nan(state, words), step=state.nan_since)
+    return SYMBOLS[name], words[f"chip.{name}"].format(word=_nan(state, words))
 
 
 def says(state: PanelState) -> str:

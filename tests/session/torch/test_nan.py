@@ -249,7 +249,7 @@ def test_no_display_calls_it_finished(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "THE LOSS IS NaN since step 7" in out
     status = json.loads((tmp_path / "r.status.json").read_text())
     assert (status["state"], status["not_finite_since"]) == ("diverged", 7)
-    assert "SINCE STEP 7" in (tmp_path / "r.status.html").read_text()
+    assert "ENDED WITH NaN" in (tmp_path / "r.status.html").read_text()
     assert "LOSS NOT FINITE SINCE STEP 7" in run._repr_html_()
     report = colabkeep.report("r", storage=tmp_path)
     assert report.to_dict()["not_finite_since"] == 7
