@@ -19,11 +19,13 @@ TOGETHER = 2  # processes, as many as a small machine has cores
 
 @pytest.fixture(scope="module")
 def records() -> dict[str, dict[str, Any]]:
-    """What came of each port. A process of its own: it forks, which wants one thread and one thread only."""
+    """What came of each port. A process of its own: it forks, which wants one thread and one thread only. It has the
+    modules of this one, wherever that was started."""
+    root = str(Path(__file__).parents[2])
     words = ["--kills", str(KILLS), "--seed", "3", "--jobs", str(TOGETHER), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.long.loops", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, root]))},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
