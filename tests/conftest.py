@@ -25,13 +25,18 @@ CHOSEN = pytest.StashKey[frozenset[str]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--frameworks", default="installed", help='those of this environment: "torch", "torch,paddle", …')
     parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped")
+    parser.addoption("--every-fault", action="store_true", help="a failing disk: each fault at each call, for an hour")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("no-clock", deadline=None)  # how long an example takes says nothing on a busy machine
     settings.load_profile("no-clock")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; what tests start inherits it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    ordinary = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    for number, handler in ordinary.items():
+        if (
+            signal.getsignal(number) is signal.SIG_IGN
+        ):  # a shell's background job, or nohup; what tests start inherits it
+            signal.signal(number, handler)
     try:
         config.stash[CHOSEN] = chosen(config.getoption("frameworks"))
     except ValueError as error:

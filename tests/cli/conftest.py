@@ -37,10 +37,11 @@ def train(storage: Path, name: str, epochs: int) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
     optimizer = torch.optim.Adam(model.parameters())
+    batches = [torch.randn(4, 3)] * 2
     options = {"save_every": None, "keep_last": None, "monitor": "val_loss", "progress": False}
     with colabkeep.Run(name, model=model, optimizer=optimizer, storage=storage, **options) as run:
         for epoch in run.epochs(epochs):
-            for batch in run.batches([torch.randn(4, 3)] * 2):
+            for batch in run.batches(batches):
                 model(batch).sum().backward()
                 optimizer.step()
                 optimizer.zero_grad()

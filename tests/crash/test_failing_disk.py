@@ -1,4 +1,7 @@
-"""A disk that is full, breaks or is interrupted at any system call of a save, with only one checkpoint kept."""
+"""A disk that is full, breaks or is interrupted at any system call of a save, with only one checkpoint kept.
+
+Each call meets one of these; `pytest tests/crash/test_failing_disk.py --every-fault` lets each meet all of them.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +74,7 @@ class Cell:
         return [event for event in self.events if type(event) is kind]
 
 
+Share: TypeAlias = Callable[[list[int], str], list[int]]
 Whole: TypeAlias = tuple[dict[str, str], list[str], tuple[int, int]]
 
 
@@ -87,6 +91,17 @@ def places(calls: list[str], first: int, end: int) -> list[int]:
     """The numbers from `first` up to `end`; of many writes in a row the first two and the last."""
     alike = [n for n in range(first, end) if calls[n - 2 : n + 2] == ["write"] * 4]
     return [n for n in range(first, end) if n not in alike]
+
+
+@pytest.fixture
+def share(request: pytest.FixtureRequest) -> Share:
+    """The numbers of calls at which a kind of fault is tried: all of them, or every third, for each kind others."""
+
+    def of(numbers: list[int], kind: str) -> list[int]:
+        every = request.config.getoption("--every-fault") or kind not in FAULTS
+        return numbers if every else numbers[list(FAULTS).index(kind) :: len(FAULTS)]
+
+    return of
 
 
 def from_call(n: int, error: BaseException) -> FaultyFiles:
@@ -111,14 +126,14 @@ def newest_step(folder: Path) -> int:
 
 @pytest.mark.parametrize("kind", [*FAULTS, "done, but not said"])
 def test_a_save_that_fails_at_any_call_costs_nothing(
-    training: HardTraining, tmp_path: Path, kind: str, whole: Whole
+    training: HardTraining, tmp_path: Path, kind: str, whole: Whole, share: Share
 ) -> None:
     """Training goes on, the user is told, the next save succeeds, and the end is that of a run without faults."""
     state, calls, (first, end) = whole
     numbers = places(calls, first, end)
     if kind == "done, but not said":
         numbers = [n for n in numbers if calls[n] in CHANGES]
-    for n in numbers:
+    for n in share(numbers, kind):
         when: Any = "after" if kind not in FAULTS else "before"
         where = f"call {n}, {calls[n]}"
         for attempt in range(ATTEMPTS):
@@ -136,11 +151,11 @@ def test_a_save_that_fails_at_any_call_costs_nothing(
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_disk_that_never_comes_back_leaves_a_checkpoint_that_loads(
-    training: HardTraining, tmp_path: Path, kind: str, whole: Whole
+    training: HardTraining, tmp_path: Path, kind: str, whole: Whole, share: Share
 ) -> None:
     """From any call of the second save on nothing can be changed: what was saved loads, and a new session finishes."""
     state, calls, (first, end) = whole
-    for n in [n for n in places(calls, first, end) if calls[n] in CHANGES]:
+    for n in share([n for n in places(calls, first, end) if calls[n] in CHANGES], kind):
         faulty = from_call(n, FAULTS[kind])
         cell = Cell(training, tmp_path / str(n), faulty.files)
         with suppress(KeyboardInterrupt):  # it comes again when the lock is released
@@ -152,14 +167,14 @@ def test_a_disk_that_never_comes_back_leaves_a_checkpoint_that_loads(
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_session_that_cannot_begin_hurts_nothing(
-    training: HardTraining, tmp_path: Path, kind: str, whole: Whole
+    training: HardTraining, tmp_path: Path, kind: str, whole: Whole, share: Share
 ) -> None:
     """Before the first save a failure is an error of ours, and the next session starts as if nothing had been."""
     state, calls, _ = whole
     opening = calls.index("link", calls.index("link") + 1)  # by then run.json is written, and nearly the lease
     expected = KeyboardInterrupt if kind == "interrupted" else colabkeep.ColabKeepError
-    failures = 0
-    for n in places(calls, 0, opening):
+    failures, numbers = 0, share(places(calls, 0, opening), kind)
+    for n in numbers:
         cell = Cell(training, tmp_path / str(n), FaultyFiles(at=n, fault=raising(FAULTS[kind])).files)
         try:
             cell.run()
@@ -167,7 +182,7 @@ def test_a_session_that_cannot_begin_hurts_nothing(
             failures += 1
         assert Cell(training, cell.folder).run().finished
         assert final_state(cell.folder, "r") == state, f"call {n}, {calls[n]}"
-    assert failures > opening / 3
+    assert failures > len(numbers) / 3
 
 
 def test_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_not(
