@@ -262,10 +262,10 @@ print(f"accuracy on {len(held_out)} held-out digits · 留出数据上的准确�
 # ## 9. A loop of your own · 自己编写的训练循环
 #
 # Four lines make a loop survive: the `with`, `run.epochs`, `run.batches` and `run.step`. If this cell is stopped (■),
-# the last finished step is saved on the way out.
+# the last finished step is saved on the way out. Variables of the loop itself go into `run.state`.
 #
 # 只需四行即可让自己的循环不怕中断：`with`、`run.epochs`、`run.batches` 和 `run.step`。
-# 若停止此单元格 (■)，退出时会保存最后完成的一步。
+# 若停止此单元格 (■)，退出时会保存最后完成的一步。循环自身的变量请放入 `run.state`。
 
 # %% tags=["own-loop"]
 model, optimizer = new_training()

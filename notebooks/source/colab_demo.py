@@ -204,8 +204,8 @@ print("EQUAL, bit for bit" if killed == undisturbed else "NOT EQUAL: please repo
 
 # %% [markdown]
 # Equal bits hold on a machine with the same torch, number of threads and instruction set; on a GPU, with deterministic
-# kernels, as here. If your next machine is another one, training goes on all the same, and says that it does not go on
-# bit for bit. `colabkeep.verify_resume(...)` proves it for your own code.
+# kernels, as here. The first lines of a run say what holds on yours. If your next machine is another one, training
+# goes on all the same, and says that it does not go on bit for bit. `colabkeep.verify_resume(...)` tries your own code.
 
 # %% [markdown]
 # ## 8. The best weights
@@ -233,7 +233,7 @@ print(f"accuracy on {len(held_out)} held-out digits: {accuracy(scores, held_out.
 #
 # `resumable_fit` is a loop that you could write yourself on `colabkeep.Run`. Four lines make yours survive, too: the
 # `with`, `run.epochs`, `run.batches` and `run.step`. If this cell is stopped (■), the last finished step is saved on
-# the way out.
+# the way out. Variables of the loop itself, such as the best accuracy so far, go into `run.state`.
 
 # %% tags=["own-loop"]
 model, optimizer = new_training()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from base64 import b64decode
 from dataclasses import dataclass, field
@@ -36,6 +37,10 @@ from colabkeep.vocabulary.events import (
 from colabkeep.vocabulary.progress import Progress
 
 DRIVE = Place(url="/content/drive/MyDrive/runs", top="confirmed", persists=True)
+PROMISE = (
+    "Exact: model, optimizer, the random streams and the position in the data are restored, and the steps after that "
+    "give the same bits with the same torch, kind of GPU and driver."
+)
 
 
 def at(step: int, *, of: int = 100) -> Progress:
@@ -71,7 +76,8 @@ class Story:
                 run=self.run,
                 session="s1",
                 storage="/content/runs + /content/drive/MyDrive/runs",
-                promise="Exact.",
+                promise=PROMISE,
+                exactness="exact",
                 ends_at=ends,
                 ends_source="Limit: the FAQ of Colab.",
             ),
@@ -83,10 +89,11 @@ class Story:
             self.tell(Recalled(points=points, resumed_at=(resumed_at,), sessions=2))
         return self.tell(LengthTold(max_epochs=10))
 
-    def train(self, first: int, last: int) -> Story:
+    def train(self, first: int, last: int, *, broken: bool = False) -> Story:
         for step in range(first, last + 1):
             self.clock.advance(1 / 3)
-            self.tell(StepDone(progress=at(step), epoch_batches=100, loss=3.0 / (1 + step / 50)))
+            loss = math.nan if broken else 3.0 / (1 + step / 50)
+            self.tell(StepDone(progress=at(step), epoch_batches=100, loss=loss))
         return self
 
     def save(self, step: int, *, rung: str | None = "confirmed") -> Story:
@@ -134,7 +141,8 @@ def in_phase(phase: str, **words: Any) -> Story:
     story.start().train(1, 100).save(100).train(101, 200)
     if phase == "saving":
         return story.save(200, rung=None).train(201, 212)
-    story.save(200, rung="local" if phase == "uploading" else "confirmed").train(201, 212)
+    story.save(200, rung="local" if phase == "uploading" else "confirmed").train(201, 204)
+    story.train(205, 212, broken=phase in ("nan", "diverged"))
     more: dict[str, Event] = {
         "degraded": StoreDegraded(url="drive", detail="The drive is away."),
         "unsaved": SaveFailing(progress=at(210), error="The disk is full.", retry_in=15.0),
