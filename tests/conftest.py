@@ -33,9 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("no-clock")
     ordinary = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     for number, handler in ordinary.items():
-        if (
-            signal.getsignal(number) is signal.SIG_IGN
-        ):  # a shell's background job, or nohup; what tests start inherits it
+        if signal.getsignal(number) is signal.SIG_IGN:  # by nohup, or a shell; what tests start inherits it
             signal.signal(number, handler)
     try:
         config.stash[CHOSEN] = chosen(config.getoption("frameworks"))
