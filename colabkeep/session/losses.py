@@ -86,13 +86,14 @@ class LossRecord:
 
     A loss on a device is read when it has come to the host by itself: no step and no save waits for it. Where one that
     is not a finite number is to be told, or that they are again, `hear` says so; `told` is what was told last: the
-    first step of those that are not finite, None if they are.
+    first step of those that are not finite, None if they are. `newest` is the loss that came last in this session.
     """
 
     def __init__(self, reader: Losses, proof: Proof) -> None:
         self.proof = proof
         self.curve = LossCurve()
         self.told: int | None = None
+        self.newest: float | None = None
         self._reader = reader
         self._take = reader.take  # looked up once: this is called in every step
         self._in_a_row = 0
@@ -111,7 +112,7 @@ class LossRecord:
             return loss is not None and self._hear_all(self._reader.arrived())
         proof = self.proof
         if proof.broken is None and number - number == 0.0:  # as nearly always
-            proof.finite = step
+            proof.finite, self.newest = step, number
             if step >= self.curve.next:
                 self.curve.add(step, number)
             return False
@@ -145,6 +146,7 @@ class LossRecord:
     def _hear_all(self, losses: Iterable[tuple[int, float]]) -> bool:
         before = self.told
         for step, number in losses:
+            self.newest = number
             if number - number == 0.0:
                 self._hear_finite(step)
             else:

@@ -56,6 +56,7 @@ class Run(Unlosable, Loop):
         self._announcer = Announcer(spec.observers, spec.clock)
         self._signals = StopRequests()
         self._process = os.getpid()
+        self._shown = 0  # the newest step that was told
 
     def __enter__(self) -> Run:
         """Take the run, restore it if it has a checkpoint, begin to watch for signals.
@@ -138,6 +139,7 @@ class Run(Unlosable, Loop):
         progress = position.advance(now - self._zero)
         self._keeper.count(progress.step, loss)
         if now >= self._announcer.steps_from:
+            self._shown = progress.step
             self._announcer.deliver(StepDone(progress=progress, epoch_batches=self.epoch_batches, loss=loss))
         if not position.comes_back:
             self._step_elsewhere(now)
@@ -298,6 +300,7 @@ def _end(run: Run, error: BaseException | None) -> None:
             announcer.tell(Noted(text=f"{obstacle}; the newest checkpoint is {run.checkpoint or 'none'}."))
         saver.wait(meanwhile=announcer.drain)
         if ends:
+            _show_last(run)
             saver.raise_past_failure()
     except BaseException as failure:
         error = failure
@@ -326,8 +329,19 @@ def let_go(run: Run, error: BaseException | None) -> None:
         run._keeper.settle(announcer.drain, abandoned=run._signals.abandoned)
 
 
+def _show_last(run: Run) -> None:
+    """Displays hear of a step now and then; they end with the last one."""
+    if run._shown < run.progress.step:
+        run.losses.settle()
+        if (loss := run.losses.newest) is not None:
+            run._announcer.deliver(StepDone(progress=run.progress, epoch_batches=run.epoch_batches, loss=loss))
+
+
 def _stopped(run: Run, reason: str, error: BaseException | None) -> RunStopped:
     said = ""
     if reason == "error" and error is not None:
         said = ": ".join(filter(None, (type(error).__name__, str(error).strip().partition("\n")[0][:500])))
-    return RunStopped(reason=reason, progress=run.progress, checkpoint=run.checkpoint, error=said)
+    broken = run.losses.proof.broken
+    return RunStopped(
+        reason=reason, progress=run.progress, checkpoint=run.checkpoint, error=said, not_finite_since=broken
+    )

@@ -356,12 +356,13 @@ class Noted:
 class RunStopped:
     """The session ended. `reason`: "finished", "max_time", "session_end" (of the machine), "max_steps", "sigterm",
     "sighup", "interrupt", "error", "left". `error`: the kind and the first line of the exception that ended it, or
-    ""."""
+    "". `not_finite_since`: the step since which the loss is no finite number, None if it is one."""
 
     reason: str
     progress: Progress
     checkpoint: str | None
     error: str = ""
+    not_finite_since: int | None = None
 
 
 Event: TypeAlias = (

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import colabkeep
 from colabkeep.faces.cli import main
 from colabkeep.faces.panel.state import PanelState
 from colabkeep.faces.panel.status import StatusFiles, record
@@ -47,6 +48,22 @@ def test_a_run_leaves_a_page_and_a_record_beside_its_checkpoints(
         "journal",
         "lease",
     }
+
+
+@pytest.mark.torch
+def test_a_training_that_is_over_before_a_display_asks_again_ends_with_its_last_loss(tmp_path: Path) -> None:
+    """Displays hear of a step now and then; a short training would be remembered by its first one."""
+    import torch
+
+    events: list[float] = []
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with colabkeep.Run("r", model=model, optimizer=optimizer, storage=tmp_path, progress="text") as run:
+        for step in run.steps(50):
+            events.append(1.0 / (step + 1))
+            run.step(loss=events[-1])
+    told = json.loads((tmp_path / "r.status.json").read_text())
+    assert (told["step"], told["loss"]) == (50, pytest.approx(events[-1], rel=1e-3))
 
 
 def test_they_are_no_part_of_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -118,6 +118,11 @@ def _space(event: SpaceShort) -> str:
 
 def _stopped(event: RunStopped) -> str:
     where = f"step {event.progress.step}; newest checkpoint: {event.checkpoint or 'none'}"
+    if event.reason in ("finished", "max_steps") and event.not_finite_since is not None:
+        return (
+            f"ended at {where}. The loss is not a finite number since step {event.not_finite_since}: these weights "
+            "are worth nothing."
+        )
     if event.reason in ("finished", "max_steps"):
         return f"finished at {where}"
     return f"stopped ({event.reason}) at {where}. Run the same cell again to go on."

@@ -247,6 +247,8 @@ def test_no_display_calls_it_finished(tmp_path: Path, capfd: pytest.CaptureFixtu
     run = train(tmp_path, broken_from(7), steps=12, progress="text")
     out = capfd.readouterr().out
     assert "THE LOSS IS NaN since step 7" in out
+    assert "ended at step 12" in out
+    assert "finished at" not in out
     status = json.loads((tmp_path / "r.status.json").read_text())
     assert (status["state"], status["not_finite_since"]) == ("diverged", 7)
     assert "ENDED WITH NaN" in (tmp_path / "r.status.html").read_text()

@@ -50,7 +50,7 @@ def test_a_schedule_that_was_forgotten_is_told_before_the_disconnect_and_after_i
 
     cell, _scheduler = build()
     (told,) = cell.run(tmp_path, 2)
-    assert f"moved by a scheduler ({kind.__name__}) that was not handed in" in told
+    assert f"A scheduler ({kind.__name__}) of this run's optimizer was not handed in" in told
     assert "scheduler=" in told
     again, _scheduler = build()
     (told,) = again.run(tmp_path, 4)

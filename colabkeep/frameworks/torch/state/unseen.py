@@ -18,7 +18,7 @@ from colabkeep.frameworks.torch.state.places import Places
 __all__ = ["TorchUnseen"]
 
 _SCHEDULER = (
-    "The learning rate is moved by a scheduler ({kind}) that was not handed in. No checkpoint holds how far it is, so "
+    "A scheduler ({kind}) of this run's optimizer was not handed in. No checkpoint holds how far it is, so "
     'in a resumed session it begins anew. Write: scheduler=…; or, for one more, state={{"warm_up": …}}.'
 )
 _OPTIMIZER = (
