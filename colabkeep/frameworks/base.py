@@ -45,6 +45,7 @@ __all__ = [
     "Probe",
     "Probed",
     "Remembered",
+    "Resized",
     "Sample",
     "Training",
     "TrainingOptions",
@@ -413,6 +414,12 @@ class Inspector(Protocol):
 
 class Inexact(str):
     """A sentence that says why the continuation is not bit for bit that of an uninterrupted run."""
+
+    __slots__ = ()
+
+
+class Resized(Inexact):
+    """One about a loader that makes other batches of the same data than in the session before."""
 
     __slots__ = ()
 

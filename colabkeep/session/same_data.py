@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from colabkeep.frameworks.base import Data, DataFacts, Inexact, LoaderState, Probe, Probed
+from colabkeep.frameworks.base import Data, DataFacts, Inexact, LoaderState, Probe, Probed, Resized
 from colabkeep.frameworks.common.contents import spread
 from colabkeep.session.data_changes import Change, changed_contents, changed_facts, decoded_otherwise
 from colabkeep.vocabulary.errors import Incompatible
@@ -97,6 +97,16 @@ class SameData:
             opened = data.open(loader, **where, state=None, inspector=inspector)
         if name in self._applied and batches and opened.length is not None and opened.length <= batches:
             _refuse([f"{_who(name)}: {batches} batches of this epoch are trained, and now it has no more than that"])
+        resized = [f"{_who(name)}: {note}" for note in opened.notes if isinstance(note, Resized)]
+        if resized and not self._apply:
+            opened.close()
+            raise Incompatible(
+                problem="The loader makes other batches than when the run was cut off. No batch was trained; the "
+                "checkpoints are untouched:",
+                remedy="Make it as it was, or train under another run_name. To go on with these batches, pass "
+                'on_change="apply".',
+                differences=resized,
+            )
         return opened
 
     def judge(self, name: str, probed: Probed, epoch: int, inside: int | None) -> None:

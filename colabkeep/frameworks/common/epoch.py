@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from colabkeep.frameworks.base import Batch, Inexact, Inspector
+from colabkeep.frameworks.base import Batch, Inspector, Resized
 from colabkeep.frameworks.common.adapting import Adapted
 from colabkeep.frameworks.common.batches import leading
 from colabkeep.frameworks.common.cargo import tag
@@ -131,7 +131,7 @@ def all_facts(dataset: Any, sampling: Sampling, seed: int) -> dict[str, Any]:
 def _notes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in ("batch size", "drop_last"):
         if stored[name] != now[name]:
-            yield Inexact(
+            yield Resized(
                 f"{name} {stored[name]} → {now[name]} in the middle of an epoch: each sample is still seen once, but "
                 "the weights will not be those of an uninterrupted run."
             )

@@ -225,6 +225,23 @@ def test_an_own_loop_gets_no_batch_of_other_data(tmp_path: Path, change: str, st
     assert Loop(tmp_path).train(lambda _: before(), workers=workers).run.progress.epoch == 3
 
 
+@pytest.mark.parametrize("changed", [{"batch_size": 4}, {"batch_size": 8, "drop_last": True}], ids=["size", "last"])
+def test_an_own_loop_gets_no_batches_of_another_size_in_the_middle_of_an_epoch(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """It is a setting like any other; between two epochs it is the loop's own affair, which may let its batches grow."""
+    data, other = Pictures(), DataLoader(Pictures(), shuffle=True, **changed)
+    Loop(tmp_path).train(lambda _: data, steps=3)
+    refused = Loop(tmp_path)
+    with pytest.raises(Incompatible, match="other batches than when the run was cut off") as caught:
+        refused.train(lambda _: other)
+    assert refused.seen == []
+    assert ("drop_last False → True" if len(changed) == 2 else "batch size 8 → 4") in str(caught.value)
+    applied = Loop(tmp_path, on_change="apply").train(lambda _: other, epochs=1)
+    assert any("in the middle of an epoch" in text for text in applied.inexact)
+    assert Loop(tmp_path).train(lambda _: data, epochs=3).run.finished
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_leaking_split_is_named_for_both_of_its_halves(tmp_path: Path, workers: int) -> None:
     """An unseeded random_split trained on what it validates with: 0.475 became 0.838. Both lines say so."""
