@@ -25,18 +25,27 @@ class Batches:
         next(self._drawn)
 
     def save(self, *, wait: bool = False) -> None:
-        """Behind `run.step`, the body asks for a save, and is over. Returns when training goes on."""
+        """Behind `run.step`, the body asks for a save, and is over. Returns when training goes on.
+
+        Raises:
+            RuntimeError: nothing was copied, so what was measured is not what a save costs.
+        """
         self._before = self._run.checkpoint
         self._run.save(wait=wait)
         self.next()
+        if not self._run._saver.busy:
+            self._look()
 
     def committed(self) -> None:
         """Wait for the save that was asked for last, as users have no need to without saving.
 
         Raises:
-            RuntimeError: nothing was saved, so what was measured is not what a save costs.
+            RuntimeError: it has not been made.
         """
         self._run._saver.wait()
+        self._look()
+
+    def _look(self) -> None:
         if self._run.checkpoint == self._before:
             raise RuntimeError("the save that was to be measured has not been made")
 

@@ -118,6 +118,5 @@ def test_a_save_that_is_not_made_is_no_figure(monkeypatch: pytest.MonkeyPatch, t
             assert kept.checkpoint is not None
         monkeypatch.setattr(kept, "save", lambda **_: None)
         kept.step()
-        batches.save()
         with pytest.raises(RuntimeError, match="has not been made"):
-            batches.committed()
+            batches.save()
