@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
+from batches import Batches
 from durable import views, written
 from measuring import Figure, Setting, figure
 from states import copied, size, stirred, tensors, trained
@@ -54,7 +55,8 @@ def _with(name: str, step: Callable[[], object], threads: int, setting: Setting)
     ratios, longer = list[float](), list[float]()
     storage = setting.folder / "run"
     with colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, save_every=None, progress=False) as kept:
-        for epoch in kept.epochs(setting.rounds(8) + 1):
+        batches = Batches(kept)
+        for number in range(setting.rounds(8) + 1):
             stirred(state)
             idle = _steps(step, _for(0.02 if setting.quick else 0.7))
             usual = fmean(idle.times)
@@ -62,14 +64,14 @@ def _with(name: str, step: Callable[[], object], threads: int, setting: Setting)
             contestants: list[tuple[str, _Writing]] = [
                 (_BARE, lambda: _bare(pieces, setting.folder / "bare", gives_way=False)),
                 (_NICED, lambda: _bare(pieces, setting.folder / "bare", gives_way=True)),
-                (_OURS, lambda: _saved(kept)),
+                (_OURS, lambda: _saved(kept, batches)),
             ]
             random.shuffle(contestants)  # memory and disk are not the same after each of them
             for who, writing in contestants:
                 with writing() as busy:
                     took[who] = _steps(step, busy)
                 os.sync()
-            if epoch:
+            if number:
                 for who, steps in took.items():
                     slower.setdefault(who, []).append(fmean(steps.times) / usual)
                     worst.setdefault(who, []).append((steps.longest - idle.longest) * 1e3)
@@ -123,9 +125,11 @@ def _for(seconds: float) -> Busy:
 
 
 @contextmanager
-def _saved(kept: Any) -> Iterator[Busy]:
-    kept.save()
+def _saved(kept: Any, batches: Batches) -> Iterator[Busy]:
+    kept.step()
+    batches.save()
     yield lambda: kept._saver.busy
+    batches.committed()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from batches import Batches
 from measuring import Figure, Setting, figure
 from states import copied, size, stirred, tensors, trained
 
@@ -27,15 +28,18 @@ def run(setting: Setting) -> list[Figure]:
     storage = setting.folder / "run"
     bare, ratios = [], []
     with colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, save_every=None, progress=False) as kept:
-        for epoch in kept.epochs(setting.rounds(10) + 1):
+        batches = Batches(kept)
+        for number in range(setting.rounds(10) + 1):
             stirred(state)
-            one = hash_and_write(buffers, setting.folder / f"bare-{epoch}")
+            one = hash_and_write(buffers, setting.folder / f"bare-{number}")
             os.sync()
+            kept.step()
             start = time.perf_counter()
-            kept.save(wait=True)
+            batches.save(wait=True)
             ours = time.perf_counter() - start
+            batches.committed()
             os.sync()
-            if epoch:
+            if number:
                 bare.append(one * 1e3)
                 ratios.append(ours / one)
     shutil.rmtree(storage)

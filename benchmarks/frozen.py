@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from batches import Batches
 from measuring import Figure, Setting, figure
 from torch import nn
 
@@ -80,7 +81,7 @@ class _Trained:
 
     def __enter__(self) -> _Trained:
         self._run.__enter__()
-        self._epochs = iter(self._run.epochs(10**6))
+        self._batches = Batches(self._run)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,17 +89,16 @@ class _Trained:
 
     def saved(self) -> dict[str, float]:
         """What one save costs, after a step: the bytes, and the seconds."""
-        next(self._epochs)
         self._step()
         before, newest = set(self._blobs.glob("*")), self._run.checkpoint
         os.sync()
         start, cpu = time.perf_counter(), time.process_time()
-        self._run.save()
+        self._batches.save()
         stall = time.perf_counter() - start
         while self._run.checkpoint == newest and self._run._saver.busy:  # deleting what is not kept comes after
             time.sleep(0.001)
         seconds = time.perf_counter() - start
-        self._run._saver.wait()
+        self._batches.committed()
         busy = time.process_time() - cpu
         return {
             _BYTES: sum(path.stat().st_size for path in set(self._blobs.glob("*")) - before),
@@ -111,3 +111,4 @@ class _Trained:
         self._model(self._x).square().mean().backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
+        self._run.step()

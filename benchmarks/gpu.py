@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from batches import Batches
 from measuring import Figure, Setting, figure
 from states import size, tensors
 
@@ -92,17 +93,18 @@ def _costs(work: _Work, rounds: int, folder: Path) -> list[Figure]:
         callbacks=(note,),
     )  # fmt: skip
     with run as kept:
-        for _ in kept.epochs(1):
-            for round in range(rounds + 2):  # the first saves allocate
-                copy = work.copy()
-                plain, _ = _timed(work, kept, lambda: None)
-                saved, call = _timed(work, kept, kept.save)
-                kept._saver.wait()  # users have no need to wait without saving
-                kept.step()  # hands out the events
-                if round > 1:
-                    bare.append(copy * 1e3)
-                    stalls.append((call + waited[-1]) / copy)
-                    delays.append((saved - plain) / copy)
+        batches = Batches(kept)
+        for round in range(rounds + 2):  # the first saves allocate
+            copy = work.copy()
+            plain, _ = _timed(work, kept, batches, batches.next)
+            saved, call = _timed(work, kept, batches, batches.save)
+            batches.committed()
+            _step(work, kept)
+            batches.next()  # hands out the events
+            if round > 1:
+                bare.append(copy * 1e3)
+                stalls.append((call + waited[-1]) / copy)
+                delays.append((saved - plain) / copy)
     shutil.rmtree(storage)
     return [
         figure(f"{work.label}: bare copy into page-locked memory", "ms", bare),
@@ -111,20 +113,25 @@ def _costs(work: _Work, rounds: int, folder: Path) -> list[Figure]:
     ]
 
 
-def _timed(work: _Work, kept: Any, save: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of a save and the steps after it, and of the call alone, with the GPU busy as in a training."""
+def _timed(work: _Work, kept: Any, batches: Batches, end: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of a step that ends in `end` and the steps after it, and of `end` alone, with the GPU busy as in a
+    training."""
     work.settle()
     start = time.perf_counter()
+    _step(work, kept)
+    ending = time.perf_counter()
+    end()
+    took = time.perf_counter() - ending
+    for _ in range(_STEPS):
+        _step(work, kept)
+        batches.next()
+    work.settle()
+    return time.perf_counter() - start, took
+
+
+def _step(work: _Work, kept: Any) -> None:
     work.step()
     kept.step()
-    asked = time.perf_counter()
-    save()
-    call = time.perf_counter() - asked
-    for _ in range(_STEPS):
-        work.step()
-        kept.step()
-    work.settle()
-    return time.perf_counter() - start, call
 
 
 def _differing(work: _Work, rounds: int) -> Figure:

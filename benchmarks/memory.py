@@ -40,6 +40,7 @@ def run(setting: Setting) -> list[Figure]:
 def _child(name: str, megabytes: float, folder: Path) -> float:
     """Copies of the state that the memory in use grew by, at its peak."""
     import torch
+    from batches import Batches
     from saving import peers
     from states import size, stirred, tensors, trained
 
@@ -57,10 +58,13 @@ def _child(name: str, megabytes: float, folder: Path) -> float:
             with colabkeep.Run(
                 "r", model=model, optimizer=optimizer, storage=place, save_every=None, progress=False
             ) as r:
-                for _ in r.epochs(SAVES):
+                batches = Batches(r)
+                for _ in range(SAVES):
                     stirred(state)
-                    r.save()
+                    r.step()
+                    batches.save()
                     time.sleep(PAUSE)
+                batches.committed()
         else:
             for number in range(SAVES):
                 stirred(state)

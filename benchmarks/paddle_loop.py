@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import paddle
-from epochs import MANY, compared, fitting, in_turn
+from epochs import MANY, compared, fitting, in_turn, saves
 from measuring import Figure, Setting
 from paddle import nn
 from paddle.nn.functional import cross_entropy
@@ -23,8 +23,10 @@ def small_cnn(setting: Setting) -> list[Figure]:
         ('small CNN, save_every="auto"', many, 4, "auto"),
     ):
         rounds = range(setting.rounds(number))
-        pairs = [in_turn(_by_hand(data), _ours(data, epochs + 1, save_every, setting.folder)) for _ in rounds]
-        found += compared(name, pairs)
+        turns = [in_turn(_by_hand(data), _ours(data, epochs + 1, save_every, setting.folder)) for _ in rounds]
+        found += compared(name, turns)
+        if save_every is not None:
+            found.append(saves(name, turns))
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+from batches import Batches
 from measuring import Figure, Setting, figure
 
 import colabkeep
@@ -32,9 +33,10 @@ def saves(setting: Setting) -> list[Figure]:
     storage = setting.folder / "run"
     with colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, save_every=None, progress=False) as kept:
         contestants = {"colabkeep, Run.save": _ours(kept), **_peers(model, optimizer)}
-        for epoch in kept.epochs(rounds + 1):
+        for number in range(rounds + 1):
             for name, save in contestants.items():
                 _stir(state)
+                kept.step()
                 copy = _copy(buffers, state)
                 with tempfile.TemporaryDirectory(dir=setting.folder) as place:
                     start = time.perf_counter()
@@ -42,7 +44,7 @@ def saves(setting: Setting) -> list[Figure]:
                     blocked = time.perf_counter() - start
                     wait()
                     os.sync()  # what one leaves to the kernel must not slow down the next
-                if epoch:  # the first save allocates
+                if number:  # the first save allocates
                     bare.append(copy * 1e3)
                     ratios.setdefault(name, []).append(blocked / copy)
     shutil.rmtree(storage)
@@ -87,9 +89,11 @@ def _stir(state: Sequence[paddle.Tensor]) -> None:
 
 
 def _ours(kept: Any) -> Save:
+    batches = Batches(kept)
+
     def save(_: Path) -> Callable[[], object]:
-        kept.save()
-        return kept._saver.wait  # users have no need to wait without saving
+        batches.save()
+        return batches.committed
 
     return save
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from batches import Batches
 from peers_state import Work
 
 __all__ = ["CONTESTANTS"]
@@ -43,15 +44,15 @@ class ColabKeep:
         )
         with run as kept:
             work.attached()
-            play = script(_Ours(kept, storage))
+            ours = _Ours(kept, storage)
+            play = script(ours)
             next(play)
-            for _ in kept.epochs(1):
-                for _ in kept.batches(range(10**9)):
-                    work.step()
-                    kept.step()
-                    if next(play, "over") == "over":
-                        kept.stop()
-                        return
+            over = False
+            while not over:
+                work.step()
+                kept.step()
+                over = next(play, "over") == "over"
+                ours.end()
 
     def load(self, work: Work, folder: Path) -> None:
         import colabkeep
@@ -76,15 +77,24 @@ class _Ours:
     def __init__(self, kept: Any, storage: Any) -> None:
         self._kept = kept
         self._storage = storage
+        self._batches = Batches(kept)
+        self._ended = False
 
     def save(self, folder: Path) -> None:
-        self._kept.save()
+        self._batches.save()
+        self._ended = True
+
+    def end(self) -> None:
+        """The body of the loop is over, if it did not end in a save."""
+        if not self._ended:
+            self._batches.next()
+        self._ended = False
 
     def busy(self) -> bool:
         return bool(self._kept._saver.busy)
 
     def wait(self) -> None:
-        self._kept._saver.wait()  # users have no need to wait without saving
+        self._batches.committed()
 
     def arrived(self) -> None:
         while not self._storage.flush(60.0):

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from measuring import Figure, Setting, compiling, figure
 
+BATCHES = range(3)  # one is trained before; one after the first step of a resumed session
+
 _PARTS = {
     "door": "importing colabkeep",
     "import": "importing its part for torch",
@@ -60,7 +62,7 @@ def _train(storage: Path, megabytes: float) -> None:
     model, optimizer = trained(megabytes)
     with colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, progress=False) as kept:
         for _ in kept.epochs(1):
-            for _ in kept.batches([0, 1]):
+            for _ in kept.batches(BATCHES):
                 kept.step()
                 kept.save(wait=True)
                 kept.stop()
@@ -91,7 +93,8 @@ def _read(storage: Path) -> None:
             raise ValueError(path)
 
 
-def _resume(storage: Path, megabytes: float) -> dict[str, float]:
+def _resume(storage: Path, megabytes: float) -> tuple[float, dict[str, float]]:
+    """When the first step was done, and what parts of that took."""
     import torch
 
     imported = time.monotonic()
@@ -117,19 +120,22 @@ def _resume(storage: Path, megabytes: float) -> dict[str, float]:
         callbacks=[lambda event: heard.append(event.laps) if isinstance(event, FirstStepDone) else None],
     )
     kept.__enter__()  # and no exit: what a session does at its end is not asked here
+    done = 0.0
     for _ in kept.epochs(1):
-        for _ in kept.batches([0, 1]):
+        for _ in kept.batches(BATCHES):
+            if heard:  # it is told when the loop asks for its next batch
+                return done, {**told, **heard[0]}
             kept.step()  # the arithmetic of a step is not asked either
-            return {**told, **heard[0]}
+            done = time.monotonic()
     raise RuntimeError("there was no step left")
 
 
 if __name__ == "__main__":
     _, what, storage, megabytes = sys.argv
-    own: dict[str, float] = {}
     if what == "resume":
-        own = _resume(Path(storage), float(megabytes))
+        told = _resume(Path(storage), float(megabytes))
     else:
         _read(Path(storage))
-    print(json.dumps([time.monotonic(), own]), flush=True)
+        told = time.monotonic(), {}
+    print(json.dumps(told), flush=True)
     os._exit(0)

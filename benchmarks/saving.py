@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from batches import Batches
 from measuring import Figure, Setting, figure
 from states import copied, size, stirred, tensors, trained
 
@@ -40,20 +41,21 @@ def _at(megabytes: float, rounds: int, folder: Path) -> list[Figure]:
     storage = folder / "run"
     with colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, save_every=None, progress=False) as kept:
         contestants = {"colabkeep, Run.save": _ours(kept), **peers(model, optimizer)}
-        for epoch in kept.epochs(rounds + 1):
+        for number in range(rounds + 1):
             stirred(state)
             copy = _copy(buffers, state)
             for name, save in contestants.items():
                 stirred(state)
+                kept.step()
                 with tempfile.TemporaryDirectory(dir=folder) as place:
                     start = time.perf_counter()
                     wait = save(Path(place))
                     blocked = time.perf_counter() - start
                     wait()
                     os.sync()  # what one leaves to the kernel must not slow down the next
-                if epoch:  # the first save allocates
+                if number:  # the first save allocates
                     ratios.setdefault(name, []).append(blocked / copy)
-            if epoch:
+            if number:
                 bare.append(copy * 1e3)
     shutil.rmtree(storage)
     label = f"{size(state) / 1e6:.0f} MB"
@@ -73,9 +75,11 @@ def _copy(buffers: Sequence[torch.Tensor], state: Sequence[torch.Tensor]) -> flo
 
 
 def _ours(kept: Any) -> Save:
+    batches = Batches(kept)
+
     def save(_: Path) -> Callable[[], object]:
-        kept.save()
-        return kept._saver.wait  # users have no need to wait without saving
+        batches.save()
+        return batches.committed
 
     return save
 

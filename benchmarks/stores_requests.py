@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from batches import Batches
 from measuring import Figure, Setting, figure
 from stores_service import Look, Source, address, opened, service
 
@@ -80,15 +81,16 @@ def _frozen(drive: Drive, setting: Setting) -> list[Figure]:
     store, sent, objects = opened(address(drive)), [], []
     words = {"model": model, "optimizer": optimizer, "storage": store, "save_every": None, "progress": False}
     with colabkeep.Run(RUN, **words) as kept:  # type: ignore[arg-type]
-        for _ in kept.epochs(1):
-            for number in kept.batches([0, 1, 2]):
-                if number < 2:
-                    _stir(layers[FROZEN:])
-                kept.step()
-                look = Look(drive)
-                kept.save(wait=True)
-                sent.append(look.offered)
-                objects.append(look.objects)
+        batches = Batches(kept)
+        for number in range(3):
+            if number < 2:
+                _stir(layers[FROZEN:])
+            kept.step()
+            look = Look(drive)
+            batches.save(wait=True)
+            sent.append(look.offered)
+            objects.append(look.objects)
+            batches.committed()
     store.close()
     label = f"{FROZEN} of {LAYERS} layers frozen, SGD"
     return [

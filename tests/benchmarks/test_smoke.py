@@ -99,3 +99,24 @@ def test_a_missed_goal_is_shown_as_missed(monkeypatch: pytest.MonkeyPatch) -> No
     assert "missed" in missed
     assert "met" not in free
     assert "missed" not in free
+
+
+@pytest.mark.torch
+def test_a_save_that_is_not_made_is_no_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A save is waited for until it is there. One that is only asked for would be a cheap one."""
+    import torch
+
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from batches import Batches
+
+    with colabkeep.Run("r", model=torch.nn.Linear(1, 1), storage=tmp_path, save_every=None, progress=False) as kept:
+        batches = Batches(kept)
+        for wait in (False, True):
+            kept.step()
+            batches.save(wait=wait)
+            batches.committed()
+            assert kept.checkpoint is not None
+        monkeypatch.setattr(kept, "save", lambda **_: None)
+        kept.step()
+        with pytest.raises(RuntimeError, match="has not been made"):
+            batches.save()

@@ -20,6 +20,8 @@ from colabkeep.testing.trainings import final_state
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import Event, Noted
 
+pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")  # an older SequentialLR's own
+
 DATA = TensorDataset(torch.randn(32, 4, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 2)
 Make = Callable[[torch.optim.Optimizer], Any]
 EPOCHS, STEPS = 3, 24  # of 8 batches each

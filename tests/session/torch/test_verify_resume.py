@@ -268,6 +268,7 @@ def test_a_global_that_a_loop_counts_in_is_named() -> None:
     assert any("SEEN" in line and "batches" in line for line in report.outside), report.outside
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")  # of the compiler
 def test_a_compiled_model_is_no_loss() -> None:
     """What the compiler remembers of itself belongs to no checkpoint."""
     report = colabkeep.verify_resume(Loop(compiled=True))

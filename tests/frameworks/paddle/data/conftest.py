@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -86,18 +87,18 @@ def read(
         loader, seed=seed, epoch=epoch, batches=len(done.values), samples=done.samples, state=done.state
     )
     result = Read(list(done.values), done.samples, length=opened.length)
-    batches = iter(opened)
-    while stop is None or len(result.values) < stop:
-        batch = next(batches, None)
-        if batch is None:
-            break
-        result.values.append(batch.value)
-        result.samples += batch.samples or 0
-    result.state, result.notes = opened.state(), [note for note in opened.notes if not note.startswith("Freed")]
-    batches.close()
-    opened.close()
-    if data is None:
-        adapter.close()
+    with ExitStack() as ending:  # also of one that an error broke off: its workers must not outlive the test
+        if data is None:
+            ending.callback(adapter.close)
+        ending.callback(opened.close)
+        batches = ending.enter_context(closing(iter(opened)))
+        while stop is None or len(result.values) < stop:
+            batch = next(batches, None)
+            if batch is None:
+                break
+            result.values.append(batch.value)
+            result.samples += batch.samples or 0
+        result.state, result.notes = opened.state(), [note for note in opened.notes if not note.startswith("Freed")]
     return result
 
 
