@@ -229,7 +229,7 @@ def test_an_own_loop_gets_no_batch_of_other_data(tmp_path: Path, change: str, st
 def test_an_own_loop_gets_no_batches_of_another_size_in_the_middle_of_an_epoch(
     tmp_path: Path, changed: dict[str, Any]
 ) -> None:
-    """It is a setting like any other; between two epochs it is the loop's own affair, which may let its batches grow."""
+    """It is a setting like others; between two epochs it is the loop's own affair, which may let its batches grow."""
     data, other = Pictures(), DataLoader(Pictures(), shuffle=True, **changed)
     Loop(tmp_path).train(lambda _: data, steps=3)
     refused = Loop(tmp_path)
