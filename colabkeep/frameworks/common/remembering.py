@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from colabkeep.frameworks.common.attributes import Attributes
+from colabkeep.frameworks.common.generators import stateful
 from colabkeep.frameworks.common.objects import restore_object
 from colabkeep.frameworks.common.trees import encode
 
@@ -87,7 +88,7 @@ def remember_objects(objects: Mapping[str, Any], clone: Callable[[Any], Any] = l
         return deepcopy(value) if own else clone(value)
 
     def states() -> dict[str, Any]:
-        return {name: encode(each.state_dict(), name, copied) for name, each in objects.items()}
+        return {name: encode(stateful(each).state_dict(), name, copied) for name, each in objects.items()}
 
     before = states()
 
