@@ -294,7 +294,7 @@ class PartsSettings(Protocol):
 
 
 class Boundary(Protocol):
-    """What a forward pass changes beside the gradients: random streams and mutable buffers.
+    """What a forward pass changes: random streams and mutable buffers; and gradients that stand between two steps.
 
     `mark` is called after every optimizer step, so it MUST cost a few microseconds when nothing was
     drawn (plus the copy of the buffers). Parameters and optimizer state are not copied: they
@@ -303,6 +303,12 @@ class Boundary(Protocol):
 
     def mark(self) -> None:
         """A step boundary is here: remember the streams and buffers."""
+        ...
+
+    @property
+    def gradients(self) -> Stateful | None:
+        """Gradients that the next update is made of, beside those that it will compute: an accumulation that an epoch
+        broke off. Its state is empty where there are none. None: this framework's are not kept."""
         ...
 
     @property

@@ -22,6 +22,7 @@ from colabkeep.session.settings import SETTINGS
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed, TrainingDiverged
 from colabkeep.vocabulary.events import Noted
 from colabkeep.vocabulary.policies import SaveMark
+from colabkeep.vocabulary.state import Stateful
 
 __all__ = ["Keeper", "Killed", "StopTraining", "leaving_reason"]
 
@@ -30,7 +31,7 @@ _BEHIND = (
     "the newest checkpoint is on this machine's disk only. Run the cell again while the machine lives, and it is sent."
 )
 _HANGS = "The disk of this machine hangs: for minutes not a byte of the last save was taken"
-_LAST = "no later save could stand in for this one"  # why a copy does not hide
+_LAST = "this very step is to be kept"  # why a copy does not hide
 _LAST_TRIES = (0.0, 0.2, 0.8)  # seconds before each attempt at the last save of a session: nobody comes after it
 
 
@@ -71,6 +72,7 @@ class Keeper:
         self._mark = SaveMark(progress=position.progress, at=spec.clock.monotonic())
         self._asked: str | None = None
         self.waits = False  # is the save that was asked for waited for?
+        self.gradients: Stateful | None = None  # of the boundary, where it keeps any
         self._deadline = spec.deadline
         self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(2 * _LONGEST)
         self._starting = session.starting
@@ -223,6 +225,8 @@ class Keeper:
         about = {"seed": self._spec.seed, **({"left": self.left} if self.left else {})}
         own: dict[str, object] = {"run": Value(about), SETTINGS: self._settings}
         own |= {"history": self._history, "losses": self._losses}
+        if self.gradients is not None and (standing := self.gradients.state_dict()):
+            own["gradients"] = Value(standing)
         return {**self._spec.parts, **own, **self._position.parts()}
 
     def _is_saved(self) -> bool:

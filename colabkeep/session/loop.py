@@ -9,7 +9,7 @@ from typing import Any
 from colabkeep.frameworks.base import Batch, Boundary, LoaderState, Remembered
 from colabkeep.session.announcer import Announcer
 from colabkeep.session.keeper import Keeper
-from colabkeep.session.numbering import numbered
+from colabkeep.session.numbering import counted_by
 from colabkeep.session.opening import OpenSession, RunSpec, as_event
 from colabkeep.session.position import Place, Position
 from colabkeep.session.same_data import SameData
@@ -29,16 +29,20 @@ BLIND = (
 )
 AROUND = (
     "This epoch takes steps outside of its loop over run.batches(), so it can be saved at its end only: a disconnect "
-    "costs all of the epoch."
+    "costs all of the epoch. Take each step inside of that loop, and do not collect its batches in a list."
 )
 FREE = (
     "This loop is neither in run.epochs() nor in run.steps(): colabkeep saves what was handed in, but not how far the "
     "loop is. Write: for step in run.steps(n); or begin your count at run.progress.step."
 )
-_NUMBERED = (
-    "enumerate(run.batches(loader)) counts from 0 {again}, so what goes by the number (a schedule, every 100th batch) "
-    "{goes} wrong there. Write: for i, batch in run.enumerate(loader)."
-)
+_COUNTED = {
+    "enumerate": "enumerate(run.batches(loader)) counts from 0 {again}, so what goes by the number (a schedule, every "
+    "100th batch) {goes} wrong there. Write: for i, batch in run.enumerate(loader).",
+    "islice": "islice(run.batches(loader), n) counts from 0 {again}, so the epoch {goes} on for too many batches. "
+    "Write: for i, batch in run.enumerate(loader), and leave the loop at your number.",
+    "zip": "zip() around run.batches(loader) begins its other side anew {again}, so what is paired {goes} wrong there. "
+    "Write: for i, batch in run.enumerate(loader); and other = run.next(loader_2) for data of another loader.",
+}
 SELDOM = (
     "In this epoch the optimizer took {updates} steps, and run.step() was called once: it counts as one step, and can "
     "be saved at the epoch's end only. Call run.step() after each optimizer.step()."
@@ -118,7 +122,7 @@ class Loop:
             self._rest()
             yield self.progress.epoch
             self._end_epoch()
-        _conclude(self, "max_epochs")
+        _conclude(self, "the number in run.epochs()")
 
     def batches(self, loader: object) -> Iterator[Any]:
         """The batches of this epoch that are left, in the order that an uninterrupted run has.
@@ -140,9 +144,10 @@ class Loop:
         Raises:
             UsageError, Incompatible: as `batches`.
         """
-        position = self._position
-        for value in self._batches(loader, []):
-            yield position.batch + start, value
+        watched: list[Iterator[Any]] = []
+        values = self._batches(loader, watched)
+        watched.append((self._position.batch + start, value) for value in values)
+        return watched[0]
 
     def steps(self, max_steps: int | None) -> Iterator[int]:
         """The numbers of the steps that are left, from 0 up to `max_steps - 1`; None: without end. For loops that know
@@ -192,8 +197,8 @@ class Loop:
         told = _tell_notes(self, opened.notes, 0)
         values = starting.batches(self._signals.between(opened))
         batch = next(values, None)
-        if watched and batch is not None and not self._looked and numbered(watched[0]):
-            _tell_numbered(self)
+        if watched and batch is not None and not self._looked and (kind := counted_by(watched[0])) is not None:
+            _tell_counted(self, _COUNTED[kind])
         self._looked = True  # in the first epoch of a session, for numbers go wrong in one that is resumed
         exhausted = False
         try:
@@ -300,12 +305,12 @@ def _no_steps_here(*, in_epoch: bool) -> UsageError:
     )
 
 
-def _tell_numbered(run: Loop) -> None:
+def _tell_counted(run: Loop, text: str) -> None:
     if run.progress.batches:
-        text = _NUMBERED.format(again="in this resumed epoch too", goes="goes")
+        text = text.format(again="in this resumed epoch too", goes="goes")
         run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=text))
     else:
-        run.tell(Noted(text=_NUMBERED.format(again="again in an epoch that is resumed", goes="will go")))
+        run.tell(Noted(text=text.format(again="again in an epoch that is resumed", goes="will go")))
 
 
 def _tell_notes(run: Loop, notes: Sequence[str], told: int) -> int:

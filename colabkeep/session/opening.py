@@ -59,7 +59,7 @@ __all__ = ["OpenSession", "RunSpec", "Value", "as_event", "open_session", "take_
 
 OWN_PARTS = (
     "run", "history", "rng", "rng_at_epoch", "loader", "losses", "state", "state_at_epoch", "averages", "streams",
-    "streams_at_epoch", "data", SETTINGS,
+    "streams_at_epoch", "data", "gradients", SETTINGS,
 )  # fmt: skip
 """Parts of a checkpoint that are the session's own; every other is an object of the user."""
 

@@ -119,7 +119,8 @@ class Position:
         """
         if self.place is not Place.EPOCH:
             raise UsageError(
-                problem="run.batches() has to be called once in each epoch of run.epochs().",
+                problem="run.batches() was called "
+                + ("a second time in one epoch." if self.in_epoch else "outside of run.epochs()."),
                 remedy="for epoch in run.epochs(10): for batch in run.batches(loader): …  Iterate other loaders "
                 "(validation) directly, and draw from a second training loader with run.next(loader).",
             )

@@ -82,7 +82,10 @@ class Run(Unlosable, Loop):
         self._announcer.observers += (*self._keeper.observers, *others)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
+        self._keeper.gradients = gradients = self._boundary.gradients
         if session.progress.step:
+            if gradients is not None:
+                gradients.load_state_dict(spec.framework.native(session.trees.get("gradients", {})))
             self.undo = spec.framework.remember(spec.parts)
         self._strangers = Strangers(spec.framework.unseen(spec.parts), self.resumed_from, self._announcer.queue.append)
         self._announcer.observers.append(self._strangers)

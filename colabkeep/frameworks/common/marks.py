@@ -39,6 +39,7 @@ def updated_by_hand(
 class StreamMarks:
     """A boundary of random streams alone."""
 
+    gradients = None
     updates = 0
     torn = False  # plain objects do not say when their update begins
 

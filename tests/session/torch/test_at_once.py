@@ -15,7 +15,7 @@ from colabkeep.frameworks.common.choosing import HIDDEN, Choice
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import Event, Noted, SaveCommitted
 
-AT_ONCE = "copied at once: no later save could stand in for this one"
+AT_ONCE = "copied at once: this very step is to be kept"
 WIDE = 160
 
 

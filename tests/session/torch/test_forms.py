@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -311,25 +312,42 @@ def test_a_checkpoint_at_the_last_batch_belongs_to_the_end_of_the_epoch(tmp_path
     assert saved == [(7, 1, 0), (14, 2, 0), (21, 3, 0)]
 
 
-def test_enumerate_is_noticed_before_the_disconnect_and_told_after_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("counted", "said", "write"),
+    [
+        (lambda run, loader: enumerate(run.batches(loader)), "counts from 0", "run.enumerate(loader)"),
+        (lambda run, loader: zip(range(7), run.batches(loader), strict=True), "begins its other side", "run.next("),
+        (lambda run, loader: zip(range(7), run.enumerate(loader), strict=True), "begins its other side", "run.next("),
+        (lambda run, loader: enumerate(islice(run.batches(loader), 7)), "too many batches", "leave the loop"),
+        (lambda run, loader: islice(run.enumerate(loader), 7), "too many batches", "leave the loop"),
+    ],
+    ids=["enumerate", "zip", "zip of numbers", "islice", "islice of numbers"],
+)
+def test_what_counts_anew_is_noticed_before_the_disconnect_and_told_after_it(
+    counted: Any, said: str, write: str, tmp_path: Path
+) -> None:
     """In the first session a note with the line to write; in an epoch that is resumed, "exact" is taken back."""
 
     def form(training: Training, end: int) -> None:
         with training.run as run:
-            for _ in run.epochs(EPOCHS):
-                for _i, batch in enumerate(run.batches(training.loader)):
-                    run.step(loss=training.learn(batch))
-                    if run.progress.step == end:
-                        run.stop()
+            for _ in run.epochs(1):
+                try:
+                    for item in counted(run, training.loader):
+                        batch = item[1][1] if isinstance(item[1][0], int) else item[1]
+                        run.step(loss=training.learn(batch))
+                        if run.progress.step == end:
+                            run.stop()
+                except ValueError:  # of zip: the other side is longer now
+                    assert end == 21
 
     first, second = Training(tmp_path), Training(tmp_path)
     form(first, 3)
-    assert [event.text for event in first.of(Noted) if "run.enumerate(loader)" in event.text]
+    assert [event.text for event in first.of(Noted) if said in event.text and write in event.text]
     assert not first.of(RestoredInexactly)
     form(second, 21)
     (inexact,) = second.of(RestoredInexactly)
-    assert "counts from 0" in inexact.reason
-    assert "run.enumerate(loader)" in inexact.reason
+    assert said in inexact.reason
+    assert write in inexact.reason
 
 
 def test_a_finished_run_called_again_says_so_and_leaves_the_random_streams_as_they_were(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class PaddleBoundary:
         schedulers: Iterable[Any],
         opaque: Sequence[str] = (),
     ) -> None:
-        self.opaque = opaque
+        self.opaque, self.gradients = opaque, None
         self._streams = StreamMarks(streams)
         self._layers, self._optimizers = list(layers), list(optimizers)
         self._buffers = Buffers(self._layers)

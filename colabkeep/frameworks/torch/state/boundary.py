@@ -11,6 +11,7 @@ import torch
 from colabkeep.frameworks.common.marks import Modes, StreamMarks
 from colabkeep.frameworks.common.randomness import Stream
 from colabkeep.frameworks.common.watch import Watch
+from colabkeep.frameworks.torch.state.gradients import Gradients
 from colabkeep.frameworks.torch.state.groups import Options
 from colabkeep.frameworks.torch.state.modes import ordinary
 from colabkeep.frameworks.torch.state.places import Places
@@ -45,6 +46,9 @@ class TorchBoundary:
         self._modes = Modes(each for module in self._modules for _, each in Places(module).modules)
         self._optimizers = list(optimizers)
         self._options = Options(self._optimizers)
+        self.gradients = Gradients(
+            (f"{i}.{name}", p) for i, module in enumerate(self._modules) for name, p in Places(module).parameters()
+        )
         self._unguarded = Unguarded(self._modules, self._optimizers)
         self._schedulers = list(schedulers)
         self._counts: list[int] = []
@@ -61,6 +65,7 @@ class TorchBoundary:
         self._modes.mark()
         self._options = Options(self._optimizers)
         self._unguarded.mark()
+        self.gradients.mark()
         self._torn = False
         self._steps.marked()
 
@@ -70,13 +75,14 @@ class TorchBoundary:
 
     @property
     def torn(self) -> bool:
-        return self._torn or self._counts != self._counted() or self._unguarded.changed
+        return self._torn or self._counts != self._counted() or self._unguarded.changed or self.gradients.changed
 
     def rewind(self) -> None:
         self._streams.rewind()
         self._buffers.rewind()
         self._modes.rewind()
         self._options.put_back()
+        self.gradients.rewind()
 
     def close(self) -> None:
         self._unwatch()
@@ -86,6 +92,7 @@ class TorchBoundary:
 
     def _begins(self) -> None:
         self._torn = True
+        self.gradients.begins()
 
 
 class Buffers:

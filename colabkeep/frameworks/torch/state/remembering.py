@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -30,6 +30,7 @@ def remember(parts: Mapping[str, object]) -> Memory:
             *(_remember_optimizer(optimizer) for optimizer in optimizers),
             remember_objects(others, _clone_other),
             Memory(buffers.rewind),
+            _remember_gradients([*parameters.values(), *_held(optimizers)]),
             remember_modules({name: attributes(each) for name, each in modules.items()}, parameters, _version),
         ]
     )
@@ -39,9 +40,6 @@ def _remember_optimizer(optimizer: torch.optim.Optimizer) -> Memory:
     options = [
         {key: value if key == "params" else _copied(value) for key, value in group.items()}
         for group in optimizer.param_groups
-    ]
-    graded = [
-        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
     ]
     held, add = vars(optimizer), optimizer.add_param_group
     before = held.get("add_param_group")
@@ -64,11 +62,23 @@ def _remember_optimizer(optimizer: torch.optim.Optimizer) -> Memory:
     def put_back() -> None:
         for group, kept in zip(optimizer.param_groups, options, strict=False):  # one that is new stays, behind them
             group.update({key: value for key, value in kept.items() if key != "params"})
-        for parameter in graded:  # what zero_grad() took: by a gradient of zero, moments still move a parameter
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
 
     return Memory(put_back, release)
+
+
+def _held(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[torch.Tensor]:
+    return (parameter for each in optimizers for group in each.param_groups for parameter in group["params"])
+
+
+def _remember_gradients(parameters: Iterable[torch.Tensor]) -> Memory:
+    """Those that stand: in a resumed session, what the checkpoint had of them."""
+    found = {id(each): (each, each.grad, each.grad.detach().clone()) for each in parameters if each.grad is not None}
+
+    def put_back() -> None:
+        for parameter, gradient, kept in found.values():
+            parameter.grad = gradient.copy_(kept) if gradient.layout is torch.strided else kept
+
+    return Memory(put_back)
 
 
 def _copied(value: Any) -> Any:
