@@ -222,10 +222,11 @@ class DirectoryStore:
             close_folder(self._files, folder)
 
     def _open_root(self, folders: Sequence[str]) -> int:
+        seen = self._seen  # before the look: another thread may be making it just now
         try:
             root = self._files.open(self._root, FOLDER)
         except FileNotFoundError as error:
-            if not self._seen:
+            if not seen:
                 raise
             raise _gone(self._root) from error
         try:
