@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores.base import Entry, Receipt, Rung, Source, Store, StoreProperties, check_name
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.directory import open_private
 from colabkeep.stores.doors import Doors
 from colabkeep.stores.drive.api import TIMEOUTS, Api
 from colabkeep.stores.drive.download import download
@@ -276,7 +276,7 @@ def open_pydrive(given: Any, doors: Doors = Doors(), *, url: str = "drive://") -
 
 
 def _journal(doors: Doors) -> Store | None:
-    return None if doors.disk is None else DirectoryStore(doors.disk)
+    return None if doors.disk is None else open_private(doors.disk)
 
 
 def _fitting(place: Place, signed: SignedIn) -> SignedIn:
