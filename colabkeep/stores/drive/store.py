@@ -32,6 +32,7 @@ from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.stores.google.bridge import from_pydrive, to_pydrive
 from colabkeep.stores.google.signing import is_service_account, sign_in
 from colabkeep.stores.memory import MemoryStore
+from colabkeep.vocabulary.budget import DRIVE
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
@@ -90,6 +91,7 @@ class DriveStore:
             free_bytes=free,
             lists_lag=True,
             account=self._quota.account,
+            budget=DRIVE,
         )
 
     def sign_in(self) -> None:
