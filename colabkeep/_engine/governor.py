@@ -37,10 +37,13 @@ _AHEAD = 24 * 3600.0  # seconds; what is further off than a day is not told: the
 
 @dataclass(slots=True, kw_only=True)
 class _Place:
-    """What is remembered of one place. `told`: seconds that were left when it was said last."""
+    """What is remembered of one place. `newest`: the checkpoint that was the newest when it was looked at last.
+    `wrote`: bytes of this session's, deleted or not. `told`: seconds that were left when it was said last."""
 
     looks: deque[Look] = field(default_factory=lambda: deque(maxlen=_LOOKS))
     proven: bool = False
+    newest: str = ""
+    wrote: int = 0
     told: float = math.inf
 
 
@@ -74,7 +77,7 @@ class Governor:
             self._tell_kept(policy.most, rooms, load)
         for room in rooms:
             if room.looks:
-                self._remember(room, load, deleting=bool(doomed))
+                self._remember(room, load, line[-1].id, deleting=bool(doomed))
         return doomed
 
     def _rooms(
@@ -99,12 +102,16 @@ class Governor:
         place.proven = place.proven or proven(looks)
         return Room(url=url, looks=looks, passing=passing, full=full, proven=place.proven)
 
-    def _remember(self, room: Room, load: Load, *, deleting: bool) -> None:
-        """Keep this look, and tell when the place will be full if that is near."""
+    def _remember(self, room: Room, load: Load, newest: str, *, deleting: bool) -> None:
+        """Keep this look, and tell when the run fills the place if that is near, or that the next save may not fit."""
         place, look = self._places[room.url], room.looks[-1]
-        place.looks.append(replace(look, slack=slack(self._least, look, load, room.passing), deleting=deleting))
-        full = look.at if place.looks[-1].slack < 0 else full_at(tuple(place.looks), load)
-        seconds = math.inf if full is None else full - look.at
+        if newest != place.newest:
+            place.newest, place.wrote = newest, place.wrote + load.save_bytes
+        left = slack(self._least, look, load, room.passing)
+        place.looks.append(replace(look, slack=left, wrote_bytes=place.wrote, deleting=deleting))
+        fills = left >= 0 and (self.keeps_all or not place.proven)  # else what goes makes room for what comes
+        full = full_at(tuple(place.looks), load) if fills else None
+        seconds = 0.0 if left < 0 else math.inf if full is None else full - look.at
         if seconds > _AHEAD:
             place.told = math.inf
         elif place.told == math.inf or seconds < place.told / 2:

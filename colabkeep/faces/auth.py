@@ -6,6 +6,7 @@ import argparse
 import getpass
 import sys
 import time
+import webbrowser
 from pathlib import Path
 
 from colabkeep.session.clock import SystemClock
@@ -13,12 +14,14 @@ from colabkeep.stores.google.consent import (
     DeviceCode,
     DeviceUnfit,
     OAuthClient,
+    ask_by_address,
     ask_by_device,
-    ask_by_paste,
     read_client,
 )
+from colabkeep.stores.google.loopback import Loopback
 from colabkeep.stores.google.secret import SECRET_NAME, UserSecret
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import PlatformError, UsageError
 
 __all__ = ["SET_UP", "STORE", "add_arguments", "main"]
 
@@ -40,6 +43,11 @@ Store the line as the secret {SECRET_NAME}:
 Whoever has it can read and change what colabkeep keeps in your Drive, and nothing else there.
 It is taken back at https://myaccount.google.com/connections.
 """
+_PATIENCE = 300.0  # seconds to say yes in a browser
+_IN_A_NOTEBOOK = """\
+WARNING: this runs in a notebook, and what it prints is saved in the notebook's file: whoever gets that file can use the
+line. Run `colabkeep auth` in a terminal instead, or clear this cell's output as soon as the line is stored.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,17 +59,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="drive.file",
         help="drive.file: only what colabkeep makes (default); drive: everything, for a folder that others made",
     )
-    parser.add_argument("--paste", action="store_true", help="by a pasted address also where a code would do")
+    parser.add_argument(
+        "--paste",
+        action="store_true",
+        help="by a pasted address, also where a code or a browser on this machine would do",
+    )
 
 
 def main(words: argparse.Namespace) -> int:
     """Ask for the consent and print the secret; returns the exit status."""
-    clock = SystemClock()
+    clock, here = SystemClock(), Environment.here()
+    if _is_saved(here):
+        _tell(_IN_A_NOTEBOOK)
     client = _client(words.client)
     scope = _SCOPES + words.scope
     secret = None if words.paste else _by_device(client, scope, clock)
+    if secret is None and _has_browser(here) and not words.paste:
+        secret = _by_browser(client, scope, clock)
     if secret is None:
-        secret = ask_by_paste(client, scope, _ask_for_address, clock)
+        secret = ask_by_address(client, scope, _ask_for_address, clock)
     _warn(secret, clock.time())
     _tell(STORE)
     sys.stdout.write(secret.text() + "\n")
@@ -94,6 +110,38 @@ def _by_device(client: OAuthClient, scope: str, clock: SystemClock) -> UserSecre
         return ask_by_device(client, scope, _show_code, clock)
     except DeviceUnfit:
         return None
+
+
+def _is_saved(here: Environment) -> bool:
+    """Is what is printed kept in a notebook's file? Jupyter gives its kernels JPY_PARENT_PID (jupyter_client's
+    launcher.py), which a command after an exclamation mark inherits, and a terminal does not have."""
+    return bool(here.shell) or "JPY_PARENT_PID" in here.environ
+
+
+def _has_browser(here: Environment) -> bool:
+    """Does the person sit at this machine, with a browser?"""
+    if "SSH_CONNECTION" in here.environ:
+        return False
+    return sys.platform in ("darwin", "win32") or bool(here.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"})
+
+
+def _by_browser(client: OAuthClient, scope: str, clock: SystemClock) -> UserSecret:
+    """By a browser on this machine, which brings the answer by itself."""
+    with Loopback() as loopback:
+
+        def ask(address: str) -> str:
+            _tell("A browser opens on this machine: click Continue there. If none does, open this address:")
+            _tell(f"\n{address}\n")
+            webbrowser.open(address)
+            answer = loopback.wait(_PATIENCE)
+            if answer is None:
+                raise PlatformError(
+                    problem="The browser brought no answer in five minutes.",
+                    remedy="Run it again; with a browser on another machine: colabkeep auth --paste.",
+                )
+            return answer
+
+        return ask_by_address(client, scope, ask, clock, loopback.address)
 
 
 def _show_code(code: DeviceCode) -> None:

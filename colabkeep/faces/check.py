@@ -12,15 +12,17 @@ from colabkeep.platforms.lifetime import SessionTime
 from colabkeep.session.check.checkup import Checkup, check_up
 from colabkeep.session.check.facts import MAIN, Device, best_gpu
 from colabkeep.session.clock import SystemClock
+from colabkeep.vocabulary.budget import budget_of
 from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["Report", "examine"]
 
 
-def examine(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
-    """The report on this very session; `check_up` says what the words mean."""
-    return Report(check_up(Environment.here(), SystemClock(), probe=probe, previous=previous))
+def examine(*, probe: bool = False, previous: Sequence[str] = (), storage: str | None = None) -> Report:
+    """The report on this very session; `check_up` says what the words mean. `storage`: the place whose limits are to be
+    told, instead of this platform's own."""
+    return Report(check_up(Environment.here(), SystemClock(), probe=probe, previous=previous), storage)
 
 
 class Report:
@@ -29,8 +31,11 @@ class Report:
     `checkup` holds the facts, the verdict and the advice themselves.
     """
 
-    def __init__(self, checkup: Checkup) -> None:
+    def __init__(self, checkup: Checkup, storage: str | None = None) -> None:
         self.checkup = checkup
+        self._asked = storage is not None
+        home = checkup.facts.home
+        self._place = (storage or ("" if home is None else home.storage)).rpartition(" + ")[2]  # the one that lasts
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
@@ -40,6 +45,7 @@ class Report:
         yield self._headline()
         yield from self._next_click()
         yield _line(f"{self._storage()} {self._session()}".strip())
+        yield from self._limits()
         yield from self._settings()
         yield from (_line(line.text) for line in self.checkup.advice if line.code == "same-bits")
         yield from self._warnings()
@@ -54,13 +60,16 @@ class Report:
         """The report for programs; its words do not change from version to version.
 
         ``{"platform": {"name", "title", "kind"}, "accelerators": [{"kind", "name", "memory_bytes", "capability",
-        "tier", "score"}], "verdict", "advice": [{"code", "text"}], "storage": {"url", "persistent", "free_bytes"},
-        "session": {"used_s", "limit_s", "left_s", "confidence"}}``. "verdict" is "keep", "reconnect", "switch",
-        "enable" or "unusable"; the first advice says why, and what to click. "score" is the speed for
-        Transformers relative to a T4 with mixed precision. None is what is not known.
+        "tier", "score"}], "verdict", "advice": [{"code", "text"}], "storage": {"url", "persistent", "free_bytes",
+        "limits": [{"what", "most", "seconds", "each", "source"}]}, "session": {"used_s", "limit_s", "left_s",
+        "confidence"}}``. "verdict" is "keep", "reconnect", "switch", "enable" or "unusable"; the first advice says why,
+        and what to click. "score" is the speed for Transformers relative to a T4 with mixed precision. "limits" is what
+        saving keeps to there: at most so much in so many seconds, and how much of it a save takes. None is what is not
+        known.
         """
         facts, verdict = self.checkup.facts, self.checkup.verdict
         place, home, time = facts.place, facts.home, facts.session
+        budget = budget_of(self._place)
         why = {"code": verdict.code, "text": f"{verdict.reason} {verdict.action}".strip()}
         return {
             "platform": {"name": place.name, "title": place.title, "kind": place.kind},
@@ -71,6 +80,7 @@ class Report:
                 "url": None if home is None else home.storage,
                 "persistent": None if home is None else home.persists,
                 "free_bytes": facts.free_bytes,
+                "limits": [limit.record() for limit in budget.limits] if budget else [],
             },
             "session": {
                 "used_s": None if time is None else time.used_seconds,
@@ -111,6 +121,11 @@ class Report:
         fate = {True: "stays", False: "is lost", None: "may be lost"}[home.persists]
         room = "" if free is None else f", {size_text(free)} free"
         return f"Checkpoints go to {home.folder}, which {fate} when this session ends{room}."
+
+    def _limits(self) -> Iterator[str]:
+        budget = budget_of(self._place)
+        if budget is not None and self._asked:
+            yield _line(f"Limits of {plain(self._place)}, which saving keeps to: {budget.text()}.")
 
     def _session(self) -> str:
         time = self.checkup.facts.session

@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--previous", action="append", default=[], metavar="CARD", help="what an earlier session got; the latest last"
     )
+    doctor.add_argument("--storage", help="say what this place takes in an hour or a day, as in hf://owner/name")
     doctor.set_defaults(command=_doctor)
     gpus = commands.add_parser("gpus", help=_gpus.__doc__, description=_gpus.__doc__)
     gpus.add_argument("--json", action="store_true", help="print one JSON object, errors too")
@@ -271,7 +272,9 @@ def _prune(words: argparse.Namespace) -> int:
 
 def _doctor(words: argparse.Namespace) -> int:
     """say where this is, which accelerator came and whether to start on it, where checkpoints will live"""
-    report = import_module("colabkeep.faces.check").examine(probe=words.probe, previous=words.previous)
+    report = import_module("colabkeep.faces.check").examine(
+        probe=words.probe, previous=words.previous, storage=words.storage
+    )
     _print(words, report.to_dict(), report.lines())
     return 0
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from colabkeep.session.lives import Sessions, Usual
+from colabkeep.vocabulary.budget import Budget
 from colabkeep.vocabulary.cadence import Cadence, Life, Measures, choose, improved, unmeasured
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.events import (
@@ -69,7 +70,8 @@ class Tempo:
 class Circumstances:
     """What does not change within a session. `overhead`: the share of time that saves may cost. `far`: a save goes
     over a network. `past`: reads how long earlier sessions lived; called on a thread of its own, for it may ask a
-    service. `step`: the last step that is done. `arrival`: seconds from a commit until the save is safe, at a time."""
+    service. `step`: the last step that is done. `arrival`: seconds from a commit until the save is safe, at a time.
+    `budget`: what the place takes for a time, where that is known."""
 
     overhead: float
     usual: Usual
@@ -77,6 +79,7 @@ class Circumstances:
     past: Callable[[], Sequence[Life]]
     step: Callable[[], int]
     arrival: Callable[[float], float]
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +178,7 @@ class Pacemaker:
             cost=_cost(self._saves),
             session=sessions.seconds,
             carried=max(_carried(self._saves, self._speed), here.arrival(self._clock.monotonic())),
+            budget=_apart(self._saves, here.budget),
             far=here.far,
             vanishes=sessions.vanishes,
         )
@@ -218,3 +222,8 @@ def _carried(saves: Sequence[_Spent], speed: float | None) -> float:
         return 0.0
     sending = 0.0 if speed is None else median(each.written for each in saves) / speed
     return max(median(each.seconds for each in saves), sending)
+
+
+def _apart(saves: Sequence[_Spent], budget: Budget | None) -> float:
+    """Seconds between two saves like these that the place's budget allows for."""
+    return 0.0 if budget is None or not saves else budget.interval(round(median(each.written for each in saves)))

@@ -19,6 +19,7 @@ from colabkeep.session.losses import LOSSES, LossRecord, plain_points
 from colabkeep.session.opening import OpenSession, RunSpec, Value
 from colabkeep.session.position import Position
 from colabkeep.session.settings import SETTINGS
+from colabkeep.vocabulary.budget import Budget
 from colabkeep.vocabulary.errors import NotStorable, RunTakenOver, SaveFailed, TrainingDiverged
 from colabkeep.vocabulary.events import Noted
 from colabkeep.vocabulary.policies import SaveMark
@@ -80,7 +81,8 @@ class Keeper:
         self._far = properties.behind is not None or properties.top_rung != "local"
         self._settles_until = math.inf  # in seconds of the clock: so long slower storage is waited for, at the end
         self._arrivals = Arrivals(properties.top_rung, spec.clock)
-        self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=self._far)
+        budget = (properties.behind or properties).budget
+        self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=self._far, budget=budget)
         self._guard = LossGuard(losses, session.checkpointer, spec, session.resumed_from)
         self.observers: tuple[Arrivals, Pacemaker, LossGuard] = (self._arrivals, self._pace, self._guard)
 
@@ -274,7 +276,13 @@ class Leaving(Protocol):
 
 
 def _pacemaker(
-    spec: RunSpec, session: OpenSession, position: Position, arrival: Callable[[float], float], *, far: bool
+    spec: RunSpec,
+    session: OpenSession,
+    position: Position,
+    arrival: Callable[[float], float],
+    *,
+    far: bool,
+    budget: Budget | None,
 ) -> Pacemaker:
     platform = "" if spec.machine is None else spec.machine.platform
     here = Circumstances(
@@ -285,6 +293,7 @@ def _pacemaker(
         past=lambda: earlier_lives(Repository(spec.store, spec.name), session.id, platform),
         step=lambda: position.progress.step,
         arrival=arrival,
+        budget=budget,
     )
     return Pacemaker(spec.save_every, here, spec.clock, session.checkpointer.events.append)
 

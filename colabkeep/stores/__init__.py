@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -96,7 +96,8 @@ def open_store(storage: Storage, earlier: Sequence[str] = (), doors: Doors = Doo
     store, far = _open(storage, doors)
     if not far or doors.disk is None:
         return store
-    return _pair((str(doors.disk / "front" / _folder_name(store.url)), store), doors)
+    front = _load(_PARTS[0], "colabkeep.stores.directory:open_private", str(doors.disk))
+    return _pair((front(doors.disk / "front" / _folder_name(store.url)), store), doors)
 
 
 def _folder_name(url: str) -> str:
@@ -145,13 +146,7 @@ def _no_place(storage: object) -> UsageError:
 def _opened(scheme: str, url: str, doors: Doors) -> tuple[Store, bool]:
     for part in _PARTS:
         if part.scheme in (scheme, "*"):
-            module, function = part.opener.split(":")
-            try:
-                opener = getattr(import_module(module), function)
-            except ImportError as error:
-                raise MissingDependency(
-                    problem=f"The store for {shown(url)} cannot be loaded: {error}.", remedy=part.missing
-                ) from error
+            opener = _load(part, part.opener, url)
             store: Store | None = opener(url, doors) if part.signs_in else opener(url)
             if store is not None:
                 return store, part.far
@@ -159,6 +154,16 @@ def _opened(scheme: str, url: str, doors: Doors) -> tuple[Store, bool]:
         problem=f"storage={shown(url)}: there is no store for {scheme}:// here.",
         remedy=f"Use one of {_schemes()}, or the path of a folder.",
     )
+
+
+def _load(part: _Part, opener: str, url: str) -> Callable[..., Any]:
+    module, function = opener.split(":")
+    try:
+        return cast("Callable[..., Any]", getattr(import_module(module), function))
+    except ImportError as error:
+        raise MissingDependency(
+            problem=f"The store for {shown(url)} cannot be loaded: {error}.", remedy=part.missing
+        ) from error
 
 
 def _pair(storage: tuple[Any, ...] | list[Any], doors: Doors) -> Store:

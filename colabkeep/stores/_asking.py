@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from colabkeep.stores._patience import Patience, Throttled
@@ -61,6 +62,10 @@ _PASSING = frozenset(
     }
 )
 _FULL = re.compile(r"quota ?exceeded|insufficient ?storage|storage ?full|storage limit|no space left", re.IGNORECASE)
+_WAIT = re.compile(
+    r"(?:retry|try) (?:this action )?(?:again )?in (?:about )?(\d+) (second|minute|hour)s?", re.IGNORECASE
+)
+_UNITS = MappingProxyType({"second": 1.0, "minute": 60.0, "hour": 3600.0})
 _NO_ACCESS = re.compile(r"\bforbidden\b|does not have storage\.\S+ access|access ?denied", re.IGNORECASE)
 _PLACE_MISSING = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
 _PASSING_ERRNOS = frozenset(
@@ -169,6 +174,8 @@ def _passing(error: Exception, problem: str) -> StoreUnavailable:
         wanted = headers.get("Retry-After") if headers is not None else None
         if wanted and str(wanted).isdigit():
             return Throttled(problem=problem, remedy=remedy, seconds=float(wanted))
+        if said := _WAIT.search(str(one)):
+            return Throttled(problem=problem, remedy=remedy, seconds=float(said[1]) * _UNITS[said[2].lower()])
     return StoreUnavailable(problem=problem, remedy=remedy)
 
 

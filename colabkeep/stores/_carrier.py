@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from colabkeep.stores._bandwidth import Meter
 from colabkeep.stores._queue import Task, blobs_of
-from colabkeep.stores.base import Receipt, Store
+from colabkeep.stores.base import Receipt, Store, rest
 from colabkeep.vocabulary.errors import CheckpointDamaged, NameTaken, ObjectNotFound, StoreError
 
 __all__ = ["Carrier"]
@@ -111,6 +111,10 @@ class Carrier:
             with self._guard:
                 for receipt in asked:
                     self._asked.pop(receipt.name, None)
+
+    def rest(self, *, urgent: bool) -> float:
+        """As `colabkeep.stores.base.rest` says, of the store behind."""
+        return rest(self._behind, urgent=urgent)
 
     def do(self, task: Task, unwanted: Callable[[], bool]) -> Exception | None:
         """Do the task, unless it becomes `unwanted` on the way. Returns why it has to be tried again, if it does."""

@@ -22,6 +22,7 @@ __all__ = ["Copier", "Pauses"]
 
 _STOP_SECONDS = 3.0
 _HURRY = 15.0  # seconds between two attempts for one who waits: they come on top of those that spare the service
+_NAP = 5.0  # seconds; how long to rest is asked again then
 _MOMENT = 0.5  # seconds; a question may be waited for so long, by who must not wait for more than one
 _GIVEN_UP = 3  # failures in a row, after which a checkpoint that was begun is no longer preferred to a newer one
 
@@ -45,6 +46,7 @@ class Copier:
         self._queue = Queue(carrier.blobs_of)
         self._trouble: Exception | None = None
         self._hurry = False
+        self._waited_for = 0  # by so many threads
         self._hurried = -math.inf  # when that was asked for last, in seconds of `time.monotonic`
         self._silent = False  # was the last question not answered in a moment?
         self._closed = False
@@ -130,8 +132,12 @@ class Copier:
                 self._hurry, self._hurried = True, now
             if self._queue:
                 self._start()
+            self._waited_for += 1
             self._state.notify_all()
-            self._state.wait_for(lambda: self._closed or not self._queue, timeout)
+            try:
+                self._state.wait_for(lambda: self._closed or not self._queue, timeout)
+            finally:
+                self._waited_for -= 1
             return not self._queue
 
     def close(self) -> None:
@@ -198,11 +204,12 @@ class Copier:
                 while self._closed or not self._carrier.is_asked:
                     if self._closed:
                         return None
-                    task = self._queue.next()
+                    rest = self._carrier.rest(urgent=self._waited_for > 0) if self._queue else 0.0
+                    task = self._queue.next() if rest <= 0.0 else None
                     if task is not None:
                         return task
                     self._state.notify_all()
-                    self._state.wait()
+                    self._state.wait(min(rest, _NAP) if rest > 0.0 else None)
             self._answer()
 
     def _answer(self) -> None:

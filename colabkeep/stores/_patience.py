@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from colabkeep.vocabulary.errors import StoreUnavailable
 
 __all__ = ["Patience", "Throttled", "within"]
 
 _T = TypeVar("_T")
+
+_TOO_LONG = 300.0  # seconds
 
 
 class Throttled(StoreUnavailable):
@@ -33,8 +35,8 @@ class Patience:
     """Calls something up to `attempts` times while it raises `StoreUnavailable`, and lets the last error out.
 
     The pauses, in seconds, go from `first` to `longest`; a place that names a pause gets it, up to `longest`: who waits
-    for longer (a store behind another one) asks again. They carry no randomness, which would be drawn from the
-    generator that belongs to the training.
+    for longer (a store behind another one) asks again. One that wants to be left alone for many minutes is. The pauses
+    carry no randomness, which would be drawn from the generator that belongs to the training.
     """
 
     attempts: int = 4
@@ -45,7 +47,7 @@ class Patience:
     def __call__(self, call: Callable[[], _T]) -> _T:
         retrying = Retrying(
             stop=stop_after_attempt(self.attempts),
-            retry=retry_if_exception_type(StoreUnavailable),
+            retry=retry_if_exception(_may_help),
             wait=self._pause,
             sleep=self.sleep,
             reraise=True,
@@ -57,6 +59,11 @@ class Patience:
         named = error.seconds if isinstance(error, Throttled) else 0.0
         grown = wait_exponential(multiplier=self.first, max=self.longest)(state)
         return min(max(named, grown), self.longest)
+
+
+def _may_help(error: BaseException) -> bool:
+    """To ask again within a minute or two: not where that was forbidden, and may count against us."""
+    return isinstance(error, StoreUnavailable) and getattr(error, "seconds", 0.0) <= _TOO_LONG
 
 
 def within(seconds: float, call: Callable[[], _T]) -> _T:

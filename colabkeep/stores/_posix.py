@@ -25,7 +25,17 @@ from colabkeep.vocabulary.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["FOLDER", "OS_FILES", "Files", "close_folder", "explained", "make_folders", "open_below", "sync_folder"]
+__all__ = [
+    "FOLDER",
+    "OS_FILES",
+    "Files",
+    "close_folder",
+    "explained",
+    "make_folders",
+    "open_below",
+    "private_files",
+    "sync_folder",
+]
 
 
 def _getxattr(path: str, name: str) -> bytes:
@@ -66,6 +76,30 @@ class Files:
 
 OS_FILES = Files()
 """The real calls."""
+
+
+def private_files(root: str) -> Files:
+    """The real calls, for what only this user may read: below the folder `root` files are made 0600 and folders 0700,
+    whatever the umask says, and folders of ours that are open to others are closed."""
+
+    def open_it(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        descriptor = os.open(path, flags, mode & 0o700, dir_fd=dir_fd)
+        if flags & os.O_DIRECTORY and (dir_fd is not None or os.fspath(path) == root):
+            _close_to_others(descriptor)
+        return descriptor
+
+    def make(path: Any, *, dir_fd: int | None = None) -> None:
+        os.mkdir(path, 0o700, dir_fd=dir_fd)
+
+    return Files(open=open_it, mkdir=make)
+
+
+def _close_to_others(folder: int) -> None:
+    facts = os.fstat(folder)
+    if facts.st_uid == os.geteuid() and facts.st_mode & 0o077:
+        with suppress(OSError):  # a file system without permissions, or one that is read only: it works as it is
+            os.fchmod(folder, 0o700)
+
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

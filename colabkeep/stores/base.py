@@ -31,6 +31,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import BinaryIO, Literal, Protocol, TypeAlias
 
+from colabkeep.vocabulary.budget import Budget
 from colabkeep.vocabulary.errors import UsageError
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Store",
     "StoreProperties",
     "check_name",
+    "rest",
     "run_of",
     "sides",
     "sign_in",
@@ -132,8 +134,8 @@ class Behind:
 
     `free_bytes`: as in `StoreProperties`. `full`: what it refused last, it refused for want of room. `waiting_bytes`
     are still to come, at `bytes_per_second` as measured lately (None: not yet). `sending` is the manifest of the
-    checkpoint that is on its way: who deletes it now throws away what was sent of it. `account`: as in
-    `StoreProperties`.
+    checkpoint that is on its way: who deletes it now throws away what was sent of it. `account`, `budget`:
+    as in `StoreProperties`.
     """
 
     url: str
@@ -143,6 +145,7 @@ class Behind:
     bytes_per_second: float | None = None
     sending: str | None = None
     account: str | None = None
+    budget: Budget | None = None
 
 
 def sides(store: Store) -> tuple[Store, ...]:
@@ -164,6 +167,13 @@ def sign_in(store: Store) -> None:
         ask()
 
 
+def rest(store: Store, *, urgent: bool) -> float:
+    """Seconds until a store may be given another checkpoint, where it has a `rest` method since its service counts
+    them; 0.0 for all others. `urgent`: somebody waits for it."""
+    ask: Callable[..., float] | None = getattr(store, "rest", None)
+    return 0.0 if ask is None else ask(urgent=urgent)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreProperties:
     """What a store can do, as data: code asks these, never "are you the Drive store?".
@@ -175,7 +185,8 @@ class StoreProperties:
     `free_bytes` are those of the faster one. `folder`: on this machine's own disk, where small files beside the objects
     may be replaced (`colabkeep.stores.notes`); None where there is none. `account`: who is signed in, as the service
     names them; None where nobody is, or it was not told. `versions`: what is put is sent with all the rest, as a
-    version that stays: nothing is put here to try it out.
+    version that stays: nothing is put here to try it out. `budget`: what the place takes for a time, where that is
+    known.
     """
 
     top_rung: Rung
@@ -188,6 +199,7 @@ class StoreProperties:
     folder: str | None = None
     account: str | None = None
     versions: bool = False
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

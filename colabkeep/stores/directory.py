@@ -31,13 +31,14 @@ from colabkeep.stores._posix import (
     explained,
     make_folders,
     open_below,
+    private_files,
     sync_folder,
 )
 from colabkeep.stores._shown import shown
 from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, run_of
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreError, StoreUnavailable, UsageError
 
-__all__ = ["DirectoryStore", "open_url"]
+__all__ = ["DirectoryStore", "open_private", "open_url"]
 
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-][A-Za-z0-9._-]*\.[0-9a-f]{16}\.tmp")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a pipe would wait for ever
@@ -401,3 +402,10 @@ def open_url(url: str) -> DirectoryStore:
             remedy="Write the path itself, or file:// followed by the absolute path: file:///content/checkpoints.",
         )
     return DirectoryStore(path)
+
+
+def open_private(folder: str | os.PathLike[str]) -> DirectoryStore:
+    """The store of a folder that colabkeep keeps for itself, which other users of the machine cannot read: copies of
+    checkpoints on their way, and the addresses of uploads."""
+    root = str(Path(folder).expanduser().absolute())
+    return DirectoryStore(root, files=private_files(root))

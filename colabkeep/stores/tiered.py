@@ -90,6 +90,7 @@ class TieredStore:
                 bytes_per_second=self._carrier.bytes_per_second,
                 sending=self._copier.sending,
                 account=behind.account,
+                budget=behind.budget,
             ),
         )
 

@@ -55,7 +55,7 @@ _BOUND = 2.0  # the interval changes by so much at most from save to save
 _STEADY = 4 / 3  # and by less than this not at all
 _ATTRACTS = 2 / 3  # of an interval: the end of an epoch that comes after so much of it takes the save
 
-Why: TypeAlias = Literal["loss", "overhead", "storage", "floor", "ceiling"]
+Why: TypeAlias = Literal["loss", "overhead", "storage", "budget", "floor", "ceiling"]
 """What decided: the least loss, or the bound that moved it."""
 
 SAYINGS: Mapping[str, str] = {
@@ -64,6 +64,7 @@ SAYINGS: Mapping[str, str] = {
     "cadence.carried": ", storage takes one per {carried}",
     "cadence.overhead": "; more often would cost more than {overhead} % of the time (overhead=…)",
     "cadence.storage": "; it is not given more than it takes",
+    "cadence.budget": "; its service takes no more for long (colabkeep doctor --storage=… says what)",
     "cadence.behind": "; that is slower than the saves, so each time it is done the newest goes next",
     "cadence.share": "; that is {share} % of the time",
     "cadence.risked": ", but more is not risked here",
@@ -83,12 +84,14 @@ class Life:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
     """What is chosen from, in seconds. `cost`: what a save costs training; `session`: the mean time between two
-    disconnects; `carried`: how long storage takes for a save, in the background. `far`: a save goes over a network.
-    `vanishes`: machines of this kind do."""
+    disconnects; `carried`: how long storage takes for a save, in the background. `budget`: how far apart saves are at
+    least so that the place never refuses one. `far`: a save goes over a network. `vanishes`: machines of this kind
+    do."""
 
     cost: float
     session: float
     carried: float = 0.0
+    budget: float = 0.0
     far: bool = False
     vanishes: bool = True
 
@@ -135,23 +138,24 @@ class Cadence:
 def choose(measures: Measures, overhead: float = OVERHEAD, before: Cadence | None = None) -> Cadence:
     """The cadence to go on with. `before`: the one so far, from which it departs in bounded steps, and not for
     trifles."""
-    floor = _FLOOR_FAR if measures.far else _FLOOR
+    floor = max(_FLOOR_FAR if measures.far else _FLOOR, measures.budget)
     affordable, carried = measures.cost / overhead, measures.carried * _HEADROOM
-    ceiling = min(_LONGEST, max(_ceiling(measures), affordable))
+    longest = max(_LONGEST, measures.budget)
+    ceiling = min(longest, max(_ceiling(measures), affordable, measures.budget))
     bounds: list[tuple[float, Why]] = [
         (math.sqrt(2.0 * measures.cost * measures.session), "loss"),
-        (floor, "floor"),
+        (floor, "budget" if floor == measures.budget else "floor"),
         (affordable, "overhead"),
         (carried, "storage"),
     ]
     best, why = max(bounds, key=lambda bound: bound[0])
     if best > ceiling:
         best, why = ceiling, "overhead" if ceiling == affordable else "ceiling"
-    seconds = min(_LONGEST, _neat(best))
+    seconds = min(longest, _neat(best))
     if before is not None:
         if 1 / _STEADY < seconds / before.seconds < _STEADY:
             seconds = before.seconds
-        seconds = min(max(seconds, floor, before.seconds / _BOUND), _LONGEST, before.seconds * _BOUND)
+        seconds = min(max(seconds, floor, before.seconds / _BOUND), longest, max(floor, before.seconds * _BOUND))
     return Cadence(
         seconds=seconds,
         least=min(seconds, max(floor, affordable, carried)),

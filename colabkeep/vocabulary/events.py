@@ -308,9 +308,9 @@ class CatchingUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceShort:
-    """A place is getting too small. A save takes `save_bytes`. `full_at`: when it will be full at this pace, in seconds
-    since 1970 (UTC); None if it will not. `keeps`: so few checkpoints are kept from now on, for more do not fit;
-    None: as many as were asked for."""
+    """A place is getting too small. A save takes `save_bytes`. `full_at`: when this run will have filled it at its
+    pace, in seconds since 1970 (UTC). `keeps`: so few checkpoints are kept from now on, for more do not fit. Both None:
+    the next save may not fit."""
 
     url: str
     free_bytes: int

@@ -38,13 +38,14 @@ class Load:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """A place at a time (seconds since 1970, UTC). `free_bytes` can still be written there, the trash counted as its
-    service counts it; `ours_bytes` are this run's. `slack`: as the function of that name says.
-    `deleting`: checkpoints were about to be deleted then."""
+    service counts it; `ours_bytes` are this run's. `slack`: as the function of that name says. `wrote_bytes`: what
+    this session has written there by then, deleted or not. `deleting`: checkpoints were about to be deleted then."""
 
     at: float
     free_bytes: int
     ours_bytes: int
     slack: int = 0
+    wrote_bytes: int = 0
     deleting: bool = False
 
     @property
@@ -124,18 +125,21 @@ def slack(least: RetentionPolicy, look: Look, load: Load, passing: int) -> int:
 
 
 def full_at(looks: Sequence[Look], load: Load) -> float | None:
-    """When the slack is used up at the pace of these looks, oldest first. None if it does not shrink, by no more than
+    """When this run's own writing uses up the slack, at the pace of these looks, oldest first: what other programs
+    write meanwhile is no pace of ours, and may end at any moment. None if the slack does not shrink, by no more than
     the coming and going of a checkpoint or two, or not steadily (trash is filled and emptied, too), or if that is much
     further ahead than was looked back: what a disk does for seconds says nothing about the night."""
     times, amounts = [look.at for look in looks], [float(look.slack) for look in looks]
     if len(looks) < _FEWEST or min(times) == max(times) or min(amounts) == max(amounts):
         return None
     times = [at - looks[0].at for at in times]  # small numbers: the squares of today's dates would drown what differs
-    pace, at_start = linear_regression(times, amounts)
-    if pace >= 0 or correlation(times, amounts) > _STEADY or -pace * times[-1] < 2 * load.save_bytes:
+    slope, at_start = linear_regression(times, amounts)
+    ours = (looks[-1].wrote_bytes - looks[0].wrote_bytes) / times[-1]
+    pace = min(-slope, ours)
+    if correlation(times, amounts) > _STEADY or pace * times[-1] < 2 * load.save_bytes or pace <= 0:
         return None
-    ends = max(looks[-1].at, looks[0].at - at_start / pace)
-    return ends if ends - looks[-1].at <= _AHEAD * times[-1] else None
+    left = max(0.0, at_start + slope * times[-1]) / pace
+    return looks[-1].at + left if left <= _AHEAD * times[-1] else None
 
 
 def _fits(policy: RetentionPolicy, room: Room, load: Load) -> bool:

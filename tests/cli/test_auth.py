@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -44,11 +45,22 @@ def client_file(drive, tmp_path):
     return write
 
 
-def converse(*words, answer, tmp_path):
-    """Runs the command in a process of its own; `answer` gets each line of talk and returns what to type, or None."""
+def converse(*words, answer, tmp_path, **environ):
+    """Runs the command in a process of its own; `answer` gets each line of talk and returns what to type, or None.
+    Without a browser, as over SSH, unless `environ` says otherwise."""
+    without = {"DISPLAY", "WAYLAND_DISPLAY", "JPY_PARENT_PID", "SSH_CONNECTION"}
+    environ = {name: value for name, value in os.environ.items() if name not in without} | (
+        environ or {"SSH_CONNECTION": "127.0.0.1 50000 127.0.0.1 22"}
+    )
     command = [sys.executable, "-m", "colabkeep", "auth", *map(str, words)]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         guard = threading.Timer(PATIENCE, process.kill)
         guard.start()
@@ -97,6 +109,77 @@ def test_an_address_is_pasted_where_a_code_does_not_do(drive, client_file, tmp_p
     assert read_secret(out).refresh_token not in talk
 
 
+@pytest.fixture
+def browser(tmp_path):
+    """A program that opens an address, says yes, and goes where it is sent; before, it asks for an icon."""
+    program = tmp_path / "browser.py"
+    program.write_text(
+        "import sys, requests\n"
+        "there = requests.get(sys.argv[1], allow_redirects=False, timeout=10).headers['Location']\n"
+        "assert requests.get(there.partition('?')[0] + 'favicon.ico', timeout=10).status_code == 404\n"
+        "page = requests.get(there, timeout=10)\n"
+        f"open({str(tmp_path / 'shown')!r}, 'w').write(page.text)\n"
+    )
+    return {"DISPLAY": ":0", "BROWSER": f"{sys.executable} {program} %s"}
+
+
+def test_a_browser_on_this_machine_brings_the_answer_by_itself(drive, client_file, tmp_path, browser):
+    """Nothing is to be copied from a page that cannot be reached: one click, and the secret is there."""
+
+    def answer(line):
+        assert "Address:" not in line
+
+    status, out, talk = converse("--client", client_file(), answer=answer, tmp_path=tmp_path, **browser)
+    assert status == 0, talk
+    assert read_secret(out).scopes[0].endswith("drive.file")
+    assert out == read_secret(out).text() + "\n"
+    assert "paste" not in talk
+    shown = (tmp_path / "shown").read_text()
+    assert "Close this page" in shown
+    assert read_secret(out).refresh_token not in shown
+
+
+def test_who_wants_to_paste_pastes(drive, client_file, tmp_path, browser):
+    """The browser may be on another machine than the one whose screen this is."""
+
+    def answer(line):
+        if line.startswith("http"):
+            return requests.get(line.strip(), allow_redirects=False, timeout=10).headers["Location"]
+        return None
+
+    words = "--client", client_file(), "--paste"
+    status, out, talk = converse(*words, answer=answer, tmp_path=tmp_path, **browser)
+    assert (status, read_secret(out).scopes[0].rpartition("/")[2]) == (0, "drive.file"), talk
+    assert not (tmp_path / "shown").exists()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_notebook_that_would_keep_the_secret_is_warned_of(drive, client_file, tmp_path, browser, inside):
+    """Before anything is asked; a terminal is not."""
+    kernel = {"JPY_PARENT_PID": "4711"} if inside else {}
+    status, out, talk = converse(
+        "--client", client_file(), answer=lambda line: None, tmp_path=tmp_path, **browser, **kernel
+    )
+    assert status == 0, talk
+    assert talk.startswith("WARNING: this runs in a notebook") is inside
+    assert read_secret(out)
+
+
+def test_an_answer_that_does_not_come_is_told(monkeypatch, capsys, client_file):
+    """A page that was closed: what to do with a browser elsewhere."""
+    import colabkeep.faces.auth as auth
+
+    monkeypatch.setattr(auth, "_PATIENCE", 0.05)
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("BROWSER", "true %s")
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    assert main(["auth", "--client", str(client_file())]) == 5
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "brought no answer" in said.err
+    assert "--paste" in said.err
+
+
 def test_without_a_client_it_says_how_to_make_one(colabkeep_cli, monkeypatch):
     """colabkeep has none of its own, and says why nobody can go without."""
     monkeypatch.setattr("sys.stdin", io.StringIO())
@@ -140,7 +223,7 @@ def test_a_consent_that_ends_soon_is_warned_of(capsys, monkeypatch, client_file)
     def ask(client, scope, ask, clock):
         return UserSecret(client_id="a", client_secret="b", refresh_token="c", expires=clock.time() + 7 * 86400 + 60)
 
-    monkeypatch.setattr(auth, "ask_by_paste", ask)
+    monkeypatch.setattr(auth, "ask_by_address", ask)
     assert main(["auth", "--client", str(client_file()), "--paste"]) == 0
     said = capsys.readouterr()
     assert "WARNING" in said.err

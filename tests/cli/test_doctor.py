@@ -93,3 +93,17 @@ def test_doctor_is_read_where_the_terminal_knows_no_arrows(process, monkeypatch,
     assert (said.status, said.err) == (0, "")
     assert said.out.startswith("Kaggle (interactive)")
     assert "Settings ? Accelerator" in said.out
+
+
+def test_doctor_says_what_a_place_takes(colabkeep_cli, k80):
+    """How often the Hub lets itself be written to, and where that is known from; nothing of a place without limits."""
+    said = colabkeep_cli("doctor", "--storage", "hf://ada/run").out
+    assert "Limits of hf://ada/run" in said
+    assert "128 commits in an hour; a save takes 1" in said
+    assert "Limits of" not in colabkeep_cli("doctor").out, "a good machine takes four lines"
+    limits = colabkeep_cli("doctor", "--json", "--storage", "/content/fast + drive://runs").json["storage"]["limits"]
+    assert (limits[0]["what"], limits[0]["most"], limits[0]["seconds"]) == ("bytes", 750 * 10**9, 86400.0)
+    assert all(limit["source"] for limit in limits)
+    buckets = colabkeep_cli("doctor", "--json", "--storage", "hf://buckets/ada/run").json["storage"]["limits"]
+    assert [limit["what"] for limit in buckets] == ["requests"]
+    assert colabkeep_cli("doctor", "--json", "--storage", "/content/fast").json["storage"]["limits"] == []

@@ -124,19 +124,45 @@ def test_the_hour_in_which_it_will_be_full_is_told_before(kit):
 
 
 def test_somebody_else_fills_the_place(kit):
-    """Other people's files grow; it is told, the run makes itself small, and touches none of them."""
+    """Other people's files grow: no hour is foretold for them, but the run makes itself small in time, says so, and
+    touches none of them."""
     store = Quota(20 * SIZE)
     others = {}
     session = kit.Session(store, keep=KeepLast(4))
-    for step in range(1, 17):
+    train(kit, session, range(1, 8))  # deleting is seen to give bytes back
+    for step in range(8, 24):
         name = f"thesis/blobs/{step}"
         others[name] = bytes(SIZE + PART)
         store.put(name, BytesSource(others[name]))
         train(kit, session, [step])
     assert store.refused == 0
-    assert told(session)[0].full_at is not None
+    assert [event.full_at for event in told(session) if event.full_at] == []
+    assert [event.keeps for event in told(session) if event.keeps], "that it keeps fewer is said"
     assert len(steps(store, kit)) < 4
     assert {entry.name: entry.size for entry in store.list("thesis")} == {n: len(data) for n, data in others.items()}
+
+
+@pytest.mark.parametrize("keep", [KeepLast(2), KeepLast(None)], ids=["two", "all"])
+def test_small_saves_beside_a_busy_program_raise_no_alarm(kit, keep):
+    """Somebody else takes a tenth of a large room with each save of a few bytes: that is no reason to make room."""
+    store = Quota(400 * SIZE)
+    session = kit.Session(store, keep=keep)
+    for step in range(1, 10):
+        store.put(f"thesis/blobs/{step}", BytesSource(bytes(30 * SIZE)))
+        session.clock.advance(HOUR / 6)
+        session.save(step, {"model": {"weight": kit.floats(float(step), 1.0, 2.0)}}, loss=1.0)
+    assert store.refused == 0
+    assert told(session) == []
+
+
+def test_a_save_that_may_not_fit_next_time_is_said_without_an_hour(kit):
+    """Nothing can be kept fewer, and there is less free than a save takes: said once, as what it is."""
+    store = Quota(20 * SIZE)
+    session = kit.Session(store, keep=KeepLast(None))
+    train(kit, session, range(1, 3))
+    store.put("thesis/blobs/1", BytesSource(bytes(store.free - 2 * SIZE - PART)))
+    train(kit, session, [3, 4])
+    assert [(event.full_at, event.keeps) for event in told(session)] == [(None, None)]
 
 
 def test_a_trash_that_counts_is_planned_for(kit):

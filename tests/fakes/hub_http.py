@@ -114,6 +114,8 @@ class Handler(BaseHTTPRequestHandler):
             match = re.fullmatch(pattern, path)
             if match and verb == method.replace("HEAD", "GET"):
                 with self.hub.guard:
+                    if path.startswith("/api/"):
+                        self.hub.see_requests()
                     result = action(self, **match.groupdict())
                 if isinstance(result, tuple):
                     return result

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ import colabkeep.stores
 from colabkeep.stores import open_store
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.doors import Doors
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.vocabulary.errors import ColabKeepError, MissingDependency, UsageError
@@ -42,6 +46,33 @@ def test_a_pair_is_a_fast_store_with_a_lasting_one_behind(tmp_path):
     for store in (pair, open_store(pair.url), open_store([str(tmp_path / "fast"), DirectoryStore(tmp_path / "slow")])):
         assert isinstance(store, TieredStore)
         assert (store.front.url, store.behind.url) == (str(tmp_path / "fast"), str(tmp_path / "slow"))
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["new", "made open by an earlier version"])
+def test_what_lies_in_front_of_a_far_place_is_its_owners_alone(tmp_path, before):
+    """On a machine with several users nobody else reads checkpoints on their way, whatever the umask is; a folder that
+    an earlier version left open is closed."""
+    disk = tmp_path / "cache" / "colabkeep"
+    front = open_store("drive://runs", doors=Doors(disk=disk)).front
+    if before:
+        DirectoryStore(front.url).put("run/old", BytesSource(b"x"))
+        assert mode(front.url) == 0o755
+    old = os.umask(0)
+    try:
+        front.put("run/blobs/a", BytesSource(b"x"))
+        front.lock("run/lock", "me").release()
+    finally:
+        os.umask(old)
+    made = [path for path in disk.rglob("*") if path.name != "old"]
+    assert {mode(path) for path in made if path.is_file()} == {0o600}
+    assert {mode(path) for path in (Path(front.url), Path(front.url) / "run/blobs")} == {0o700}
+    assert before or {mode(path) for path in [disk, *made] if path.is_dir()} == {0o700}
+    with front.get("run/blobs/a") as reader:
+        assert reader.read() == b"x"
+
+
+def mode(path):
+    return stat.S_IMODE(Path(path).stat().st_mode)
 
 
 def test_a_store_is_taken_as_it_is():

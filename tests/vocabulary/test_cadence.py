@@ -29,7 +29,13 @@ MEASURES = Measures(cost=0.4, session=4 * HOUR)
 costs = st.floats(0, 100)
 sessions = st.floats(600, 1e6)
 measured = st.builds(
-    Measures, cost=costs, session=sessions, carried=st.floats(0, 2000), far=st.booleans(), vanishes=st.booleans()
+    Measures,
+    cost=costs,
+    session=sessions,
+    carried=st.floats(0, 2000),
+    budget=st.floats(0, 5000),
+    far=st.booleans(),
+    vanishes=st.booleans(),
 )
 
 
@@ -46,6 +52,9 @@ measured = st.builds(
         (Measures(cost=10.0, session=2 * HOUR), 1020.0, "overhead"),  # 600 would be 1.7 %
         (Measures(cost=20.0, session=12 * HOUR), 1800.0, "ceiling"),  # 1.1 %, but half an hour is never exceeded
         (Measures(cost=0.02, session=4 * HOUR, carried=9000.0), 600.0, "ceiling"),
+        (Measures(cost=0.1, session=4 * HOUR, budget=31.2, far=True), 60.0, "floor"),
+        (Measures(cost=0.1, session=4 * HOUR, budget=94.2, far=True), 100.0, "budget"),
+        (Measures(cost=0.1, session=4 * HOUR, budget=2400.0, far=True), 2400.0, "budget"),
         (Measures(cost=3.0, session=100 * HOUR, vanishes=False), 1470.0, "loss"),
         (Measures(cost=50.0, session=100 * HOUR, vanishes=False), 1800.0, "ceiling"),
     ],
@@ -73,13 +82,15 @@ def test_no_other_interval_would_lose_less(cost: float, session: float, other: f
 
 @given(measures=measured, overhead=st.floats(0.001, 0.5))
 def test_the_bounds_hold_whatever_was_measured(measures: Measures, overhead: float) -> None:
-    """Never below the floor. Saves cost no more than asked for, unless they would be half an hour apart, and then the
-    sentence says so; nothing else moves them further apart than the ceiling. Storage is given no more than it takes,
-    unless that is rarer than the ceiling."""
+    """Never below the floor, nor more often than the place's budget allows. Saves cost no more than asked for, unless
+    they would be half an hour apart, and then the sentence says so; nothing else moves them further apart than the
+    ceiling. Storage is given no more than it takes, unless that is rarer than the ceiling."""
     chosen = choose(measures, overhead)
-    floor, ceiling = (60.0 if measures.far else 15.0), (600.0 if measures.vanishes else 1800.0)
+    floor = max(60.0 if measures.far else 15.0, measures.budget)
+    ceiling = max(600.0 if measures.vanishes else 1800.0, measures.budget)
     affordable = measures.cost / overhead
-    assert floor <= chosen.least <= chosen.epoch_seconds <= chosen.seconds <= max(ceiling, min(1800.0, affordable + 30))
+    most = max(ceiling, min(1800.0, affordable + 30), measures.budget + 30)
+    assert floor <= chosen.least <= chosen.epoch_seconds <= chosen.seconds <= most
     if affordable <= 1800.0:
         assert affordable <= chosen.least * (1 + 1e-9), "nor at the end of an epoch"
     elif measures.cost > overhead * chosen.seconds * 1.06:
@@ -94,7 +105,8 @@ def test_the_bounds_hold_whatever_was_measured(measures: Measures, overhead: flo
 def test_it_adapts_in_bounded_steps(measures: Measures, before: Measures) -> None:
     """Twice or half at most from one save to the next: a single odd measurement costs little."""
     first = choose(before)
-    then = choose(replace(measures, far=before.far, vanishes=before.vanishes), before=first)
+    same_place = {"far": before.far, "vanishes": before.vanishes, "budget": before.budget}
+    then = choose(replace(measures, **same_place), before=first)
     assert first.seconds / 2 <= then.seconds <= first.seconds * 2
 
 

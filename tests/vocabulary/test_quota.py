@@ -133,8 +133,12 @@ def test_deleting_is_believed_in_once_it_gave_bytes_back(looks, expected):
     assert proven(looks) is expected
 
 
-def declining(*amounts):
-    return [look(hour, 0, slack=int(amount * GB)) for hour, amount in enumerate(amounts)]
+def declining(*amounts, writes=3.0):
+    """A look each hour; `writes`: gigabytes that the run itself writes in an hour."""
+    return [
+        look(hour, 0, slack=int(amount * GB), wrote_bytes=int(hour * writes * GB))
+        for hour, amount in enumerate(amounts)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +163,18 @@ def test_the_hour_in_which_it_is_full_is_foretold(amounts, hour):
     days ahead from some hours."""
     found = full_at(declining(*amounts), SAVE)
     assert found is None if hour is None else found == pytest.approx(hour * 3600.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("writes", "hour"),
+    [(0.0, None), (0.000036, None), (1.0, 10), (0.7, 3 + 7 / 0.7), (2.0, 10)],
+    ids=str,
+)
+def test_what_other_programs_write_is_not_foretold(writes, hour):
+    """A place that loses a gigabyte an hour, by this run's own writing, by others', or by both: only as much of the
+    pace counts as the run can have caused."""
+    found = full_at(declining(10, 9, 8, 7, writes=writes), SAVE)
+    assert found is None if hour is None else found == pytest.approx(hour * 3600.0, rel=0.01)
 
 
 def test_slack_is_what_is_left_beside_the_least():

@@ -110,10 +110,10 @@ def _space(event: SpaceShort) -> str:
     if event.keeps is not None:
         return f"{room}: only {event.keeps} checkpoint(s) are kept from now on. Make room there to keep more"
     if event.full_at is None:
-        return room
+        return f"{room}: the next one may not fit. Make room there, or keep fewer (keep_last=…)"
     hour = datetime.fromtimestamp(event.full_at).astimezone()
     when = f"between {hour:%H}:00 and {hour + timedelta(hours=1):%H}:00 on {hour:%Y-%m-%d}"
-    return f"{room}: it will be FULL {when} at this pace. Make room there, or keep fewer (keep_last=…)"
+    return f"{room}: it will be FULL {when} at this run's pace. Make room there, or keep fewer (keep_last=…)"
 
 
 def _stopped(event: RunStopped) -> str:

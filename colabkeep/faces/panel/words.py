@@ -203,6 +203,7 @@ ZH: Mapping[str, str] = {
     "cadence.carried": "，存储每 {carried} 才能接收一次",
     "cadence.overhead": "；更频繁会占用超过 {overhead} % 的时间（overhead=…）",
     "cadence.storage": "；不会超过存储所能接收的速度",
+    "cadence.budget": "；再频繁就会超出该服务的限额（见 colabkeep doctor --storage=…）",
     "cadence.behind": "；这比保存更慢，因此每次完成后接着传最新的",
     "cadence.share": "；这占用 {share} % 的时间",
     "cadence.risked": "，但间隔更长风险太大",

@@ -13,6 +13,7 @@ from colabkeep.session.bench.probing import Budget, Taken, probe
 from colabkeep.session.bench.rates import Rate, copy_rate, hash_rate
 from colabkeep.session.lives import Sessions
 from colabkeep.stores.base import Store, sides
+from colabkeep.vocabulary.budget import budget_of
 from colabkeep.vocabulary.cadence import Cadence, Measures, choose
 from colabkeep.vocabulary.clock import Clock
 
@@ -97,10 +98,12 @@ def measure(
     written = None if near is None else near.seconds(load.bytes)
     arrived = None if far is None else (written or 0.0) + far.seconds(load.bytes)
     carried = far.seconds(load.bytes) if far is not None else written
+    budget = budget_of(sides(store)[-1].url)
     measures = Measures(
         cost=stall,
         session=sessions.seconds,
         carried=carried or 0.0,
+        budget=0.0 if budget is None else budget.interval(load.bytes),
         far=far is not None or bool(untried),
         vanishes=sessions.vanishes,
     )

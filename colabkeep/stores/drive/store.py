@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores.base import Entry, Receipt, Rung, Source, Store, StoreProperties, check_name
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.directory import open_private
 from colabkeep.stores.doors import Doors
 from colabkeep.stores.drive.api import TIMEOUTS, Api
 from colabkeep.stores.drive.download import download
@@ -32,6 +32,7 @@ from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.stores.google.bridge import from_pydrive, to_pydrive
 from colabkeep.stores.google.signing import is_service_account, sign_in
 from colabkeep.stores.memory import MemoryStore
+from colabkeep.vocabulary.budget import DRIVE
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
@@ -90,6 +91,7 @@ class DriveStore:
             free_bytes=free,
             lists_lag=True,
             account=self._quota.account,
+            budget=DRIVE,
         )
 
     def sign_in(self) -> None:
@@ -276,7 +278,7 @@ def open_pydrive(given: Any, doors: Doors = Doors(), *, url: str = "drive://") -
 
 
 def _journal(doors: Doors) -> Store | None:
-    return None if doors.disk is None else DirectoryStore(doors.disk)
+    return None if doors.disk is None else open_private(doors.disk)
 
 
 def _fitting(place: Place, signed: SignedIn) -> SignedIn:

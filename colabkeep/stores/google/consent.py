@@ -1,12 +1,13 @@
-"""Asks a person, once, to let their own OAuth client use their Drive. Works without a browser on this machine.
+"""Asks a person, once, to let their own OAuth client use their Drive. Works without a browser on this machine, too.
 
-Two ways, by the kind of the client ("OAuth 2.0 for TV and Limited-Input Device Applications" and "OAuth 2.0 for iOS
+Three ways, by the kind of the client ("OAuth 2.0 for TV and Limited-Input Device Applications" and "OAuth 2.0 for iOS
 & Desktop Apps", developers.google.com/identity):
 
 * *device*: the person types a short code into a page, on any machine. Of Drive's scopes it may ask for `drive.file`
   (and `drive.appdata`) only.
-* *pasted*: the person's browser is sent on to an address of its own machine where nobody listens, and the
-  person copies that address, which carries the answer, back here. For every scope.
+* *by address*: the person's browser is sent on to an address of its own machine, which carries the answer. If that is
+  this machine, we listen there (`colabkeep.stores.google.loopback`), and nothing has to be copied.
+* *pasted*: if it is not, nobody listens there, and the person copies that address back here. Both are for every scope.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from colabkeep.stores.google.secret import DRIVE_SCOPE, TOKEN_URI, UserSecret
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import PlatformError, StoreUnavailable, UsageError
 
-__all__ = ["DeviceCode", "DeviceUnfit", "OAuthClient", "ask_by_device", "ask_by_paste", "read_client"]
+__all__ = ["DeviceCode", "DeviceUnfit", "OAuthClient", "ask_by_address", "ask_by_device", "read_client"]
 
 _CONSENT_URI = "https://accounts.google.com/o/oauth2/v2/auth"
 _REDIRECT = "http://127.0.0.1:53217/"  # any port does for a Desktop client, and here nobody listens
@@ -125,8 +126,11 @@ def ask_by_device(client: OAuthClient, scope: str, show: Callable[[DeviceCode], 
     raise PlatformError(problem="Nobody typed in the code in time.", remedy="Run `colabkeep auth` again.")
 
 
-def ask_by_paste(client: OAuthClient, scope: str, ask: Callable[[str], str], clock: Clock) -> UserSecret:
-    """Have the person open an address and say yes; `ask` gets it and returns what the browser's address bar shows then.
+def ask_by_address(
+    client: OAuthClient, scope: str, ask: Callable[[str], str], clock: Clock, redirect: str = _REDIRECT
+) -> UserSecret:
+    """Have the person open an address and say yes; `ask` gets it and returns the one that the browser was sent on to,
+    which begins with `redirect`.
 
     Raises:
         UsageError: what was pasted is not the answer to this question.
@@ -137,7 +141,7 @@ def ask_by_paste(client: OAuthClient, scope: str, ask: Callable[[str], str], clo
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
     question = {
         "client_id": client.id,
-        "redirect_uri": _REDIRECT,
+        "redirect_uri": redirect,
         "response_type": "code",
         "scope": scope,
         "state": state,
@@ -153,7 +157,7 @@ def ask_by_paste(client: OAuthClient, scope: str, ask: Callable[[str], str], clo
         "code": code,
         "code_verifier": verifier,
         "grant_type": "authorization_code",
-        "redirect_uri": _REDIRECT,
+        "redirect_uri": redirect,
     }
     status, answer = _post(client.token_uri, form)
     if status != 200:

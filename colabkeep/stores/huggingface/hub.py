@@ -65,6 +65,12 @@ class Addition:
     uploaded: bool
     operation: Any
 
+    @property
+    def data(self) -> bytes | None:
+        """The bytes that are still in memory."""
+        held = self.operation.path_or_fileobj
+        return held.getvalue() if isinstance(held, io.BytesIO) and not self.uploaded else None
+
     def is_there(self, fact: Fact) -> bool:
         """Does the Hub state just these bytes?"""
         same = fact.sha256 == self.sha256 if fact.sha256 is not None else fact.git == self.git

@@ -1,45 +1,50 @@
-"""The store in a repository on the Hugging Face Hub."""
+"""The store in a repository on the Hugging Face Hub.
+
+The Hub limits the commits an hour (`colabkeep.vocabulary.budget.HUB`; huggingface/datasets #6257), and a commit of
+several files is one for all or none. So the bytes of a large `.safetensors` file are handed over by its `put`, which
+returns "sent", and its name is committed together with the next other file: for a checkpoint that is its manifest. The
+journal's segments wait likewise, in memory ("local"), and so do deletions: one save is one commit. What still waits
+when the process dies belongs to no checkpoint, and the Hub has its bytes already when it is put again. `flush` commits
+what waits. Within this process what waits is seen as done. `rest` tells when the next checkpoint may come.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
+from colabkeep.stores._allowance import Allowance
 from colabkeep.stores._confirmed import Confirmed
 from colabkeep.stores._listings import Listings
 from colabkeep.stores._locks import NoLock
-from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.stores._patience import Throttled
+from colabkeep.stores.base import Entry, Receipt, Rung, Source, StoreProperties, check_name
 from colabkeep.stores.huggingface.hub import Addition, Fact, Hub, reads_as
 from colabkeep.stores.huggingface.space import Space
+from colabkeep.vocabulary.budget import HUB, HUB_COMMITS
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable, UsageError
 
 __all__ = ["HuggingFaceStore"]
 
 _WAITS = ".safetensors"
+_JOURNAL = re.compile(r"(?:.+/)?journal/[^/]+")
 _LARGE = 12 * 2**20  # bytes; before sending so many it is worth a request to see that the name is free
 
 
 class HuggingFaceStore:
     """Objects as files of a repository, which is made, private, when the first one is put.
 
-    **Commits.** The Hub limits the commits an hour (huggingface/datasets #6257, September 2023; how many is not
-    documented), and a commit of several files is one for all or none. So the bytes of a large `.safetensors` file are
-    handed over by its `put`, which returns "sent", and its name is committed together with the next other file: for a
-    checkpoint that is its manifest. Deletions wait likewise. One save is one commit, the manifest's, and one for the
-    journal. What still waits when the process dies belongs to no checkpoint, and the Hub has its bytes already when it
-    is put again. `flush` commits what waits. Within this process what waits is seen as done.
-
     **Confirmed** means: after the commit the Hub listed the file with the SHA-256 of these bytes (a large file), or
     with their git digest (a small one). Of what another session put, the Hub states the same; a git digest is none
     that a checkpoint knows, so a small file is read once, and has to have that digest and the right SHA-256.
 
-    Others' changes are seen some seconds late: see `Listings`.
-
     **Written once.** A commit names the one it was made on top of, on which the names were seen to be free; the Hub
-    refuses it when there is a newer one.
+    refuses it when there is a newer one. Others' changes are seen some seconds late: see `Listings`.
 
     **Space.** The history keeps what was deleted, and it counts. So large files that were deleted are removed from the
     history too, unless the newest commit, another branch or a tag may need them.
@@ -55,6 +60,7 @@ class HuggingFaceStore:
         self._listings = Listings(self._find, monotonic)
         self._confirmed = Confirmed()
         self._space = Space(hub, url)
+        self._allowance = Allowance(HUB_COMMITS, monotonic)
 
     @property
     def url(self) -> str:
@@ -63,7 +69,7 @@ class HuggingFaceStore:
     @property
     def properties(self) -> StoreProperties:
         # huggingface.co/docs/hub/storage-limits: files up to 50 GB can be handed over by HTTP
-        return StoreProperties(top_rung="confirmed", persists=True, max_object_bytes=50 * 10**9)
+        return StoreProperties(top_rung="confirmed", persists=True, max_object_bytes=50 * 10**9, budget=HUB)
 
     @property
     def degraded(self) -> str | None:
@@ -73,22 +79,25 @@ class HuggingFaceStore:
         check_name(name)
         self._refuse_known(name)
         self._see_repository()
-        waits = name.endswith(_WAITS)
-        if (waits or source.size > _LARGE) and name not in self._doomed and self._hub.facts([name]):
+        waits, rides = name.endswith(_WAITS), _JOURNAL.fullmatch(name) is not None
+        if (waits or rides or source.size > _LARGE) and name not in self._doomed and self._hub.facts([name]):
             raise _taken(name, self._url)
         addition = self._hub.upload(name, source)
-        waits = waits and addition.uploaded
+        waits = (waits and addition.uploaded) or rides
         with self._turn:
             self._refuse_known(name)
             if waits:
                 self._waiting[name] = addition
             else:
                 self._commit(addition)
-        return Receipt(name=name, size=source.size, sha256=source.sha256, rung="sent" if waits else "confirmed")
+        rung: Rung = "confirmed" if not waits else "sent" if addition.uploaded else "local"
+        return Receipt(name=name, size=source.size, sha256=source.sha256, rung=rung)
 
     def get(self, name: str) -> BinaryIO:
         check_name(name)
-        if name in self._waiting:
+        if (waiting := self._waiting.get(name)) is not None:
+            if waiting.data is not None:
+                return io.BytesIO(waiting.data)
             with self._turn:
                 self._commit()
         fact = None if name in self._doomed else self._fact(name)
@@ -120,6 +129,10 @@ class HuggingFaceStore:
         open_yet = receipt.name in self._waiting or receipt.name in self._doomed
         return receipt if open_yet else self._confirmed.answer(receipt, self._states)
 
+    def rest(self, *, urgent: bool) -> float:
+        """As `colabkeep.stores.base.rest` says."""
+        return self._allowance.rest(urgent=urgent)
+
     def lock(self, name: str, holder: str) -> NoLock:
         check_name(name)
         return NoLock()
@@ -131,7 +144,8 @@ class HuggingFaceStore:
 
     def flush(self, timeout: float) -> bool:
         with self._turn:
-            if (self._waiting or self._doomed) and timeout > 0:  # a commit that has begun is seen through
+            more = bool(self._waiting or self._doomed) and self._allowance.rest(urgent=True) <= 0.0
+            if more and timeout > 0:  # a commit that has begun is seen through
                 self._commit()
             return not (self._waiting or self._doomed)
 
@@ -176,8 +190,10 @@ class HuggingFaceStore:
             ours_may_be_there = self._hub.hiccups > before
             try:
                 self._attempt(additions, addition, ours_may_be_there)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
                 self._head = None  # whoever was faster, or our own commit whose answer got lost
+                if isinstance(error, Throttled):
+                    self._allowance.refused(error.seconds)
                 raise
 
         try:
@@ -197,6 +213,7 @@ class HuggingFaceStore:
             self._listings.wrote(name, there[name])
         doomed = self._doomed & there.keys()
         if fresh or doomed:
+            self._allowance.spent()
             self._head = self._hub.commit(fresh.values(), doomed - fresh.keys(), parent=head)
             self._see_arrived(fresh, self._head)
         self._space.deleted(digest for name in doomed if (digest := there[name].sha256))

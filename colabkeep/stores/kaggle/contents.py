@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from colabkeep.stores.base import BytesSource, Entry, Lock, Receipt, Source, check_name
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.directory import DirectoryStore, open_private
 from colabkeep.stores.kaggle.dataset import Dataset
 from colabkeep.stores.kaggle.index import INDEX, PACK_HEADER, Content, Held, Index, arrange, pack_file
 from colabkeep.stores.kaggle.pieces import Hashed, Part, Row, content_of, damaged
@@ -29,8 +29,8 @@ class Contents:
     """
 
     def __init__(self, folder: Path, dataset: Dataset) -> None:
-        self.staged = DirectoryStore(folder / "objects")
-        self._outbox = DirectoryStore(folder / "outbox")
+        self.staged = open_private(folder / "objects")
+        self._outbox = open_private(folder / "outbox")
         self._dataset = dataset
         self._guard = threading.Lock()  # of the three below
         self._known: dict[str, Content] = {}  # what staged objects contain, where that was computed already

@@ -22,6 +22,7 @@ from colabkeep.stores.mounted.patience import Patience, Remount
 from colabkeep.stores.mounted.places import Place, Spot, is_in_drive
 from colabkeep.stores.mounted.reading import Reader
 from colabkeep.stores.mounted.uploads import SILENCE, Upload, Uploads, ask
+from colabkeep.vocabulary.budget import DRIVE
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import ObjectNotFound, StoreUnavailable, UsageError
 
@@ -73,6 +74,7 @@ class MountedStore:
             persists=True if self._uploads.heard else None,
             free_bytes=self._free_bytes(),
             lists_lag=True,
+            budget=DRIVE,
         )
 
     @property

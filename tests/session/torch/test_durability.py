@@ -182,10 +182,13 @@ def test_the_display_names_the_hour_in_which_a_place_is_full(capfd: pytest.Captu
     lines = Lines(FakeClock())
     lines(SpaceShort(url="drive", free_bytes=3 * 2**30, save_bytes=2**30, full_at=noon))
     lines(SpaceShort(url="drive", free_bytes=3 * 2**30, save_bytes=2**30, keeps=2))
-    full, kept = capfd.readouterr().out.splitlines()
+    lines(SpaceShort(url="drive", free_bytes=2**29, save_bytes=2**30))
+    full, kept, short = capfd.readouterr().out.splitlines()
     assert "3.0 GiB are free in drive, and a save takes 1.0 GiB" in full
     assert "FULL between 12:00 and 13:00 on 2026-11-20" in full
+    assert "at this run's pace" in full
     assert "only 2 checkpoint(s) are kept" in kept
+    assert "the next one may not fit" in short
 
 
 # -- of a run that this process does not train ---------------------------------------------------------

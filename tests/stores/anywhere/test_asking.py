@@ -110,7 +110,7 @@ def test_pauses_grow_and_the_one_that_is_asked_for_is_kept():
     for errors, expected in (
         ([StoreUnavailable(problem="a", remedy="b")] * 3, [1.0, 2.0, 4.0]),
         (
-            [Throttled(problem="a", remedy="b", seconds=7.0), Throttled(problem="a", remedy="b", seconds=3600.0)],
+            [Throttled(problem="a", remedy="b", seconds=7.0), Throttled(problem="a", remedy="b", seconds=200.0)],
             [7.0, 30.0],
         ),
     ):
@@ -125,11 +125,29 @@ def test_pauses_grow_and_the_one_that_is_asked_for_is_kept():
         assert slept == expected
 
 
+def test_a_service_that_wants_to_be_left_alone_for_long_is():
+    """It is not asked again within the minute: that may count against us."""
+    slept, calls = [], []
+
+    def call():
+        calls.append(1)
+        raise Throttled(problem="a", remedy="b", seconds=2580.0)
+
+    with pytest.raises(Throttled):
+        Patience(sleep=slept.append)(call)
+    assert (len(calls), slept) == (1, [])
+
+
 def test_a_service_s_own_pause_is_read_from_its_answer():
-    """The header Retry-After."""
+    """The header Retry-After, or what the answer says."""
     with pytest.raises(Throttled) as caught:
         asking()("do it", raising(Answered(429, **{"Retry-After": "12"})))
     assert caught.value.seconds == 12.0
+    answer = Answered(429)
+    answer.args = ("too many commits (128 per hour). You can retry this action in 43 minutes.",)
+    with pytest.raises(Throttled) as caught:
+        asking()("do it", raising(answer))
+    assert caught.value.seconds == 43 * 60.0
 
 
 def test_what_cannot_stand_two_threads_gets_one_at_a_time():

@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.google.consent import DeviceUnfit, OAuthClient, ask_by_device, ask_by_paste, read_client
+from colabkeep.stores.google.consent import DeviceUnfit, OAuthClient, ask_by_address, ask_by_device, read_client
 from colabkeep.stores.google.secret import DRIVE_SCOPE, read_secret
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.errors import PlatformError, StoreUnavailable, UsageError
@@ -109,7 +109,7 @@ def test_a_pasted_address_is_a_consent(client, clock, open_drive, scope):
         addresses.append(address)
         return f"  {browser(address)}\n"
 
-    secret = ask_by_paste(client(), scope, ask, clock)
+    secret = ask_by_address(client(), scope, ask, clock)
     asked = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(addresses[0]).query))
     assert asked["redirect_uri"].startswith("http://127.0.0.1:")
     assert (asked["access_type"], asked["prompt"], asked["code_challenge_method"]) == ("offline", "consent", "S256")
@@ -131,7 +131,7 @@ def test_a_pasted_address_is_a_consent(client, clock, open_drive, scope):
 def test_a_wrong_paste_is_told(client, clock, change, error, words):
     """Something else, another question's answer, half of it, or a no."""
     with pytest.raises(error, match=words) as caught:
-        ask_by_paste(client(), DRIVE_SCOPE, lambda address: change(browser(address)), clock)
+        ask_by_address(client(), DRIVE_SCOPE, lambda address: change(browser(address)), clock)
     assert "colabkeep auth" in caught.value.remedy
 
 
@@ -141,7 +141,7 @@ def test_another_ones_client_secret_is_told(client, clock):
 
     stale = replace(client(), secret="PLANTED")
     with pytest.raises(PlatformError, match="its secret is wrong") as caught:
-        ask_by_paste(stale, DRIVE_SCOPE, browser, clock)
+        ask_by_address(stale, DRIVE_SCOPE, browser, clock)
     assert "PLANTED" not in f"{caught.value}{stale!r}"
 
 
@@ -149,7 +149,7 @@ def test_google_out_of_reach_is_told(drive, client, clock):
     """No network, or a gateway's page instead."""
     drive.faults(html(502).on("POST", "/token"))
     with pytest.raises(StoreUnavailable, match="HTTP 502"):
-        ask_by_paste(client(), DRIVE_SCOPE, browser, clock)
+        ask_by_address(client(), DRIVE_SCOPE, browser, clock)
     nowhere = OAuthClient(id="a", secret="b", token_uri="http://127.0.0.1:9/token")
     with pytest.raises(StoreUnavailable, match="could not be reached"):
         ask_by_device(nowhere, DRIVE_SCOPE, lambda code: None, clock)
@@ -177,13 +177,13 @@ def test_half_a_consent_is_none(client, clock, monkeypatch, answer, words):
     """The box for Drive can be left unticked; and Google may give no lasting token."""
     own = client()
     with pytest.raises(PlatformError, match=words):
-        ask_by_paste(own, DRIVE_SCOPE, lambda asked: _then(monkeypatch, Answers(**answer), browser(asked)), clock)
+        ask_by_address(own, DRIVE_SCOPE, lambda asked: _then(monkeypatch, Answers(**answer), browser(asked)), clock)
 
 
 def test_a_consent_for_a_week_is_known_as_such(client, clock, monkeypatch):
     """Google says so with the token; it is kept with the secret, to be told in time."""
     answer = Answers(refresh_token="t", scope=DRIVE_SCOPE, refresh_token_expires_in=604799)
-    secret = ask_by_paste(client(), DRIVE_SCOPE, lambda asked: _then(monkeypatch, answer, browser(asked)), clock)
+    secret = ask_by_address(client(), DRIVE_SCOPE, lambda asked: _then(monkeypatch, answer, browser(asked)), clock)
     assert secret.expires == clock.time() + 604799
     assert read_secret(secret.text()).expires == secret.expires
 

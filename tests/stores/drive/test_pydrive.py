@@ -10,8 +10,10 @@ import pytest
 
 from colabkeep.stores import open_store
 from colabkeep.stores.base import BytesSource
+from colabkeep.stores.doors import Doors
 from colabkeep.stores.drive import DriveStore, open_pydrive
 from colabkeep.stores.google.bridge import from_pydrive, is_pydrive, to_pydrive
+from colabkeep.testing.stores import ChunkedSource
 from colabkeep.vocabulary.errors import StoreError, UsageError
 
 with warnings.catch_warnings():
@@ -53,6 +55,21 @@ def test_a_signed_in_object_of_pydrive2_is_a_place(drive, auth, wrap):
     with store.get("run/a") as reader:
         assert reader.read() == b"abc"
     store.close()
+
+
+def test_addresses_of_uploads_are_kept_where_only_their_owner_reads_them(drive, auth, tmp_path):
+    """Whoever has one may write that file: the records of uploads under way are closed to other users."""
+    disk, sent = tmp_path / "colabkeep", []
+
+    def look(number):
+        sent.extend((path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) for path in disk.rglob("*.json"))
+
+    disk.mkdir(mode=0o755)
+    store = open_pydrive(auth, Doors(disk=disk), url=local(drive))
+    store.put("run/a", ChunkedSource(*[bytes(2**20)] * 9, before=look))
+    store.close()
+    assert set(sent) == {(0o600, 0o700)}
+    assert disk.stat().st_mode & 0o777 == 0o700
 
 
 def test_open_store_takes_it_by_its_kind(auth):

@@ -351,14 +351,43 @@ def test_a_large_file_goes_in_parts(hub, opened, monkeypatch):
 
 
 def test_too_many_commits_are_told(hub, opened):
-    """The Hub's limit: in passing, with the pause it asks for, and nothing lost."""
+    """The Hub's limit: in passing, and it is left alone for as long as it wants; nothing is lost."""
     hub.commits_per_hour = 1
     store = opened()
     store.put("run/a.json", BytesSource(b"a"))
-    with pytest.raises(StoreUnavailable, match="429"):
+    with pytest.raises(StoreUnavailable, match=r"429|128|rate limit"):
         store.put("run/b.json", BytesSource(b"b"))
+    assert hub.refused == 1, "asked again, it would only count against us"
+    assert 3500 < store.rest(urgent=True) <= 3660
     hub.commits_per_hour = None
     assert store.put("run/b.json", BytesSource(b"b")).rung == "confirmed"
+
+
+def test_the_journal_and_what_was_pruned_ride_in_the_next_commit(hub, opened):
+    """Blobs, the journal's segments of the save before and what was pruned ride in the manifest's commit; what is left
+    at the end goes with `flush`."""
+    store = opened()
+    store.put("run/run.json", BytesSource(b"{}"))
+    for number in range(4):
+        store.put(f"run/blobs/{number}.safetensors", BytesSource(b"blob %d" % number))
+        store.put(f"run/checkpoints/{number}.json", BytesSource(b"manifest %d" % number))
+        segment = store.put(f"run/journal/aaaaaaaa-{number:05d}.jsonl", BytesSource(b"line %d" % number))
+        assert segment.rung == "local"
+        with store.get(f"run/journal/aaaaaaaa-{number:05d}.jsonl") as reader:
+            assert reader.read() == b"line %d" % number, "it is seen within this process"
+        if number:
+            store.delete(f"run/checkpoints/{number - 1}.json")
+            store.delete(f"run/blobs/{number - 1}.safetensors")
+        assert len(hub.commit_times) == 2 + number
+    assert store.flush(10.0)
+    assert len(hub.commit_times) == 6
+    left = sorted(entry.name for entry in opened().list("run"))
+    assert left == [
+        "run/blobs/3.safetensors",
+        "run/checkpoints/3.json",
+        *(f"run/journal/aaaaaaaa-{number:05d}.jsonl" for number in range(4)),
+        "run/run.json",
+    ]
 
 
 @pytest.mark.parametrize("token", [None, "hf_expired"])

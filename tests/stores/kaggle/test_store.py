@@ -482,6 +482,15 @@ def test_the_process_that_trains_never_loads_the_client(client, tmp_path):
     subprocess.run([sys.executable, "-c", program], check=True, env=environ)
 
 
+def test_what_is_gathered_is_readable_by_its_owner_alone(machine, tmp_path):
+    """The data set is private, and so is what waits on a shared machine's disk to become a part of it."""
+    put(store := machine("a"), "run/a", BIG)
+    assert store.flush(PATIENCE)
+    made = [path for part in ("objects", "outbox") for path in (tmp_path / "a" / part).rglob("*")]
+    assert made
+    assert all(path.stat().st_mode & 0o077 == 0 for path in made)
+
+
 def test_the_room_of_downloads_and_packs_is_given_back(machine, tmp_path):
     """After a version, and after reading, the folder holds the objects and nothing else of size."""
     put(first := machine("a"), "run/big", BIG)

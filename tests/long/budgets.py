@@ -1,0 +1,187 @@
+"""Half a day with the default settings, faster than it goes by, into a service that counts: it never has to refuse.
+
+    python -m tests.long.budgets [--place hub|drive] [--hours 12] [--save-every auto] [--json]
+
+Run it from the repository; twelve hours take some minutes. The run, its cadence, its uploads and the client library are
+the real ones; the service is the fake one with the limits of a free account (`tests.fakes.hub`), or, for Drive, with
+its log counted against the limits in `colabkeep.vocabulary.budget`. Time is a clock that is moved by ten seconds for
+each step of training; what the link needs takes no time of that clock.
+
+Checked at every step: the service has refused nothing for having been asked too often, and what it holds is no more
+than five minutes behind the training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colabkeep.session.run import Run
+from colabkeep.session.wiring import RunArguments, wire_run
+from colabkeep.stores._patience import Patience
+from colabkeep.stores.base import Store
+from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.drive import DriveStore
+from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.google.account import Account, SignedIn
+from colabkeep.stores.huggingface import opening
+from colabkeep.stores.huggingface.store import HuggingFaceStore
+from colabkeep.stores.tiered import TieredStore
+from colabkeep.testing.clock import FakeClock
+from colabkeep.vocabulary.budget import DRIVE, Limit
+from tests.fakes.drive import running_drive
+from tests.fakes.hub import TOKEN, running_hub
+
+STEP = 10.0  # seconds of training
+RISK = 300.0  # seconds that may be trained and not yet be there
+STUCK = 20.0  # seconds of real time until an upload that should run is given up
+
+
+@dataclass
+class Outcome:
+    """What came of it; `wrong` should be empty. `most`: of each thing that is counted, the most in one span."""
+
+    saves: int = 0
+    risk: float = 0.0
+    most: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Weights:
+    """A model."""
+
+    def __init__(self) -> None:
+        self.values = np.zeros(5000, np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values[:] = state["values"]
+
+
+@contextmanager
+def hub(clock: FakeClock) -> Iterator[tuple[Store, Callable[[], dict[str, int]], Callable[[], int]]]:
+    """A store in a repository on the Hub; what the Hub counts; how often it has refused."""
+    from huggingface_hub import constants
+
+    constants.HF_HUB_DISABLE_XET = True  # there is no such service here
+    with running_hub(commits_per_hour=128, requests_per_window=1000, now=clock.monotonic) as fake:
+        url, patience = "hf://ada/run", Patience(first=0.0, longest=0.0)
+        door = opening.open_url(url, token=TOKEN, endpoint=fake.url, patience=patience)
+        assert isinstance(door, HuggingFaceStore)
+        store = HuggingFaceStore(door._hub, url, monotonic=clock.monotonic)
+
+        def counted() -> dict[str, int]:
+            return {"commits": busiest(fake.commit_times, 3600.0), "requests": max(fake.windows.values(), default=0)}
+
+        yield store, counted, lambda: fake.refused
+        store.close()
+
+
+@contextmanager
+def drive(clock: FakeClock) -> Iterator[tuple[Store, Callable[[], dict[str, int]], Callable[[], int]]]:
+    """A store on Drive, whose log is read and held against the limits."""
+    with tempfile.TemporaryDirectory() as folder, running_drive(Path(folder)) as fake:
+        credentials, seen, began = fake.credentials(), Counter[int](), clock.monotonic()
+        account = Account(lambda: SignedIn(credentials=credentials))
+        store = DriveStore(read_place(f"drive://runs?service={fake.url}"), account, clock=clock)
+        known, sent = [0], [0]
+        limits: dict[str, Limit] = {limit.what: limit for limit in DRIVE.limits}
+
+        def counted() -> dict[str, int]:
+            every = fake.requests()
+            seen[int((clock.monotonic() - began) // limits["requests"].seconds)] += len(every) - known[0]
+            sent[0] += sum(one.received for one in every[known[0] :])
+            known[0] = len(every)
+            return {"requests": max(seen.values(), default=0), "bytes": sent[0]}
+
+        def refused() -> int:
+            return sum(amount > limits[what].most for what, amount in counted().items())
+
+        yield store, counted, refused
+        store.close()
+
+
+PLACES = {"hub": hub, "drive": drive}
+
+
+def busiest(times: list[float], span: float) -> int:
+    """The most of these that lie within one span of so many seconds."""
+    return max((sum(start <= at < start + span for at in times) for start in times), default=0)
+
+
+def settle(run: Run, store: TieredStore) -> None:
+    """Let saving, uploading and confirming go on, which take no time of the clock, until they are done, or the upload
+    rests of its own accord."""
+    saver, end = run._saver, time.monotonic() + STUCK
+    saver._writer._pause = 0.002  # between two looks at what has arrived: a second, in which ten minutes go by here
+    while saver.busy or saver.ledger.waiting:
+        if store._copier.pending() and not saver.busy and store._carrier.rest(urgent=False) > 0.0:
+            return
+        if time.monotonic() > end:
+            raise TimeoutError(f"still on its way: {store._copier.pending()}, {store.degraded}")
+        time.sleep(0.001)
+
+
+def campaign(place: str, hours: float, save_every: str = "auto") -> Outcome:
+    """Train for so long; what came of it."""
+    clock, outcome = FakeClock(), Outcome()
+    with PLACES[place](clock) as (behind, counted, refused), tempfile.TemporaryDirectory() as folder:
+        store = TieredStore(DirectoryStore(folder), behind, pauses=(0.001, 0.01), monotonic=clock.monotonic)
+        weights = Weights()
+        spec = wire_run(
+            RunArguments(run_name="night", objects={"model": weights}, storage=store, save_every=save_every)
+        )
+        spec = replace(spec, clock=clock)
+        with Run(spec) as run:
+            there, arrived = 0, set[str]()  # the newest step that the service has
+            for step in run.steps(int(hours * 3600 / STEP)):
+                weights.values += 1.0
+                clock.advance(STEP)
+                run.step(loss=1.0 / (step + 1))
+                try:
+                    settle(run, store)
+                except TimeoutError as error:
+                    outcome.wrong.append(str(error))
+                    break
+                arrived |= {name for name in store._carrier.arrivals() if "/checkpoints/" in name}
+                there = max([there, *(int(name.rpartition("/")[2][:12]) for name in arrived)])
+                outcome.saves = len(arrived)
+                outcome.risk = max(outcome.risk, (step + 1 - there) * STEP)
+                if step % 30 == 0:
+                    outcome.most = counted()
+        outcome.most = counted()
+        if refused():
+            outcome.wrong.append(f"refused {refused()} times")
+        if outcome.risk > RISK:
+            outcome.wrong.append(f"{outcome.risk:.0f} s were at risk")
+        store.close()
+    return outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--place", choices=sorted(PLACES), default="hub")
+    parser.add_argument("--hours", type=float, default=12.0)
+    parser.add_argument("--save-every", default="auto")
+    parser.add_argument("--json", action="store_true")
+    words = parser.parse_args()
+    told = vars(campaign(words.place, words.hours, words.save_every))
+    print(json.dumps(told) if words.json else "\n".join(f"{name:>8}: {value}" for name, value in told.items()))
+    return 1 if told["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""A small share of `python -m tests.long.budgets`, through the very same program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def night(*words: str) -> dict:
+    command = [sys.executable, "-m", "tests.long.budgets", *words, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    told = json.loads(done.stdout)
+    assert told["wrong"] == []
+    assert done.returncode == 0
+    return told
+
+
+@pytest.mark.slow
+def test_the_hub_is_never_asked_for_more_than_it_gives() -> None:
+    """By default settings: more than an hour of a save a minute, one commit each, and never five minutes at risk."""
+    told = night("--place", "hub", "--hours", "1.4")
+    assert told["saves"] > 60
+    assert told["most"]["commits"] <= 66, "sixty saves, and what begins and ends a session"
+
+
+@pytest.mark.slow
+def test_saving_at_each_step_does_not_use_up_the_hour() -> None:
+    """Six saves a minute are asked for: the newest goes as often as the Hub takes one for ever, and there is no gap."""
+    told = night("--place", "hub", "--hours", "1.3", "--save-every", "1 steps")
+    assert 100 < told["most"]["commits"] <= 122
+    assert told["risk"] <= 120
+
+
+@pytest.mark.slow
+def test_drive_is_never_asked_for_more_than_it_gives() -> None:
+    """By default settings, its requests and bytes held against what Google states."""
+    told = night("--place", "drive", "--hours", "1.2")
+    assert told["saves"] > 60
