@@ -18,7 +18,7 @@ from colabkeep._engine.commits import Commits
 from colabkeep._engine.journal import SEGMENT_FILE, folded_since, read_segment
 from colabkeep._engine.lease import LEASE_FILE
 from colabkeep._engine.packs import read_layout
-from colabkeep._engine.reading import SMALL, read_up_to, sha256_of_stream
+from colabkeep._engine.reading import SMALL, UnknownKind, read_up_to, sha256_of_stream
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
 from colabkeep._engine.segments import LOOKS
 from colabkeep.stores.base import sides
@@ -117,6 +117,8 @@ class _Audit:
             state, text = "unsupported", error.problem
         except CheckpointDamaged as error:
             state, text = "damaged", error.problem
+        except UnknownKind as error:
+            state, text = "unsupported", f"It is of a newer colabkeep: {error}."
         except (ValueError, RecursionError) as error:
             state, text = "damaged", f"It cannot be used: {error}."
         if name.startswith("checkpoints/") and state not in ("ok", "foreign"):
@@ -213,7 +215,7 @@ class _Audit:
         """Decode the state without the bytes of its tensors: what a digest vouches for may still be made up."""
         try:
             layouts = [self._repository.blobs.layout(blob, manifest.id) for blob in manifest.blobs]
-        except (CheckpointDamaged, StoreError):
+        except (CheckpointDamaged, CheckpointUnsupported, StoreError):
             return  # found where the blob is looked at
         bare = [
             {key: HostTensor(dtype=extent.dtype, shape=extent.shape, data=_NOTHING) for key, extent in layout.items()}

@@ -11,7 +11,8 @@ from itertools import repeat
 from colabkeep._engine.hashing import hashing_ahead
 from colabkeep._engine.listing import Listing
 from colabkeep._engine.packs import Extent, Pack, read_layout, unpack
-from colabkeep._engine.reading import read_exactly, sha256_of_stream
+from colabkeep._engine.reading import UnknownKind, read_exactly, sha256_of_stream
+from colabkeep._version import __version__
 from colabkeep.stores.base import Receipt, Store
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
@@ -23,7 +24,7 @@ from colabkeep.vocabulary.errors import (
 from colabkeep.vocabulary.manifest import BlobRef
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["BLOB_FILE", "Blobs", "damaged"]
+__all__ = ["BLOB_FILE", "Blobs", "damaged", "newer"]
 
 BLOB_FILE = re.compile(r"([0-9a-f]{64})(?:-[0-9a-f]{8})?\.safetensors")
 _READERS = 2  # files at once: reading and hashing let other threads run, and free notebooks have two cores
@@ -56,7 +57,7 @@ class Blobs:
 
         Raises:
             CheckpointDamaged: its bytes are not those that were written.
-            CheckpointUnsupported: it does not fit into this machine's memory.
+            CheckpointUnsupported: it does not fit into this machine's memory, or holds tensors of an unknown dtype.
             StoreError: the store failed.
         """
         try:
@@ -76,6 +77,8 @@ class Blobs:
             return unpack(data)
         except ObjectNotFound as error:
             raise damaged(id, f"its file blobs/{blob.file} is missing") from error
+        except UnknownKind as error:
+            raise newer(id, f"its file blobs/{blob.file}: {error}") from error
         except ValueError as error:
             raise damaged(id, f"its file blobs/{blob.file}: {error}") from error
         except MemoryError as error:
@@ -98,12 +101,15 @@ class Blobs:
 
         Raises:
             CheckpointDamaged: it is missing, or no file of tensors.
+            CheckpointUnsupported: it holds tensors of an unknown dtype.
         """
         try:
             with self._store.get(self._name(blob.file)) as reader:
                 return read_layout(reader, blob.size)
         except ObjectNotFound as error:
             raise damaged(id, f"its file blobs/{blob.file} is missing") from error
+        except UnknownKind as error:
+            raise newer(id, f"its file blobs/{blob.file}: {error}") from error
         except ValueError as error:
             raise damaged(id, f"its file blobs/{blob.file}: {error}") from error
 
@@ -204,4 +210,12 @@ def damaged(id: str, why: str) -> CheckpointDamaged:
     return CheckpointDamaged(
         problem=f"Checkpoint {id} cannot be used: {why}.",
         remedy="An older one is used if there is one. Nothing was deleted; `colabkeep verify` shows the whole run.",
+    )
+
+
+def newer(id: str, why: str) -> CheckpointUnsupported:
+    """The error for a checkpoint whose bytes are as they were written, and whose meaning this version does not know."""
+    return CheckpointUnsupported(
+        problem=f"Checkpoint {id} is of a newer colabkeep than this one ({__version__}): {why}.",
+        remedy="Update colabkeep (pip install -U colabkeep) and run again. Nothing was changed.",
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from colabkeep._engine.grouping import Grouping, Home, Members
 from colabkeep._engine.packs import Pack
+from colabkeep._engine.reading import UnknownKind
 from colabkeep._engine.typed import decode, encode, tensor_node
 from colabkeep.vocabulary.priority import Breather
 from colabkeep.vocabulary.state import HostTensor, Tree
@@ -104,6 +105,7 @@ def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:
     """The tree of one part, its tensors taken from the unpacked `packs`. Equal references, one object.
 
     Raises:
+        UnknownKind: a value of a kind that a newer version may know.
         ValueError: the node is not one that `encode_parts` makes.
     """
 
@@ -116,6 +118,8 @@ def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:
 
     try:
         return decode(node, get)
+    except UnknownKind:
+        raise
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"a value of the state is not one that colabkeep writes ({error!r:.200})") from error
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from colabkeep._engine.journal import SEGMENT_FILE
-from colabkeep._engine.pruning import PRUNING
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
 from colabkeep._engine.segments import read_backwards
-from colabkeep.vocabulary.events import Pruned, SaveCommitted
+from colabkeep.vocabulary.diary import COMMITTED, PRUNED, PRUNING
 
 __all__ = ["Commits", "vanished"]
 
@@ -26,9 +25,9 @@ class Commits:
     def read(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Take down what these records say."""
         for record in records:
-            if record.get("event") == SaveCommitted.__name__:
+            if record.get("event") == COMMITTED:
                 self._committed |= _ids([record.get("checkpoint")])
-            elif record.get("event") in (PRUNING, Pruned.__name__):
+            elif record.get("event") in (PRUNING, PRUNED):
                 self._pruned |= _ids(record.get("checkpoints"))
 
     def missing(self, present: Set[str]) -> list[str]:

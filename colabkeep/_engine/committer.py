@@ -10,12 +10,13 @@ from colabkeep._engine.governor import Governor
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import Lease
 from colabkeep._engine.ledger import Ledger
-from colabkeep._engine.pruning import PRUNING, Pruner
+from colabkeep._engine.pruning import Pruner
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.vanishing import Presence
 from colabkeep._version import __version__
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.diary import PRUNING
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, StoreError, StoreFull
 from colabkeep.vocabulary.events import CatchingUp, Event, Noted, Pruned, SaveCommitted, StoreDegraded
 from colabkeep.vocabulary.manifest import Manifest

@@ -14,7 +14,6 @@ nobody may delete, nothing more is folded.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from colabkeep._engine.reading import read_up_to
 from colabkeep._engine.repository import Repository
 from colabkeep.stores.base import BytesSource
 from colabkeep.vocabulary.errors import NameTaken, StoreError
-from colabkeep.vocabulary.sealed import dumps
+from colabkeep.vocabulary.sealed import dumps, parse
 
 __all__ = ["SEGMENT_FILE", "Journal", "folded_since", "read_segment"]
 
@@ -136,10 +135,7 @@ def read_segment(text: bytes) -> list[dict[str, Any]]:
     body += b"\n"
     if text != body + last + b"\n" or last != dumps({"sha256": hashlib.sha256(body).hexdigest()}):
         raise ValueError("it is not what was written (its digest differs)")
-    try:
-        records = [json.loads(line) for line in body.splitlines()]
-    except RecursionError as error:
-        raise ValueError("a line of it is nested too deeply") from error
+    records: list[Any] = parse(b"[" + b",".join(body.splitlines()) + b"]")
     if not all(isinstance(record, dict) for record in records):
         raise ValueError("a line of it is not a record")
     return records

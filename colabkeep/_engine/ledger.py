@@ -204,6 +204,9 @@ def objects_of(
     at_least: Rung = "local" if properties.behind is not None or properties.top_rung == "local" else "sent"
     found = {f"{folder}/blobs/{blob.file}": (blob.size, blob.sha256) for blob in manifest.blobs}
     name = f"{folder}/checkpoints/{manifest.id}.json"
-    text = (known or {}).get(name) or BytesSource(manifest.to_bytes())
-    found[name] = (text.size, text.sha256)
+    if manifest.origin is None:
+        text = (known or {}).get(name) or BytesSource(manifest.to_bytes())
+        found[name] = (text.size, text.sha256)
+    else:
+        found[name] = manifest.origin
     return [Receipt(name=n, size=size, sha256=sha256, rung=at_least) for n, (size, sha256) in found.items()]

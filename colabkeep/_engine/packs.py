@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from colabkeep._engine.reading import read_up_to
+from colabkeep._engine.reading import UnknownKind, read_up_to
+from colabkeep.vocabulary.sealed import costly
 from colabkeep.vocabulary.state import HostTensor
 
 __all__ = ["DTYPE_BITS", "SLICE", "Extent", "Pack", "read_layout", "unpack"]
@@ -42,6 +44,8 @@ _ALIGNED = 64
 off it: as aligned as the memory that frameworks take for themselves, and to be kept where they are."""
 
 _HEADER_LIMIT = 100 * 10**6  # bytes; the reference implementation refuses longer ones too
+_DTYPE = re.compile(r"[A-Z]{1,4}[0-9]{1,3}(_[0-9A-Z]{1,8})?")  # as the names of all dtypes of the format are made
+_MOST_ELEMENTS = 2**60  # also beside a dimension of 0: frameworks compute strides, in bytes, with 64 bits
 _MOST_DIMENSIONS = 64  # as in NumPy and torch; the product of a million dimensions would take for ever
 
 
@@ -127,6 +131,7 @@ def unpack(data: bytearray | memoryview) -> dict[str, HostTensor]:
     """The tensors of a safetensors file, as views of `data`, which is theirs alone from now on.
 
     Raises:
+        UnknownKind: a tensor of a dtype that a newer version may know.
         ValueError: not such a file, or one whose header promises what is not there.
     """
     view = memoryview(data)
@@ -143,7 +148,7 @@ def read_layout(reader: Any, size: int) -> dict[str, Extent]:
     """Where the tensors of a safetensors file of `size` bytes lie; only its header is read.
 
     Raises:
-        ValueError: not such a file.
+        UnknownKind, ValueError: as `unpack`.
     """
     length = _header_length(memoryview(read_up_to(reader, 8)), size)
     return _layout(read_up_to(reader, length), size - 8 - length)
@@ -158,12 +163,16 @@ def _header_length(start: memoryview, size: int) -> int:
 
 def _layout(text: bytes, body: int) -> dict[str, Extent]:
     try:
+        if costly(text):
+            raise ValueError("its header has too many entries")
         header = json.loads(text, object_pairs_hook=_once)
         if not isinstance(header, dict):
             raise ValueError("its header is not a JSON object")
         header.pop("__metadata__", None)
         layout = {name: _extent(entry) for name, entry in header.items()}
         _check_gapless(layout, body)
+    except UnknownKind:
+        raise
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not a file of tensors: {error}") from error
     return layout
@@ -187,7 +196,11 @@ def _extent(entry: object) -> Extent:
         raise ValueError("an entry of its header has a wrong type")
     if len(shape) > _MOST_DIMENSIONS or not all(type(n) is int and 0 <= n < 2**62 for n in (*shape, *offsets)):
         raise ValueError("a shape or offset is not a size")
+    if prod(n or 1 for n in shape) >= _MOST_ELEMENTS:
+        raise ValueError("a shape has more elements than can be counted")
     start, end = offsets
+    if _DTYPE.fullmatch(dtype) and dtype not in DTYPE_BITS:
+        raise UnknownKind(f"it is not a file of tensors that this version reads: the dtype {dtype} is unknown")
     if dtype not in DTYPE_BITS or end - start != prod(shape) * DTYPE_BITS[dtype] // 8:
         raise ValueError("a tensor's dtype, shape and place do not fit together")
     return Extent(dtype, tuple(shape), start, end)

@@ -11,13 +11,11 @@ from colabkeep._engine.blobs import damaged
 from colabkeep._engine.governor import Governor
 from colabkeep._engine.ledger import LOOKS_BACK, Ledger
 from colabkeep._engine.repository import Repository, id_parts
+from colabkeep.vocabulary.errors import CheckpointError, CheckpointUnsupported
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.proof import Proof
 
-__all__ = ["PRUNING", "Pruner", "line_of", "remove", "unneeded"]
-
-PRUNING = "Pruning"
-"""The journal's word for what is about to be pruned; `Pruned` is told when that is done."""
+__all__ = ["Pruner", "line_of", "remove", "unneeded"]
 
 
 class Pruner:
@@ -119,6 +117,8 @@ def unneeded(repository: Repository, doomed: Sequence[Manifest], *, leftovers: b
     kept = repository.manifests(ids)
     protected |= {blob.file for manifest in kept for blob in manifest.blobs}
     candidates = {blob.file: blob.size for manifest in doomed for blob in manifest.blobs}
+    if any(_is_newer(repository, id) for id in ids - {manifest.id for manifest in kept} - repository.aside()):
+        return {}  # whatever a newer version names there stays
     if leftovers and len(kept) == len(ids):  # else a manifest that cannot be read may name any of the others
         present = repository.blobs.present()
         candidates |= {file: size for file, size in present.items() if file in repository.blobs.known}
@@ -146,6 +146,21 @@ def remove(
     for file, size in files.items():
         repository.blobs.delete(file)
         watch(f"blobs/{file}", size)
+
+
+def _is_newer(repository: Repository, id: str) -> bool:
+    """Can only a newer version read its manifest?
+
+    Raises:
+        StoreError: the store failed.
+    """
+    try:
+        repository.manifest(id)
+    except CheckpointUnsupported:
+        return True
+    except CheckpointError:
+        return False
+    return False
 
 
 def _protected_by_marks(repository: Repository) -> set[str]:

@@ -7,13 +7,17 @@ import mmap
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["CHUNK", "SMALL", "read_exactly", "read_up_to", "sha256_of_stream"]
+__all__ = ["CHUNK", "SMALL", "UnknownKind", "read_exactly", "read_up_to", "sha256_of_stream"]
 
 CHUNK = 2**20
 """Bytes handled at a time: hashing and writing let other threads run for as long as a chunk takes."""
 
 SMALL = 64 * 2**20
 """Bytes; manifests, leases, marks and journal segments are never larger."""
+
+
+class UnknownKind(ValueError):
+    """A value of a kind that this version does not know, in bytes that are as they were written: a newer one may."""
 
 
 def read_up_to(reader: Any, size: int) -> bytes:

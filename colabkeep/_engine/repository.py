@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from colabkeep._engine.blobs import Blobs, damaged
+from colabkeep._engine.blobs import Blobs, damaged, newer
 from colabkeep._engine.codec import decode_part, references
 from colabkeep._engine.listing import Listing
-from colabkeep._engine.reading import SMALL, read_up_to
+from colabkeep._engine.reading import SMALL, UnknownKind, read_up_to
 from colabkeep.stores.base import BytesSource, Receipt, Store, check_name
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
@@ -28,7 +28,7 @@ from colabkeep.vocabulary.errors import (
 )
 from colabkeep.vocabulary.manifest import FORMAT, BlobRef, Manifest
 from colabkeep.vocabulary.names import run_folder
-from colabkeep.vocabulary.sealed import seal, unseal
+from colabkeep.vocabulary.sealed import costly, seal, unseal
 from colabkeep.vocabulary.state import HostTensor, Tree
 
 __all__ = ["CHECKPOINT_ID", "Repository", "id_parts"]
@@ -162,7 +162,7 @@ class Repository:
         try:
             return {name: decode_part(node, packs) for name, node in wanted.items()}
         except ValueError as error:
-            raise damaged(manifest.id, str(error)) from error
+            raise (newer if isinstance(error, UnknownKind) else damaged)(manifest.id, str(error)) from error
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Repository:
             NotStorable: the manifest would be too large to be read again.
         """
         text, name = manifest.to_bytes(), f"{self.folder}/checkpoints/{manifest.id}.json"
-        if len(text) > SMALL:
+        if len(text) > SMALL or costly(text):
             raise NotStorable(
                 problem=f"The state has {len(text) >> 20} MiB of plain values beside its tensors, which is too much.",
                 remedy="Keep long lists, texts and bytes as arrays or tensors, or leave them out of the state.",

@@ -16,6 +16,7 @@ from datetime import date, datetime, timedelta
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, TypeAlias
 
+from colabkeep._engine.reading import UnknownKind
 from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
@@ -71,15 +72,20 @@ def decode(node: Any, get: Callable[[Any], HostTensor]) -> Tree:
     """The value of a JSON form. `get` turns a tensor's reference into the tensor.
 
     Raises:
+        UnknownKind: a kind of value that a newer version may know.
         ValueError, TypeError, KeyError: the node is not one that `encode` makes.
     """
     if isinstance(node, list):
         return [decode(member, get) for member in node]
     if not isinstance(node, dict):
+        if type(node) is int and not -_JSON_INTS <= node < _JSON_INTS:
+            raise ValueError("a number is out of range")
         return node
     if len(node) == 1:
         (name,) = node
         if name[:1] == "$":
+            if name not in _READERS:
+                raise UnknownKind(f"a value of the state is of the unknown kind {name:.40}")
             return _READERS[name](node[name], get)
     if any(name[:1] == "$" for name in node):
         raise ValueError("a typed node has more than one member")

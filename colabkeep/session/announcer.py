@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Callable
 
 from colabkeep._engine.journal import Journal
 from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.events import DurabilityTold, Event, Noted, StepDone
+from colabkeep.vocabulary.diary import diary_line
+from colabkeep.vocabulary.events import Event, Noted
 
 __all__ = ["Announcer"]
-
-_NOT_FOR_THE_JOURNAL = (StepDone, DurabilityTold)  # too many; and what was lost is known once the machine is gone
 
 
 class Announcer:
@@ -56,8 +53,9 @@ class Announcer:
         """Deliver what waits."""
         while self.queue:
             event = self.queue.popleft()
-            if self._journal is not None and not isinstance(event, _NOT_FOR_THE_JOURNAL):
-                self._journal.add({"at": self._clock.time(), "event": type(event).__name__, **_record(event)})
+            line = None if self._journal is None else diary_line(event, self._clock.time())
+            if self._journal is not None and line is not None:
+                self._journal.add(line)
             self.deliver(event)
 
     def deliver(self, event: Event) -> None:
@@ -78,19 +76,3 @@ class Announcer:
                 self.queue.append(
                     Noted(text=f"An observer failed and is not called any more ({why}); training goes on.")
                 )
-
-
-def _record(value: Any) -> dict[str, Any]:
-    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return _record(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(member) for key, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(member) for member in value]
-    if isinstance(value, float) and value - value != 0:
-        return repr(value)
-    return value

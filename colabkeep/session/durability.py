@@ -12,9 +12,9 @@ from colabkeep._engine.pruning import line_of
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import newest_first
 from colabkeep._engine.segments import read_backwards
+from colabkeep.vocabulary.diary import STOPPED
 from colabkeep.vocabulary.durability import Durability, Standing, assess, lowest
 from colabkeep.vocabulary.errors import CheckpointError
-from colabkeep.vocabulary.events import RunStopped
 from colabkeep.vocabulary.manifest import Manifest
 
 __all__ = ["LastWord", "durability_of", "last_word", "tip"]
@@ -79,7 +79,7 @@ def last_word(repository: Repository) -> LastWord | None:
         stopped, at = False, None
         # `colabkeep verify` tells of parts that cannot be read.
         for record in (record for part in parts for record in reversed(part.records)):
-            stopped |= record.get("event") == RunStopped.__name__
+            stopped |= record.get("event") == STOPPED
             at = record.get("at") if at is None else at
             progress = record.get("progress")
             seconds = progress.get("seconds") if isinstance(progress, dict) else None

@@ -12,17 +12,17 @@ from typing import Any
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import take_lease
 from colabkeep._engine.ledger import objects_of
-from colabkeep._engine.pruning import PRUNING, line_of, remove, unneeded
+from colabkeep._engine.pruning import line_of, remove, unneeded
 from colabkeep._engine.repository import Repository
 from colabkeep.session.catalogue import sessions
 from colabkeep.session.durability import durability_of, last_word, tip
 from colabkeep.session.opening import take_lock
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.clock import Clock
+from colabkeep.vocabulary.diary import PRUNED, PRUNING
 from colabkeep.vocabulary.durability import RUNGS, lowest
 from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.errors import RunBusy, StoreUnavailable
-from colabkeep.vocabulary.events import Pruned
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
 from colabkeep.vocabulary.proof import stored_proof
@@ -115,7 +115,7 @@ def prune(
         _note(journal, clock, PRUNING, ids)
         lease.check()
         remove(repository, plan.doomed, watch)
-        _note(journal, clock, Pruned.__name__, ids)
+        _note(journal, clock, PRUNED, ids)
         return plan, store.flush(_PATIENCE)
 
 

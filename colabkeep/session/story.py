@@ -10,7 +10,6 @@ from typing import Any
 
 from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.lease import LEASE_FILE
-from colabkeep._engine.pruning import PRUNING
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
 from colabkeep.session.catalogue import run_names, run_record
 from colabkeep.session.chapters import Chapter, Redone, Sources, write_chapter
@@ -19,6 +18,7 @@ from colabkeep.session.durability import durability_of
 from colabkeep.session.listed import listed_once
 from colabkeep.session.losses import LOSSES, read_points, thinned
 from colabkeep.stores.base import Store, check_name
+from colabkeep.vocabulary.diary import PRUNED, PRUNING
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound, StoreError
 from colabkeep.vocabulary.manifest import Manifest
@@ -175,7 +175,7 @@ def _mentioned(diary: Diary) -> Iterator[str]:
     for line in chain.from_iterable(diary.lines.values()):
         if line.event == "Restored":
             yield line.text("checkpoint") or ""
-        elif line.event in (PRUNING, "Pruned"):
+        elif line.event in (PRUNING, PRUNED):
             yield from line.names("checkpoints")
 
 

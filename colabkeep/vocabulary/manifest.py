@@ -1,10 +1,16 @@
-"""The record whose presence makes a checkpoint exist: a sealed JSON text (see `sealed`)."""
+"""The record whose presence makes a checkpoint exist: a sealed JSON text (see `sealed`).
+
+What a format promises: each is read for ever, by its own reader. A field may join a format at any time, if it has a
+default: who does not know it keeps it as it is, and a checkpoint that was written without it has the default. What an
+older version must not read as if nothing had changed is a new format, which it calls newer than itself, never damaged.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import sha256
 from typing import Any
 
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported
@@ -45,7 +51,10 @@ class Manifest:
     a blob's number in `blobs` and a key in it. `metrics` were measured at this very step. `reason` is
     why it was saved, `fingerprint` what later bits depend on, `settings` what the session was told that they do not
     depend on; `parent` the checkpoint before it in its line, `lineage` the earlier sessions of that line, each with the
-    step at which the next one took over; `created` in seconds since 1970 (UTC).
+    step at which the next one took over; `created` in seconds since 1970 (UTC). `unknown`: fields of a newer version,
+    by name, those of `progress` under that name and those of each of the `blobs` in a list; written again as they are.
+    `origin`: size and digest of the file it was read from, which need not be those of `to_bytes` where another version
+    wrote it.
     """
 
     id: str
@@ -65,6 +74,8 @@ class Manifest:
     lineage: tuple[tuple[str, int], ...] = ()
     version: str = ""
     format: int = FORMAT
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    origin: tuple[int, str] | None = field(default=None, compare=False, repr=False)
 
     @property
     def total_bytes(self) -> int:
@@ -78,11 +89,13 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The text of the file, with its digest."""
-        record: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        record["progress"] = asdict(self.progress)
-        record["blobs"] = [asdict(blob) for blob in self.blobs]
+        unknown = dict(self.unknown)
+        beside = unknown.pop("blobs", [{}] * len(self.blobs))
+        record: dict[str, Any] = {name: getattr(self, name) for name in _KNOWN}
+        record["progress"] = {**asdict(self.progress), **unknown.pop("progress", {})}
+        record["blobs"] = [{**asdict(blob), **more} for blob, more in zip(self.blobs, beside, strict=True)]
         record["metrics"] = {name: _number_out(value) for name, value in self.metrics.items()}
-        return seal(record)
+        return seal({**record, **unknown})
 
     def continues(self, other: Manifest) -> bool:
         """Does `other` lie on the line of sessions that led to this checkpoint?"""
@@ -120,30 +133,50 @@ class Manifest:
             record = unseal(data, each)
         except ValueError as error:
             raise _damaged(id, str(error)) from error
-        if type(record.get("format")) is int and record["format"] > FORMAT:
+        if _is_count(record.get("format")) and record["format"] > FORMAT:
             raise CheckpointUnsupported(
                 problem=f"Checkpoint {id} has format {record['format']}; this colabkeep reads up to {FORMAT}.",
                 remedy="Update colabkeep (pip install -U colabkeep) and run again. Nothing was changed.",
             )
         try:
-            return cls._from_record(record, id)
+            return replace(_READERS[record["format"]](record, id), origin=(len(data), sha256(data).hexdigest()))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _damaged(id, f"a field is missing or has a wrong type ({error})") from error
 
-    @classmethod
-    def _from_record(cls, record: dict[str, Any], id: str) -> Manifest:
-        if set(record) != {f.name for f in fields(cls)} or record["id"] != id or not _ID.fullmatch(id):
-            raise ValueError("the fields are not those of a manifest of this name")
-        for name, fits in _FITS.items():
-            if not fits(record[name]):
-                raise TypeError(name)
-        record["progress"] = _progress(record["progress"])
-        if not id.startswith(f"{record['progress'].step:012d}-{record['session']}"):
-            raise ValueError("step and session are not those of its name")
-        record["blobs"] = tuple(_blob(entry) for entry in record["blobs"])
-        record["lineage"] = tuple(_ancestor(*entry) for entry in record["lineage"])
-        record["metrics"] = {name: _number_in(value) for name, value in record["metrics"].items()}
-        return cls(**record)
+
+_KNOWN = tuple(f.name for f in fields(Manifest) if f.name not in ("unknown", "origin"))
+_POSITION = ("epoch", "step", "batches", "epoch_samples", "samples", "seconds")  # what format 1 always had
+
+
+def _read_first(record: dict[str, Any], id: str) -> Manifest:
+    """Format 1."""
+    if record["id"] != id or not _ID.fullmatch(id):
+        raise ValueError("it is of another checkpoint than its name says")
+    known = {name: record[name] for name in _KNOWN if name in record}
+    for name, fits in _FITS.items():
+        if name in known and not fits(known[name]):
+            raise TypeError(name)
+    unknown = _beyond(record, _KNOWN)
+    known["progress"], more = _progress(record["progress"])
+    if more:
+        unknown["progress"] = more
+    if not id.startswith(f"{known['progress'].step:012d}-{record['session']}"):
+        raise ValueError("step and session are not those of its name")
+    known["blobs"] = tuple(map(_blob, record["blobs"]))
+    beside = [_beyond(entry, _BLOB) for entry in record["blobs"]]
+    if any(beside):
+        unknown["blobs"] = beside
+    known["lineage"] = tuple(_ancestor(*entry) for entry in known.get("lineage", ()))
+    known["metrics"] = {name: _number_in(value) for name, value in known.get("metrics", {}).items()}
+    return Manifest(**known, unknown=unknown)
+
+
+_READERS: Mapping[int, Callable[[dict[str, Any], str], Manifest]] = {1: _read_first}
+"""By format; none is ever taken out. It raises LookupError, TypeError or ValueError for what is no such manifest."""
+
+
+def _beyond(entry: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in known}
 
 
 def _without_tensors(node: dict[str, Any]) -> Any:
@@ -195,13 +228,16 @@ _FITS: Mapping[str, Callable[[object], bool]] = {
 }
 
 
-def _progress(entry: dict[str, Any]) -> Progress:
-    if set(entry) != {f.name for f in fields(Progress)}:
+def _progress(entry: dict[str, Any]) -> tuple[Progress, dict[str, Any]]:
+    """The position, and what this version does not know of it."""
+    if not set(_POSITION) <= set(entry):
         raise ValueError("progress")
-    for name, value in entry.items():
+    names = [f.name for f in fields(Progress)]
+    known = {name: entry[name] for name in names if name in entry}
+    for name, value in known.items():
         if not (_is_time if name == "seconds" else _is_count)(value):
             raise TypeError(f"progress.{name}")
-    return Progress(**entry)
+    return Progress(**known), _beyond(entry, names)
 
 
 def _ancestor(session: object, step: object) -> tuple[str, int]:
@@ -210,8 +246,11 @@ def _ancestor(session: object, step: object) -> tuple[str, int]:
     return session, step
 
 
+_BLOB = tuple(f.name for f in fields(BlobRef))
+
+
 def _blob(entry: dict[str, Any]) -> BlobRef:
-    blob = BlobRef(**entry)
+    blob = BlobRef(**{name: entry[name] for name in _BLOB if name in entry})
     found = _BLOB_FILE.fullmatch(blob.file)
     if not _DIGEST.fullmatch(blob.sha256) or found is None or found[1] != blob.sha256:
         raise ValueError(f"blob name {blob.file[:80]!r}")

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["dumps", "seal", "unseal"]
+__all__ = ["costly", "dumps", "parse", "seal", "unseal"]
 
+_MOST_CONTAINERS = 2**21  # as many as a million tensors need; each takes 56 to 232 bytes of memory for 3 of text
+_MOST_VALUES = 2**23
 _TAIL = len(',"sha256":"') + 64 + len('"}')
 
 
@@ -36,13 +39,42 @@ def unseal(text: bytes, each: Callable[[dict[str, Any]], Any] | None = None) -> 
     body = text[:-_TAIL] + b"}"
     if text[-_TAIL:] != b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}':
         raise ValueError("it is not the text that was written (its digest differs)")
-    try:
-        record = json.loads(body, parse_constant=_refuse, object_hook=each)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    record = parse(body, each)
     if not isinstance(record, dict):
         raise ValueError("it is not a JSON object")
     return record
+
+
+def parse(text: bytes, each: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """A JSON text that may be hostile. What `dumps` does not write is refused; each object becomes what `each` makes of
+    it.
+
+    Raises:
+        ValueError: no JSON, a number that a float cannot hold, too many values or too deep a nesting.
+    """
+    if costly(text):
+        raise ValueError("it has more values than any that colabkeep writes")
+    try:
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite, object_hook=each)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def costly(text: bytes) -> bool:
+    """Would this JSON take gigabytes of memory? An empty list is two bytes of text, and some sixty of memory."""
+
+    def many(text: bytes) -> bool:
+        return text.count(b"[") + text.count(b"{") > _MOST_CONTAINERS or text.count(b",") > _MOST_VALUES
+
+    # What stands within strings is counted only where that may make the difference.
+    return many(text) and many(re.sub(rb'"[^"]*"', b"", text.replace(rb"\\", b"").replace(rb"\"", b"")))
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if value - value != 0:
+        raise ValueError(f"{number:.40} is out of range")
+    return value
 
 
 def _refuse(constant: str) -> object:

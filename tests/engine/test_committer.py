@@ -8,11 +8,11 @@ import time
 import pytest
 
 from colabkeep._engine.journal import read_segment
-from colabkeep._engine.pruning import PRUNING
 from colabkeep._engine.repository import Repository
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore, on, raising
+from colabkeep.vocabulary.diary import PRUNING
 from colabkeep.vocabulary.errors import CheckpointDamaged, StoreFull, StoreUnavailable
 from colabkeep.vocabulary.events import Noted, Pruned, RungReached, SaveCommitted
 from colabkeep.vocabulary.policies import KeepBest, KeepLast

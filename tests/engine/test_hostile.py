@@ -16,9 +16,9 @@ from colabkeep._engine.audit import audit
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import load_id
 from colabkeep.stores.directory import DirectoryStore
-from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NoUsableCheckpoint
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NotStorable, NoUsableCheckpoint
 from colabkeep.vocabulary.policies import KeepLast
-from colabkeep.vocabulary.sealed import seal, unseal
+from colabkeep.vocabulary.sealed import dumps, seal, unseal
 
 
 class Bomb:
@@ -268,6 +268,55 @@ def test_garbage_in_any_folder_changes_nothing(kit, place, folder):
     session.save(3)
     assert resumed(kit, place)[0].manifest.progress.step == 3
     assert session.repository.ids() == {"000000000003-bbbbbbbb"}
+
+
+def vouched_for(place, parts):
+    """The newest manifest with this JSON text as its parts, under a digest that is right."""
+    body = dumps({**unseal(newest_manifest(place).read_bytes()), "parts": {"model": "PARTS"}})
+    body = body.replace(b'"PARTS"', parts)
+    digest = hashlib.sha256(body).hexdigest().encode()
+    newest_manifest(place).write_bytes(body[:-1] + b',"sha256":"' + digest + b'"}')
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"1" + b"0" * 400, b"-" + b"9" * 30, b"9223372036854775808"])
+def test_a_number_out_of_range_is_damage(kit, place, number):
+    """A number that no float or counter holds is told as damage on resume, and the checkpoint before is used."""
+    vouched_for(place, b'{"lr":%s}' % number)
+    assert_walked_past(kit, place)
+
+
+@pytest.mark.parametrize("member", [b"[]", b'{"$tuple":[]}', b"1.5"], ids=bytes.decode)
+def test_a_manifest_that_would_cost_gigabytes_of_memory_is_not_parsed(kit, place, member):
+    """An empty list is two bytes of text and sixty of memory: forty megabytes of them are refused."""
+    vouched_for(place, b"[" + b",".join([member] * (40 * 10**6 // (len(member) + 1))) + b"]")
+    assert_walked_past(kit, place)
+    assert "more values" in resumed(kit, place)[1]["000000000002-aaaaaaaa"]
+
+
+def test_a_long_text_is_no_cost(kit, place):
+    """Commas and brackets within a text are text: a state that holds a large table as CSV is stored and read."""
+    session = kit.Session(DirectoryStore(place / "storage"), "bbbbbbbb")
+    text = '[{"a, \\",' * 10**6
+    session.save(3, {**kit.state(3), "table": {"text": text}})
+    assert resumed(kit, place)[0].parts["table"] == {"text": text}
+
+
+def test_a_state_that_could_not_be_read_again_is_not_stored(kit, place):
+    """Too many plain values are refused where they would be written, in words that say what to do."""
+    session = kit.Session(DirectoryStore(place / "storage"), "bbbbbbbb")
+    with pytest.raises(NotStorable, match="plain values"):
+        session.save(3, {"notes": {"all": [[]] * 3 * 10**6}})
+    assert resumed(kit, place)[0].manifest.progress.step == 2
+
+
+def test_a_part_of_the_diary_with_numbers_out_of_range_is_damaged(place):
+    """The story of a run is told without it, and nothing ends in a traceback."""
+    body = b'{"event":"RunStopped","at":1e999}\n'
+    path = run_folder(place) / "journal/aaaaaaaa-00000.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(body + dumps({"sha256": hashlib.sha256(body).hexdigest()}) + b"\n")
+    states = {finding.file: finding.state for finding in audit(Repository(DirectoryStore(place / "storage"), "run"))}
+    assert states["journal/aaaaaaaa-00000.jsonl"] == "damaged"
 
 
 def test_a_mark_cannot_make_anything_be_deleted(kit, place):

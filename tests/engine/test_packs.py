@@ -164,6 +164,8 @@ HOSTILE = {
     "a size that is half a number": text({"a": entry(shape=[2.0])}, bytes(8)),
     "a size that is True": text({"a": entry(shape=[True, 2])}, bytes(8)),
     "a shape larger than memory": text({"a": entry(shape=[2**61, 2**61])}, bytes(8)),
+    "no elements, in a shape that overflows": text({"a": entry(shape=[2**61, 0, 2**61], data_offsets=[0, 0])}),
+    "a header of a million empty lists": text(b'{"a":[' + b"[]," * 3 * 10**6 + b"[]]}"),
     "a shape with a million dimensions": text({"a": entry(shape=[9] * 10**6)}, bytes(8)),
     "offsets that go backwards": text({"a": entry(data_offsets=[8, 0])}, bytes(8)),
     "negative offsets": text({"a": entry(data_offsets=[-8, 0])}, bytes(8)),

@@ -316,7 +316,7 @@ HOSTILE: dict[str, list[dict[str, Any]]] = {
     "an endless step": [{"at": 1.0, "event": "EpochDone", "progress": {"step": 10**40, "seconds": 10**40}}],
     "foreign names": [{"event": "SaveCommitted", "checkpoint": "../../etc/passwd", "progress": {}, "bytes": -1}],
     "deep": [{"event": "Noted", "text": "x", "points": []}],
-    "points": [{"event": "Losses", "points": [[1, "nan"], [2, None], "x", [3, 1e400]]}],
+    "points": [{"event": "Losses", "points": [[1, "nan"], [2, None], "x", [3, 1e308]]}],
     "lists for texts": [{"event": "MachineGiven", "platform": ["a"], "accelerators": {"a": 1}, "kind": None}],
     "a pruning of nothing": [
         {"event": "pruning", "checkpoints": [1, None, "x"]},

@@ -6,7 +6,7 @@ import gc
 import hashlib
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported
-from colabkeep.vocabulary.manifest import FORMAT, BlobRef, Manifest, ordinal
+from colabkeep.vocabulary.manifest import _FITS, _READERS, FORMAT, BlobRef, Manifest, ordinal
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.sealed import seal, unseal
 
@@ -40,9 +40,21 @@ EXAMPLE = Manifest(
 )
 
 
-def sealed(**fields: Any) -> bytes:
+BARE = Manifest(
+    id=ID,
+    run="resnet-cifar",
+    session="0123abcd",
+    fence=3,
+    progress=EXAMPLE.progress,
+    blobs=EXAMPLE.blobs,
+    parts=EXAMPLE.parts,
+    framework="torch",
+)
+
+
+def sealed(**changes: Any) -> bytes:
     """The text of a hostile writer: the example with other fields, and a digest that is right."""
-    record = {**unseal(EXAMPLE.to_bytes()), **fields}
+    record = {**unseal(EXAMPLE.to_bytes()), **changes}
     body = json.dumps(record, separators=(",", ":")).encode()
     return body[:-1] + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
@@ -237,6 +249,7 @@ WRONG: dict[str, list[Any]] = {
     "metrics": [None, [], {"a": None}, {"a": "x"}, {"a": True}, {"a": [1]}, {"a": 10**400}, "x"],
     "reason": [None, 7],
     "fingerprint": [None, [], {"a": 1}, "x"],
+    "settings": [None, [], {"a": 1}, "x"],
     "created": [None, "x", [], True],
     "parent": [7, [], False],
     "lineage": [None, 7, [1], ["ab"], [["a"]], [["a", "x"]], [["a", 1, 2]], [[1, 1]], {"a": 1}],
@@ -265,17 +278,70 @@ def test_a_blob_size_that_cannot_be_is_refused(size: Any) -> None:
     refused(sealed(blobs=[{"sha256": DIGEST, "size": size, "file": f"{DIGEST}.safetensors"}]))
 
 
-@pytest.mark.parametrize("name", sorted(WRONG))
+def test_every_field_is_looked_at() -> None:
+    """Whoever adds a field says what it cannot be: in the table of the manifest, and in the one above."""
+    assert set(WRONG) == {field.name for field in fields(Manifest)} - {"unknown", "origin"}
+    assert set(WRONG) == set(_FITS) | {"id", "progress"}
+
+
+FIRST = {"id", "run", "session", "fence", "progress", "blobs", "parts", "framework", "format"}
+
+
+@pytest.mark.parametrize("name", sorted(FIRST))
 def test_a_missing_field_is_damage(name: str) -> None:
-    """No field has a default on the way in."""
+    """What every version wrote must be there."""
     record = unseal(EXAMPLE.to_bytes())
     del record[name]
     refused(seal(record))
 
 
-def test_an_unknown_field_is_damage() -> None:
-    """Whoever adds a field raises the format."""
-    refused(sealed(surprise=1))
+@pytest.mark.parametrize("name", sorted(WRONG.keys() - FIRST))
+def test_a_field_that_came_later_has_its_default(name: str) -> None:
+    """A checkpoint from before a field was thought of is as good as any."""
+    record = unseal(EXAMPLE.to_bytes())
+    del record[name]
+    found = Manifest.from_bytes(seal(record), id=ID)
+    assert getattr(found, name) == getattr(BARE, name)
+    assert replace(found, **{name: getattr(EXAMPLE, name)}) == EXAMPLE
+
+
+@pytest.mark.parametrize("name", ["epoch", "step", "batches", "epoch_samples", "samples", "seconds"])
+def test_a_position_is_whole(name: str) -> None:
+    """Where data goes on is never filled in."""
+    progress = unseal(EXAMPLE.to_bytes())["progress"]
+    del progress[name]
+    refused(sealed(progress=progress))
+
+
+def test_what_a_newer_version_added_is_kept() -> None:
+    """Fields that this version does not know are no damage, and written again as they were, wherever they stand."""
+    record = unseal(EXAMPLE.to_bytes())
+    record["progress"]["tokens"] = 5
+    record["blobs"][0]["crc"] = {"a": [1, None]}
+    written = seal({**record, "surprise": 1, "unknown": "x"})
+    found = Manifest.from_bytes(written, id=ID)
+    assert found.unknown == {
+        "surprise": 1,
+        "unknown": "x",
+        "progress": {"tokens": 5},
+        "blobs": [{"crc": {"a": [1, None]}}],
+    }
+    assert replace(found, unknown={}) == EXAMPLE
+    assert unseal(found.to_bytes()) == unseal(written)
+    Manifest.check(written, id=ID)
+
+
+def test_a_manifest_knows_the_file_it_was_read_from() -> None:
+    """Whether a copy elsewhere is the same is asked by the bytes that were written, whoever wrote them."""
+    record = unseal(EXAMPLE.to_bytes())
+    del record["settings"]
+    written = seal({"surprise": 1, **record})
+    assert Manifest.from_bytes(written, id=ID).origin == (len(written), hashlib.sha256(written).hexdigest())
+
+
+def test_each_format_has_a_reader() -> None:
+    """A format that was ever written is read for ever."""
+    assert sorted(_READERS) == list(range(1, FORMAT + 1))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import combinations
 from typing import Any, Protocol, TypeAlias
 
+from colabkeep.vocabulary.errors import CheckpointDamaged
 from colabkeep.vocabulary.state import Tree
 
 __all__ = [
@@ -68,10 +69,24 @@ class Streams:
         return {name: state for name, state in states.items() if state is not None}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put the streams back. One that this machine has and the state has not goes on as it is."""
+        """Put the streams back. One that this machine has and the state has not goes on as it is.
+
+        Raises:
+            CheckpointDamaged: what is stored for one is no state of such a generator.
+        """
         for stream in self.streams:
             if stream.name in state_dict:
-                stream.write(state_dict[stream.name])
+                _write(stream, state_dict[stream.name])
+
+
+def _write(stream: Stream, state: Any) -> None:
+    try:
+        stream.write(state)
+    except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
+        raise CheckpointDamaged(
+            problem=f"The checkpoint's state of the random generator {stream.name!r} is invalid ({error!r:.200}).",
+            remedy="Restart the kernel (the model was loaded already), and resume from an older checkpoint: resume=ID.",
+        ) from error
 
 
 def pack_python(state: tuple[Any, ...]) -> Tree:

@@ -63,10 +63,10 @@ class RunningMean:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Go on from what `state_dict` returned; that of the first versions had gathered nothing."""
         self._sum.copy_(state_dict["sum"])
         self._weight = float(state_dict["weight"])
-        self._values, self._weights = list(state_dict["values"]), list(state_dict["weights"])
+        self._values, self._weights = list(state_dict.get("values", ())), list(state_dict.get("weights", ()))
 
     def _gathered(self) -> torch.Tensor:
         return (

@@ -1,0 +1,26 @@
+"""Random states that somebody made up are told as damage, and never end in a traceback."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from colabkeep.frameworks.common.randomness import PythonStream, Streams
+from colabkeep.vocabulary.errors import CheckpointDamaged
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 2**62}, {"version": None}, {"words": b"\xff" * 2500}, {"words": b""}, {"words": 5}],
+    ids=str,
+)
+def test_a_random_state_that_cannot_be_is_damage(change):
+    """Whatever stands in a checkpoint for the state of a generator: it is taken, or refused in words."""
+    streams, before = Streams([PythonStream()]), random.getstate()
+    try:
+        state = {"python": {**streams.state_dict()["python"], **change}}
+        with pytest.raises(CheckpointDamaged, match="python"):
+            streams.load_state_dict(state)
+    finally:
+        random.setstate(before)
