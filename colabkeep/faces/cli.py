@@ -117,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("run", nargs="?", type=_name, help="the run's name (default: all runs)")
     _add_export(_command(commands, "export", _export))
     _add_prune(_command(commands, "prune", _prune))
+    copy = commands.add_parser("copy", help=_copy.__doc__, description=_copy.__doc__)
+    import_module("colabkeep.faces.copying").add_arguments(copy, _name)
+    copy.set_defaults(command=_copy)
     doctor = commands.add_parser("doctor", help=_doctor.__doc__, description=_doctor.__doc__)
     doctor.add_argument("--json", action="store_true", help="print one JSON object, errors too")
     doctor.add_argument("--probe", action="store_true", help="where it is in doubt, try the GPU (may take a minute)")
@@ -268,6 +271,23 @@ def _prune(words: argparse.Namespace) -> int:
     record = reports.prune_record(repository, plan, dry_run=words.dry_run, caught_up=caught_up)
     _print(words, record, tables.pruned_lines(record))
     return 0
+
+
+def _copy(words: argparse.Namespace) -> int:
+    """copy runs to another storage or another name, and verify each file there; --dry-run only says what would go"""
+    face, progress = import_module("colabkeep.faces.copying"), _Progress(sys.stderr, "copying")
+    silent = words.json or not sys.stderr.isatty()
+    each: dict[str, Callable[[str, int], None]] = {}
+
+    def watch(run: str, file: str, size: int) -> None:
+        if not silent:
+            each.setdefault(run, progress.one(run))(file, size)
+
+    record = face.copy_record(words, watch)
+    progress.end()
+    _print(words, record, face.copied_lines(record))
+    status: int = face.copy_status(record)
+    return status
 
 
 def _doctor(words: argparse.Namespace) -> int:
