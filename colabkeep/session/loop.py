@@ -145,8 +145,7 @@ class Loop:
             UsageError, Incompatible: as `batches`.
         """
         watched: list[Iterator[Any]] = []
-        values = self._batches(loader, watched)
-        watched.append((self._position.batch + start, value) for value in values)
+        watched.append((self._position.batch + start, value) for value in self._batches(loader, watched))
         return watched[0]
 
     def steps(self, max_steps: int | None) -> Iterator[int]:
