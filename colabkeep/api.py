@@ -410,7 +410,8 @@ def _check_first(on_bad_gpu: str, storage: Storage, run_name: str | None, shown:
     report = examine(probe=True)
     if report.checkup.verdict.word == "reconnect":  # unless it was tried before, to no avail
         report = Report(judge_again(report.checkup, cards_before(storage, run_name)))
-    found = MachineChecked(verdict=report.checkup.verdict.word, lines=tuple(report.opening_lines()))
+    lines = report.opening_lines(storage_was_named=not isinstance(storage, str) or storage != "auto")
+    found = MachineChecked(verdict=report.checkup.verdict.word, lines=tuple(lines))
     Announcer(tuple(shown), SystemClock()).tell(found)  # as in a run: a display that fails ends nothing
     if on_bad_gpu == "stop":
         refuse_bad(report.checkup.verdict)

@@ -50,11 +50,14 @@ class Report:
         yield from (_line(line.text) for line in self.checkup.advice if line.code == "same-bits")
         yield from self._warnings()
 
-    def opening_lines(self) -> Iterator[str]:
-        """The lines for the beginning of a training, which tells by itself of its storage and of the session's end."""
+    def opening_lines(self, *, storage_was_named: bool = True) -> Iterator[str]:
+        """The lines for the beginning of a training, which tells by itself of its storage and of the session's end:
+        all but what to name, where nobody named a storage and the place that is taken may vanish."""
         yield self._headline()
         yield from self._next_click()
         yield from self._warnings(but=("storage-", "session-"))
+        if not storage_was_named:
+            yield from (_line(f"! {line.text}") for line in self.checkup.advice if line.code == "storage-unproven")
 
     def to_dict(self) -> Record:
         """The report for programs; its words do not change from version to version.
