@@ -35,6 +35,17 @@ def tried(monkeypatch):
     return tried
 
 
+def test_a_trial_goes_before_the_drivers_number(session, tried):
+    """CUDA's compatibility package runs newer builds on an old driver: what computes is kept, what finds nothing is
+    still told by the driver's number."""
+    facts = session("script", gpu(driver="550.54.15"), torch=build("2.12.1+cu130", ("sm_75",)))
+    assert (judge(facts).code, judge(facts).word) == ("driver-too-old", "unusable")
+    works = tried(facts, ProbeResult(works=True, detail="It computes.", computed=("Tesla T4",)))
+    assert judge(works).code == "good-card"
+    blind = tried(facts, ProbeResult(works=False, detail="It sees no GPU.", cause="no-device"))
+    assert judge(blind).code == "driver-too-old"
+
+
 # -- drawing again -------------------------------------------------------------------------------------
 
 
@@ -137,17 +148,17 @@ def test_a_trial_that_failed_is_told(session, tried):
     "proof",
     [
         ProbeResult(works=False, detail="A wrong result.", failed="Tesla T4"),
-        ProbeResult(works=False, detail="The driver is too old.", cause="no-device"),
+        ProbeResult(works=False, detail="It sees no GPU.", cause="no-device"),
     ],
     ids=["device", "none seen"],
 )
 def test_a_trial_that_failed_for_another_reason_is_no_lack_of_kernels(session, proof, tried):
     """Its own words are told, with the driver, and nobody is sent to install another build."""
-    facts = tried(session("colab", gpu(driver="470.256.02"), torch=UNKNOWN), proof)
+    facts = tried(session("colab", gpu(driver="535.104.05"), torch=UNKNOWN), proof)
     verdict = judge(facts)
     assert (verdict.word, verdict.code) == ("unusable", "trial-failed")
     assert proof.detail in verdict.reason
-    assert "470.256.02" in verdict.reason
+    assert "535.104.05" in verdict.reason
     assert "kernels" not in verdict.reason
     assert "pip install" not in f"{verdict.action}"
     assert "Click switch." in verdict.action
@@ -192,7 +203,7 @@ def test_a_slow_card_that_works_is_better_than_a_fast_one_that_does_not(session,
 
 def test_a_framework_that_sees_no_gpu_speaks_of_all_of_them(session, tried):
     """Neither of two T4 is kept for the other's sake; an accelerator of another kind is not spoken of."""
-    proof = ProbeResult(works=False, detail="The driver is too old.", cause="no-device")
+    proof = ProbeResult(works=False, detail="It sees no GPU.", cause="no-device")
     facts = tried(session("kaggle", T4, T4, Accelerator(kind="xpu", name="Kunlun XPU"), torch=UNKNOWN), proof)
     assert [one.works for one in facts.devices] == [False, False, None]
     assert judge(facts).code == "trial-failed"

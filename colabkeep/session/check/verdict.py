@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.hardware.catalogue import capability_of, find_card
+from colabkeep.hardware.drivers import needed_driver, runs_on
 from colabkeep.hardware.scores import UNCERTAINTY, Workload, tier
 from colabkeep.hardware.support import is_made_for
 from colabkeep.hardware.wheels import wheels_for
@@ -65,6 +66,12 @@ def _gpu(facts: Facts, gpu: Device) -> Verdict:
         if not _same_as_before(facts, gpu):
             return _reconnect(gpu, menus.reconnect)
         again = f"{name} again, as in the session before: stop trying, another connection costs time. "
+    if (
+        gpu.supported is False
+        and facts.build is not None
+        and runs_on(gpu.accelerator.driver, facts.build.cuda) is False
+    ):
+        return _old_driver(facts.build, gpu, again)
     if gpu.supported is False:
         return _no_kernels(facts, gpu, again)
     if gpu.works is False:
@@ -126,6 +133,23 @@ def _no_kernels(facts: Facts, gpu: Device, again: str) -> Verdict:
     return Verdict(word="unusable", code="no-kernels", reason=reason, action=_wheels(gpu, build), speeds=gpu.speeds)
 
 
+def _old_driver(build: Build, gpu: Device, again: str) -> Verdict:
+    """What is installed is too new for the driver, which a notebook cannot change; what is installed it can."""
+    driver, cuda = gpu.accelerator.driver, build.cuda or ""
+    proof = "" if gpu.works is not None else " (colabkeep.check(probe=True) tries it all the same)"
+    return Verdict(
+        word="unusable",
+        code="driver-too-old",
+        reason=(
+            f"{again}{build.framework} {build.version} is built for CUDA {cuda}, which needs driver "
+            f"{needed_driver(cuda)} or newer. Driver {driver} is here, so it finds no GPU and trains on the CPU: "
+            f"the {gpu.accelerator.name} stays idle{proof}."
+        ),
+        action=f"Install a build that this driver can run, then restart the kernel. {_wheels(gpu, build)}",
+        speeds=gpu.speeds,
+    )
+
+
 def _trial_failed(facts: Facts, gpu: Device, again: str) -> Verdict:
     """It should work and does not: of the card, its driver, or what is installed, nobody can tell which."""
     driver = "" if gpu.accelerator.driver is None else f" (driver {gpu.accelerator.driver})"
@@ -144,7 +168,9 @@ def _trial_failed(facts: Facts, gpu: Device, again: str) -> Verdict:
 def _untold(facts: Facts) -> Verdict:
     trouble = facts.trouble
     if trouble is not None and trouble.usable is False:
-        return Verdict(word="unusable", code="gpu-not-usable", reason=f"{trouble.problem}.", action=trouble.remedy)
+        click = facts.place.menus.reconnect
+        action = f"{trouble.remedy} Here: {_sentence(click)}" if click else trouble.remedy
+        return Verdict(word="unusable", code="gpu-not-usable", reason=f"{trouble.problem}.", action=action)
     untold = next((line for line in facts.untold if "accelerators" in line), "")
     why = untold.partition("(")[2].removesuffix(")") if trouble is None else trouble.problem
     return Verdict(
@@ -225,7 +251,9 @@ def _wheels(gpu: Device, build: Build | None) -> str:
     capability = capability_of(gpu.accelerator)
     if build is not None and build.framework == "paddle":
         return "https://www.paddlepaddle.org.cn/en/install/quick lists Paddle's builds by CUDA version."
-    return "https://pytorch.org/get-started lists the builds." if capability is None else wheels_for(capability)
+    if capability is None:
+        return "https://pytorch.org/get-started lists the builds."
+    return wheels_for(capability, gpu.accelerator.driver)
 
 
 def _times(speed: float) -> str:
