@@ -132,7 +132,7 @@ class Report:
 
     def _session(self) -> str:
         time = self.checkup.facts.session
-        told = () if time is None else tuple(filter(None, (_limit(time), _idle(time))))
+        told = () if time is None else tuple(filter(None, (_limit(time), _idle(time), time.usual)))
         return f"Session: {'; '.join(told)}." if told else ""
 
     def _settings(self) -> Iterator[str]:

@@ -26,7 +26,8 @@ _SURENESS: tuple[Confidence, ...] = ("low", "medium", "high")
 class SessionTime:
     """Seconds, None where unknown. `used_seconds`: at least so many. `limit_seconds`: of the whole session.
     `left_seconds`: at most so many. `source`: where the figures come from, in a sentence for the user. `idle_seconds`:
-    after so long without anybody at the page it ends earlier; `idle_confidence` is of that figure alone."""
+    after so long without anybody at the page it ends earlier; `idle_confidence` is of that figure alone. `usual`: how
+    long sessions really live, by what users report; "" where nobody does, or the user said how long this one does."""
 
     used_seconds: float | None
     limit_seconds: float | None
@@ -35,6 +36,7 @@ class SessionTime:
     source: str
     idle_seconds: float | None = None
     idle_confidence: Confidence = "low"
+    usual: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,11 @@ def session_time(
         # A session that lives has not reached its limit. Nobody's training is stopped by a figure that is wrong.
         left, confidence = None, "low"
         source.append(f'One of the two cannot be right here; say how long a session lasts with {_VARIABLE}="24 h".')
+    usual = "" if most.by_user else limits.usual_source
+    if usual:
+        source.append(f"Often it is less: {usual}.")
     return SessionTime(
+        usual=usual,
         used_seconds=used,
         limit_seconds=most.seconds,
         left_seconds=left,

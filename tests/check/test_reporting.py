@@ -50,10 +50,19 @@ def test_a_machine_out_of_order_says_what_and_what_to_do(report):
 def test_the_idle_limit_is_told_with_how_sure_it_is(report):
     """Beside the other limit, or alone; and where no figure is known, none is made up."""
     idle = "it may end after 90 min without you at the page (medium confidence)."
-    assert f"left (low confidence); {idle}" in str(report("colab", ["Tesla T4"]))
+    assert f"left (low confidence); {idle[:-1]};" in str(report("colab", ["Tesla T4"]))
     assert "Session: it may end after 60 min without you at the page (low confidence)." in str(report("aistudio"))
     assert "without you" not in str(report("kaggle", ["Tesla T4"]))
     assert "Session:" not in str(report("script"))
+
+
+def test_how_long_sessions_really_live_stands_beside_the_limit(report):
+    """Twelve hours are the most that Colab gives; who plans with them is told what users report."""
+    told = str(report("colab", ["Tesla T4"]))
+    assert "at most 12 h" in told or "at most 11 h" in told
+    assert "users report 1.5 to 3.5 hours on free machines" in told
+    mine = str(report("colab", ["Tesla T4"], environ={"COLABKEEP_SESSION_LIMIT": "24 h"}))
+    assert "users report" not in mine, "whoever says how long it lasts knows"
 
 
 def test_a_process_that_may_have_no_more_threads_has_a_report(report, monkeypatch):
