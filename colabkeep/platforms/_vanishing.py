@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["may_vanish"]
+__all__ = ["is_container", "may_vanish"]
 
 _FILES = ("/.dockerenv", "/run/.containerenv")  # Docker's, and Podman's
 _VARIABLES = {
@@ -37,6 +37,12 @@ def may_vanish(environment: Environment) -> str:
             return f"{what} ({name} is set)"
     kind = _file_system(environment)
     return f"a folder on {kind}, as containers and live systems have it" if kind in _LAYERS else ""
+
+
+def is_container(environment: Environment) -> bool:
+    """Is this one that sees only the devices that it was handed?"""
+    variables = (environment.environ.get(name, "").strip().lower() for name in ("container", "KUBERNETES_SERVICE_HOST"))
+    return any(map(environment.is_file, _FILES)) or any(value not in _NO for value in variables)
 
 
 def _file_system(environment: Environment) -> str:

@@ -77,8 +77,8 @@ class Menus:
 
     `enable`: get a GPU where none is attached. `reconnect`: give this machine back and get another one.
     `switch`: choose another kind of accelerator. `offered`: the accelerators that can be had now, in words.
-    `draws`: is the card drawn by chance on each connection, so that reconnecting may help? `framework`: the package
-    that the service's environments are made for.
+    `draws`: is the card drawn by chance on each connection, so that reconnecting may help? `hand_over`: how a container
+    is given the GPUs of its host. `framework`: the package that the service's environments are made for.
     """
 
     enable: str | None = None
@@ -86,6 +86,7 @@ class Menus:
     switch: str | None = None
     offered: str = ""
     draws: bool = False
+    hand_over: str | None = None
     framework: str = "torch"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from colabkeep.platforms._front import front_end
-from colabkeep.platforms._vanishing import may_vanish
+from colabkeep.platforms._vanishing import is_container, may_vanish
 from colabkeep.platforms._variables import secret_from_variable
 from colabkeep.platforms.base import Home, Menus, SessionLimits
 from colabkeep.vocabulary.environment import Environment
@@ -24,6 +24,12 @@ _ELSEWHERE = (
     'Name a place that outlives it: storage="<a folder of a mounted disk>", or a service that any machine reaches, '
     'such as storage="drive://colabkeep" after `colabkeep auth`, or storage="hf://<you>/<name>". If this folder does '
     'last, say so: storage="colabkeep-runs".'
+)
+
+
+_HAND_OVER = (
+    "Start the container with the host's GPUs: docker run --gpus all … (the host needs NVIDIA's container toolkit), "
+    "podman run --device nvidia.com/gpu=all …, or in Kubernetes resources: limits: nvidia.com/gpu: 1."
 )
 
 
@@ -56,7 +62,7 @@ class _OwnMachine:
         return SessionLimits(max_seconds=None, source="a machine of one's own has no limit", confidence="medium")
 
     def menus(self, environment: Environment) -> Menus:
-        return Menus()
+        return Menus(hand_over=_HAND_OVER if is_container(environment) else None)
 
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
         return secret_from_variable(environment, name)

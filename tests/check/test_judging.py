@@ -311,7 +311,7 @@ capabilities = st.none() | st.tuples(st.integers(0, 20), st.integers(0, 9))
 names = st.sampled_from([name for card in cards() for name in card.names]) | texts
 accelerators = st.builds(
     Accelerator,
-    kind=st.sampled_from(["cuda", "rocm", "tpu", "xpu", "npu"]),
+    kind=st.sampled_from(["cuda", "rocm", "tpu", "xpu", "npu", "mps"]),
     name=names,
     memory_bytes=st.none() | st.integers(0, 2**40),
     used_bytes=st.none() | st.integers(0, 2**40),

@@ -17,7 +17,7 @@ from colabkeep.session.check.checkup import check_up
 from colabkeep.session.check.facts import PATIENCE, gather
 from colabkeep.session.clock import SystemClock
 from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.hardware import FakeCard, fake_device_files
+from colabkeep.testing.hardware import FakeCard, fake_device_files, fake_mac, fake_pci_device
 from colabkeep.vocabulary.environment import Environment
 
 DEADLINE = 20.0  # seconds; four times the five that are promised, for a busy machine
@@ -112,6 +112,62 @@ def test_a_gpu_that_a_variable_hides_is_not_called_missing(world, value):
     report = world.check(world.start("colab", ["Tesla T4"], environ={"CUDA_VISIBLE_DEVICES": value}))
     assert judged(report) == ([], "keep", "gpus-hidden")
     assert f"CUDA_VISIBLE_DEVICES={value!r}" in report.checkup.verdict.reason
+
+
+@pytest.mark.parametrize("mark", ["/.dockerenv", "container=podman", "KUBERNETES_SERVICE_HOST=10.0.0.1"])
+@pytest.mark.parametrize("installed", [TORCH, "torch 2.10.0+cpu"])
+def test_a_container_that_was_handed_no_card_is_told_how_to_get_it(world, mark, installed):
+    """A torch for GPUs in a container: the host may have one. A torch for the CPU was chosen, and nothing is said."""
+    world.install(installed)
+    name, _, value = mark.partition("=")
+    environment = world.start("script", environ={} if mark.startswith("/") else {name: value})
+    if mark.startswith("/"):
+        environment.path(mark).touch()
+    report = world.check(environment)
+    if installed == TORCH:
+        assert judged(report) == ([], "keep", "gpu-not-handed-over")
+        assert "--gpus all" in str(report)
+    else:
+        assert judged(report) == ([], "keep", "no-gpu-here")
+
+
+def test_an_apple_processor_has_a_gpu(world, tmp_path):
+    """Nobody is told that there is none; how torch calls it is said."""
+    world.install("torch 2.10.0")
+    report = world.check(fake_mac(tmp_path / "mac"))
+    (told,), word, code = judged(report)
+    assert (told["kind"], told["name"], told["memory_bytes"]) == ("mps", "Apple M2 Pro GPU", 16 << 30)
+    assert (word, code) == ("keep", "unknown-card")
+    assert 'model.to("mps")' in str(report)
+    assert "No GPU" not in str(report)
+
+
+@pytest.mark.parametrize(
+    ("installed", "word", "code"),
+    [
+        ("torch 2.10.0+xpu", "keep", "unknown-card"),
+        ("torch 2.10.0+cpu", "unusable", "cpu-build"),
+        (TORCH, "unusable", "cpu-build"),
+    ],
+)
+def test_a_card_of_intels_needs_a_torch_for_it(world, installed, word, code):
+    """It is found, and a torch that cannot use it is named with the one that can."""
+    world.install(installed)
+    environment = world.start("script")
+    fake_device_files(environment.root, "dri/renderD128")
+    fake_pci_device(environment.root, "0000:03:00.0", vendor="0x8086", device="0x56a0", kind="0x030000")
+    report = world.check(environment)
+    assert judged(report)[1:] == (word, code)
+    assert ("whl/xpu" if word == "unusable" else 'model.to("xpu")') in report.checkup.verdict.action
+
+
+def test_graphics_built_into_an_intel_processor_are_not_called_missing(world):
+    """The bus does not tell whether they compute; a torch that was installed for them does."""
+    world.install("torch 2.10.0+xpu")
+    report = world.check(world.start("script"))
+    assert judged(report) == ([], "keep", "accelerator-not-told")
+    assert "torch.xpu.is_available()" in str(report)
+    assert "No GPU" not in str(report)
 
 
 def test_nothing_is_hidden_where_there_is_nothing(world):

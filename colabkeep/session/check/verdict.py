@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard
 
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.hardware.catalogue import capability_of, find_card
@@ -20,6 +20,7 @@ __all__ = ["Verdict", "Word", "judge", "speed_text"]
 Word: TypeAlias = Literal["keep", "reconnect", "switch", "enable", "unusable"]
 
 _NEEDED = {"cuda": "CUDA", "rocm": "ROCm"}
+_BY_NAME = ("mps", "xpu")  # kinds whose name is what torch calls the device
 _LONGEST_VALUE = 80  # characters of a variable that are shown
 _LOOK = "Run !nvidia-smi in a cell: if it hangs too, restart the session."
 _NAMES: Mapping[Workload, str] = {"cnn": "CNN", "transformer": "Transformer", "rnn": "RNN"}
@@ -195,8 +196,28 @@ def _other(facts: Facts, device: Device) -> Verdict:
         if click:
             return Verdict(word="switch", code="tpu", reason=reason, action=click)
         return Verdict(word="unusable", code="tpu", reason=reason, action="Train on a machine with a GPU.")
+    if device.accelerator.kind == "xpu" and name.startswith("Intel") and _lacks_xpu(facts.build):
+        return _without_xpu(facts.build, name)
     reason = f"{name}: an accelerator that has not been compared with GPUs; nothing speaks against starting."
+    if device.accelerator.kind in _BY_NAME and facts.framework == "torch":
+        action = f'It trains only what is put there: model.to("{device.accelerator.kind}"), and so the batches.'
+        return Verdict(word="keep", code="unknown-card", reason=reason, action=action)
     return Verdict(word="keep", code="unknown-card", reason=reason)
+
+
+def _lacks_xpu(build: Build | None) -> TypeGuard[Build]:
+    return build is not None and build.framework == "torch" and "+xpu" not in build.version and "+" in build.version
+
+
+def _without_xpu(build: Build, name: str) -> Verdict:
+    return Verdict(
+        word="unusable",
+        code="cpu-build",
+        reason=f"The torch installed here, {build.version}, is no build for Intel's GPUs: it trains on the CPU "
+        f"while the {name} stays idle.",
+        action='Install one that is, then restart the kernel: pip install --force-reinstall "torch" --index-url '
+        "https://download.pytorch.org/whl/xpu.",
+    )
 
 
 def _none(facts: Facts) -> Verdict:
@@ -215,6 +236,23 @@ def _none(facts: Facts) -> Verdict:
         offered = f" It offers {menus.offered}." if menus.offered else ""
         reason = f"No GPU is attached to this session: training would run on the CPU.{offered}"
         return Verdict(word="enable", code="gpu-not-enabled", reason=reason, action=menus.enable)
+    build = facts.build
+    if build is not None and "+xpu" in build.version:
+        return Verdict(
+            word="keep",
+            code="accelerator-not-told",
+            reason=f"No card of Intel's shows on this machine's bus, and torch {build.version} is a build for them: "
+            "one that is built into the processor does not show.",
+            action="Run  import torch; torch.xpu.is_available()  in a cell: it says whether torch finds it.",
+        )
+    if menus.hand_over and build is not None and build.cuda is not None:
+        return Verdict(
+            word="keep",
+            code="gpu-not-handed-over",
+            reason=f"No GPU is handed to this container, and {build.framework} {build.version} is built for them: "
+            "training runs on the CPU.",
+            action=f"If the host has a GPU: {menus.hand_over}",
+        )
     return Verdict(
         word="keep",
         code="no-gpu-here",
