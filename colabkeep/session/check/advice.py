@@ -86,11 +86,17 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
         )
     usable = [number for number, one in enumerate(gpus) if _can_compute(one) and not _is_slice(one)]
     if len(usable) > 1:
+        together = (
+            f"For one training on all of them: {words.all}, before the optimizer is made, with batches large enough to "
+            "split (tried on two simulated GPUs: a resume has the same bits). Or put"
+            if words.all and len(usable) == len(gpus) and len({one.accelerator.name for one in gpus}) == 1
+            else "Put"
+        )
         yield Advice(
             code="second-gpu-idle",
             text=(
-                f"{len(usable)} GPUs, and a training here uses one of them. Put a second experiment on the next: "
-                f"{words.put.format(usable[1])}, another run_name, another process."
+                f"{len(usable)} GPUs, and a training here uses one of them. {together} a second experiment on the "
+                f"next: {words.put.format(usable[1])}, another run_name, another process."
             ),
             warns=True,
         )
