@@ -366,7 +366,7 @@ def mount(*, timeout: Duration = 180.0) -> Store:
     needs to be mounted. `storage="auto"` finds the same place afterwards.
 
     Args:
-        timeout: seconds, or "2 min": how long the user may take to agree.
+        timeout: seconds, or "2 min": how long the user may take to agree. Drive's own start is not counted.
 
     Raises:
         MountError: it could not be reached; the remedy is the next click.
@@ -379,7 +379,8 @@ def mount(*, timeout: Duration = 180.0) -> Store:
 
 @door()
 def secret(name: str, *, timeout: Duration = 20.0) -> str:
-    """The value of the secret `name`, as the platform keeps it: Colab's key icon, Kaggle's Add-ons, or a variable.
+    """The value of the secret `name`: of the variable of that name, else as the platform keeps it (Colab's key icon,
+    Kaggle's Add-ons). May be called on any thread.
 
     Args:
         name: what it is called there.

@@ -112,8 +112,8 @@ class Platform(Protocol):
         ...
 
     def mount(self, environment: Environment, *, timeout: float) -> Home:
-        """Make the persistent place ready, asking the user if need be, in `timeout` seconds at most (it may
-        take a few more where a service's own call rounds up). Healthy already: returns at once.
+        """Make the persistent place ready, asking the user if need be, who has `timeout` seconds for the answer; the
+        service may take a minute more to start it. Healthy already: returns at once.
 
         Raises:
             MountError: it could not be reached, and why; the remedy is the right next click.

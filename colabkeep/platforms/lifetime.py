@@ -8,6 +8,7 @@ the host's. So several witnesses are asked, what cannot be true is left out, and
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from colabkeep.platforms.base import Confidence, Platform, SessionLimits
@@ -103,6 +104,8 @@ def _limit(limits: SessionLimits, environment: Environment, limit: float | None)
         return _Limit(read_duration("limit", limit), "as you said", "high", by_user=True)
     told = environment.environ.get(_VARIABLE, "").strip()
     seconds = parse_duration(told)
+    if seconds is None and (job := _slurm(environment)) is not None:
+        return _Limit(job[1] - job[0], "Slurm's end of this job (SLURM_JOB_END_TIME)", "high")
     if seconds is not None:
         return _Limit(seconds, f"as {_VARIABLE} says", "high", by_user=True)
     ignored = f' ({_VARIABLE}={told[:40]!a} is no length of time and is ignored: write "24 h")' if told else ""
@@ -111,6 +114,8 @@ def _limit(limits: SessionLimits, environment: Environment, limit: float | None)
 
 def _age(environment: Environment, now: float, most: _Limit) -> _Age | None:
     """How long the machine has been ours at least; None where nothing believable tells it."""
+    if (job := _slurm(environment)) is not None:
+        return _Age(max(0.0, now - job[0]), "since Slurm started this job", "high")
     ages = _ages(environment, now)
     if most.seconds is not None and not most.by_user:
         # A session that lives has not outlived the service's limit, so what is older is likely the host's.
@@ -118,6 +123,16 @@ def _age(environment: Environment, now: float, most: _Limit) -> _Age | None:
         if younger is not None:
             return younger
     return _believed(ages, _OLDEST)
+
+
+def _slurm(environment: Environment) -> tuple[float, float] | None:
+    """Start and end of the job, in seconds since 1970, as Slurm tells its programs (sbatch(1), output environment
+    variables); None where this is no job of Slurm's, or one without an end."""
+    told = [environment.environ.get(f"SLURM_JOB_{name}_TIME", "") for name in ("START", "END")]
+    if not environment.environ.get("SLURM_JOB_ID") or not all(re.fullmatch(r"[0-9]{9,11}", each) for each in told):
+        return None
+    start, end = map(float, told)
+    return (start, end) if start < end else None
 
 
 def _believed(ages: tuple[_Age, _Age, _Age], oldest: float) -> _Age | None:

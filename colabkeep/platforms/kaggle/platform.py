@@ -7,12 +7,10 @@ KAGGLE_API_TOKEN and KAGGLE_CONFIG_DIR are the user's own, on any laptop, and sa
 
 from __future__ import annotations
 
-from colabkeep.platforms._variables import secret_from_variable
 from colabkeep.platforms.base import Home, Menus, SessionLimits
 from colabkeep.platforms.kaggle.inputs import earlier_runs
 from colabkeep.platforms.local import FOLDER
 from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import SecretError
 
 __all__ = ["KagglePlatform"]
 
@@ -91,12 +89,7 @@ class KagglePlatform:
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
         from colabkeep.platforms.kaggle.secrets import ask  # what it needs of urllib takes longer than the detection
 
-        try:
-            return ask(name, timeout)
-        except SecretError:
-            if environment.environ.get(name):
-                return secret_from_variable(environment, name)
-            raise
+        return environment.environ.get(name) or ask(name, timeout)
 
     def google_user(self, environment: Environment) -> None:
         return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from colabkeep.hardware.precision import advised_precision
 from colabkeep.session.check.facts import Device, Facts, best_gpu
-from colabkeep.session.check.words import words_of
+from colabkeep.session.check.words import Words, words_of
 
 __all__ = ["Advice", "advise"]
 
@@ -84,6 +84,23 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
             ),
             warns=True,
         )
+    yield from _on_more_gpus(gpus, words)
+    used = accelerator.used_bytes
+    if used is not None and used > _NOTEWORTHY:
+        whose = "by this kernel or another one" if facts.in_use else "outside this kernel"
+        total = "" if accelerator.memory_bytes is None else f" of {_gib(accelerator.memory_bytes)}"
+        yield Advice(
+            code="memory-in-use",
+            text=(
+                f"{_gib(used)}{total} of the GPU's memory are in use {whose}. Shut down other notebooks on this "
+                "machine if training runs out of memory."
+            ),
+            warns=not facts.in_use,  # what a cell allocated before is no news
+        )
+
+
+def _on_more_gpus(gpus: Sequence[Device], words: Words) -> Iterator[Advice]:
+    """What to do with those that a training leaves idle."""
     usable = [number for number, one in enumerate(gpus) if _can_compute(one) and not _is_slice(one)]
     if len(usable) > 1:
         together = (
@@ -99,18 +116,6 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
                 f"next: {words.put.format(usable[1])}, another run_name, another process."
             ),
             warns=True,
-        )
-    used = accelerator.used_bytes
-    if used is not None and used > _NOTEWORTHY:
-        whose = "by this kernel or another one" if facts.in_use else "outside this kernel"
-        total = "" if accelerator.memory_bytes is None else f" of {_gib(accelerator.memory_bytes)}"
-        yield Advice(
-            code="memory-in-use",
-            text=(
-                f"{_gib(used)}{total} of the GPU's memory are in use {whose}. Shut down other notebooks on this "
-                "machine if training runs out of memory."
-            ),
-            warns=not facts.in_use,  # what a cell allocated before is no news
         )
 
 
