@@ -394,3 +394,25 @@ def test_advice_has_words_and_a_code_that_programs_can_use(facts):
     assert len(set(listed)) == len(listed)
     assert all(re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", code) for code in listed)
     assert all(line.text.strip() for line in advice if not line.code.startswith("storage-"))
+
+
+@pytest.mark.parametrize(
+    "accelerator", [K80, P100, gpu("Tesla P4", (6, 1)), Accelerator(kind="tpu", name="TPU v5 lite")]
+)
+@pytest.mark.parametrize("torch", [build(), OLD, None])
+def test_what_is_said_of_an_old_card_on_colab_is_what_the_docs_say(session, accelerator, torch):
+    """Such cards are not handed out any more, so none is promised or called usual; a TPU trains nothing here, whatever
+    is installed."""
+    verdict = judge(session("colab", accelerator, torch=torch))
+    if accelerator.kind == "tpu":
+        assert "on CPUs and GPUs" in verdict.reason
+        assert "nothing speaks against" not in verdict.reason
+    if verdict.word == "reconnect":
+        assert "none should come any more" in verdict.reason
+        assert "is drawn by chance" not in verdict.reason
+
+
+def test_a_t4_is_not_compared_with_itself(session):
+    """It is what the others are measured by; half of one is not."""
+    assert "times as fast as a T4" not in judge(session("colab", T4)).reason
+    assert "0.5 times as fast as a T4" in judge(session("script", gpu("GRID T4-8Q", memory_bytes=8 << 30))).reason

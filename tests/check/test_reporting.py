@@ -31,9 +31,7 @@ def test_a_good_machine_takes_four_lines(report):
     lines = str(report("colab", ["Tesla T4"], drive="mounted")).splitlines()
     assert len(lines) == 4
     assert 'os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"; import torch; torch.use_det' in lines[3]
-    assert lines[0] == (
-        "Google Colab (hosted), Tesla T4 15.0 GiB: keep. Tier B, 1.0 times as fast as a T4, give or take 30%."
-    )
+    assert lines[0] == ("Google Colab (hosted), Tesla T4 15.0 GiB: keep. Tier B, the card that others are measured by.")
     assert "/content/drive/MyDrive/colabkeep, which stays when this session ends" in lines[1]
     assert "10 min used, at most 11 h 50 min left" in lines[1]
     assert lines[2].startswith('Use precision="16-mixed" (never bf16 on this card), num_workers=')

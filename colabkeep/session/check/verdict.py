@@ -21,6 +21,7 @@ Word: TypeAlias = Literal["keep", "reconnect", "switch", "enable", "unusable"]
 
 _NEEDED = {"cuda": "CUDA", "rocm": "ROCm"}
 _BY_NAME = ("mps", "xpu")  # kinds whose name is what torch calls the device
+_MEASURE = "Tesla T4"  # as the catalogue calls it
 _LONGEST_VALUE = 80  # characters of a variable that are shown
 _LOOK = "Run !nvidia-smi in a cell: if it hangs too, restart the session."
 _NAMES: Mapping[Workload, str] = {"cnn": "CNN", "transformer": "Transformer", "rnn": "RNN"}
@@ -81,7 +82,7 @@ def _gpu(facts: Facts, gpu: Device) -> Verdict:
         reason = f"{again}{_worth(gpu)}. Better ones can be chosen: {menus.offered or 'see the menu'}."
         return Verdict(word="switch", code="slow-card", reason=reason, action=menus.switch, speeds=gpu.speeds)
     code = "unknown-card" if gpu.card is None else "slow-card" if slow else "good-card"
-    reason = f"{again}Tier {gpu.tier}, {speed_text(gpu.speeds)}."
+    reason = f"{again}Tier {gpu.tier}, {_speed(gpu)}."
     return Verdict(word="keep", code=code, reason=reason, speeds=gpu.speeds)
 
 
@@ -92,8 +93,8 @@ def _reconnect(gpu: Device, click: str) -> Verdict:
         word="reconnect",
         code="poor-draw",
         reason=(
-            f"{_worth(gpu)}. The card is drawn by chance here, and another connection may bring a better one; "
-            f"nobody outside knows how often.{hope}"
+            f"{_worth(gpu)}. Cards like it were drawn by chance here until 2022, and none should come any more; "
+            f"another connection may bring a better one, and nobody outside knows how often.{hope}"
         ),
         action=(
             f"Save first, since the machine's disk is deleted with it; then {_sentence(click)} "
@@ -198,6 +199,12 @@ def _other(facts: Facts, device: Device) -> Verdict:
         return Verdict(word="unusable", code="tpu", reason=reason, action="Train on a machine with a GPU.")
     if device.accelerator.kind == "xpu" and name.startswith("Intel") and _lacks_xpu(facts.build):
         return _without_xpu(facts.build, name)
+    if device.accelerator.kind == "tpu":
+        reason = (
+            f"A TPU came ({name}), which code for JAX or torch_xla can use. colabkeep keeps trainings of torch and "
+            "Paddle on CPUs and GPUs, and neither is installed here."
+        )
+        return Verdict(word="keep", code="unknown-card", reason=reason)
     reason = f"{name}: an accelerator that has not been compared with GPUs; nothing speaks against starting."
     if device.accelerator.kind in _BY_NAME and facts.framework == "torch":
         action = f'It trains only what is put there: model.to("{device.accelerator.kind}"), and so the batches.'
@@ -276,7 +283,13 @@ def _newer_than(gpu: Device, build: Build | None) -> bool:
 
 
 def _worth(gpu: Device) -> str:
-    return f"{gpu.accelerator.name}: tier {gpu.tier}, {speed_text(gpu.speeds)}"
+    return f"{gpu.accelerator.name}: tier {gpu.tier}, {_speed(gpu)}"
+
+
+def _speed(gpu: Device) -> str:
+    if gpu.card is not None and gpu.card.name == _MEASURE:
+        return "the card that others are measured by"
+    return speed_text(gpu.speeds)
 
 
 def _capability(gpu: Device) -> str:
