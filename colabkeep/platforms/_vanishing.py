@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["is_container", "may_vanish"]
+__all__ = ["file_system", "is_container", "may_vanish"]
 
 _FILES = ("/.dockerenv", "/run/.containerenv")  # Docker's, and Podman's
 _VARIABLES = {
@@ -35,7 +35,7 @@ def may_vanish(environment: Environment) -> str:
     for name, what in _VARIABLES.items():
         if environment.environ.get(name, "").strip().lower() not in _NO:
             return f"{what} ({name} is set)"
-    kind = _file_system(environment)
+    kind = file_system(environment)
     return f"a folder on {kind}, as containers and live systems have it" if kind in _LAYERS else ""
 
 
@@ -45,7 +45,7 @@ def is_container(environment: Environment) -> bool:
     return any(map(environment.is_file, _FILES)) or any(value not in _NO for value in variables)
 
 
-def _file_system(environment: Environment) -> str:
+def file_system(environment: Environment) -> str:
     """The kind of file system that the current folder lies on; "" where that is not told (as outside Linux)."""
     folder = PurePosixPath(environment.folder)
     if folder.is_relative_to(environment.root):

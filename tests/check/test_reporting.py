@@ -89,7 +89,7 @@ def test_equal_cards_are_counted(report):
 def test_json_has_the_words_that_are_documented(report):
     """The same keys on every machine, numbers in bytes and seconds, strict JSON."""
     told = json.loads(report("kaggle batch", ["Tesla T4", "Tesla T4"]).to_json(), parse_constant=pytest.fail)
-    assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session"}
+    assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session", "machine"}
     assert told["platform"] == {"name": "kaggle", "title": "Kaggle", "kind": "batch"}
     assert (
         told["accelerators"]
@@ -116,9 +116,45 @@ def test_json_has_the_words_that_are_documented(report):
 def test_json_has_the_same_words_where_nothing_is_known(report, platform):
     """A program need not ask which keys there are."""
     told = report(platform, torch=None).to_dict()
-    assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session"}
+    assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session", "machine"}
     assert set(told["storage"]) == {"url", "persistent", "free_bytes", "limits"}
     assert set(told["session"]) == {"used_s", "limit_s", "left_s", "confidence"}
+
+
+MACHINE = {"colabkeep", "python", "system", "front_end", "vscode", "marks", "packages", "file_system", "may_vanish",
+           "builds", "drivers", "found_by", "supported", "trial", "trouble", "storage_reason", "time_source", "idle_s",
+           "cpus", "untold"}  # fmt: skip
+
+
+@pytest.mark.parametrize("platform", ["script", "colab", "kaggle batch", "aistudio", "jupyter"])
+def test_json_tells_the_facts_that_the_page_of_manual_checks_asks_for(report, platform):
+    """Versions, driver, front end, marks: whoever reads the line from afar need not ask for more."""
+    machine = report(platform, ["Tesla T4"]).to_dict()["machine"]
+    assert set(machine) == MACHINE
+    assert machine["drivers"] == ["580.82.07"]
+    assert machine["found_by"] == ["nvidia-smi"]
+    assert [(one["version"], one["cuda"]) for one in machine["builds"]] == [("2.10.0+cu128", "12.8")]
+    assert machine["packages"]["safetensors"]
+    assert machine["front_end"] in ("notebook", "process")
+
+
+SECRETS = ("KAGGLE_KEY", "KAGGLE_API_TOKEN", "KAGGLE_USER_SECRETS_TOKEN", "COLAB_JUPYTER_TOKEN", "SLURM_JWT",
+           "STUDIO_MODEL_API_SDK_TOKEN", "JUPYTERHUB_API_TOKEN", "LIGHTNING_API_KEY", "SM_TOKEN", "HF_TOKEN",
+           "AWS_SECRET_ACCESS_KEY", "COLABKEEP_DRIVE", "GITHUB_TOKEN", "MODAL_TOKEN_SECRET", "DATABRICKS_TOKEN",
+           "AISTUDIO_ACCESS_TOKEN")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "platform", ["script", "colab", "colab process", "kaggle", "kaggle batch", "aistudio", "jupyter"]
+)
+def test_no_secret_is_in_what_is_sent_back(report, platform):
+    """Each token of the services and of the user is set, and none of what they hold is in the report, in any form."""
+    value = "s3cr3t-Value-7f9a"
+    made = report(platform, ["Tesla T4"], environ=dict.fromkeys(SECRETS, value))
+    assert "KAGGLE_KEY" in made.to_dict()["machine"]["marks"], "names are told"
+    for text in (made.to_json(), str(made), made._repr_html_()):
+        assert value not in text
+        assert value.lower() not in text.lower()
 
 
 class Tags(HTMLParser):
