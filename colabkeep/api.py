@@ -366,7 +366,7 @@ def mount(*, timeout: Duration = 180.0) -> Store:
     needs to be mounted. `storage="auto"` finds the same place afterwards.
 
     Args:
-        timeout: seconds, or "2 min": how long the user may take to agree.
+        timeout: seconds, or "2 min": how long the user may take to agree. Drive's own start is not counted.
 
     Raises:
         MountError: it could not be reached; the remedy is the next click.
@@ -379,7 +379,8 @@ def mount(*, timeout: Duration = 180.0) -> Store:
 
 @door()
 def secret(name: str, *, timeout: Duration = 20.0) -> str:
-    """The value of the secret `name`, as the platform keeps it: Colab's key icon, Kaggle's Add-ons, or a variable.
+    """The value of the secret `name`: of the variable of that name, else as the platform keeps it (Colab's key icon,
+    Kaggle's Add-ons). May be called on any thread.
 
     Args:
         name: what it is called there.
@@ -410,7 +411,8 @@ def _check_first(on_bad_gpu: str, storage: Storage, run_name: str | None, shown:
     report = examine(probe=True)
     if report.checkup.verdict.word == "reconnect":  # unless it was tried before, to no avail
         report = Report(judge_again(report.checkup, cards_before(storage, run_name)))
-    found = MachineChecked(verdict=report.checkup.verdict.word, lines=tuple(report.opening_lines()))
+    lines = report.opening_lines(storage_was_named=not isinstance(storage, str) or storage != "auto")
+    found = MachineChecked(verdict=report.checkup.verdict.word, lines=tuple(lines))
     Announcer(tuple(shown), SystemClock()).tell(found)  # as in a run: a display that fails ends nothing
     if on_bad_gpu == "stop":
         refuse_bad(report.checkup.verdict)

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from colabkeep._version import __version__
 from colabkeep.faces.tables import Record, plain, size_text
 from colabkeep.hardware.precision import advised_precision
 from colabkeep.platforms.lifetime import SessionTime
 from colabkeep.session.check.checkup import Checkup, check_up
-from colabkeep.session.check.facts import MAIN, Device, best_gpu
+from colabkeep.session.check.facts import MAIN, Device, Facts, best_gpu
 from colabkeep.session.clock import SystemClock
 from colabkeep.vocabulary.budget import budget_of
 from colabkeep.vocabulary.durations import duration_text
@@ -50,11 +51,14 @@ class Report:
         yield from (_line(line.text) for line in self.checkup.advice if line.code == "same-bits")
         yield from self._warnings()
 
-    def opening_lines(self) -> Iterator[str]:
-        """The lines for the beginning of a training, which tells by itself of its storage and of the session's end."""
+    def opening_lines(self, *, storage_was_named: bool = True) -> Iterator[str]:
+        """The lines for the beginning of a training, which tells by itself of its storage and of the session's end:
+        all but what to name, where nobody named a storage and the place that is taken may vanish."""
         yield self._headline()
         yield from self._next_click()
         yield from self._warnings(but=("storage-", "session-"))
+        if not storage_was_named:
+            yield from (_line(f"! {line.text}") for line in self.checkup.advice if line.code == "storage-unproven")
 
     def to_dict(self) -> Record:
         """The report for programs; its words do not change from version to version.
@@ -62,10 +66,12 @@ class Report:
         ``{"platform": {"name", "title", "kind"}, "accelerators": [{"kind", "name", "memory_bytes", "capability",
         "tier", "score"}], "verdict", "advice": [{"code", "text"}], "storage": {"url", "persistent", "free_bytes",
         "limits": [{"what", "most", "seconds", "each", "source"}]}, "session": {"used_s", "limit_s", "left_s",
-        "confidence"}}``. "verdict" is "keep", "reconnect", "switch", "enable" or "unusable"; the first advice says why,
-        and what to click. "score" is the speed for Transformers relative to a T4 with mixed precision. "limits" is what
-        saving keeps to there: at most so much in so many seconds, and how much of it a save takes. None is what is not
-        known.
+        "confidence"}, "machine": {…}}``. "verdict" is "keep", "reconnect", "switch", "enable" or "unusable"; the first
+        advice says why, and what to click. "score" is the speed for Transformers relative to a T4 with mixed precision.
+        "limits" is what saving keeps to there: at most so much in so many seconds, and how much of it a save takes.
+        "machine" is what somebody far away needs to know to help: versions, the driver, the front end, names of
+        variables that services set (never what they hold), and where each figure comes from; its words may change. None
+        is what is not known.
         """
         facts, verdict = self.checkup.facts, self.checkup.verdict
         place, home, time = facts.place, facts.home, facts.session
@@ -88,6 +94,7 @@ class Report:
                 "left_s": None if time is None else time.left_seconds,
                 "confidence": "low" if time is None else time.confidence,
             },
+            "machine": _machine(facts),
         }
 
     def to_json(self) -> str:
@@ -129,7 +136,7 @@ class Report:
 
     def _session(self) -> str:
         time = self.checkup.facts.session
-        told = () if time is None else tuple(filter(None, (_limit(time), _idle(time))))
+        told = () if time is None else tuple(filter(None, (_limit(time), _idle(time), time.usual)))
         return f"Session: {'; '.join(told)}." if told else ""
 
     def _settings(self) -> Iterator[str]:
@@ -180,6 +187,35 @@ def _cards(devices: tuple[Device, ...]) -> str:
         name = device.accelerator.name + ("" if memory is None else f" {size_text(memory)}")
         counted[name] = counted.get(name, 0) + 1
     return "".join(f", {name}" + (f" x{number}" if number > 1 else "") for name, number in counted.items())
+
+
+def _machine(facts: Facts) -> Record:
+    around, time, home = facts.around, facts.session, facts.home
+    return {
+        "colabkeep": __version__,
+        "python": None if around is None else around.python,
+        "system": None if around is None else around.system,
+        "front_end": None if around is None else around.front_end,
+        "vscode": None if around is None else around.vscode,
+        "marks": [] if around is None else list(around.marks),
+        "packages": {} if around is None else dict(around.packages),
+        "file_system": None if around is None else around.file_system,
+        "may_vanish": None if around is None else around.vanishes,
+        "builds": [
+            {"framework": one.framework, "version": one.version, "cuda": one.cuda, "known_from": one.known_from}
+            for one in facts.builds
+        ],
+        "drivers": [one.accelerator.driver for one in facts.devices or ()],
+        "found_by": [one.accelerator.found_by for one in facts.devices or ()],
+        "supported": [one.supported for one in facts.devices or ()],
+        "trial": None if facts.probe is None else facts.probe.detail,
+        "trouble": None if facts.trouble is None else facts.trouble.problem,
+        "storage_reason": None if home is None else home.reason,
+        "time_source": None if time is None else time.source,
+        "idle_s": None if time is None else time.idle_seconds,
+        "cpus": facts.cpus,
+        "untold": list(facts.untold),
+    }
 
 
 def _accelerator(device: Device) -> Record:

@@ -187,6 +187,10 @@ class Framework(Protocol):
         """The processes training together."""
         ...
 
+    def processes(self) -> int:
+        """How many processes this one was made one of, by the framework's own means; 1 for a training by itself."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:

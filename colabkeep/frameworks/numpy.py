@@ -140,6 +140,9 @@ class NumpyFramework:
     def world(self) -> World:
         return SoloWorld()
 
+    def processes(self) -> int:
+        return 1
+
 
 def _array_differences(name: str, parts: Mapping[str, Any], trees: Mapping[str, Tree]) -> list[str]:
     """Names, shapes and dtypes of a model's arrays. Other parts may hold arrays that grow."""

@@ -34,8 +34,9 @@ _FAMILIES = (
         _Part("colabkeep.hardware.nvidia_traces:NvidiaTraces"),
     ),
     (_Part("colabkeep.hardware.tpu:TpuFinder"),),
-    (_Part("colabkeep.hardware.xpu:XpuFinder"),),
+    (_Part("colabkeep.hardware.loaded:LoadedXpuFinder"), _Part("colabkeep.hardware.xpu:XpuFinder")),
     (_Part("colabkeep.hardware.npu:NpuFinder"),),
+    (_Part("colabkeep.hardware.mps:MpsFinder"),),
 )
 
 

@@ -20,7 +20,7 @@ from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["Accelerator", "Answer", "Build", "Finder", "Hidden", "Kind", "Trouble"]
 
-Kind: TypeAlias = Literal["cuda", "rocm", "tpu", "xpu", "npu"]
+Kind: TypeAlias = Literal["cuda", "rocm", "tpu", "xpu", "npu", "mps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,8 @@ def cards() -> tuple[Card, ...]:
 
 
 def find_card(accelerator: Accelerator) -> Card | None:
-    """The card that `accelerator` is; None for one we do not know. A slice of a card (MIG) comes as its share of it.
+    """The card that `accelerator` is; None for one we do not know. A slice of a card (MIG), and a part of one that is
+    lent to a virtual machine (vGPU), come as their share of it.
 
     Every word of the name has to fit: an L40S is not an L4, an "RTX 2080 SUPER" not an "RTX 2080". Variants of one
     name are told apart by their memory, since what a label says and what came may differ.
@@ -74,7 +75,10 @@ def find_card(accelerator: Accelerator) -> Card | None:
     found.sort(key=lambda card: ("PCIE" in card.names[0].upper()) != form)
     if not found:
         return None
-    return found[0] if slice_ is None else _share(found[0], slice_)
+    if slice_ is not None:
+        return _share(found[0], slice_)
+    virtual = _VIRTUAL.search(name)
+    return found[0] if virtual is None else _lent(found[0], float(virtual["gb"]))
 
 
 def capability_of(accelerator: Accelerator) -> tuple[int, int] | None:
@@ -87,7 +91,7 @@ def capability_of(accelerator: Accelerator) -> tuple[int, int] | None:
 
 
 _MIG = re.compile(r"\s+MIG\s+(?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.(?P<gb>\d+)gb\S*", re.IGNORECASE)
-_VIRTUAL = re.compile(r"-\d+[ABCQ]\d*$")  # a vGPU profile: "GRID T4-16Q", "NVIDIA A100-40C"
+_VIRTUAL = re.compile(r"-(?P<gb>\d+)[ABCQ]\d*$")  # a vGPU profile: "GRID T4-16Q", "NVIDIA A100-40C"
 _SOLD = re.compile(r"(?<![\w.])(\d+)GB\b", re.IGNORECASE)
 _NOISE = re.compile(
     r"NVIDIA|TESLA|GRID|PCIE|SXM\d?|FHHL|DGXS|OAM|HBM\d?E?|\d+GB"
@@ -132,6 +136,26 @@ def _share(card: Card, slice_: re.Match[str]) -> Card:
         fp32_tflops=_times(card.fp32_tflops, compute),
         tensor_tflops=_times(card.tensor_tflops, compute),
         measured_tflops=None,
+        free=(),
+    )
+
+
+def _lent(card: Card, gb: float) -> Card:
+    """A vGPU: as many of them as fit into the memory share one card, and take turns in computing (NVIDIA's vGPU user
+    guide, equal and fixed share). Alone on the card it may be faster; nothing of that is promised."""
+    share = gb / card.memory_gib
+    if share >= 1.0:
+        return card
+    return replace(
+        card,
+        name=f"{card.name}, vGPU with {gb:g} of {card.memory_gib:g} GB",
+        memory_gib=gb,
+        usable_gib=None,
+        total_mib=(int(gb * 1024), int(gb * 1024)),
+        bandwidth_gb_s=_times(card.bandwidth_gb_s, share),
+        fp32_tflops=_times(card.fp32_tflops, share),
+        tensor_tflops=_times(card.tensor_tflops, share),
+        measured_tflops=_times(card.measured_tflops, share),
         free=(),
     )
 

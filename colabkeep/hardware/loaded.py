@@ -12,7 +12,7 @@ from colabkeep.hardware.nvidia_troubles import silent
 from colabkeep.hardware.patience import within
 from colabkeep.vocabulary.environment import Environment
 
-__all__ = ["LoadedFinder"]
+__all__ = ["LoadedFinder", "LoadedXpuFinder"]
 
 
 class LoadedFinder:
@@ -27,7 +27,7 @@ class LoadedFinder:
     name = "loaded"
 
     def find(self, environment: Environment, *, timeout: float) -> Answer:
-        for module, ask in (("torch", _ask_torch), ("paddle", _ask_paddle)):
+        for module, ask in self._asks():
             framework = sys.modules.get(module) if module in environment.modules else None
             if framework is not None:
                 # A call into a driver in trouble fails, or never returns.
@@ -35,6 +35,17 @@ class LoadedFinder:
                 if found:
                     return found
         return []
+
+    def _asks(self) -> tuple[tuple[str, Callable[[Any], list[Accelerator]]], ...]:
+        return ("torch", _ask_torch), ("paddle", _ask_paddle)
+
+
+class LoadedXpuFinder(LoadedFinder):
+    """Intel's cards, of a torch that talks to them already: it tells names and memory, and knows of those that are
+    built into a processor or lie behind Windows. The list is as torch counts."""
+
+    def _asks(self) -> tuple[tuple[str, Callable[[Any], list[Accelerator]]], ...]:
+        return (("torch", _ask_torch_xpu),)
 
 
 def _asked(framework: Any, ask: Callable[[Any], list[Accelerator]]) -> list[Accelerator]:
@@ -50,6 +61,16 @@ def _ask_torch(torch: Any) -> list[Accelerator]:
     rocm = bool(torch.version.hip)
     cards = (torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count()))
     return [_card("rocm" if rocm else "cuda", card) for card in cards]
+
+
+def _ask_torch_xpu(torch: Any) -> list[Accelerator]:
+    if not torch.xpu.is_initialized():
+        return []
+    cards = (torch.xpu.get_device_properties(index) for index in range(torch.xpu.device_count()))
+    return [
+        Accelerator(kind="xpu", name=str(one.name), memory_bytes=int(one.total_memory), found_by=LoadedXpuFinder.name)
+        for one in cards
+    ]
 
 
 def _ask_paddle(paddle: Any) -> list[Accelerator]:

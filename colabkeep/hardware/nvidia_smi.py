@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from colabkeep.hardware.base import Accelerator
 from colabkeep.hardware.base import Answer as Found
-from colabkeep.hardware.nvidia_troubles import MISMATCH, failed, silent, without_slices
+from colabkeep.hardware.nvidia_signs import device_file, on_the_bus
+from colabkeep.hardware.nvidia_troubles import MISMATCH, failed, silent, without_driver, without_slices
 from colabkeep.hardware.programs import Answer, ask, locate
 from colabkeep.hardware.visible import seen
 from colabkeep.vocabulary.environment import Environment
@@ -57,8 +58,11 @@ class NvidiaSmiFinder:
         if answer is not None and _does_not_know_a_field(answer):
             fields = _OLD_FIELDS
             answer = tell(*_query(fields))
-        if answer is None or answer.code in _NO_DRIVER:
+        if answer is None:
             return []
+        if answer.code in _NO_DRIVER:
+            sign = device_file(environment) or on_the_bus(environment)
+            return without_driver(sign, answer.code) if sign else []
         if answer.text.strip() == "No devices were found":  # exit code 0 or 6, by the driver's age
             return []
         rows = _rows(answer, fields)

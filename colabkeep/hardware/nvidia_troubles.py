@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from colabkeep.hardware.base import Trouble
 
-__all__ = ["MISMATCH", "failed", "silent", "traces", "without_slices"]
+__all__ = ["MISMATCH", "failed", "silent", "traces", "without_driver", "without_slices"]
 
 MISMATCH = Trouble(
     problem="The NVIDIA driver was updated while it ran: its library and its kernel module are of different versions",
     remedy="Restart the machine (end this session and start a new one); nothing can compute on the GPU before that.",
+    usable=False,
 )
 
 
@@ -38,6 +39,19 @@ def traces(sign: str) -> Trouble:
             "Run !nvidia-smi in a cell. If it lists no GPU, restart the session; a container of your own has to be "
             "started with --gpus=all."
         ),
+    )
+
+
+def without_driver(sign: str, code: int) -> Trouble:
+    """A `sign` of a card is there, and nvidia-smi says by its exit code that there is no driver to talk to."""
+    what = "its driver is not loaded" if code == 9 else "the library of its driver is missing"
+    return Trouble(
+        problem=f"A GPU of NVIDIA's is on this machine ({sign}), and {what} (nvidia-smi ended with exit code {code})",
+        remedy=(
+            "Restart the machine (end this session and start a new one); a container of your own has to be started "
+            "with --gpus=all. On a machine of your own that stays like this, install NVIDIA's driver anew."
+        ),
+        usable=False,
     )
 
 

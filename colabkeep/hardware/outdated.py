@@ -26,12 +26,13 @@ OUTDATED = (
     ),
     Outdated(
         "A P100 is the best that can come.",
-        "Default torch has had no kernels for it since 2.8: Colab's since February 2026, Kaggle's since March. Where "
-        "torch has them, it is faster than a T4 in 32 bits and slower than a T4 in 16-bit mixed precision.",
+        "Default torch has had no kernels for it since 2.8: Colab's since February 2026, Kaggle's since March, and in "
+        "September Kaggle retired it. Where torch has them, it is faster than a T4 in 32 bits and slower than a T4 in "
+        "16-bit mixed precision.",
     ),
     Outdated(
         "Kaggle has a K80.",
-        "It had none any more when that was written. Today: two T4s, a TPU v5e-8, and a P100 on its way out.",
+        "It had none any more when that was written. Today: two T4s or a TPU v5e-8; the P100 was retired in 2026.",
     ),
     Outdated(
         "The V100 of AI Studio is the strongest free card.",

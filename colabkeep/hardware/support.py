@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.hardware.catalogue import capability_of
+from colabkeep.hardware.drivers import runs_on
 
 __all__ = ["has_kernels", "is_made_for", "supports"]
 
@@ -26,11 +27,14 @@ _DROPPED: tuple[tuple[int, Capability], ...] = ((13, (7, 5)), (12, (5, 0)), (11,
 
 
 def supports(build: Build, accelerator: Accelerator) -> bool | None:
-    """Can `build` compute on `accelerator`? None where what is known does not tell; then a probe does.
+    """Can `build` compute on `accelerator`, with the driver that is here? None where what is known does not tell; then
+    a probe does.
 
     Portable code counts, at the price of a slow first call.
     """
     made = is_made_for(build, accelerator)
+    if accelerator.kind == "cuda" and runs_on(accelerator.driver, build.cuda) is False:
+        return False
     capability = capability_of(accelerator)
     if not made or build.cuda is None or capability is None:
         return False if made is False else None

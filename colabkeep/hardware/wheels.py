@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from colabkeep.hardware.drivers import needed_driver, runs_on
 from colabkeep.hardware.support import has_kernels
 
 __all__ = ["architectures", "wheels_for", "wheels_in_short"]
@@ -21,6 +22,10 @@ _TO_HOPPER = "50 60 70 75 80 86 90"
 _WITH_KEPLER = "37 50 60 70 75 80 86 90"
 _FROM_VOLTA = "70 75 80 86 90 100 120"
 _FROM_TURING = "75 80 86 90 100 120"
+_PORTABLE = f"{_FROM_TURING} compute_120"
+_CU129 = f"{_FROM_VOLTA} compute_120"
+"""By the build script, and `get_arch_list` of 2.9.1. The matrices leave cu129 out; its index has it to 2.13."""
+_LATER = f"{_FROM_TURING} …"  # whether 7.0 is still in it is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +47,12 @@ _RELEASES = (
     _Release("2.5", "cu124", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER, "cu124": _TO_HOPPER}),
     _Release("2.6", "cu124", {"cu118": _WITH_KEPLER, "cu124": _TO_HOPPER, "cu126": _TO_HOPPER}),
     _Release("2.7", "cu126", {"cu118": _WITH_KEPLER, "cu126": _TO_HOPPER, "cu128": _FROM_TURING}),
-    _Release("2.8", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu129": f"{_FROM_VOLTA} compute_120"}),
-    _Release("2.9", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu130": f"{_FROM_TURING} compute_120"}),
-    _Release("2.10", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu130": f"{_FROM_TURING} compute_120"}),
-    _Release("2.11", "cu130", {"cu126": _TO_HOPPER, "cu128": _FROM_TURING, "cu130": _FROM_TURING}),
-    _Release("2.12", "cu130", {"cu126": _TO_HOPPER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
-    _Release("2.13", "cu130", {"cu126": _TO_HOPPER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+    _Release("2.8", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu129": _CU129}),
+    _Release("2.9", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu129": _CU129, "cu130": _PORTABLE}),
+    _Release("2.10", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu129": _CU129, "cu130": _PORTABLE}),
+    _Release("2.11", "cu130", {"cu126": _TO_HOPPER, "cu128": _FROM_TURING, "cu129": _LATER, "cu130": _FROM_TURING}),
+    _Release("2.12", "cu130", {"cu126": _TO_HOPPER, "cu129": _LATER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+    _Release("2.13", "cu130", {"cu126": _TO_HOPPER, "cu129": _LATER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
     _Release("2.14", "cu130", {"cu126": _TO_HOPPER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
     _Release("2.15", "cu132", {"cu130": _FROM_TURING, "cu132": _FROM_TURING}),
 )
@@ -72,13 +77,17 @@ def architectures(version: str, machine: str) -> tuple[str, ...] | None:
     return None if codes is None else _names(codes)
 
 
-def wheels_for(capability: Capability) -> str:
-    """One sentence: which official torch wheels have kernels for cards of this capability, and how to get one."""
+def wheels_for(capability: Capability, driver: str | None = None) -> str:
+    """One sentence: which official torch wheels have kernels for cards of this capability, and how to get one. Where a
+    `driver` is told, one that it can run."""
     default, other = _with(capability)
     card = f"cards of compute capability {capability[0]}.{capability[1]}"
     first, last = _RELEASES[0].series, _RELEASES[-1].series
     if not default and not other:
         return f"No official torch wheel from {first} to {last} has kernels for {card}."
+    fits = [(series, tag) for series, tag in _all_with(capability) if runs_on(driver, _cuda(tag)) is not False]
+    if driver is not None and _all_with(capability)[-1] not in fits:
+        return _within(driver, card, fits, _all_with(capability)[0][1])
     if last in default:
         since = (
             "Every default torch wheel has" if default[0] == first else f"Default torch wheels since {default[0]} have"
@@ -93,6 +102,32 @@ def wheels_for(capability: Capability) -> str:
         f"The default torch wheels had kernels for {card} {until}; the last official ones are those of {series} for "
         f"{tag}: {_install(f'torch=={series}.*', tag)}."
     )
+
+
+def _within(driver: str, card: str, fits: list[tuple[str, str]], least: str) -> str:
+    """The same for a driver that cannot run the newest of them: `fits` are those that it can, `least` is the tag of the
+    oldest."""
+    if not fits:
+        return (
+            f"No official torch wheel with kernels for {card} runs on driver {driver}: they need driver "
+            f"{needed_driver(_cuda(least))} or newer."
+        )
+    series, tag = fits[-1]
+    return (
+        f"The newest official torch wheel that has kernels for {card} and runs on driver {driver} is that of {series} "
+        f"for {tag}: {_install(f'torch=={series}.*', tag)}."
+    )
+
+
+def _all_with(capability: Capability) -> list[tuple[str, str]]:
+    """(series, tag) of every wheel that has kernels for it, the newest last; the default of a series after its others
+    where CUDA is the same or newer."""
+    return [(known.series, tag) for known in _RELEASES for tag in sorted(known.wheels) if _has(known, tag, capability)]
+
+
+def _cuda(tag: str) -> str:
+    """ "cu128" → "12.8"."""
+    return f"{tag[2:-1]}.{tag[-1]}"
 
 
 def _install(wanted: str, tag: str) -> str:
@@ -143,4 +178,4 @@ def _has(release: _Release, tag: str, capability: Capability) -> bool:
 
 
 def _names(codes: str) -> tuple[str, ...]:
-    return tuple(code if code.startswith("compute_") else f"sm_{code}" for code in codes.split())
+    return tuple(code if not code.isdigit() else f"sm_{code}" for code in codes.split())

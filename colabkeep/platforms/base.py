@@ -77,8 +77,8 @@ class Menus:
 
     `enable`: get a GPU where none is attached. `reconnect`: give this machine back and get another one.
     `switch`: choose another kind of accelerator. `offered`: the accelerators that can be had now, in words.
-    `draws`: is the card drawn by chance on each connection, so that reconnecting may help? `framework`: the package
-    that the service's environments are made for.
+    `draws`: is the card drawn by chance on each connection, so that reconnecting may help? `hand_over`: how a container
+    is given the GPUs of its host. `framework`: the package that the service's environments are made for.
     """
 
     enable: str | None = None
@@ -86,6 +86,7 @@ class Menus:
     switch: str | None = None
     offered: str = ""
     draws: bool = False
+    hand_over: str | None = None
     framework: str = "torch"
 
 
@@ -111,8 +112,8 @@ class Platform(Protocol):
         ...
 
     def mount(self, environment: Environment, *, timeout: float) -> Home:
-        """Make the persistent place ready, asking the user if need be, in `timeout` seconds at most (it may
-        take a few more where a service's own call rounds up). Healthy already: returns at once.
+        """Make the persistent place ready, asking the user if need be, who has `timeout` seconds for the answer; the
+        service may take a minute more to start it. Healthy already: returns at once.
 
         Raises:
             MountError: it could not be reached, and why; the remedy is the right next click.

@@ -8,6 +8,7 @@ the host's. So several witnesses are asked, what cannot be true is left out, and
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from colabkeep.platforms.base import Confidence, Platform, SessionLimits
@@ -26,7 +27,8 @@ _SURENESS: tuple[Confidence, ...] = ("low", "medium", "high")
 class SessionTime:
     """Seconds, None where unknown. `used_seconds`: at least so many. `limit_seconds`: of the whole session.
     `left_seconds`: at most so many. `source`: where the figures come from, in a sentence for the user. `idle_seconds`:
-    after so long without anybody at the page it ends earlier; `idle_confidence` is of that figure alone."""
+    after so long without anybody at the page it ends earlier; `idle_confidence` is of that figure alone. `usual`: how
+    long sessions really live, by what users report; "" where nobody does, or the user said how long this one does."""
 
     used_seconds: float | None
     limit_seconds: float | None
@@ -35,6 +37,7 @@ class SessionTime:
     source: str
     idle_seconds: float | None = None
     idle_confidence: Confidence = "low"
+    usual: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,11 @@ def session_time(
         # A session that lives has not reached its limit. Nobody's training is stopped by a figure that is wrong.
         left, confidence = None, "low"
         source.append(f'One of the two cannot be right here; say how long a session lasts with {_VARIABLE}="24 h".')
+    usual = "" if most.by_user else limits.usual_source
+    if usual:
+        source.append(f"Often it is less: {usual}.")
     return SessionTime(
+        usual=usual,
         used_seconds=used,
         limit_seconds=most.seconds,
         left_seconds=left,
@@ -97,6 +104,8 @@ def _limit(limits: SessionLimits, environment: Environment, limit: float | None)
         return _Limit(read_duration("limit", limit), "as you said", "high", by_user=True)
     told = environment.environ.get(_VARIABLE, "").strip()
     seconds = parse_duration(told)
+    if seconds is None and (job := _slurm(environment)) is not None:
+        return _Limit(job[1] - job[0], "Slurm's end of this job (SLURM_JOB_END_TIME)", "high")
     if seconds is not None:
         return _Limit(seconds, f"as {_VARIABLE} says", "high", by_user=True)
     ignored = f' ({_VARIABLE}={told[:40]!a} is no length of time and is ignored: write "24 h")' if told else ""
@@ -105,6 +114,8 @@ def _limit(limits: SessionLimits, environment: Environment, limit: float | None)
 
 def _age(environment: Environment, now: float, most: _Limit) -> _Age | None:
     """How long the machine has been ours at least; None where nothing believable tells it."""
+    if (job := _slurm(environment)) is not None:
+        return _Age(max(0.0, now - job[0]), "since Slurm started this job", "high")
     ages = _ages(environment, now)
     if most.seconds is not None and not most.by_user:
         # A session that lives has not outlived the service's limit, so what is older is likely the host's.
@@ -112,6 +123,16 @@ def _age(environment: Environment, now: float, most: _Limit) -> _Age | None:
         if younger is not None:
             return younger
     return _believed(ages, _OLDEST)
+
+
+def _slurm(environment: Environment) -> tuple[float, float] | None:
+    """Start and end of the job, in seconds since 1970, as Slurm tells its programs (sbatch(1), output environment
+    variables); None where this is no job of Slurm's, or one without an end."""
+    told = [environment.environ.get(f"SLURM_JOB_{name}_TIME", "") for name in ("START", "END")]
+    if not environment.environ.get("SLURM_JOB_ID") or not all(re.fullmatch(r"[0-9]{9,11}", each) for each in told):
+        return None
+    start, end = map(float, told)
+    return (start, end) if start < end else None
 
 
 def _believed(ages: tuple[_Age, _Age, _Age], oldest: float) -> _Age | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from colabkeep.platforms._front import front_end
+from colabkeep.platforms._vanishing import is_container, may_vanish
 from colabkeep.platforms._variables import secret_from_variable
 from colabkeep.platforms.base import Home, Menus, SessionLimits
 from colabkeep.vocabulary.environment import Environment
@@ -15,10 +16,25 @@ FOLDER = "colabkeep-runs"
 """The folder that runs are kept in, on every platform."""
 
 _AISTUDIO = "/home/aistudio"
+_UNPROVEN = (
+    "This is {}: whether the folder that Python was started in outlives the machine cannot be told from inside, and "
+    "checkpoints go there."
+)
+_ELSEWHERE = (
+    'Name a place that outlives it: storage="<a folder of a mounted disk>", or a service that any machine reaches, '
+    'such as storage="drive://colabkeep" after `colabkeep auth`, or storage="hf://<you>/<name>". If this folder does '
+    'last, say so: storage="colabkeep-runs".'
+)
+
+
+_HAND_OVER = (
+    "Start the container with the host's GPUs: docker run --gpus all … (the host needs NVIDIA's container toolkit), "
+    "podman run --device nvidia.com/gpu=all …, or in Kubernetes resources: limits: nvidia.com/gpu: 1."
+)
 
 
 class _OwnMachine:
-    """What the two have in common. Nothing is mounted, no session ends, and no menu offers a GPU."""
+    """What the two have in common. Nothing is mounted, no limit is known, and no menu offers a GPU."""
 
     name: str
     title: str
@@ -27,6 +43,8 @@ class _OwnMachine:
         if _is_below(environment.folder, environment.path(_AISTUDIO)) and environment.is_dir(f"{_AISTUDIO}/work"):
             return _work_after_all(environment)
         folder = str(environment.folder / FOLDER)
+        if why := may_vanish(environment):
+            return Home(storage=folder, folder=folder, persists=None, reason=_UNPROVEN.format(why), remedy=_ELSEWHERE)
         return Home(
             storage=folder,
             folder=folder,
@@ -38,10 +56,13 @@ class _OwnMachine:
         return self.home(environment)
 
     def limits(self, environment: Environment) -> SessionLimits:
+        if why := may_vanish(environment):
+            source = f"this is {why}, and nobody says when it ends"
+            return SessionLimits(max_seconds=None, source=source, confidence="low")
         return SessionLimits(max_seconds=None, source="a machine of one's own has no limit", confidence="medium")
 
     def menus(self, environment: Environment) -> Menus:
-        return Menus()
+        return Menus(hand_over=_HAND_OVER if is_container(environment) else None)
 
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
         return secret_from_variable(environment, name)

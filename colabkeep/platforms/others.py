@@ -159,6 +159,18 @@ ROWS = (
         confidence="low",
     ),
     Row(
+        name="binder",
+        title="Binder",
+        # Set for each server by BinderHub (`binderhub/launcher.py` hands them on, its helm chart's spawner sets them).
+        markers=(("BINDER_LAUNCH_HOST",), ("BINDER_REPO_URL",)),
+        keeping="Binder keeps no file at all: the machine is deleted when it is left.",
+        remedy='Name a service that any machine reaches: storage="hf://<you>/<name>", or storage="drive://colabkeep" '
+        "after `colabkeep auth`.",
+        idle_seconds=600.0,
+        source="deleted after 10 idle minutes, mybinder.org's documentation; it has no GPU",
+        confidence="high",
+    ),
+    Row(
         name="workbench",
         title="Vertex AI Workbench",
         markers=(("VERTEX_PRODUCT=WORKBENCH_INSTANCE",),),

@@ -13,7 +13,15 @@ from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.events import EpochDone, Event, MetricsLogged, Noted
 from colabkeep.vocabulary.policies import KeepBest
 
-__all__ = ["check_callbacks", "check_monitor", "check_resume", "check_seed", "refuse_classes", "unlogged"]
+__all__ = [
+    "check_callbacks",
+    "check_monitor",
+    "check_resume",
+    "check_seed",
+    "refuse_classes",
+    "refuse_ranks",
+    "unlogged",
+]
 
 RESUME_WORDS = ("auto", "must", "never", "best")
 _AUTO = 'Write resume="auto", which goes on if there is a checkpoint, or leave it out: that is the default.'
@@ -44,6 +52,27 @@ def check_seed(seed: object) -> None:
     """
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise UsageError(problem=f"seed={seed!r:.100} is no whole number.", remedy="Write one: seed=0.")
+
+
+def refuse_ranks(processes: int, environ: Mapping[str, str]) -> None:
+    """Refuse a training in several processes: each would write checkpoints of its own into one run, with the random
+    numbers and the place in the data of one rank. `processes`: as the framework tells. torchrun tells it by variables
+    before the framework knows.
+
+    Raises:
+        UsageError: there are more than one.
+    """
+    started = environ.get("WORLD_SIZE", "") if environ.get("TORCHELASTIC_RUN_ID") else ""
+    ranks = max(processes, int(started) if started.isdecimal() else 1)
+    if ranks > 1:
+        rank = environ.get("RANK", "")
+        own = f" (this one is rank {rank})" if rank.isdecimal() else ""
+        raise UsageError(
+            problem=f"This training runs as {ranks} ranks{own}, and colabkeep keeps trainings of one process: they "
+            "would write one run over each other. Nothing was touched.",
+            remedy="Train in one process: start the script with python, not with a launcher (torchrun, "
+            "paddle.distributed.launch). In torch one process can use several GPUs: torch.nn.DataParallel(model).",
+        )
 
 
 def check_callbacks(callbacks: object) -> tuple[Callable[[Event], None], ...]:

@@ -18,7 +18,7 @@ from colabkeep.session.machine import this_machine
 from colabkeep.session.naming import choose_name, refuse_reserved
 from colabkeep.session.opening import RunSpec
 from colabkeep.session.promise import precision_chosen
-from colabkeep.session.refusals import check_monitor, check_resume, check_seed, refuse_classes
+from colabkeep.session.refusals import check_monitor, check_resume, check_seed, refuse_classes, refuse_ranks
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.remounting import Remounting
 from colabkeep.session.settings import check_on_change
@@ -224,6 +224,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     store, name, note = _named_store(arguments, here, remounting)
     starting.lap("storage")
     framework = find_framework(parts.values())
+    refuse_ranks(framework.processes(), here.environ)
     if rehearsal is not None:
         rehearsal.framework = framework.name
     notes = tuple(filter(None, (note, framework.untrained(parts))))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["fake_device_files", "fake_pci_device", "fake_tpu"]
+from colabkeep.vocabulary.environment import Environment
+
+__all__ = ["fake_device_files", "fake_mac", "fake_pci_device", "fake_tpu"]
 
 _TPUS = {  # generation: PCI device and subsystem; see `colabkeep.hardware.tpu`
     "v2": ("0x0027", "0x004e"),
@@ -47,3 +49,16 @@ def fake_tpu(root: Path, generation: str, chips: int = 1) -> None:
     for number in range(chips):
         fake_pci_device(root, f"0000:00:{5 + number:02x}.0", vendor="0x1ae0", device=device, subsystem_device=subsystem)
     fake_device_files(root, *(f"accel{number}" for number in range(chips)))
+
+
+def fake_mac(root: Path, says: str = "echo 'Apple M2 Pro'; echo 17179869184") -> Environment:
+    """Make a Mac below `root`, by default one with a processor of Apple's own and 16 GiB. `says`: what its `sysctl`
+    does, as a shell script."""
+    for name, text in (
+        ("System/Library/CoreServices/SystemVersion.plist", ""),
+        ("usr/sbin/sysctl", f"#!/bin/sh\n{says}\n"),
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    (root / "usr/sbin/sysctl").chmod(0o755)
+    return Environment(environ={"PATH": "/usr/bin:/bin"}, root=root, folder=root)

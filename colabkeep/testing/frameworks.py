@@ -447,6 +447,7 @@ class FrameworkContract(SettingsContract):
         """Nothing waits for ranks that do not exist."""
         world = framework.world()
         assert (world.rank, world.size, world.agree(True), world.broadcast([1])) == (0, 1, True, [1])
+        assert framework.processes() == 1
 
     def test_its_own_objects_are_recognised(self, framework: Framework) -> None:
         """A tensor is the framework's, a number is nobody's."""

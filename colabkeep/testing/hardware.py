@@ -26,7 +26,7 @@ from typing import get_args
 import pytest
 
 from colabkeep.hardware.base import Accelerator, Answer, Finder, Hidden, Kind, Trouble
-from colabkeep.testing.devices import fake_device_files, fake_pci_device, fake_tpu
+from colabkeep.testing.devices import fake_device_files, fake_mac, fake_pci_device, fake_tpu
 from colabkeep.testing.nvidia import CardLike, Does, FakeCard, fake_card, fake_nvidia_smi, fake_nvml
 from colabkeep.vocabulary.environment import Environment
 
@@ -37,6 +37,7 @@ __all__ = [
     "FinderContract",
     "fake_card",
     "fake_device_files",
+    "fake_mac",
     "fake_nvidia_smi",
     "fake_nvml",
     "fake_pci_device",

@@ -20,7 +20,8 @@ class Environment:
     of a platform is looked up below it (`path`). `folder`: the current folder. `modules`: the names of the
     loaded modules. `hostname`, and `prefix` of the Python installation. `shell`: the text form of the IPython shell
     this code runs in, whose module path tells the front end; "" in a plain process. `program`: the file of the notebook
-    or program that runs; "" where nobody says.
+    or program that runs; "" where nobody says. `vscode`: this is a notebook that VS Code shows, by what it writes into
+    the notebook's own namespace; also where the kernel runs elsewhere.
     """
 
     environ: Mapping[str, str]
@@ -31,6 +32,7 @@ class Environment:
     prefix: str = ""
     shell: str = ""
     program: str = ""
+    vscode: bool = False
 
     @classmethod
     def here(cls) -> Environment:
@@ -46,6 +48,7 @@ class Environment:
             prefix=sys.prefix,
             shell="" if shell is None else str(shell),
             program=_program("" if shell is None else os.environ.get("JPY_SESSION_NAME", "")),
+            vscode="__vsc_ipynb_file__" in vars(sys.modules.get("__main__", sys)),
         )
 
     def path(self, absolute: str) -> Path:

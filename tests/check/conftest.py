@@ -82,11 +82,20 @@ class World:
         self.folder = folder
         self._patch = patch
         self._stack = stack
+        self._driver = ""
 
     def start(
-        self, platform: str, cards: Sequence[CardLike] = (), *, does: Does = "answers", tpus: int = 0, **more: Any
+        self,
+        platform: str,
+        cards: Sequence[CardLike] = (),
+        *,
+        does: Does = "answers",
+        tpus: int = 0,
+        driver: str = "580.82.07",
+        **more: Any,
     ) -> Environment:
         """The environment of a new machine: `platform` and, after a space, its kind: "kaggle batch"."""
+        self._driver = driver
         name, _, kind = platform.partition(" ")
         environ = {"PATH": "/usr/bin", **more.pop("environ", {})}
         if name == "colab":
@@ -137,7 +146,7 @@ class World:
 
     def _put(self, root: Path, cards: Sequence[CardLike], does: Does, tpus: int) -> None:
         if cards or does != "answers":
-            fake_nvidia_smi(root / "usr/bin", cards, does=does)
+            fake_nvidia_smi(root / "usr/bin", cards, does=does, driver=self._driver)
         for number in range(tpus):
             place = root / f"sys/bus/pci/devices/0000:00:0{number + 4}.0"
             place.mkdir(parents=True)

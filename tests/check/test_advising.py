@@ -68,7 +68,9 @@ def test_a_card_that_cannot_be_used_gets_no_precision(session):
 
 def test_a_second_gpu_left_idle_is_told(session):
     """Two T4s: one trains; the line to put the other to use is given."""
-    assert "cuda:1" in text(session("kaggle", T4, T4), "second-gpu-idle")
+    told = text(session("kaggle", T4, T4), "second-gpu-idle")
+    assert "cuda:1" in told
+    assert "model = torch.nn.DataParallel(model)" in told
     assert "second-gpu-idle" not in codes(session("kaggle", T4))
     assert "gpus-differ" not in codes(session("kaggle", T4, T4))
 
@@ -78,6 +80,7 @@ def test_only_a_gpu_that_can_compute_is_one_left_idle(session):
     assert "second-gpu-idle" not in codes(session("kaggle", T4, P100))
     told = text(session("kaggle", T4, P100, T4), "second-gpu-idle")
     assert told.startswith("2 GPUs")
+    assert "DataParallel" not in told, "it would take the P100 along"
     assert '"cuda:2"' in told
 
 

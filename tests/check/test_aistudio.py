@@ -14,6 +14,11 @@ def lines(report):
     return {line.code: line for line in report.checkup.advice}
 
 
+def advised(report):
+    """The record without its facts of the machine, where every package that is installed stands."""
+    return {name: told for name, told in report.to_dict().items() if name != "machine"}
+
+
 @pytest.fixture
 def studio(world):
     """Starts an environment of AI Studio with these packages and cards; and its report."""
@@ -36,7 +41,7 @@ def test_a_machine_with_paddle_alone_is_advised_in_paddle_s_words(studio, card, 
     assert report.to_dict()["verdict"] == "keep"
     assert f'precision="{precision}"' in str(report)
     assert "paddle.amp.is_bfloat16_supported()" in lines(report)[word].text
-    assert "torch" not in f"{report} {report.to_json()}"
+    assert "torch" not in f"{report} {advised(report)}"
 
 
 def test_two_cards_are_told_apart_in_paddle_s_words(studio):
@@ -129,5 +134,5 @@ def test_what_cannot_be_reached_is_never_proposed(studio):
     """Google is out of reach from there: no line of the check names its services."""
     for installed, cards in (([PADDLE_11], [V100]), ([], []), (["torch 2.10.0+cu128"], [A800])):
         _, report = studio(installed, cards)
-        assert "google" not in f"{report} {report.to_json()}".lower()
+        assert "google" not in f"{report} {advised(report)}".lower()
         assert "drive" not in str(report).lower().replace("driver", "")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import colabkeep
 from colabkeep.hardware.probe import ProbeResult
+from colabkeep.testing.platforms.contract import laptop
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import BadAccelerator, UsageError
 
@@ -64,6 +67,18 @@ def test_the_storage_that_was_named_is_not_second_guessed(world, fit, capsys):
     """Drive is not mounted, but the user said where checkpoints go: no warning of the platform's own place."""
     fit(world.start("colab"))
     assert "mount()" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mark", ["KUBERNETES_SERVICE_HOST", "CI"])
+def test_a_machine_that_may_vanish_is_asked_for_a_storage(fit, tmp_path, capsys, mark):
+    """The training begins, and its first lines say that nobody knows whether the folder lasts, and what to name; a
+    storage that was named is the user's business."""
+    here = laptop(tmp_path / "pod")
+    here = replace(here, environ={**here.environ, mark: "1"})
+    fit(here, storage="auto")
+    assert 'storage="drive://colabkeep"' in capsys.readouterr().out
+    fit(here)
+    assert "drive://" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [{}, {"progress": False}, {"on_bad_gpu": "ignore"}], ids=str)

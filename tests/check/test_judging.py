@@ -35,6 +35,17 @@ def tried(monkeypatch):
     return tried
 
 
+def test_a_trial_goes_before_the_drivers_number(session, tried):
+    """CUDA's compatibility package runs newer builds on an old driver: what computes is kept, what finds nothing is
+    still told by the driver's number."""
+    facts = session("script", gpu(driver="550.54.15"), torch=build("2.12.1+cu130", ("sm_75",)))
+    assert (judge(facts).code, judge(facts).word) == ("driver-too-old", "unusable")
+    works = tried(facts, ProbeResult(works=True, detail="It computes.", computed=("Tesla T4",)))
+    assert judge(works).code == "good-card"
+    blind = tried(facts, ProbeResult(works=False, detail="It sees no GPU.", cause="no-device"))
+    assert judge(blind).code == "driver-too-old"
+
+
 # -- drawing again -------------------------------------------------------------------------------------
 
 
@@ -137,17 +148,17 @@ def test_a_trial_that_failed_is_told(session, tried):
     "proof",
     [
         ProbeResult(works=False, detail="A wrong result.", failed="Tesla T4"),
-        ProbeResult(works=False, detail="The driver is too old.", cause="no-device"),
+        ProbeResult(works=False, detail="It sees no GPU.", cause="no-device"),
     ],
     ids=["device", "none seen"],
 )
 def test_a_trial_that_failed_for_another_reason_is_no_lack_of_kernels(session, proof, tried):
     """Its own words are told, with the driver, and nobody is sent to install another build."""
-    facts = tried(session("colab", gpu(driver="470.256.02"), torch=UNKNOWN), proof)
+    facts = tried(session("colab", gpu(driver="535.104.05"), torch=UNKNOWN), proof)
     verdict = judge(facts)
     assert (verdict.word, verdict.code) == ("unusable", "trial-failed")
     assert proof.detail in verdict.reason
-    assert "470.256.02" in verdict.reason
+    assert "535.104.05" in verdict.reason
     assert "kernels" not in verdict.reason
     assert "pip install" not in f"{verdict.action}"
     assert "Click switch." in verdict.action
@@ -192,7 +203,7 @@ def test_a_slow_card_that_works_is_better_than_a_fast_one_that_does_not(session,
 
 def test_a_framework_that_sees_no_gpu_speaks_of_all_of_them(session, tried):
     """Neither of two T4 is kept for the other's sake; an accelerator of another kind is not spoken of."""
-    proof = ProbeResult(works=False, detail="The driver is too old.", cause="no-device")
+    proof = ProbeResult(works=False, detail="It sees no GPU.", cause="no-device")
     facts = tried(session("kaggle", T4, T4, Accelerator(kind="xpu", name="Kunlun XPU"), torch=UNKNOWN), proof)
     assert [one.works for one in facts.devices] == [False, False, None]
     assert judge(facts).code == "trial-failed"
@@ -300,7 +311,7 @@ capabilities = st.none() | st.tuples(st.integers(0, 20), st.integers(0, 9))
 names = st.sampled_from([name for card in cards() for name in card.names]) | texts
 accelerators = st.builds(
     Accelerator,
-    kind=st.sampled_from(["cuda", "rocm", "tpu", "xpu", "npu"]),
+    kind=st.sampled_from(["cuda", "rocm", "tpu", "xpu", "npu", "mps"]),
     name=names,
     memory_bytes=st.none() | st.integers(0, 2**40),
     used_bytes=st.none() | st.integers(0, 2**40),
@@ -383,3 +394,25 @@ def test_advice_has_words_and_a_code_that_programs_can_use(facts):
     assert len(set(listed)) == len(listed)
     assert all(re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", code) for code in listed)
     assert all(line.text.strip() for line in advice if not line.code.startswith("storage-"))
+
+
+@pytest.mark.parametrize(
+    "accelerator", [K80, P100, gpu("Tesla P4", (6, 1)), Accelerator(kind="tpu", name="TPU v5 lite")]
+)
+@pytest.mark.parametrize("torch", [build(), OLD, None])
+def test_what_is_said_of_an_old_card_on_colab_is_what_the_docs_say(session, accelerator, torch):
+    """Such cards are not handed out any more, so none is promised or called usual; a TPU trains nothing here, whatever
+    is installed."""
+    verdict = judge(session("colab", accelerator, torch=torch))
+    if accelerator.kind == "tpu":
+        assert "on CPUs and GPUs" in verdict.reason
+        assert "nothing speaks against" not in verdict.reason
+    if verdict.word == "reconnect":
+        assert "none should come any more" in verdict.reason
+        assert "is drawn by chance" not in verdict.reason
+
+
+def test_a_t4_is_not_compared_with_itself(session):
+    """It is what the others are measured by; half of one is not."""
+    assert "times as fast as a T4" not in judge(session("colab", T4)).reason
+    assert "0.5 times as fast as a T4" in judge(session("script", gpu("GRID T4-8Q", memory_bytes=8 << 30))).reason

@@ -17,6 +17,7 @@ TORCH_2_6 = "torch 2.6.0+cu124"  # from Maxwell to Hopper
 CU126 = "torch 2.10.0+cu126"  # the same, in new wheels
 CU128 = "torch 2.10.0+cu128"  # from Volta to Blackwell: the notebooks' own in 2026
 NEW = "torch 2.11.0+cu128"  # from Turing on
+CU130 = "torch 2.12.1+cu130"  # needs a driver of 580.65 or newer
 CPU = "torch 2.11.0+cpu"
 PADDLE_11, PADDLE_13 = "paddle 3.3.1+cu118", "paddle 3.3.1+cu130"
 
@@ -138,6 +139,46 @@ def test_the_verdict_on_a_session(world, platform, cards, installed, word, code)
     assert click is not None
     assert click.rstrip(".") in report.checkup.verdict.action
     assert not report.checkup.facts.untold
+
+
+# cards, driver, build, verdict, code of its reason, what must be in what to do
+DRIVERS = [
+    (
+        [T4],
+        "550.54.15",
+        CU130,
+        "unusable",
+        "driver-too-old",
+        'torch==2.14.*" --index-url https://download.pytorch.org/whl/cu126',
+    ),
+    ([T4], "580.65.06", CU130, "keep", "good-card", ""),
+    ([T4], "580.64", CU130, "unusable", "driver-too-old", "cu126"),
+    ([T4], "575.57.08", NEW, "keep", "good-card", ""),
+    ([T4], "535.104.05", CU128, "keep", "good-card", ""),
+    ([T4], "470.256.02", CU128, "unusable", "driver-too-old", "cu118"),
+    ([T4], "470.256.02", TORCH_2_0, "keep", "good-card", ""),
+    ([T4], "550.54.15", "torch 2.13.0+cu129", "keep", "good-card", ""),
+    ([T4], "550.54.15", CPU, "unusable", "cpu-build", "cu126"),
+    ([P100], "550.54.15", CU130, "unusable", "driver-too-old", "cu126"),
+    ([P100], "550.54.15", CU128, "switch", "no-kernels", ""),
+    ([PRO_6000], "570.86.15", CU126, "unusable", "no-kernels", "cu129"),
+    ([T4], "550.54.15", "paddle 3.3.1+cu130", "unusable", "driver-too-old", "paddlepaddle.org"),
+    ([T4], "9999.1", CU130, "keep", "good-card", ""),
+]
+
+
+@pytest.mark.parametrize(("cards", "driver", "installed", "word", "code", "action"), DRIVERS)
+def test_the_driver_is_held_against_what_is_installed(world, cards, driver, installed, word, code, action):
+    """A build for a newer CUDA than the driver runs finds no GPU, and no remedy names one that it cannot run."""
+    world.install(installed)
+    report = world.check(world.start("kaggle", cards, driver=driver))
+    assert (report.to_dict()["verdict"], report.to_dict()["advice"][0]["code"]) == (word, code)
+    verdict = report.checkup.verdict
+    assert action in verdict.action
+    if float(driver.rpartition(".")[0] if driver.count(".") > 1 else driver) < 580.65:
+        assert "whl/cu13" not in f"{verdict.reason} {verdict.action}"
+    if code == "driver-too-old":
+        assert driver in verdict.reason
 
 
 def test_the_table_has_no_row_twice():

@@ -35,7 +35,7 @@ def test_doctor_says_what_to_do(colabkeep_cli, k80):
 def test_doctor_speaks_json(colabkeep_cli, k80):
     """Machines get exactly the words that are documented."""
     told = colabkeep_cli("doctor", "--json").json
-    assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session"}
+    assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session", "machine"}
     assert (told["platform"]["name"], told["verdict"]) == ("colab", "reconnect")
     (card,) = told["accelerators"]
     assert set(card) == {"kind", "name", "memory_bytes", "capability", "tier", "score"}

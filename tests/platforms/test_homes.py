@@ -73,6 +73,69 @@ def test_on_a_machine_of_ones_own_they_lie_beside_the_script(tmp_path):
     assert (home.folder, home.persists, home.remedy) == (str(here.folder / "colabkeep-runs"), True, "")
 
 
+OVERLAY = "overlay / overlay rw,lowerdir=/l,upperdir=/u 0 0\nproc /proc proc rw 0 0\n"
+DISK = "/dev/sda2 / ext4 rw 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("mark", "named"),
+    [
+        ("/.dockerenv", "/.dockerenv"),
+        ("/run/.containerenv", "/run/.containerenv"),
+        ("container=podman", "container is set"),
+        ("KUBERNETES_SERVICE_HOST=10.0.0.1", "Kubernetes"),
+        ("CLOUD_ML_JOB_ID=123", "Vertex AI"),
+        ("AIP_MODEL_DIR=gs://bucket/model", "Vertex AI"),
+        ("SM_TRAINING_ENV={}", "SageMaker"),
+        ("CI=true", "CI"),
+        ("GITHUB_ACTIONS=true", "CI"),
+        (OVERLAY, "overlay"),
+        (f"{DISK}overlay /home overlay rw 0 0\n", "overlay"),
+        (f"{DISK}tmpfs /home/student tmpfs rw 0 0\n", "tmpfs"),
+        ("overlay / overlay rw 0 0\n/dev/sda2 /home/stud ext4 rw 0 0\n", "overlay"),
+    ],
+)
+@pytest.mark.parametrize("shell", ["", "<ipykernel.zmqshell.ZMQInteractiveShell object at 0x7f>"])
+def test_a_machine_that_may_vanish_is_never_said_to_last(tmp_path, mark, named, shell):
+    """A container, a pod, a job of CI or of a cloud: nobody inside can tell what is kept, so a place is asked for."""
+    here = replace(laptop(tmp_path), shell=shell)
+    if "\n" in mark:
+        here.path("/proc").mkdir()
+        here.path("/proc/mounts").write_text(mark)
+    elif mark.startswith("/"):
+        here.path(mark).parent.mkdir(exist_ok=True)
+        here.path(mark).touch()
+    else:
+        name, _, value = mark.partition("=")
+        here = replace(here, environ={**here.environ, name: value})
+    platform = find_platform(here)
+    home = platform.home(here)
+    assert home.persists is None
+    assert named in home.reason
+    assert "storage=" in home.remedy
+    assert "own has no limit" not in platform.limits(here).source
+
+
+@pytest.mark.parametrize(
+    ("mounts", "variables"),
+    [
+        (DISK, {}),
+        (DISK, {"CI": "false", "container": ""}),
+        ("overlay / overlay rw 0 0\n/dev/sda2 /home btrfs rw 0 0\n", {}),
+        ("overlay /home overlay rw 0 0\n/dev/sda2 /home xfs rw 0 0\n", {}),
+        ("garbage\n\n / \noverlay relative overlay\n", {}),
+    ],
+    ids=["disk", "no", "image-based system", "mounted over", "garbage"],
+)
+def test_a_machine_of_ones_own_is_not_taken_for_a_container(tmp_path, mounts, variables):
+    """A system whose root is made of layers and whose home lies on the disk lasts, as any other does."""
+    here = laptop(tmp_path)
+    here = replace(here, environ={**here.environ, **variables})
+    here.path("/proc").mkdir()
+    here.path("/proc/mounts").write_text(mounts)
+    assert find_platform(here).home(here).persists is True
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_service_without_its_lasting_folder_keeps_nothing(tmp_path, row):
     """What is missing is named, and a folder to name instead, or what to do."""
@@ -115,6 +178,14 @@ def test_auto_refuses_a_place_that_vanishes(tmp_path, monkeypatch):
         find_store("auto")
     assert 'storage="/<volume>/checkpoints"' in caught.value.remedy
     assert str(tmp_path) in caught.value.problem
+
+
+def test_binder_asks_for_a_place_elsewhere(tmp_path, monkeypatch):
+    """It keeps nothing, so a training begins only where a storage is named."""
+    at(monkeypatch, replace(laptop(tmp_path), environ={"BINDER_LAUNCH_HOST": "https://mybinder.org/"}))
+    with pytest.raises(NotPersistent, match="Binder") as caught:
+        find_store("auto")
+    assert 'storage="hf://' in caught.value.remedy
 
 
 def test_a_folder_that_was_named_is_taken_as_it_is(tmp_path, monkeypatch):

@@ -60,6 +60,14 @@ def test_an_interactive_session_is_told_how_its_files_are_kept(tmp_path):
         assert "Add Input" in kaggle_platform.home(kaggle.environment).reason
 
 
+def test_where_a_chain_of_runs_is_planned_the_week_is_told(tmp_path):
+    """Twelve hours a run are no use to somebody who has thirty a week and does not know."""
+    for run_type in ("Interactive", "Batch"):
+        with fake_kaggle(tmp_path / run_type, run_type=run_type) as kaggle:
+            home = kaggle_platform.home(kaggle.environment)
+            assert "30 GPU hours" in f"{home.reason} {home.remedy}"
+
+
 def test_a_wrongly_named_kaggle_keeps_nothing(tmp_path):
     """COLABKEEP_PLATFORM=kaggle on a laptop: the folder is not there, and that is said."""
     home = kaggle_platform.home(laptop(tmp_path))
@@ -75,7 +83,7 @@ def test_the_clicks_name_the_accelerators_and_the_phone(tmp_path):
         for words in ("Settings → Accelerator", "T4 x2", "phone"):
             assert words in menus.enable
         assert menus.draws is False
-        assert "P100" in menus.offered
+        assert menus.offered == "GPU T4 x2 and TPU v5e-8"
         kaggle.environ["KAGGLE_KERNEL_RUN_TYPE"] = "Batch"
         assert "Save & Run All" in kaggle_platform.menus(kaggle.environment).switch
 

@@ -107,6 +107,28 @@ def test_a_session_that_outlived_its_limit_stops_nobody(tmp_path):
     assert "COLABKEEP_SESSION_LIMIT" in answer.source
 
 
+def test_slurm_tells_when_its_job_ends(tmp_path):
+    """A node that has been up for months, and a job of four hours that began one hour ago."""
+    here = laptop(tmp_path)
+    write(tmp_path, "/proc/uptime", f"{DAYS} 1.0\n")
+    job = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_START_TIME": f"{NOW - HOUR:.0f}",
+        "SLURM_JOB_END_TIME": f"{NOW + 3 * HOUR:.0f}",
+    }
+    here = replace(here, environ={**here.environ, **job})
+    answer = session_time(find_platform(here), here, NOW)
+    assert (answer.used_seconds, answer.limit_seconds, answer.left_seconds) == (HOUR, 4 * HOUR, 3 * HOUR)
+    assert (answer.confidence, "SLURM_JOB_END_TIME" in answer.source) == ("high", True)
+    mine = session_time(find_platform(here), here, NOW, limit=2 * HOUR)
+    assert mine.left_seconds == HOUR, "the user knows better"
+    for name, value in (("SLURM_JOB_ID", ""), ("SLURM_JOB_END_TIME", "Unknown"), ("SLURM_JOB_END_TIME", "0")):
+        odd = replace(here, environ={**here.environ, name: value})
+        assert session_time(find_platform(odd), odd, NOW).left_seconds is None
+    late = session_time(find_platform(here), here, NOW + 5 * HOUR)
+    assert late.left_seconds is None, "it was given more time, and nobody told its programs"
+
+
 def test_the_users_own_limit_goes_before_the_platforms(tmp_path):
     """The argument before the variable before the table; and when that is over, nothing is left."""
     here = machine(tmp_path, uptime=2 * HOUR, first=0, COLABKEEP_SESSION_LIMIT="24 h")

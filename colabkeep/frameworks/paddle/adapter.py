@@ -167,6 +167,9 @@ class PaddleFramework:
     def world(self) -> World:
         return SoloWorld()
 
+    def processes(self) -> int:
+        return int(paddle.distributed.ParallelEnv().nranks)
+
 
 def _trains(parameter: Any) -> bool:
     return not parameter.stop_gradient

@@ -186,6 +186,10 @@ class TorchFramework:
     def world(self) -> World:
         return SoloWorld()
 
+    def processes(self) -> int:
+        group = torch.distributed
+        return int(group.get_world_size()) if group.is_available() and group.is_initialized() else 1
+
 
 def _is_module(part: object) -> TypeGuard[torch.nn.Module]:
     return isinstance(part, torch.nn.Module)

@@ -13,7 +13,8 @@ terminal client, its `exec`  silence     silence       not at all: the same kern
 ===========================  ==========  ============  ==========================================================
 
 Silence is never an error of its own, so every question needs a deadline. And only the main thread may ask: a second
-thread that waits takes the other's answers away, and both hang.
+thread that waits takes the other's answers away, and both hang. Secrets alone may be asked for on any thread, for
+`userdata.get` has a lock.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from colabkeep.vocabulary.environment import Environment
 __all__ = ["colab_module", "why_unreachable"]
 
 
-def why_unreachable(environment: Environment) -> str | None:
-    """Why the page cannot be asked from here, in a clause; None if it may be asked."""
+def why_unreachable(environment: Environment, *, any_thread: bool = False) -> str | None:
+    """Why the page cannot be asked from here, in a clause; None if it may be asked. `any_thread`: also off the main
+    one."""
     if front_end(environment) != "notebook":
         return "this is a program of its own (`!python …`, `%%bash` or a terminal), not a cell of the notebook"
     if multiprocessing.parent_process() is not None:
         return "this is a child process, and the notebook page answers its parent only"
     thread = threading.current_thread()
-    if thread is not threading.main_thread():
+    if thread is not threading.main_thread() and not any_thread:
         return f"this is the thread {thread.name!r}, and Colab's answers reach the main thread only"
     return None
 

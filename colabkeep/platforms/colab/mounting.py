@@ -6,10 +6,12 @@ So the mount table is read first, a healthy mount is left alone wherever it is, 
 moment, and a dead one is mounted again in its own place by a plain call, which clears it away; `force_remount` is never
 needed.
 
-The deadline. `timeout_ms` bounds the wait for the user's answer; a missing answer is no error there: it goes on and
-starts Drive without credentials, for up to 30 seconds more than `timeout_ms` at each step. So the call gets part of
-the time as its `timeout_ms`, the rest is for Drive to start, and an alarm ends the whole. What the call had begun by
-then may still come up: the mount table is read again, and a mount that is there counts, whatever the call said.
+The deadline. `timeout_ms` bounds the wait for the user's answer, and is also what Drive's own program allows itself to
+open a folder, for the whole session: so it never gets less than Colab's own 120 seconds, however short the user's
+time is. That is kept by an alarm, which rings before `timeout_ms` is over; once the page has answered, Drive has
+`_TO_START` more to come up. So what the call itself raises comes after the answer, and is no late permission. What the
+call had begun may still come up afterwards: the mount table is read again, and a mount that is there counts, whatever
+the call said.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from colabkeep.platforms.colab.deadline import TooLate, deadline
 from colabkeep.platforms.colab.drive import DRIVE_POINT, Drive, find_drive
 from colabkeep.platforms.colab.frontend import colab_module, why_unreachable
 from colabkeep.platforms.colab.refusals import mount_refusal
+from colabkeep.platforms.colab.service import clicks
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import MountError
 
@@ -29,11 +32,13 @@ __all__ = ["mount_drive"]
 
 _SHORTEST, _LONGEST = 2.0, 3600.0  # seconds; below 1000 ms Colab's own timeout becomes none at all
 _TO_SHOW, _PAUSE = 5.0, 0.25  # seconds at most until a Drive that is mounted shows the user's files; between two looks
-_TO_START = 30.0  # seconds at most of the whole, kept back for Drive to start once the user has answered
+_TO_START = 60.0  # seconds more for Drive to start, once the user has answered
+_COLABS_OWN = 120.0  # seconds; what `drive.mount` gives its program by default
 
 
 def mount_drive(environment: Environment, timeout: float) -> None:
-    """See to it that Drive is mounted and answers, within `timeout` seconds (2 at least, an hour at most).
+    """See to it that Drive is mounted and answers. `timeout`: seconds for the user to agree (2 at least, an hour at
+    most); Drive's start comes on top, with a minute at most.
 
     Raises:
         MountError: it is not.
@@ -52,14 +57,16 @@ def mount_drive(environment: Environment, timeout: float) -> None:
     try:
         _ask_colab(point, timeout)
     except (Exception, TooLate) as error:
-        if not _works(find_drive(environment)):
-            raise mount_refusal(error, point) from error
+        if not _works(_settled(environment, _TO_SHOW)):
+            raise mount_refusal(environment, error, point) from error
         return
-    drive = find_drive(environment)
-    if not _works(drive):
+    if not _works(_settled(environment, _TO_SHOW)):
         raise MountError(
             problem=f"Colab says that Google Drive is mounted at {point}, but the files of Drive cannot be seen there.",
-            remedy="Run this cell again. If it stays so: Runtime > Disconnect and delete runtime, then connect again.",
+            remedy=clicks(
+                environment,
+                "Run this cell again. If it stays so: Runtime > Disconnect and delete runtime, connect again.",
+            ),
         )
 
 
@@ -90,11 +97,10 @@ def _does_not_answer(drive: Drive) -> MountError:
 
 def _ask_colab(point: str, timeout: float) -> None:
     seconds = min(max(_SHORTEST, timeout), _LONGEST)  # in this order, nan becomes the shortest
-    patience = seconds - min(_TO_START, seconds / 4)
-    with deadline(seconds):
+    with deadline(seconds, afterwards=_TO_START):
         mount = colab_module("drive", seconds / 4).mount
         if _takes(mount, "timeout_ms"):
-            mount(point, timeout_ms=int(1000 * patience))
+            mount(point, timeout_ms=int(1000 * max(_COLABS_OWN, seconds + 1.0)))
         else:
             mount(point)
 

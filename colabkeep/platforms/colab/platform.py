@@ -81,7 +81,7 @@ class ColabPlatform:
         return limits_of(self.kind(environment))
 
     def menus(self, environment: Environment) -> Menus:
-        return menus_of(self.kind(environment))
+        return menus_of(self.kind(environment), environment)
 
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
         from colabkeep.platforms.colab.secrets import find_secret

@@ -7,6 +7,8 @@ type and by words of their text, for most are a bare ValueError.
 from __future__ import annotations
 
 from colabkeep.platforms.colab.deadline import TooLate
+from colabkeep.platforms.colab.service import clicks
+from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import MountError
 
 __all__ = ["mount_refusal"]
@@ -14,10 +16,16 @@ __all__ = ["mount_refusal"]
 _NOT_MOUNTED = "Google Drive is not mounted, and nothing would outlive this machine"
 _AGAIN = "then run this cell again."
 _NO_ANSWER = (
-    f"{_NOT_MOUNTED}: the permission was not given in time, or Drive did not start.",
+    f"{_NOT_MOUNTED}: the permission was not given in time.",
     "Run this cell again, keep the notebook's page open, and answer its questions: Connect to Google Drive > your "
     "account > Continue. In VS Code update the Colab extension (it can do this since January 2026); in Colab's "
     "terminal client use its command drivemount. It needed longer?  colabkeep.mount(timeout=300)",
+)
+
+_NO_START = (
+    f"{_NOT_MOUNTED}: the permission was given, and then Drive's own program did not start ({{text}}).",
+    "Run this cell again: the second try often works. If not, take a new machine: Runtime > Disconnect and delete "
+    "runtime, connect again, and run the notebook from the top.",
 )
 
 _TEXTS: tuple[tuple[str, str, str], ...] = (
@@ -64,16 +72,17 @@ _TEXTS: tuple[tuple[str, str, str], ...] = (
         "Run this cell again, the second try is often quicker:  colabkeep.mount(timeout=300)  If not, move files from "
         "the top of My Drive into folders at https://drive.google.com.",
     ),
-    ("mount failed", *_NO_ANSWER),
+    ("mount failed", *_NO_START),
 )
 
 
-def mount_refusal(error: BaseException, point: str) -> MountError:
+def mount_refusal(environment: Environment, error: BaseException, point: str) -> MountError:
     """The error to raise for what came out of `google.colab.drive.mount(point)`."""
     problem, remedy = _words(error)
-    text = str(error).rstrip(".")
+    text = str(error).rstrip(".") or "it took too long"
     return MountError(
-        problem=problem.format(point=point, text=text, type=type(error).__name__), remedy=remedy.format(point=point)
+        problem=problem.format(point=point, text=text, type=type(error).__name__),
+        remedy=clicks(environment, remedy.format(point=point)),
     )
 
 
@@ -82,8 +91,10 @@ def _words(error: BaseException) -> tuple[str, str]:
     for words, problem, remedy in _TEXTS:
         if isinstance(error, ValueError) and words in text:
             return problem, remedy
-    if isinstance(error, TooLate) or type(error).__module__.startswith("pexpect"):
+    if isinstance(error, TooLate) and not error.answered:
         return _NO_ANSWER
+    if isinstance(error, TooLate) or type(error).__module__.startswith("pexpect"):
+        return _NO_START
     if type(error).__name__ == "MessageError":
         return (
             f"{_NOT_MOUNTED}: the permission was refused, or its window was closed ({{text}}).",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from importlib import import_module
+
 from colabkeep.platforms.colab.deadline import TooLate, deadline
 from colabkeep.platforms.colab.frontend import colab_module, why_unreachable
+from colabkeep.platforms.colab.service import clicks
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import SecretError
 
@@ -14,28 +18,23 @@ _PANEL = "Click the key symbol at the left edge of the notebook"
 
 
 def find_secret(environment: Environment, name: str, timeout: float) -> str:
-    """The secret `name` of the page, else the environment variable of that name.
+    """The environment variable of that name, which is there at once; else the secret `name` of the page, which may
+    never answer.
 
     Raises:
         SecretError: neither; says what the page answered.
     """
-    try:
-        return _ask_page(environment, name, timeout)
-    except SecretError:
-        if given := environment.environ.get(name):
-            return given
-        raise
+    return environment.environ.get(name) or _ask_page(environment, name, timeout)
 
 
 def _ask_page(environment: Environment, name: str, timeout: float) -> str:
-    if (why := why_unreachable(environment)) is not None:
+    if (why := why_unreachable(environment, any_thread=True)) is not None:
         raise SecretError(problem=f"The secret {name!r} cannot be asked for here: {why}.", remedy=_by_variable(name))
     seconds = min(max(_SHORTEST, timeout), _LONGEST)  # in this order, nan becomes the shortest
     try:
-        with deadline(seconds):
-            value = colab_module("userdata", seconds / 2).get(name)
+        value = _on_main_thread(name, seconds) if _is_main() else _on_a_thread(name, seconds)
     except (Exception, TooLate) as error:  # noqa: BLE001 - raised anew, without its text, which might show the value
-        raise _refusal(name, error) from None
+        raise _refusal(environment, name, error) from None
     if not isinstance(value, str) or not value:
         raise SecretError(
             problem=f"The secret {name!r} exists, but it is empty.",
@@ -44,7 +43,38 @@ def _ask_page(environment: Environment, name: str, timeout: float) -> str:
     return value
 
 
-def _refusal(name: str, error: BaseException) -> SecretError:
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _on_main_thread(name: str, seconds: float) -> object:
+    with deadline(seconds):
+        return colab_module("userdata", seconds / 2).get(name)
+
+
+def _on_a_thread(name: str, seconds: float) -> object:
+    """From a thread no alarm can end the call; one more thread is left waiting then, for Colab's own ten seconds.
+    `userdata.get` may be called on any: it has a lock for that (googlecolab/colabtools `userdata.py`, 2026-04)."""
+    values: list[object] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            values.append(import_module("google.colab.userdata").get(name))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="colabkeep-secret", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0] if isinstance(errors[0], Exception) else ImportError(f"SystemExit: {errors[0]}")
+    if not values:
+        raise TooLate
+    return values[0]
+
+
+def _refusal(environment: Environment, name: str, error: BaseException) -> SecretError:
     kind = "TimeoutException" if isinstance(error, TooLate) else type(error).__name__
     problem, remedy = {
         # googlecolab/colabtools userdata.py and _message.py (2026-04)
@@ -79,7 +109,7 @@ def _refusal(name: str, error: BaseException) -> SecretError:
         kind,
         (f"The secret {name!r} could not be read: {kind}.", f"Run this cell again, or {_by_variable(name)}"),
     )
-    return SecretError(problem=problem, remedy=remedy)
+    return SecretError(problem=problem, remedy=clicks(environment, remedy))
 
 
 def _by_variable(name: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from colabkeep.platforms.base import Menus, SessionLimits
+from dataclasses import replace
 
-__all__ = ["limits_of", "menus_of"]
+from colabkeep.platforms.base import Menus, SessionLimits
+from colabkeep.vocabulary.environment import Environment
+
+__all__ = ["clicks", "limits_of", "menus_of"]
 
 _HOUR = 3600.0
 
@@ -59,6 +62,32 @@ def limits_of(kind: str) -> SessionLimits:
     return {"enterprise": _ENTERPRISE_LIMITS, "local": _LOCAL_LIMITS}.get(kind, _HOSTED_LIMITS)
 
 
-def menus_of(kind: str) -> Menus:
-    """What to click on a Colab of that kind."""
-    return {"enterprise": _ENTERPRISE_MENUS, "local": _LOCAL_MENUS}.get(kind, _HOSTED_MENUS)
+def menus_of(kind: str, environment: Environment) -> Menus:
+    """What to click on a Colab of that kind, in the front end at hand."""
+    menus = {"enterprise": _ENTERPRISE_MENUS, "local": _LOCAL_MENUS}.get(kind, _HOSTED_MENUS)
+    return replace(
+        menus,
+        enable=clicks(environment, menus.enable or ""),
+        reconnect=clicks(environment, menus.reconnect or "") or None,
+        switch=clicks(environment, menus.switch or "") or None,
+    )
+
+
+def clicks(environment: Environment, text: str) -> str:
+    """The same text with the clicks of VS Code, where that shows the notebook: it has no menu called Runtime."""
+    for page, vscode in _VSCODE if environment.vscode else ():
+        text = text.replace(page, vscode)
+    return text
+
+
+# googlecolab/colab-vscode: README and the user guide of its wiki (2026-04). The longer ones come first.
+_REMOVE = "the Colab button above the notebook > Remove Server"
+_NEW = "Select Kernel (top right) > Colab > New Colab Server"
+_VSCODE = (
+    ("Runtime > Change runtime type > Hardware accelerator: T4 GPU > Save", f"{_NEW} > GPU > T4"),
+    ("Runtime > Change runtime type > another hardware accelerator > Save", f"{_NEW} > another machine type"),
+    ("Runtime > Disconnect and delete runtime > Yes, then Connect (top right)", f"{_REMOVE}, then {_NEW}"),
+    ("Runtime > Disconnect and delete runtime, connect again", f"{_REMOVE}, then {_NEW}"),
+    ("Runtime > Disconnect and delete runtime", _REMOVE),
+    ("Runtime > Restart session", "Restart, above the notebook"),
+)

@@ -7,18 +7,20 @@ KAGGLE_API_TOKEN and KAGGLE_CONFIG_DIR are the user's own, on any laptop, and sa
 
 from __future__ import annotations
 
-from colabkeep.platforms._variables import secret_from_variable
 from colabkeep.platforms.base import Home, Menus, SessionLimits
 from colabkeep.platforms.kaggle.inputs import earlier_runs
 from colabkeep.platforms.local import FOLDER
 from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import SecretError
 
 __all__ = ["KagglePlatform"]
 
 _WORKING = "/kaggle/working"
 _RUN_TYPE = "KAGGLE_KERNEL_RUN_TYPE"
 _SERVICE = ("KAGGLE_URL_BASE", "KAGGLE_CONTAINER_NAME", "KAGGLE_DATA_PROXY_URL")
+_WEEK = (
+    "A week has about 30 GPU hours (Kaggle's documentation), so a chain is two or three such runs a week; `kaggle "
+    "quota` on any machine says what is left."
+)
 _NEXT = "Next time add this notebook's output as an input (Add Input → Your Work) and run again: it goes on."
 
 
@@ -63,7 +65,8 @@ class KagglePlatform:
         return SessionLimits(
             max_seconds=hours * 3600.0,
             ends_cleanly=_word(environment) != "interactive",
-            source=f"Kaggle's documentation: {hours} hours per session {'with' if hours == 9 else 'without'} a TPU",
+            source=f"Kaggle's documentation: {hours} hours per session {'with' if hours == 9 else 'without'} a TPU, "
+            f"about {20 if hours == 9 else 30} {'TPU' if hours == 9 else 'GPU'} hours a week",
             confidence="high",
         )
 
@@ -79,18 +82,14 @@ class KagglePlatform:
             enable=click,
             reconnect="The power button on top stops the session, and the next cell starts another; same kind of card.",
             switch=click,
-            offered="GPU T4 x2 and TPU v5e-8; where a P100 is still listed, the torch installed there cannot use it",
+            # Kaggle/kaggle-cli, pull request 1198 (2026-09): the P100 and the TPU v3-8 are retired.
+            offered="GPU T4 x2 and TPU v5e-8",
         )
 
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
         from colabkeep.platforms.kaggle.secrets import ask  # what it needs of urllib takes longer than the detection
 
-        try:
-            return ask(name, timeout)
-        except SecretError:
-            if environment.environ.get(name):
-                return secret_from_variable(environment, name)
-            raise
+        return environment.environ.get(name) or ask(name, timeout)
 
     def google_user(self, environment: Environment) -> None:
         return None
@@ -120,7 +119,7 @@ def _keeping(environment: Environment) -> tuple[bool | None, str, str]:
             f"This is a batch run: {_WORKING} (up to about 20 GB) becomes the output of its version if the run ends "
             "cleanly, so training stops by itself before the session's limit."
         )
-        return True, f"{reason} {_NEXT}", ""
+        return True, f"{reason} {_NEXT} {_WEEK}", ""
     if word == "rerun":
         return (
             None,
@@ -132,5 +131,5 @@ def _keeping(environment: Environment) -> tuple[bool | None, str, str]:
         None,
         f"{_WORKING} is kept with a saved version, or with Persistence switched on; neither can be seen from here.",
         "Train in the background and keep it: Save Version → Save & Run All. Or, before this session ends: Session "
-        f"options → Persistence → Files only. {_NEXT}",
+        f"options → Persistence → Files only. {_NEXT} {_WEEK}",
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from colabkeep.hardware.precision import advised_precision
 from colabkeep.session.check.facts import Device, Facts, best_gpu
-from colabkeep.session.check.words import words_of
+from colabkeep.session.check.words import Words, words_of
 
 __all__ = ["Advice", "advise"]
 
@@ -84,16 +84,7 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
             ),
             warns=True,
         )
-    usable = [number for number, one in enumerate(gpus) if _can_compute(one) and not _is_slice(one)]
-    if len(usable) > 1:
-        yield Advice(
-            code="second-gpu-idle",
-            text=(
-                f"{len(usable)} GPUs, and a training here uses one of them. Put a second experiment on the next: "
-                f"{words.put.format(usable[1])}, another run_name, another process."
-            ),
-            warns=True,
-        )
+    yield from _on_more_gpus(gpus, words)
     used = accelerator.used_bytes
     if used is not None and used > _NOTEWORTHY:
         whose = "by this kernel or another one" if facts.in_use else "outside this kernel"
@@ -105,6 +96,26 @@ def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
                 "machine if training runs out of memory."
             ),
             warns=not facts.in_use,  # what a cell allocated before is no news
+        )
+
+
+def _on_more_gpus(gpus: Sequence[Device], words: Words) -> Iterator[Advice]:
+    """What to do with those that a training leaves idle."""
+    usable = [number for number, one in enumerate(gpus) if _can_compute(one) and not _is_slice(one)]
+    if len(usable) > 1:
+        together = (
+            f"For one training on all of them: {words.all}, before the optimizer is made, with batches large enough to "
+            "split (tried on two simulated GPUs: a resume has the same bits). Or put"
+            if words.all and len(usable) == len(gpus) and len({one.accelerator.name for one in gpus}) == 1
+            else "Put"
+        )
+        yield Advice(
+            code="second-gpu-idle",
+            text=(
+                f"{len(usable)} GPUs, and a training here uses one of them. {together} a second experiment on the "
+                f"next: {words.put.format(usable[1])}, another run_name, another process."
+            ),
+            warns=True,
         )
 
 

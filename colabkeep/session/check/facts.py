@@ -21,6 +21,7 @@ from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import Home, Menus, Platform
 from colabkeep.platforms.lifetime import SessionTime, session_time
 from colabkeep.session.check.errands import Errand, Errands
+from colabkeep.session.check.surroundings import Surroundings, look_around
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.environment import Environment
 
@@ -74,7 +75,7 @@ class Facts:
     framework is loaded in this process, so memory in use may be its own. `copied_bytes`: in what is copied at each
     start, at least. `installed_in`: where this colabkeep was imported from. `previous`: cards of earlier sessions,
     the latest last. `deterministic`: the variable that cuBLAS needs for deterministic kernels is set. `untold`: what
-    gave no answer, and why."""
+    gave no answer, and why. `around`: what is told to somebody far away."""
 
     place: Place = field(default_factory=Place)
     devices: tuple[Device, ...] | None = None
@@ -94,6 +95,7 @@ class Facts:
     previous: tuple[str, ...] = ()
     deterministic: bool = False
     untold: tuple[str, ...] = ()
+    around: Surroundings | None = None
 
     @property
     def framework(self) -> str:
@@ -112,6 +114,7 @@ def gather(
     installed = [Errand(f"the installed {name}", partial(installed_build, name)) for name in _FRAMEWORKS]
     cpus = Errand("the CPUs", lambda: usable_cpus(environment))
     workers = Errand("the loader workers", lambda: advised_workers(environment))
+    around = Errand("the surroundings", partial(look_around, environment))
 
     known, platform = errands.collect(place, by=0.5) or (Place(), None)
     at = session = free = worth = copied = None
@@ -145,6 +148,7 @@ def gather(
         installed_in=_INSTALLED_IN,
         previous=tuple(previous),
         deterministic="CUBLAS_WORKSPACE_CONFIG" in environment.environ,
+        around=errands.collect(around),
         untold=tuple(errands.untold),
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard
 
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.hardware.catalogue import capability_of, find_card
+from colabkeep.hardware.drivers import needed_driver, runs_on
 from colabkeep.hardware.scores import UNCERTAINTY, Workload, tier
 from colabkeep.hardware.support import is_made_for
 from colabkeep.hardware.wheels import wheels_for
@@ -19,6 +20,8 @@ __all__ = ["Verdict", "Word", "judge", "speed_text"]
 Word: TypeAlias = Literal["keep", "reconnect", "switch", "enable", "unusable"]
 
 _NEEDED = {"cuda": "CUDA", "rocm": "ROCm"}
+_BY_NAME = ("mps", "xpu")  # kinds whose name is what torch calls the device
+_MEASURE = "Tesla T4"  # as the catalogue calls it
 _LONGEST_VALUE = 80  # characters of a variable that are shown
 _LOOK = "Run !nvidia-smi in a cell: if it hangs too, restart the session."
 _NAMES: Mapping[Workload, str] = {"cnn": "CNN", "transformer": "Transformer", "rnn": "RNN"}
@@ -65,6 +68,12 @@ def _gpu(facts: Facts, gpu: Device) -> Verdict:
         if not _same_as_before(facts, gpu):
             return _reconnect(gpu, menus.reconnect)
         again = f"{name} again, as in the session before: stop trying, another connection costs time. "
+    if (
+        gpu.supported is False
+        and facts.build is not None
+        and runs_on(gpu.accelerator.driver, facts.build.cuda) is False
+    ):
+        return _old_driver(facts.build, gpu, again)
     if gpu.supported is False:
         return _no_kernels(facts, gpu, again)
     if gpu.works is False:
@@ -73,7 +82,7 @@ def _gpu(facts: Facts, gpu: Device) -> Verdict:
         reason = f"{again}{_worth(gpu)}. Better ones can be chosen: {menus.offered or 'see the menu'}."
         return Verdict(word="switch", code="slow-card", reason=reason, action=menus.switch, speeds=gpu.speeds)
     code = "unknown-card" if gpu.card is None else "slow-card" if slow else "good-card"
-    reason = f"{again}Tier {gpu.tier}, {speed_text(gpu.speeds)}."
+    reason = f"{again}Tier {gpu.tier}, {_speed(gpu)}."
     return Verdict(word="keep", code=code, reason=reason, speeds=gpu.speeds)
 
 
@@ -84,8 +93,8 @@ def _reconnect(gpu: Device, click: str) -> Verdict:
         word="reconnect",
         code="poor-draw",
         reason=(
-            f"{_worth(gpu)}. The card is drawn by chance here, and another connection may bring a better one; "
-            f"nobody outside knows how often.{hope}"
+            f"{_worth(gpu)}. Cards like it were drawn by chance here until 2022, and none should come any more; "
+            f"another connection may bring a better one, and nobody outside knows how often.{hope}"
         ),
         action=(
             f"Save first, since the machine's disk is deleted with it; then {_sentence(click)} "
@@ -126,6 +135,23 @@ def _no_kernels(facts: Facts, gpu: Device, again: str) -> Verdict:
     return Verdict(word="unusable", code="no-kernels", reason=reason, action=_wheels(gpu, build), speeds=gpu.speeds)
 
 
+def _old_driver(build: Build, gpu: Device, again: str) -> Verdict:
+    """What is installed is too new for the driver, which a notebook cannot change; what is installed it can."""
+    driver, cuda = gpu.accelerator.driver, build.cuda or ""
+    proof = "" if gpu.works is not None else " (colabkeep.check(probe=True) tries it all the same)"
+    return Verdict(
+        word="unusable",
+        code="driver-too-old",
+        reason=(
+            f"{again}{build.framework} {build.version} is built for CUDA {cuda}, which needs driver "
+            f"{needed_driver(cuda)} or newer. Driver {driver} is here, so it finds no GPU and trains on the CPU: "
+            f"the {gpu.accelerator.name} stays idle{proof}."
+        ),
+        action=f"Install a build that this driver can run, then restart the kernel. {_wheels(gpu, build)}",
+        speeds=gpu.speeds,
+    )
+
+
 def _trial_failed(facts: Facts, gpu: Device, again: str) -> Verdict:
     """It should work and does not: of the card, its driver, or what is installed, nobody can tell which."""
     driver = "" if gpu.accelerator.driver is None else f" (driver {gpu.accelerator.driver})"
@@ -144,7 +170,9 @@ def _trial_failed(facts: Facts, gpu: Device, again: str) -> Verdict:
 def _untold(facts: Facts) -> Verdict:
     trouble = facts.trouble
     if trouble is not None and trouble.usable is False:
-        return Verdict(word="unusable", code="gpu-not-usable", reason=f"{trouble.problem}.", action=trouble.remedy)
+        click = facts.place.menus.reconnect
+        action = f"{trouble.remedy} Here: {_sentence(click)}" if click else trouble.remedy
+        return Verdict(word="unusable", code="gpu-not-usable", reason=f"{trouble.problem}.", action=action)
     untold = next((line for line in facts.untold if "accelerators" in line), "")
     why = untold.partition("(")[2].removesuffix(")") if trouble is None else trouble.problem
     return Verdict(
@@ -169,8 +197,34 @@ def _other(facts: Facts, device: Device) -> Verdict:
         if click:
             return Verdict(word="switch", code="tpu", reason=reason, action=click)
         return Verdict(word="unusable", code="tpu", reason=reason, action="Train on a machine with a GPU.")
+    if device.accelerator.kind == "xpu" and name.startswith("Intel") and _lacks_xpu(facts.build):
+        return _without_xpu(facts.build, name)
+    if device.accelerator.kind == "tpu":
+        reason = (
+            f"A TPU came ({name}), which code for JAX or torch_xla can use. colabkeep keeps trainings of torch and "
+            "Paddle on CPUs and GPUs, and neither is installed here."
+        )
+        return Verdict(word="keep", code="unknown-card", reason=reason)
     reason = f"{name}: an accelerator that has not been compared with GPUs; nothing speaks against starting."
+    if device.accelerator.kind in _BY_NAME and facts.framework == "torch":
+        action = f'It trains only what is put there: model.to("{device.accelerator.kind}"), and so the batches.'
+        return Verdict(word="keep", code="unknown-card", reason=reason, action=action)
     return Verdict(word="keep", code="unknown-card", reason=reason)
+
+
+def _lacks_xpu(build: Build | None) -> TypeGuard[Build]:
+    return build is not None and build.framework == "torch" and "+xpu" not in build.version and "+" in build.version
+
+
+def _without_xpu(build: Build, name: str) -> Verdict:
+    return Verdict(
+        word="unusable",
+        code="cpu-build",
+        reason=f"The torch installed here, {build.version}, is no build for Intel's GPUs: it trains on the CPU "
+        f"while the {name} stays idle.",
+        action='Install one that is, then restart the kernel: pip install --force-reinstall "torch" --index-url '
+        "https://download.pytorch.org/whl/xpu.",
+    )
 
 
 def _none(facts: Facts) -> Verdict:
@@ -189,6 +243,23 @@ def _none(facts: Facts) -> Verdict:
         offered = f" It offers {menus.offered}." if menus.offered else ""
         reason = f"No GPU is attached to this session: training would run on the CPU.{offered}"
         return Verdict(word="enable", code="gpu-not-enabled", reason=reason, action=menus.enable)
+    build = facts.build
+    if build is not None and "+xpu" in build.version:
+        return Verdict(
+            word="keep",
+            code="accelerator-not-told",
+            reason=f"No card of Intel's shows on this machine's bus, and torch {build.version} is a build for them: "
+            "one that is built into the processor does not show.",
+            action="Run  import torch; torch.xpu.is_available()  in a cell: it says whether torch finds it.",
+        )
+    if menus.hand_over and build is not None and build.cuda is not None:
+        return Verdict(
+            word="keep",
+            code="gpu-not-handed-over",
+            reason=f"No GPU is handed to this container, and {build.framework} {build.version} is built for them: "
+            "training runs on the CPU.",
+            action=f"If the host has a GPU: {menus.hand_over}",
+        )
     return Verdict(
         word="keep",
         code="no-gpu-here",
@@ -212,7 +283,13 @@ def _newer_than(gpu: Device, build: Build | None) -> bool:
 
 
 def _worth(gpu: Device) -> str:
-    return f"{gpu.accelerator.name}: tier {gpu.tier}, {speed_text(gpu.speeds)}"
+    return f"{gpu.accelerator.name}: tier {gpu.tier}, {_speed(gpu)}"
+
+
+def _speed(gpu: Device) -> str:
+    if gpu.card is not None and gpu.card.name == _MEASURE:
+        return "the card that others are measured by"
+    return speed_text(gpu.speeds)
 
 
 def _capability(gpu: Device) -> str:
@@ -225,7 +302,9 @@ def _wheels(gpu: Device, build: Build | None) -> str:
     capability = capability_of(gpu.accelerator)
     if build is not None and build.framework == "paddle":
         return "https://www.paddlepaddle.org.cn/en/install/quick lists Paddle's builds by CUDA version."
-    return "https://pytorch.org/get-started lists the builds." if capability is None else wheels_for(capability)
+    if capability is None:
+        return "https://pytorch.org/get-started lists the builds."
+    return wheels_for(capability, gpu.accelerator.driver)
 
 
 def _times(speed: float) -> str:

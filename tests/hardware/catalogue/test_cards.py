@@ -132,8 +132,16 @@ def test_every_name_in_the_table_finds_its_own_card(table):
         ("NVIDIA GeForce GTX 1060 6GB", 6078, "GeForce GTX 1060 6GB"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "RTX PRO 6000 Blackwell Server Edition"),
         ("GRID T4-16Q", 16384, "Tesla T4"),
-        ("GRID T4-2B4", 2048, "Tesla T4"),
+        ("GRID T4-2B4", 2048, "Tesla T4, vGPU with 2 of 16 GB"),
+        ("GRID T4-8Q", 8192, "Tesla T4, vGPU with 8 of 16 GB"),
         ("NVIDIA A100-40C", 40960, "A100-40GB"),
+        ("NVIDIA A100-10C", 10240, "A100-40GB, vGPU with 10 of 40 GB"),
+        ("NVIDIA L40S", 46068, "L40S"),
+        ("NVIDIA GeForce RTX 5070", 12227, "GeForce RTX 5070"),
+        ("NVIDIA GB10", None, "GB10 (DGX Spark)"),
+        ("NVIDIA GB10", 122570, "GB10 (DGX Spark)"),
+        ("NVIDIA B300 SXM6 AC", 275040, "B300"),
+        ("G4", None, "RTX PRO 6000 Blackwell Server Edition"),
     ],
 )
 def test_a_card_is_found_by_its_name_and_its_memory(name, mib, card):
@@ -144,8 +152,9 @@ def test_a_card_is_found_by_its_name_and_its_memory(name, mib, card):
 @pytest.mark.parametrize(
     ("name", "mib"),
     [
-        ("NVIDIA L40S", 46068),
         ("NVIDIA L40", 46068),
+        ("NVIDIA GeForce RTX 5070 Ti", 16303),
+        ("NVIDIA GB200", 189471),
         ("NVIDIA A10", 23028),
         ("NVIDIA A100X", 81920),
         ("RTX T400", 4096),
@@ -166,7 +175,7 @@ def test_a_card_is_found_by_its_name_and_its_memory(name, mib, card):
     ],
 )
 def test_a_card_with_a_similar_name_is_not_taken_for_another(name, mib):
-    """An L40S is no L4, an A10 no A10G, 12 GB no 16: better no advice than that for another card."""
+    """An L40 is no L4, an A10 no A10G, 12 GB no 16: better no advice than that for another card."""
     assert found(name, mib) is None
 
 
@@ -200,3 +209,12 @@ def test_a_slice_of_a_card_counts_for_its_share():
     assert double.bandwidth_gb_s == pytest.approx(2039 / 4)
     quarter = find_card(cuda("NVIDIA RTX PRO 6000 Blackwell Server Edition MIG 1g.24gb"))
     assert quarter.fp32_tflops == pytest.approx(117 / 4)
+
+
+def test_a_part_of_a_card_that_is_lent_to_a_virtual_machine_is_not_a_whole_one():
+    """Half of the memory, and half of the time: it is neither twice as large nor as fast as what came."""
+    whole, half = find_card(cuda("GRID T4-16Q", 16384)), find_card(cuda("GRID T4-8Q", 8192, (7, 5)))
+    assert whole == find_card(cuda("Tesla T4", 15360))
+    assert (half.memory_gib, half.usable_gib, half.free) == (8, None, ())
+    assert half.tensor_tflops == pytest.approx(whole.tensor_tflops / 2)
+    assert half.bandwidth_gb_s == pytest.approx(whole.bandwidth_gb_s / 2)

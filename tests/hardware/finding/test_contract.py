@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
-from colabkeep.hardware.loaded import LoadedFinder
+from colabkeep.hardware.loaded import LoadedFinder, LoadedXpuFinder
+from colabkeep.hardware.mps import MpsFinder
 from colabkeep.hardware.npu import NpuFinder
 from colabkeep.hardware.nvidia_smi import NvidiaSmiFinder
 from colabkeep.hardware.nvml import NvmlFinder
@@ -16,6 +17,7 @@ from colabkeep.testing.hardware import (
     FakeCard,
     FinderContract,
     fake_device_files,
+    fake_mac,
     fake_nvidia_smi,
     fake_nvml,
     fake_pci_device,
@@ -133,6 +135,49 @@ class TestXpu(FinderContract):
         fake_pci_device(root, "0000:00:02.0", vendor="0x8086", device="0x3e92", kind="0x030000")
         fake_pci_device(root, "0000:00:1f.6", vendor="0x8086", device="0x15bc", kind="0x020000")
         return {"a laptop": machine(root)}
+
+
+class TestLoadedXpu(FinderContract):
+    """Intel's, of a torch in use."""
+
+    def make_finder(self):
+        return LoadedXpuFinder()
+
+    def make_machine(self, root, patch):
+        card = SimpleNamespace(name="Intel(R) Arc(TM) Graphics", total_memory=30 << 30)
+        xpu = SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1, get_device_properties=lambda _: card)
+        patch.setitem(sys.modules, "torch", SimpleNamespace(xpu=xpu))
+        return machine(root)
+
+    def make_nonsense(self, root, patch):
+        patch.setitem(sys.modules, "torch", SimpleNamespace())
+        return {"half imported": machine(root)}
+
+
+class TestMps(FinderContract):
+    """Apple's own processors."""
+
+    def make_finder(self):
+        return MpsFinder()
+
+    def make_machine(self, root, patch):
+        return fake_mac(root)
+
+    def make_stuck(self, root, patch):
+        return fake_mac(root, "exec sleep 1000")
+
+    def make_nonsense(self, root, patch):
+        said = {
+            "an Intel Mac": "echo 'Intel(R) Core(TM) i7'; echo 17179869184",
+            "a failure": "echo 'Apple M2'; exit 1",
+            "nothing": "true",
+            "garbage": "head -c 3000 /dev/urandom",
+            "an escape": "printf 'Apple \\033[31m\\n1\\n'",
+        }
+        machines = {word: fake_mac(root / word, script) for word, script in said.items()}
+        fake_mac(root / "linux")
+        (root / "linux/System/Library/CoreServices/SystemVersion.plist").unlink()
+        return machines | {"a sysctl of Linux": machine(root / "linux")}
 
 
 class TestNpu(FinderContract):

@@ -74,6 +74,23 @@ def test_an_error_inside_is_the_error_outside():
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
+def test_who_was_answered_has_more_time():
+    """The time is over while nobody waits for an answer: there is some more, and then it is told that it was that."""
+
+    def blocking_request():
+        time.sleep(BOUND)
+
+    with pytest.raises(TooLate) as caught, deadline(0.05, afterwards=BOUND):
+        blocking_request()
+    assert not caught.value.answered
+    with deadline(0.05, afterwards=BOUND):
+        time.sleep(0.2)
+    with pytest.raises(TooLate) as caught, deadline(0.05, afterwards=0.1):
+        time.sleep(BOUND)
+    assert caught.value.answered
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
 def test_a_timer_of_the_program_goes_on_afterwards():
     """A user's own alarm rings later, with his handler and his interval, and not never."""
     rung = []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from colabkeep.vocabulary.environment import Environment
+from colabkeep.vocabulary.errors import MountError
 
 KINDS = ("hosted", "process", "enterprise", "local")
 
@@ -103,3 +104,18 @@ def test_an_empty_variable_says_nothing(machine, platform):
     colab.environ["VERTEX_PRODUCT"] = ""
     assert platform.matches(colab.environment)
     assert platform.kind(colab.environment) == "hosted"
+
+
+def test_vs_code_is_sent_to_its_own_menus(machine, platform):
+    """It has no Runtime menu: clicks and remedies are those of the front end that shows the notebook."""
+    page, colab = platform.menus(machine().environment), machine(drivefs="stops", on_import=None)
+    here = replace(colab.environment, vscode=True)
+    menus = platform.menus(here)
+    assert "Runtime > Change runtime type" in page.enable
+    for told in (menus.enable, menus.switch, menus.reconnect):
+        assert "Runtime >" not in told
+        assert "New Colab Server" in told
+    with pytest.raises(MountError) as caught:
+        platform.mount(here, timeout=30.0)
+    assert "Runtime >" not in caught.value.remedy
+    assert "Remove Server" in caught.value.remedy
