@@ -205,6 +205,7 @@ def test_an_error_in_a_forward_pass_takes_back_what_it_counted(save_every: str |
                 if run.progress.step == 5:
                     raise RuntimeError("out of memory")
                 optimizer.step()
+                optimizer.zero_grad()
                 run.step()
 
     with pytest.raises(RuntimeError, match="out of memory"):

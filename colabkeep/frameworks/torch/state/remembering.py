@@ -72,11 +72,14 @@ def _held(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[torch.Tensor]
 
 def _remember_gradients(parameters: Iterable[torch.Tensor]) -> Memory:
     """Those that stand: in a resumed session, what the checkpoint had of them."""
-    found = {id(each): (each, each.grad, each.grad.detach().clone()) for each in parameters if each.grad is not None}
+    standing = ((each, each.grad) for each in parameters)
+    found = {
+        id(each): (each, grad, grad._version, grad.detach().clone()) for each, grad in standing if grad is not None
+    }
 
     def put_back() -> None:
-        for parameter, gradient, kept in found.values():
-            parameter.grad = gradient.copy_(kept) if gradient.layout is torch.strided else kept
+        for parameter, gradient, version, kept in found.values():
+            parameter.grad = gradient if gradient._version == version else kept
 
     return Memory(put_back)
 
