@@ -75,15 +75,24 @@ def test_what_may_pass_is_tried_again_with_growing_pauses(drive, open_drive, tra
 
 
 def test_a_pause_that_drive_asks_for_is_made(drive, open_drive):
-    """Retry-After counts, as long as it is longer than our own pause and no longer than a minute."""
+    """Retry-After counts, as long as it is longer than our own pause; a minute at a time is the most here."""
     clock = FakeClock()
     drive.faults(
         refuse(429, "rateLimitExceeded", retry_after=20).on("GET", LISTING),
         refuse(403, "rateLimitExceeded", retry_after=1).on("GET", LISTING),
-        refuse(429, "rateLimitExceeded", retry_after=4000).on("GET", LISTING),
+        refuse(429, "rateLimitExceeded", retry_after=200).on("GET", LISTING),
     )
     assert list(open_drive(clock=clock).list("run")) == []
     assert clock.slept == [20, 2, 64]
+
+
+def test_a_drive_that_wants_to_be_left_alone_for_long_is(drive, open_drive):
+    """To ask again within minutes would not help, and may count against the account."""
+    clock = FakeClock()
+    drive.faults(refuse(429, "rateLimitExceeded", retry_after=4000).on("GET", LISTING))
+    with pytest.raises(StoreUnavailable, match="asks for a pause"):
+        open_drive(clock=clock).list("run")
+    assert clock.slept == []
 
 
 @pytest.mark.parametrize("status", [403, 502, 503])
