@@ -188,7 +188,7 @@ class Loop:
             return position.next(loader, name)  # half a step is done: who asks to stop waits for the rest of it
         return self._signals.at_once(lambda: position.next(loader, name))
 
-    def _batches(self, loader: object, watched: Sequence[Iterator[Any]]) -> Iterator[Any]:
+    def _batches(self, loader: object, watched: list[Iterator[Any]]) -> Iterator[Any]:
         """`watched`: the iterator that was given to the user's code, where somebody may count what it gives."""
         position, starting = self._position, self._session.starting
         arrive(self)
@@ -198,6 +198,7 @@ class Loop:
         batch = next(values, None)
         if watched and batch is not None and not self._looked and (kind := counted_by(watched[0])) is not None:
             _tell_counted(self, _COUNTED[kind])
+        watched.clear()  # in a circle, a loop that is left would be closed by the garbage collector, on any thread
         self._looked = True  # in the first epoch of a session, for numbers go wrong in one that is resumed
         exhausted = False
         try:
@@ -229,15 +230,13 @@ class Loop:
         if position.all_read or position.blind:
             return next(values, None)
         now = self._spec.clock.monotonic()
-        reason, batch = None, None
-        if opened.length is None:
-            reason = self._keeper.due(now)
-            if reason is not None or self._stops(now):
-                position.hold()
-                batch = next(values, None)
-                if batch is None:  # it was the last one, so this belongs to the end of the epoch
-                    self._keeper.ask(reason)
-                    return None
+        reason, batch = (self._keeper.due(now) if opened.length is None else None), None
+        if opened.length is None and (reason is not None or self._stops(now)):
+            position.hold()
+            batch = next(values, None)
+            if batch is None:  # it was the last one, so this belongs to the end of the epoch
+                self._keeper.ask(reason)
+                return None
         self._pause(now, reason)
         return next(values, None) if batch is None else batch
 

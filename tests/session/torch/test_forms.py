@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -348,6 +350,25 @@ def test_what_counts_anew_is_noticed_before_the_disconnect_and_told_after_it(
     (inexact,) = second.of(RestoredInexactly)
     assert said in inexact.reason
     assert write in inexact.reason
+
+
+def test_a_loop_that_is_left_is_closed_at_once(tmp_path: Path) -> None:
+    """Not by the garbage collector, which runs on any thread: one of a loader cannot end itself."""
+    training = Training(tmp_path)
+    gc.disable()
+    try:
+        with training.run as run:
+            for form in [run.batches, run.enumerate]:
+                for _ in run.epochs(1):
+                    batches = form(training.loader)
+                    next(batches)
+                    run.step(loss=training.learn(next(iter(training.loader))))
+                    left = weakref.ref(batches)
+                    del batches
+                    assert left() is None
+                    break
+    finally:
+        gc.enable()
 
 
 def test_a_finished_run_called_again_says_so_and_leaves_the_random_streams_as_they_were(tmp_path: Path) -> None:
