@@ -136,6 +136,9 @@ def in_phase(phase: str, **words: Any) -> Story:
     story = Story(**words)
     if phase == "starting":
         return story
+    if phase == "saved":
+        story.place = Place(url="/content/runs", top="local", persists=None)
+        return story.start().train(1, 100).save(100, rung="local").train(101, 112)
     if phase in ("fresh", "resumed"):
         return story.start(resumed_at=200 if phase == "resumed" else None)
     story.start().train(1, 100).save(100).train(101, 200)
@@ -165,6 +168,7 @@ PHASES = (
     "resumed",
     "saving",
     "uploading",
+    "saved",
     "durable",
     "degraded",
     "ending",

@@ -145,7 +145,7 @@ def test_what_a_killed_kernel_showed_last_stays_in_the_notebook(notebook: Notebo
         )
     reopened: Any = nbformat.read(notebook.saved, as_version=4)
     html = html_of(reopened.cells[1].outputs)
-    assert "Safe up to step 3" in text_of(html)
+    assert "Saved up to step 3" in text_of(html)
     assert "If that is long ago, this is not live: colabkeep.report('r') tells the whole story." in text_of(html)
     assert "not live" in picture_of(html)
     found = LINE.fullmatch(reopened.cells[1].outputs[0].data["text/plain"])

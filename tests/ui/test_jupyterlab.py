@@ -83,7 +83,7 @@ def lost(opening: Opening, laboratory: Laboratory) -> str:
     with opening() as sheet:
         sheet.open("lost.ipynb")
         sheet.run()
-        wait_for(sheet, r"Safe up to step [2-9]\d\d\b")
+        wait_for(sheet, r"(?:Safe|Saved) up to step [2-9]\d\d\b")
         os.kill(int((laboratory.folder / "kernel").read_text()), signal.SIGKILL)
         sheet.page.get_by_role("button", name="Ok").click()  # it says that the kernel has died
         sheet.save()
@@ -107,7 +107,7 @@ def test_a_notebook_of_somebody_else_tells_how_far_it_was_when_its_kernel_died(
     panel.locator("img").scroll_into_view_if_needed()
     assert panel.locator("img").evaluate("image => image.naturalWidth") == 600
     text = panel.inner_text()
-    for words in ("Jupyter (notebook)", "digits", "Safe up to step", "Checkpoints, newest first", "As of"):
+    for words in ("Jupyter (notebook)", "digits", "up to step", "Checkpoints, newest first", "As of"):
         assert words in text
     assert "If that is long ago, this is not live: colabkeep.report('digits') tells the whole story." in text
 
@@ -138,7 +138,7 @@ def test_the_same_cell_goes_on_and_can_be_read_in_both_themes(
     with opening() as sheet:
         sheet.open("digits.ipynb")
         sheet.run()
-        wait_for(sheet, r"Safe up to step (?:[89]|1\d)\d\d\b")
+        wait_for(sheet, r"(?:Safe|Saved) up to step (?:[89]|1\d)\d\d\b")
         sheet.save()
     (output,) = laboratory.read("digits.ipynb").cells[1].outputs
     resumed = re.search(r"resumed at (\d+);", output.data["text/html"])

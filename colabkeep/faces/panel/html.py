@@ -34,6 +34,7 @@ COLOURS: Mapping[str, colours.Colour] = {
     "resumed": colours.BLUE,
     "saving": colours.AMBER,
     "uploading": colours.AMBER,
+    "saved": colours.GREEN,
     "durable": colours.GREEN,
     "degraded": colours.ORANGE,
     "ending": colours.ORANGE,

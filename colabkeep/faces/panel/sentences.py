@@ -49,8 +49,9 @@ def how_far(state: PanelState) -> str:
 
 
 def safety(state: PanelState) -> str:
-    """Up to where the run is safe, and what would be lost now."""
-    name = "safe" if state.safe_step is not None else "safe.asked" if state.asking else "safe.none"
+    """Up to where the run is safe, or saved where nobody knows whether that lasts; and what would be lost now."""
+    known = "safe" if state.lasts else "saved"
+    name = known if state.safe_step is not None else "safe.asked" if state.asking else "safe.none"
     return words_of(state.language)[name].format(
         step=state.safe_step, steps=state.lost_steps, seconds=duration_text(state.lost_seconds)
     )
@@ -97,7 +98,9 @@ def _durable(state: PanelState, words: Mapping[str, str]) -> str:
     if own is None:
         return words["kept.none"]
     rung = "sent" if own.rung == "local" and state.place is not None and state.place.persists else own.rung
-    return words["says.durable"].format(step=own.step, proof=words[f"proof.{rung}"].format(place=_place(state)))
+    return words["says.durable" if state.lasts else "says.saved"].format(
+        step=own.step, proof=words[f"proof.{rung}"].format(place=_place(state))
+    )
 
 
 def _degraded(state: PanelState, words: Mapping[str, str]) -> str:
@@ -150,6 +153,7 @@ _SAYINGS: Mapping[str, Callable[[PanelState, Mapping[str, str]], str]] = {
     "resumed": _resumed,
     "saving": _saving,
     "uploading": _uploading,
+    "saved": _durable,
     "durable": _durable,
     "degraded": _degraded,
     "ending": _ending,

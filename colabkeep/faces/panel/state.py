@@ -18,6 +18,7 @@ Phase: TypeAlias = Literal[
     "resumed",
     "saving",
     "uploading",
+    "saved",
     "durable",
     "degraded",
     "ending",
@@ -151,7 +152,9 @@ class PanelState:
         if self.saving is not None:
             return "saving"
         if own is not None and self.place is not None:
-            return "durable" if self.has_arrived(own) else "uploading"
+            if not self.has_arrived(own):
+                return "uploading"
+            return "durable" if self.lasts else "saved"
         return "fresh" if self.restored is None else "resumed"
 
     @property
@@ -165,6 +168,12 @@ class PanelState:
     def newest_own(self) -> Saved | None:
         """The newest checkpoint that this session wrote."""
         return next((saved for saved in self.saves if saved.own and not saved.gone), None)
+
+    @property
+    def lasts(self) -> bool:
+        """Is it known that what has arrived in the run's place outlives this machine?"""
+        place = self.place
+        return place is not None and (place.persists is True or place.top in ("sent", "confirmed"))
 
     def has_arrived(self, saved: Saved) -> bool:
         """Is it as durable as it can become?"""

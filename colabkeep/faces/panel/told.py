@@ -59,7 +59,8 @@ def _not_finite(event: LossNotFinite) -> str:
 
 
 def _restored(event: Restored) -> str:
-    at = f"epoch {event.progress.epoch + 1}, step {event.progress.step}"
+    counts_epochs = event.progress.epoch or event.progress.batches  # a loop over steps does not
+    at = f"{f'epoch {event.progress.epoch + 1}, ' if counts_epochs else ''}step {event.progress.step}"
     return f"goes on from {at}, saved {duration_text(event.age)} ago: no more than that is trained again"
 
 
