@@ -47,6 +47,11 @@ class Place:
     top: RungName
     persists: bool | None
 
+    @property
+    def lasts(self) -> bool:
+        """Is it known that what has arrived there outlives the machine?"""
+        return self.persists is True or (self.persists is None and self.top in ("sent", "confirmed"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durability:

@@ -131,7 +131,7 @@ def _curve(state: PanelState, words: Mapping[str, str], stale_after: float | Non
     if state.nan_since is not None:
         marks.append(Mark(state.nan_since, "broken", words["mark.broken"].format(step=state.nan_since)))
     for saved in reversed(state.saves):
-        kind: str = "durable" if state.has_arrived(saved) else "local"
+        kind: str = "durable" if state.has_arrived(saved) and state.lasts else "local"
         text = words[f"mark.{kind}"].format(step=saved.step)
         marks.append(Mark(saved.step, "durable" if kind == "durable" else "local", text))
     return curve(

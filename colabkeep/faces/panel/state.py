@@ -152,9 +152,8 @@ class PanelState:
         if self.saving is not None:
             return "saving"
         if own is not None and self.place is not None:
-            if not self.has_arrived(own):
-                return "uploading"
-            return "durable" if self.lasts else "saved"
+            arrived: Phase = "durable" if self.lasts else "saved"
+            return arrived if self.has_arrived(own) else "uploading"
         return "fresh" if self.restored is None else "resumed"
 
     @property
@@ -172,8 +171,7 @@ class PanelState:
     @property
     def lasts(self) -> bool:
         """Is it known that what has arrived in the run's place outlives this machine?"""
-        place = self.place
-        return place is not None and (place.persists is True or place.top in ("sent", "confirmed"))
+        return self.place is not None and self.place.lasts
 
     def has_arrived(self, saved: Saved) -> bool:
         """Is it as durable as it can become?"""

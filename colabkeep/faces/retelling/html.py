@@ -66,14 +66,15 @@ def story_html(story: Story, as_of: float) -> Markup:
 
 
 def marks_of(story: Story) -> list[Mark]:
-    """Where sessions went on, and the checkpoints that are there, as durable as they can be or not."""
+    """Where sessions went on, and the checkpoints that are there, known to last or not."""
     marks = [Mark(step, "resumed", f"resumed at {step}") for step in story.resumed_at]
     if story.nan_since is not None:
         marks.append(Mark(story.nan_since, "broken", f"not finite at {story.nan_since}"))
-    top = "confirmed" if story.durability is None else story.durability.place.top
+    place = None if story.durability is None else story.durability.place
     for save in newest_saves(story, story.totals.saves):
         if save.kept:
-            durable = save.rung is not None and has_arrived(save.rung, top)
+            arrived = save.rung is not None and has_arrived(save.rung, "confirmed" if place is None else place.top)
+            durable = arrived and (place is None or place.lasts)
             kind = "durable" if durable else "local"
             marks.append(Mark(save.step, "durable" if durable else "local", f"checkpoint {save.step} {kind}"))
     return marks
