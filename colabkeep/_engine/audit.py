@@ -21,7 +21,7 @@ from colabkeep._engine.packs import read_layout
 from colabkeep._engine.reading import SMALL, UnknownKind, read_up_to, sha256_of_stream
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
 from colabkeep._engine.segments import LOOKS
-from colabkeep.stores.base import sides
+from colabkeep.stores.base import run_of, sides
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, ObjectNotFound, StoreError
 from colabkeep.vocabulary.manifest import FORMAT, Manifest
 from colabkeep.vocabulary.sealed import unseal
@@ -83,7 +83,11 @@ def _audit_behind(both: Repository, behind: Repository) -> Iterator[Finding]:
 def _audit(repository: Repository) -> Iterator[Finding]:
     work = _Audit(repository)
     folder = repository.folder
-    listed = {entry.name[len(folder) + 1 :]: entry.size for entry in repository.store.list(folder)}
+    entries = list(repository.store.list(folder))
+    # A run may have others below it, as exp has exp/lr1: those are audited by their own names.
+    others = {run_of(entry.name) for entry in entries if entry.name.endswith("/run.json")} - {folder}
+    own = (entry for entry in entries if not any(entry.name.startswith(f"{other}/") for other in others))
+    listed = {entry.name[len(folder) + 1 :]: entry.size for entry in own}
     # Blobs come after the manifests that name them. The diary is listed when all else is read: by then it tells of
     # everything that vanished meanwhile.
     names = sorted(name for name in listed if not name.startswith("journal/"))

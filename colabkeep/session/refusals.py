@@ -10,7 +10,7 @@ from typing import Any
 from colabkeep._engine.repository import CHECKPOINT_ID
 from colabkeep.session.history import History
 from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import EpochDone, Event, MetricsLogged, Noted
+from colabkeep.vocabulary.events import EpochDone, Event, MetricsLogged, Noted, RunStopped
 from colabkeep.vocabulary.policies import KeepBest
 
 __all__ = [
@@ -135,7 +135,8 @@ def unlogged(best: KeepBest | None, history: History, say: Callable[[Event], Any
 
 
 class Unlogged:
-    """Tells once, at the end of the first epoch in which something was logged, that `monitor` was not among it.
+    """Tells once that `monitor` was not logged: at the end of the first epoch in which something else was, or where the
+    training ends.
 
     An observer of a run's events; the sentence is handed to `say`.
     """
@@ -152,14 +153,15 @@ class Unlogged:
         """Take an event."""
         if isinstance(event, MetricsLogged):
             self._logged.update(dict.fromkeys(event.metrics))
-        if self._monitor is None or not isinstance(event, EpochDone) or not self._logged:
+        over = isinstance(event, RunStopped) and event.reason in ("finished", "max_steps") and event.progress.step > 0
+        if self._monitor is None or not (over or (isinstance(event, EpochDone) and self._logged)):
             return
         monitor, self._monitor = self._monitor, None
         if not self._history.values(monitor):
+            when, logged = "in this training" if over else "in this epoch", ", ".join(self._logged) or "nothing"
             self._say(
                 Noted(
-                    text=f"monitor={monitor!r} was not logged in this epoch, so no checkpoint is kept as the best. "
-                    f"Logged were: {', '.join(self._logged)}. Write run.log({monitor}=…) before the epoch ends, or "
-                    "monitor one of these."
+                    text=f"monitor={monitor!r} was not logged {when}, so no checkpoint is kept as the best. Logged: "
+                    f"{logged}. Write run.log({monitor}=…) before the epoch ends, or monitor something that is logged."
                 )
             )

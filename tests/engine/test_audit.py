@@ -83,6 +83,16 @@ def test_a_run_as_it_was_written_is_all_well(trained):
     assert {(finding.state, finding.text) for finding in found} == {("ok", "")}
 
 
+def test_a_run_below_it_is_none_of_its_files(folder):
+    """`exp/lr1` lies in the folder of `exp`: to call its files foreign there would invite to delete them."""
+    before = findings(folder)
+    shutil.copytree(folder / "run", folder / "run" / "lr1")
+    assert findings(folder) == before
+    (folder / "run" / "mine").mkdir()
+    (folder / "run" / "mine" / "notes.txt").write_text("x")
+    assert bad(folder) == {"mine/notes.txt": "foreign"}
+
+
 def test_a_run_that_pruned_as_it_should_is_all_well(tmp_path):
     """What retention deleted is not missed, in this session and the next."""
     for epochs in (3, 6):
