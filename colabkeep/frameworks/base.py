@@ -197,11 +197,13 @@ class Exactness:
     """What decides whether the steps after a restore give the same bits.
 
     `same`: what has to be the same on a later machine, as words after "the same" ("torch 2.13.0, 2 threads, AVX512").
+    `unseen`: what else of a loop of the user's own no checkpoint holds with this framework, a clause; "" for nothing.
     `obstacles`: what prevents the same bits on this very machine; `exceptions`: operations that do, which many programs
     do not use; `notes`: what else is to be known. Each is a sentence or two, with the line that mends it.
     """
 
     same: str
+    unseen: str = ""
     obstacles: tuple[str, ...] = ()
     exceptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -10,8 +10,8 @@ __all__ = ["Promised", "precision_chosen", "promise_of"]
 
 _MOST = 8  # parts that are named
 _LOOP = (
-    "Not seen: variables of your own loop that are neither in run.state nor in state={…}, and the files that your code "
-    "reads."
+    "Not seen: variables of your own loop that are neither in run.state nor in state={{…}}{more}, and the files that "
+    "your code reads."
 )
 _FIT = (
     "Not seen: what your own functions keep in variables that are not in state={…}, and the files that your code reads."
@@ -42,7 +42,7 @@ def promise_of(spec: RunSpec) -> Promised:
         promise=sentence,
         exactness=word,
         reasons=(*told.obstacles, *told.exceptions, *told.notes),
-        unseen=_LOOP if spec.loader is None else _FIT,
+        unseen=_LOOP.format(more=told.unseen and f", {told.unseen}") if spec.loader is None else _FIT,
         precision=spec.precision,
     )
 

@@ -84,6 +84,7 @@ def exactness(tensors: Iterable[Any], *, reseeds: bool) -> Exactness:
         obstacles.append(f"Kernels on {', '.join(others)} promise no order in which they add.")
     return Exactness(
         same=" and ".join(filter(None, (", ".join(same[:-1]), same[-1]))),
+        unseen="gradients that you do not clear behind a step",
         obstacles=tuple(obstacles),
         notes=tuple(_notes(facts, reseeds=reseeds)),
     )

@@ -13,7 +13,7 @@ from paddle.io import DataLoader, TensorDataset
 
 import colabkeep
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.events import Event, Noted, StepDone
+from colabkeep.vocabulary.events import Event, Noted, RunStarted, StepDone
 
 BATCHES = 5
 
@@ -85,6 +85,15 @@ def test_a_loop_that_is_left_again_and_again_ends_with_the_same_bits(
             form(Training(tmp_path / "parts", die_at=step))
     form(Training(tmp_path / "parts"))
     assert final_state(str(tmp_path / "parts"), "r") == final_state(str(tmp_path / "whole"), "r")
+
+
+def test_what_no_checkpoint_holds_with_paddle_is_named_where_the_promise_stands(tmp_path: Path) -> None:
+    """Gradients that a loop leaves for its next step: with torch they are kept."""
+    training = Training(tmp_path)
+    with training.run:
+        pass
+    (started,) = [event for event in training.events if isinstance(event, RunStarted)]
+    assert "gradients that you do not clear behind a step" in started.unseen
 
 
 def test_an_epoch_that_reads_elsewhere_is_saved_at_its_end_and_told(tmp_path: Path) -> None:
