@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
+
+from tests.long.running import told_by
 
 
 def night(*words: str) -> dict:
-    command = [sys.executable, "-m", "tests.long.budgets", *words, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    told = json.loads(done.stdout)
+    told, status = told_by("budgets", *words)
     assert told["wrong"] == []
-    assert done.returncode == 0
+    assert status == 0
     return told
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.long.running import told_by
 from tests.loops.harness import Port, names
 
 KILLS = 2
@@ -19,18 +16,9 @@ TOGETHER = 2  # processes, as many as a small machine has cores
 
 @pytest.fixture(scope="module")
 def records() -> dict[str, dict[str, Any]]:
-    """What came of each port. A process of its own: it forks, which wants one thread and one thread only. It has the
-    modules of this one, wherever that was started."""
-    root = str(Path(__file__).parents[2])
-    words = ["--kills", str(KILLS), "--seed", "3", "--jobs", str(TOGETHER), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.long.loops", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, root]))},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    return {record["name"]: record for record in json.loads(done.stdout)}
+    """What came of each port. A process of its own: it forks, which wants one thread and one thread only."""
+    found, _ = told_by("loops", "--kills", str(KILLS), "--seed", "3", "--jobs", str(TOGETHER))
+    return {record["name"]: record for record in found}
 
 
 @pytest.mark.slow

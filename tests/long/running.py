@@ -1,0 +1,27 @@
+"""The long programs, run by the tests of their small shares."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["told_by"]
+
+_ROOT = Path(__file__).parents[2]
+
+
+def told_by(name: str, *words: str) -> tuple[Any, int]:
+    """What `python -m tests.long.NAME … --json` prints, and its exit status. A process of its own, with the modules of
+    this one, wherever that was started."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.long.{name}", *words, "--json"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, str(_ROOT)]))},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return json.loads(done.stdout), done.returncode
