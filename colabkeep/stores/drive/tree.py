@@ -1,8 +1,7 @@
 """What lies where: folders by path, files by name, as the last listings showed it and as this process changed it.
 
-A folder is listed at most once in a few seconds; and the first time anything of a run is looked for, all of the run
-is listed at once. So opening a run asks for the folders, and for what is in them: two listings, and a third one where
-reading the checkpoint takes long. Later too, a run's folders are listed together, but for those of very many files.
+A folder is listed at most once in a few seconds, and each with a request of its own: one for several may leave some
+out. The first time anything of a run is looked for, all of its folders are listed; later those that are asked for.
 
 Listings may lag. What this process wrote is remembered until a listing has shown it, and what it deleted for good.
 Two folders of one name in one place are one folder here, whoever made the second.
@@ -26,8 +25,6 @@ Copies = tuple[RemoteFile, ...]
 
 FRESH_SECONDS = 5.0
 """A listing younger than this is taken for the present. What another session does is seen that much later at most."""
-
-_ALONG_FILES = 1000  # listed unasked, at most: as many as a page has
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +153,8 @@ class Tree:
         due = {id for id, folder in owners.items() if folder in wanted and id in new | old}
         if due:
             run = {id for id in owners if _below(owners[id], path.partition("/")[0])}
-            due |= run & new | self._along(run & old - due)
+            due |= run & new
         return {id: owners[id] for id in owners if id in due}
-
-    def _along(self, old: set[str]) -> set[str]:
-        """Those of these folders that are asked for again in the same listing, the smallest first: whoever looks into
-        one folder of a run looks into the next, and each listing is a request."""
-        along, files = set[str](), 0
-        for id in sorted(old, key=lambda id: (len(self._listed[id].files), id)):
-            files += len(self._listed[id].files)
-            if files > _ALONG_FILES:
-                break
-            along.add(id)
-        return along
 
     def _above(self, path: str) -> list[str]:
         """The folders above the path that are there, the nearest first."""

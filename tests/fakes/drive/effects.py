@@ -88,6 +88,15 @@ def stale_listing(seconds: float = 1e9) -> Fault:
     return Fault("StaleListing", {"seconds": seconds})
 
 
+def partial_listing(*folders: str) -> Fault:
+    """A listing of several parents has the children of only some of them, and says that it is complete: none of those
+    in folders of these names; where none is named, those of the first parent only.
+
+    Source: rclone/rclone issue 9810 (August 2026), googleapis/google-api-nodejs-client issue 1957.
+    """
+    return Fault("PartialListing", {"folders": list(folders)})
+
+
 def act_twice() -> Fault:
     """What is created is created twice, as when a front end inside the service tries again."""
     return Fault("ActTwice")
@@ -278,6 +287,17 @@ class StaleListing(Effect):
 
     def before(self, state: State, request: Request) -> Answer | None:
         request.hide_newer_than = self.seconds
+        return None
+
+
+@dataclass
+class PartialListing(Effect):
+    """See `partial_listing`."""
+
+    folders: list[str]
+
+    def before(self, state: State, request: Request) -> Answer | None:
+        request.partial = tuple(self.folders)
         return None
 
 
