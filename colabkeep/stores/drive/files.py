@@ -16,7 +16,7 @@ from typing import Any
 from colabkeep.stores.drive.api import Api, decoded
 from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
 
-__all__ = ["FIELDS", "FOLDER", "MARK", "Files", "FolderGone", "RemoteFile", "read_file"]
+__all__ = ["FIELDS", "FOLDER", "MARK", "Files", "FolderGone", "RemoteFile", "age", "read_file"]
 
 FOLDER = "application/vnd.google-apps.folder"
 FIELDS = "id,name,size,mimeType,parents,trashed,sha256Checksum,md5Checksum,createdTime,appProperties"
@@ -127,6 +127,28 @@ class Files:
             raise FolderGone(parent)
         return made
 
+    def make_alone(self, name: str, parent: str, marks: Mapping[str, str], doing: str) -> list[RemoteFile]:
+        """A new folder, and what others of its name are beside it by then, the oldest first. Drive keeps no name
+        unique: of two machines that find none and make one each, whoever looks last sees both, and writes into the
+        older.
+
+        Raises:
+            FolderGone: the parent does not exist.
+            StoreError: it cannot be made, or it cannot be told what is there.
+        """
+        made = self.make_folder(name, parent, marks)
+        beside = [one for one in self.named(name, [parent], doing) if one.id != made.id]
+        return sorted([made, *beside], key=age)
+
+    def named(self, name: str, folders: Sequence[str], doing: str) -> list[RemoteFile]:
+        """The folders of that name that lie directly in these, the oldest first.
+
+        Raises:
+            FolderGone, StoreError: as `inside`.
+        """
+        inside = self.inside(folders, doing)
+        return sorted((file for file in inside if file.is_folder and file.name == name), key=age)
+
     def delete(self, id: str, doing: str) -> None:
         """Remove a file for good, past the trash, which would keep counting. Nothing happens where there is none.
 
@@ -201,6 +223,11 @@ class Files:
                 problem=f"Google Drive did not look everywhere (it was to {doing}).", remedy="It is tried again."
             )
         return page
+
+
+def age(file: RemoteFile) -> tuple[str, str]:
+    """Sorts files from the oldest to the newest, the same on all machines."""
+    return file.created, file.id
 
 
 def read_file(answer: Mapping[str, Any]) -> RemoteFile:

@@ -4,7 +4,9 @@ A folder is listed at most once in a few seconds, and each with a request of its
 out. The first time anything of a run is looked for, all of its folders are listed; later those that are asked for.
 
 Listings may lag. What this process wrote is remembered until a listing has shown it, and what it deleted for good.
-Two folders of one name in one place are one folder here, whoever made the second.
+Two folders of one name in one place are one folder here, whoever made the second: both are read, the older is written.
+Another machine may make the second at the moment when this one makes the first. So it is looked for as soon as a
+folder is made, and again once in a minute: then each of the two sees the other's lease, and the lower one stops.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from colabkeep.stores.base import check_name
-from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile
+from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile, age
 from colabkeep.stores.drive.folders import OwnFolder, joined
 from colabkeep.vocabulary.errors import StoreUnavailable, UsageError
 
@@ -25,6 +27,9 @@ Copies = tuple[RemoteFile, ...]
 
 FRESH_SECONDS = 5.0
 """A listing younger than this is taken for the present. What another session does is seen that much later at most."""
+
+
+_TWINS_SECONDS = 60.0  # after which a second folder of the name of one that is known is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ class Tree:
         self._monotonic = monotonic
         self._turn = threading.RLock()
         self._guard = threading.Lock()
-        self._folders: dict[str, tuple[str, ...]] = {}  # path → ids, more than one where a folder is there twice
+        self._folders: dict[str, tuple[str, ...]] = {}  # path → ids, the oldest first where a folder is there twice
+        self._ages: dict[str, tuple[str, str]] = {}  # id of a folder → what it is sorted by
         self._listed: dict[str, _Listing] = {}  # id of a folder → what is in it
         self._searched: float | None = None  # when the folders were looked for last
         self._own: dict[str, Copies] = {}  # written by this process, and not seen in a listing yet
@@ -135,7 +141,8 @@ class Tree:
 
     def _list_due(self, path: str, doing: str, *, deep: bool) -> None:
         oldest = self._monotonic() - FRESH_SECONDS  # fixed here: however slow the listings are, each is made once
-        if "" not in self._folders and (self._searched is None or self._searched < oldest):
+        again = oldest if "" not in self._folders else self._monotonic() - _TWINS_SECONDS
+        if self._searched is None or self._searched < again:
             self._search(doing)
         while due := self._due(path, oldest, deep=deep):
             now = self._monotonic()
@@ -148,9 +155,12 @@ class Tree:
         else:
             wanted = set(self._above(path)[:1])
         owners = {id: folder for folder, ids in sorted(self._folders.items()) for id in ids}
+        above = set(self._above(path))
+        late = oldest + FRESH_SECONDS - _TWINS_SECONDS
         new = {id for id in owners if id not in self._listed}
         old = {id for id in owners if id not in new and self._listed[id].at < oldest}
         due = {id for id, folder in owners.items() if folder in wanted and id in new | old}
+        due |= {id for id in old if owners[id] in above and self._listed[id].at < late}
         if due:
             run = {id for id in owners if _below(owners[id], path.partition("/")[0])}
             due |= run & new
@@ -165,6 +175,7 @@ class Tree:
     def _take(self, due: Mapping[str, str], found: list[RemoteFile], now: float) -> None:
         files: dict[str, list[RemoteFile]] = {id: [] for id in due}
         folders = {folder: set(ids) for folder, ids in self._folders.items()}
+        self._ages.update({file.id: age(file) for file in found if file.is_folder})
         for file in found:
             for parent in file.parents:
                 if parent in due:
@@ -174,29 +185,43 @@ class Tree:
         shown = {file.id for file in found}
         with self._guard:
             self._listed = {**self._listed, **{id: _Listing(now, tuple(files[id])) for id in due}}
-            self._folders = {folder: tuple(sorted(ids)) for folder, ids in folders.items()}
+            self._folders = {folder: self._by_age(ids) for folder, ids in folders.items()}
             left = {name: tuple(f for f in copies if f.id not in shown) for name, copies in self._own.items()}
             self._own = {name: copies for name, copies in left.items() if copies}
 
     def _search(self, doing: str) -> None:
         now = self._monotonic()
-        folders = self._root.search(doing)
+        found = self._root.search(doing)
+        self._ages.update({file.id: age(file) for files in found.values() for file in files})
         with self._guard:
-            self._folders, self._searched = folders, now
+            # One that is known and not found stays: the search may be behind, and its own listing tells what is in it.
+            paths = found.keys() | self._folders.keys()
+            known = {path: {*self._folders.get(path, ()), *(one.id for one in found.get(path, ()))} for path in paths}
+            self._folders = {path: self._by_age(ids) for path, ids in known.items()}
+            self._searched = now
+
+    def _by_age(self, ids: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(ids, key=lambda id: self._ages.get(id, ("", id))))
 
     def _make(self, path: str, doing: str) -> None:
+        """What is found beside a folder that was made is another machine's, which may have made more in it already."""
         if "" not in self._folders:
             self._adopt("", self._root.make(doing))
-        known = self._above(path)[0] if path else ""
-        for name in filter(None, path[len(known) :].split("/")):
-            parent, known = self._folders[known][0], joined(known, name)
-            self._adopt(known, self._files.make_folder(name, parent, {MARK: "folder"}).id)
+            self._list_due(path, doing, deep=False)
+        while path not in self._folders:
+            above = self._above(path)[0]
+            name = path[len(above) :].strip("/").partition("/")[0]
+            folders = self._files.make_alone(name, self._folders[above][0], {MARK: "folder"}, doing)
+            self._adopt(joined(above, name), folders)
+            if len(folders) == 1:
+                with self._guard:  # it is empty
+                    self._listed = {**self._listed, folders[0].id: _Listing(self._monotonic(), ())}
+            self._list_due(path, doing, deep=False)
 
-    def _adopt(self, path: str, id: str) -> None:
-        """A folder that was made just now, and is empty."""
+    def _adopt(self, path: str, folders: list[RemoteFile]) -> None:
+        self._ages.update({one.id: age(one) for one in folders})
         with self._guard:
-            self._folders = {**self._folders, path: (id,)}
-            self._listed = {**self._listed, id: _Listing(self._monotonic(), ())}
+            self._folders = {**self._folders, path: tuple(one.id for one in folders)}
 
     # -- names -------------------------------------------------------------------------------------
 

@@ -83,9 +83,10 @@ def drop_session() -> Fault:
     return Fault("DropSession")
 
 
-def stale_listing(seconds: float = 1e9) -> Fault:
-    """In this listing the search index has not seen what is younger than so many seconds."""
-    return Fault("StaleListing", {"seconds": seconds})
+def stale_listing(seconds: float = 1e9, *, everywhere: bool = False) -> Fault:
+    """In this listing the search index has not seen what is younger than so many seconds; `everywhere`: nor has what
+    answers by parent and by properties, which no source promises to be exact."""
+    return Fault("StaleListing", {"seconds": seconds, "everywhere": everywhere})
 
 
 def partial_listing(*folders: str) -> Fault:
@@ -284,9 +285,10 @@ class StaleListing(Effect):
     """See `stale_listing`."""
 
     seconds: float
+    everywhere: bool
 
     def before(self, state: State, request: Request) -> Answer | None:
-        request.hide_newer_than = self.seconds
+        request.hide_newer_than, request.hide_everywhere = self.seconds, self.everywhere
         return None
 
 

@@ -65,6 +65,7 @@ def _found(call: Call) -> list[File]:
     all_drives = call.request.flag("includeItemsFromAllDrives", "includeTeamDriveItems")
     drive = call.query.get("driveId") if call.query.get("corpora") == "drive" else None
     left_out = _left_out(call, search)
+    lags = call.request.hide_newer_than and (search.by_name or call.request.hide_everywhere)
     return [
         file
         for file in files
@@ -73,7 +74,7 @@ def _found(call: Call) -> list[File]:
         and files.seen_by(file, caller)
         and (file.drive is None or all_drives)
         and (drive is None or file.drive == drive)
-        and not (search.by_name and call.request.hide_newer_than and file.created > index_time)
+        and not (lags and file.created > index_time)
         and search.matches(file, files, caller)
     ]
 

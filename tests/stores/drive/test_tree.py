@@ -98,6 +98,7 @@ def test_opening_a_run_lists_each_of_its_folders_once_and_alone(drive, open_driv
         put(first, **{f"run__checkpoints__{number:012d}-0a1b2c3d.json": b"{}", f"run__blobs__{number}": b"x"})
     put(first, run__journal__a=b"1", other__blobs__a=b"2")
     Repository(first, "run").open_run(created=0.0, run_id="1")
+    take_lease(Repository(first, "run"), "00000000", {})
     traffic = watch()
     store = open_drive("runs")
     repository = Repository(store, "run")
