@@ -7,6 +7,10 @@ Listings may lag. What this process wrote is remembered until a listing has show
 Two folders of one name in one place are one folder here, whoever made the second: both are read, the older is written.
 Another machine may make the second at the moment when this one makes the first. So it is looked for as soon as a
 folder is made, and again once in a minute: then each of the two sees the other's lease, and the lower one stops.
+
+Folders are written by their ids, which stay when somebody renames or moves them; but a machine that knows the URL only
+would not find them any more. So once in a minute they are looked for as it would do, and one that is not found there
+is looked at by its id: where it has another name or place, or is in the trash, all is looked for anew (`astray`).
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from colabkeep.stores.base import check_name
-from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile, age
+from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile
 from colabkeep.stores.drive.folders import OwnFolder, joined
+from colabkeep.stores.drive.whereabouts import Astray, Whereabouts
 from colabkeep.vocabulary.errors import StoreUnavailable, UsageError
 
 __all__ = ["FRESH_SECONDS", "Copies", "Tree"]
@@ -54,9 +59,10 @@ class Tree:
         self._turn = threading.RLock()
         self._guard = threading.Lock()
         self._folders: dict[str, tuple[str, ...]] = {}  # path → ids, the oldest first where a folder is there twice
-        self._ages: dict[str, tuple[str, str]] = {}  # id of a folder → what it is sorted by
+        self._whereabouts = Whereabouts(files.look)
         self._listed: dict[str, _Listing] = {}  # id of a folder → what is in it
         self._searched: float | None = None  # when the folders were looked for last
+        self._seen: set[tuple[str, str]] = set()  # paths and ids that were found then
         self._own: dict[str, Copies] = {}  # written by this process, and not seen in a listing yet
         self._gone: frozenset[str] = frozenset()  # ids deleted by this process
 
@@ -87,6 +93,17 @@ class Tree:
             last = name.rpartition("/")[2]
             listed = [file for file in self._inside(_parent(name)) if file.name == last]
             return self._present([*listed, *self._own.get(name, ())])
+
+    def holds(self, name: str, file: RemoteFile) -> bool:
+        """Does the file lie where the name says, as far as is known without asking?"""
+        with self._guard:
+            folders = self._folders.get(_parent(name), ())
+            return not file.trashed and (self._searched is None or any(one in folders for one in file.parents))
+
+    @property
+    def astray(self) -> tuple[Astray, ...]:
+        """The folders that somebody renamed, moved or removed under this process, and has not brought back."""
+        return self._whereabouts.astray
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -144,6 +161,10 @@ class Tree:
         again = oldest if "" not in self._folders else self._monotonic() - _TWINS_SECONDS
         if self._searched is None or self._searched < again:
             self._search(doing)
+            ids = [(path, id) for path, ids in self._folders.items() for id in ids]
+            if self._whereabouts.changed((one for one in ids if one not in self._seen), doing):
+                self.forget()
+                self._search(doing)
         while due := self._due(path, oldest, deep=deep):
             now = self._monotonic()
             self._take(due, self._files.inside(list(due), doing), now)
@@ -175,7 +196,7 @@ class Tree:
     def _take(self, due: Mapping[str, str], found: list[RemoteFile], now: float) -> None:
         files: dict[str, list[RemoteFile]] = {id: [] for id in due}
         folders = {folder: set(ids) for folder, ids in self._folders.items()}
-        self._ages.update({file.id: age(file) for file in found if file.is_folder})
+        self._whereabouts.meet(file for file in found if file.is_folder)
         for file in found:
             for parent in file.parents:
                 if parent in due:
@@ -185,23 +206,21 @@ class Tree:
         shown = {file.id for file in found}
         with self._guard:
             self._listed = {**self._listed, **{id: _Listing(now, tuple(files[id])) for id in due}}
-            self._folders = {folder: self._by_age(ids) for folder, ids in folders.items()}
+            self._folders = {folder: self._whereabouts.by_age(ids) for folder, ids in folders.items()}
             left = {name: tuple(f for f in copies if f.id not in shown) for name, copies in self._own.items()}
             self._own = {name: copies for name, copies in left.items() if copies}
 
     def _search(self, doing: str) -> None:
         now = self._monotonic()
         found = self._root.search(doing)
-        self._ages.update({file.id: age(file) for files in found.values() for file in files})
+        self._whereabouts.meet(file for files in found.values() for file in files)
+        self._seen = {(path, one.id) for path, files in found.items() for one in files}
         with self._guard:
             # One that is known and not found stays: the search may be behind, and its own listing tells what is in it.
             paths = found.keys() | self._folders.keys()
             known = {path: {*self._folders.get(path, ()), *(one.id for one in found.get(path, ()))} for path in paths}
-            self._folders = {path: self._by_age(ids) for path, ids in known.items()}
+            self._folders = {path: self._whereabouts.by_age(ids) for path, ids in known.items()}
             self._searched = now
-
-    def _by_age(self, ids: Iterable[str]) -> tuple[str, ...]:
-        return tuple(sorted(ids, key=lambda id: self._ages.get(id, ("", id))))
 
     def _make(self, path: str, doing: str) -> None:
         """What is found beside a folder that was made is another machine's, which may have made more in it already."""
@@ -219,7 +238,7 @@ class Tree:
             self._list_due(path, doing, deep=False)
 
     def _adopt(self, path: str, folders: list[RemoteFile]) -> None:
-        self._ages.update({one.id: age(one) for one in folders})
+        self._whereabouts.meet(folders)
         with self._guard:
             self._folders = {**self._folders, path: tuple(one.id for one in folders)}
 
