@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import repeat
 
 from colabkeep._engine.hashing import hashing_ahead
@@ -40,6 +39,7 @@ class Blobs:
         self._trusted: set[str] = set()  # files whose bytes this session wrote or hashed
         self._looked = False
         self.known: set[str] = set()  # files that were there when it was first looked, and those written since
+        self.own: set[str] = set()  # those that this session wrote, or tried to
         self._receipts: dict[str, Receipt] = {}  # object name → receipt, of what was written since it was asked last
 
     def present(self) -> dict[str, int]:
@@ -154,8 +154,14 @@ class Blobs:
             blob = BlobRef(sha256=pack.sha256, size=pack.size, file=f"{name}.safetensors")
             if blob.file not in present:
                 self.known.add(blob.file)  # first: what fails may have been stored all the same
-                with suppress(NameTaken):  # the listing is older, or lags
+                tried = blob.file in self.own
+                self.own.add(blob.file)
+                try:
                     self._receipts[self._name(blob.file)] = self._store.put(self._name(blob.file), pack)
+                except NameTaken:  # the listing is older, or lags
+                    if not tried:  # else an answer may have been lost
+                        self.own.discard(blob.file)
+                else:
                     self._trusted.add(blob.file)
                     return blob, pack.size
             try:

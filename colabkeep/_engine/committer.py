@@ -12,6 +12,7 @@ from colabkeep._engine.lease import Lease
 from colabkeep._engine.ledger import Ledger
 from colabkeep._engine.pruning import Pruner
 from colabkeep._engine.repository import Repository
+from colabkeep._engine.strangers import Strangers
 from colabkeep._engine.vanishing import Presence
 from colabkeep._version import __version__
 from colabkeep.stores.base import Store
@@ -81,13 +82,13 @@ class Committer:
         self._governor = Governor(retention, clock, say)
         self.ledger = Ledger(self._repository.store, self._repository.folder, clock)
         self._presence = Presence(lease, self.ledger, clock)
-        self._pruner = Pruner(self._repository, self.ledger, self._governor, proof or Proof())
+        stay = Strangers(self._repository, clock, say).stay
+        self._pruner = Pruner(self._repository, self.ledger, self._governor, proof or Proof(), stay)
         self.newest: str | None = identity.parent
         self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
         self._encoder = Encoder()
         self._degraded: str | None = None
-        self._leaving = False
-        self._saved = False  # has this session committed anything? Before that, only what it inherits is its to delete
+        self._leaving = self._saved = False  # before it has saved, only what a session inherits is its to delete
         self._untidy = identity.heir  # may there be anything to prune since the last pruning that succeeded?
 
     def commit(self, shot: Shot) -> Manifest:
@@ -175,6 +176,8 @@ class Committer:
                     lags = self._repository.store.properties.lists_lag
                     self._pruner.remove(doomed, last, leftovers=self._saved or not lags)
                     self._say(Pruned(checkpoints=tuple(manifest.id for manifest in doomed)))
+            if self._saved:
+                self._presence.note()
             self._untidy = False
         except (StoreError, CheckpointDamaged) as error:
             self._say(Noted(text=f"Tidying up after a save waits for the next one: {error.problem}"))

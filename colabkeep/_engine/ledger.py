@@ -60,6 +60,13 @@ class Ledger:
         """Is any checkpoint not yet as durable as it can become here?"""
         return any(entry.standing.rung != self._top for entry in self._entries.values())
 
+    @property
+    def safe(self) -> str | None:
+        """The id of a checkpoint that has left this machine, or is as durable as it can become here; None if none is
+        known to."""
+        standings = [standing for standing in self._standings if standing.rung == self._top or _has_left(standing.rung)]
+        return standings[-1].checkpoint if standings else None
+
     def captured(self, progress: Progress) -> None:
         """State was copied to memory."""
         self._in_memory = Standing(checkpoint=None, step=progress.step, seconds=progress.seconds, rung=RUNGS[0])
@@ -185,6 +192,10 @@ class Ledger:
 
     def _publish(self) -> None:
         self._standings = tuple(entry.standing for entry in self._entries.values())
+
+
+def _has_left(rung: RungName) -> bool:
+    return RUNGS.index(rung) > RUNGS.index("local")
 
 
 def place_of(store: Store, properties: StoreProperties) -> Place:

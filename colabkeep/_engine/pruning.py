@@ -5,7 +5,7 @@ Nothing goes that another line of sessions, a session of a higher number, or a m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from colabkeep._engine.blobs import damaged
 from colabkeep._engine.governor import Governor
@@ -21,8 +21,16 @@ __all__ = ["Pruner", "line_of", "remove", "unneeded"]
 class Pruner:
     """Decides for a training session what goes, and removes it. Lives on the writer thread."""
 
-    def __init__(self, repository: Repository, ledger: Ledger, governor: Governor, proof: Proof) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        ledger: Ledger,
+        governor: Governor,
+        proof: Proof,
+        stay: Callable[[Mapping[str, int], Set[str]], Set[str]],
+    ) -> None:
         self._repository = repository
+        self._stay = stay  # as `Strangers.stay`
         self._ledger = ledger
         self._governor = governor
         self._proof = proof
@@ -76,7 +84,7 @@ class Pruner:
                 self._repository.blobs.distrust(blob)
             self._ledger.forget([last.id])
             raise damaged(last.id, f"its file blobs/{lost[0].file} has vanished since it was written")
-        remove(self._repository, doomed, leftovers=leftovers)
+        remove(self._repository, doomed, leftovers=leftovers, stay=self._stay)
         self._ledger.forget([manifest.id for manifest in doomed])
 
 
@@ -131,21 +139,25 @@ def remove(
     watch: Callable[[str, int], None] = lambda *_: None,
     *,
     leftovers: bool = True,
+    stay: Callable[[Mapping[str, int], Set[str]], Set[str]] = lambda *_: frozenset(),
 ) -> None:
-    """Delete checkpoints: their manifests, then the blobs that are `unneeded` without them. `watch` is called with the
-    name inside the run and the bytes of each object that is gone.
+    """Delete checkpoints: their manifests, then the blobs that are `unneeded` without them, but for those that `stay`,
+    asked with these and with those that the checkpoints name. `watch` is called with the name inside the run and the
+    bytes of each object that is gone.
 
     Raises:
         CheckpointDamaged: as `unneeded`; nothing was deleted.
         StoreError: the store failed; what was not deleted stays for the next time.
     """
     files = unneeded(repository, doomed, leftovers=leftovers)
+    kept = stay(files, {blob.file for manifest in doomed for blob in manifest.blobs})
     for manifest in doomed:
         repository.delete_manifest(manifest.id)
         watch(f"checkpoints/{manifest.id}.json", 0)
     for file, size in files.items():
-        repository.blobs.delete(file)
-        watch(f"blobs/{file}", size)
+        if file not in kept:
+            repository.blobs.delete(file)
+            watch(f"blobs/{file}", size)
 
 
 def _is_newer(repository: Repository, id: str) -> bool:

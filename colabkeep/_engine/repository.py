@@ -56,8 +56,7 @@ class Repository:
         self.blobs = Blobs(store, self.folder, self.listing)
         self._manifests: dict[str, Manifest] = {}
         self._ids: set[str] | None = None
-
-    # -- reading -----------------------------------------------------------------------------------
+        self.existed = False  # when it was opened, was it there already?
 
     def ids(self) -> set[str]:
         """The ids of all checkpoints, usable or not."""
@@ -164,8 +163,6 @@ class Repository:
         except ValueError as error:
             raise (newer if isinstance(error, UnknownKind) else damaged)(manifest.id, str(error)) from error
 
-    # -- writing -----------------------------------------------------------------------------------
-
     def commit(self, manifest: Manifest) -> Receipt:
         """Write the manifest; the checkpoint exists from now on. Then see that nothing it names is missing.
 
@@ -239,6 +236,7 @@ class Repository:
         try:
             self.store.put(f"{self.folder}/run.json", BytesSource(seal(record)))
         except NameTaken:
+            self.existed = True
             record = self.sealed_record("run.json")
         if type(record.get("format")) is int and record["format"] > FORMAT:
             raise CheckpointUnsupported(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from colabkeep._engine.commits import vanished
+from colabkeep._engine.commits import noted, vanished
 from colabkeep._engine.lease import fences
 from colabkeep._engine.repository import Repository, id_parts
 from colabkeep.vocabulary.errors import (
@@ -20,7 +20,10 @@ from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import KeepBest
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["Loaded", "good_before", "load_best", "load_id", "load_newest", "newest_first"]
+__all__ = ["LISTED_AGAIN", "Loaded", "good_before", "load_best", "load_id", "load_newest", "newest_first"]
+
+LISTED_AGAIN = 11.0
+"""Seconds after which a store that has listings from elsewhere asks for them again: it remembers them for 5 or 10."""
 
 _PAUSES = (0.5, 2.0, 8.0)  # seconds between attempts to read a checkpoint from a store that fails for a moment
 
@@ -64,24 +67,18 @@ def load_newest(
     a `sleep` of so many seconds between: going on from an older one would give up what was trained since.
 
     Raises:
-        NoUsableCheckpoint: there are some, and none can be used; or there were some, by the diary, and none is left.
+        NoUsableCheckpoint: there are some, and none can be used; or there were some, as the diary or the note of the
+            first one says, and none is shown, also when asked again.
     """
-    reasons = []
-    with repository.listing.one_look():
-        for id in newest_first(repository):
-            try:
-                loaded = _load_patiently(repository, id, sleep)
-                if marking:
-                    repository.clear_mark(id)
-                return loaded
-            except (CheckpointDamaged, CheckpointUnsupported, StoreError) as error:
-                reasons.append(f"{id}: {error.problem}")
-                said(id, error.problem)
-                if marking and isinstance(error, CheckpointDamaged):
-                    _set_aside(repository, id, error.problem, said)
-    if not reasons:
-        _refuse_vanished(repository)
-        return None
+    loaded, reasons = _newest(repository, said, marking, sleep)
+    if loaded is None and not reasons and _has_begun(repository):
+        # A listing is no proof of absence: it is made again, when what the store remembers of it is out of date.
+        sleep(LISTED_AGAIN if repository.store.properties.lists_lag else 0.0)
+        loaded, reasons = _newest(repository, said, marking, sleep)
+        if loaded is None and not reasons:
+            _refuse_vanished(repository)
+    if loaded is not None or not reasons:
+        return loaded
     listed = "".join(f"\n  - {reason}" for reason in reasons)
     raise NoUsableCheckpoint(
         problem=f"The run {repository.run!r} has {len(reasons)} checkpoint(s), and none can be used:{listed}",
@@ -92,15 +89,50 @@ def load_newest(
     )
 
 
+def _newest(
+    repository: Repository, said: Callable[[str, str], None], marking: bool, sleep: Callable[[float], None]
+) -> tuple[Loaded | None, list[str]]:
+    """The newest that is whole, and else why each one is not; neither where none is shown."""
+    reasons: list[str] = []
+    with repository.listing.one_look():
+        for id in newest_first(repository):
+            try:
+                loaded = _load_patiently(repository, id, sleep)
+                if marking:
+                    repository.clear_mark(id)
+                return loaded, []
+            except (CheckpointDamaged, CheckpointUnsupported, StoreError) as error:
+                reasons.append(f"{id}: {error.problem}")
+                said(id, error.problem)
+                if marking and isinstance(error, CheckpointDamaged):
+                    _set_aside(repository, id, error.problem, said)
+    return None, reasons
+
+
+def _has_begun(repository: Repository) -> bool:
+    """Has another session been here, as far as can be seen?"""
+    return repository.existed or any(map(repository.files, ("lease", "journal", "blobs", "aside")))
+
+
 def _refuse_vanished(repository: Repository) -> None:
-    gone = vanished(repository)
-    if gone:
-        raise NoUsableCheckpoint(
-            problem=f"The run {repository.run!r} has no checkpoint any more, and its diary says that there were "
-            f"{len(gone)}, the latest {gone[-1]}: they were deleted, or are not shown.",
-            remedy="Nothing was trained. If the storage is not fully there (a mount, a sync, Drive's trash), bring it "
-            'back and run again. To start from zero: resume="never" or another run_name.',
-        )
+    """See that it is a run that never had a checkpoint, and not one that does not show them.
+
+    Raises:
+        NoUsableCheckpoint: it had some, as the note or the diary says.
+    """
+    gone, first = vanished(repository), noted(repository)
+    if not gone and first is None:
+        return
+    latest = gone[-1] if gone else first
+    witness = "diary" if gone else "note committed.json"
+    raise NoUsableCheckpoint(
+        problem=f"The run {repository.run!r} in {repository.store.url} shows no checkpoint any more, also when asked "
+        f"again, and its {witness} says that there was {latest}: they were deleted, or are not shown. "
+        "Training would have begun at step zero, beside what is there.",
+        remedy="Nothing was trained or deleted. If the storage is not fully there (a mount, a sync, Drive's trash), "
+        f"bring the folder {repository.folder}/checkpoints back and run again. To begin anew on purpose: "
+        'resume="never", until its first checkpoint is saved, or another run_name.',
+    )
 
 
 def load_id(repository: Repository, id: str) -> Loaded:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 
+from colabkeep._engine.commits import note_commit
 from colabkeep._engine.lease import Lease
 from colabkeep._engine.ledger import Ledger
 from colabkeep.vocabulary.clock import Clock
@@ -25,6 +26,7 @@ class Presence:
         self._clock = clock
         self._ledger = ledger
         self._repository = lease.repository
+        self._noted = False  # does the run say that it has had a checkpoint?
 
     def missing(self, newest: str | None) -> str | None:
         """What has vanished, in words; None when all is there. `newest`: the last checkpoint of this session.
@@ -47,6 +49,17 @@ class Presence:
             return f"{len(lost)} file(s) of checkpoint {newest} have"
         return None
 
+    def note(self) -> None:
+        """Once a checkpoint is safe, note that the run has had one.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        safe = None if self._noted else self._ledger.safe
+        if safe is not None:
+            note_commit(self._repository, safe)
+            self._noted = True
+
     def begin_anew(self) -> None:
         """Nothing is relied on that was seen there; the run and this session's number are written down again.
 
@@ -55,6 +68,7 @@ class Presence:
         """
         repository = self._repository
         repository.blobs.forget()
+        self._noted = False
         with suppress(CheckpointDamaged):  # it is there
             repository.open_run(created=self._clock.time(), run_id=secrets.token_hex(8))
         self._lease.renew()

@@ -72,6 +72,7 @@ def prune_record(repository: Repository, plan: PrunePlan, *, dry_run: bool, caug
         "checkpoints": [{"id": manifest.id, "step": manifest.progress.step} for manifest in plan.doomed],
         "kept": list(plan.kept),
         "kept_from_before_nan": plan.good,
+        "missing": list(plan.missing),
         "files": len(plan.files),
         "bytes": plan.bytes,
         "caught_up": caught_up,

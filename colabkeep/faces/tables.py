@@ -76,6 +76,9 @@ def pruned_lines(record: Record) -> Iterator[str]:
     yield f"{record['name']}: {count} checkpoint(s) and {free} {would}, {kept} checkpoint(s) stay"
     if record["kept_from_before_nan"]:
         yield f"  {record['kept_from_before_nan']} stays too: the loss is NaN or infinite since, and it is from before."
+    if record["missing"]:
+        would = "may be among those that go" if record["dry_run"] else "may be among those that went"
+        yield f"  {record['missing'][-1]} was saved, by the diary, and is not shown now: its files {would}."
     if not record["caught_up"]:
         yield "  The slower side of the storage has not done it yet; the next session, or this command, does it."
 

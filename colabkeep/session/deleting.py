@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from colabkeep._engine.commits import NOTE
 from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.lease import LEASE_FILE, take_lease
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
@@ -33,6 +34,7 @@ _OURS = tuple(
         r"blobs/[0-9a-f]{64}(-[0-9a-f]{8})?\.safetensors",
         rf"journal/{SEGMENT_FILE.pattern}",
         rf"lease/{LEASE_FILE.pattern}",
+        re.escape(NOTE),
         r"run\.json",
     )
 )

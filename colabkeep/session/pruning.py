@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from colabkeep._engine.commits import vanished
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import take_lease
 from colabkeep._engine.ledger import objects_of
 from colabkeep._engine.pruning import line_of, remove, unneeded
 from colabkeep._engine.repository import Repository
+from colabkeep._engine.restore import LISTED_AGAIN
 from colabkeep.session.catalogue import sessions
 from colabkeep.session.durability import durability_of, last_word, tip
 from colabkeep.session.opening import take_lock
@@ -36,12 +38,14 @@ _PATIENCE = 600.0  # seconds for the slower side of a pair to delete the same
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePlan:
     """What would go. `files` are blobs with their bytes, left-overs of killed saves among them. `good`: a checkpoint
-    that the policy would not keep, and that is kept because the loss is not finite since."""
+    that the policy would not keep, and that is kept because the loss is not finite since. `missing`: checkpoints that
+    the diary knows and the storage does not show, whose blobs may be among `files`."""
 
     doomed: tuple[Manifest, ...]
     kept: tuple[str, ...]
     files: Mapping[str, int]
     good: str | None = None
+    missing: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -73,11 +77,14 @@ def plan_prune(repository: Repository, policy: RetentionPolicy, *, apart: bool =
         doomed += others
     going = {manifest.id for manifest in doomed}
     kept = tuple(manifest.id for manifest in (*others, *line) if manifest.id not in going)
+    files = unneeded(repository, doomed)
+    leftovers = files.keys() - {blob.file for manifest in doomed for blob in manifest.blobs}
     return PrunePlan(
         doomed=tuple(doomed),
         kept=kept,
-        files=unneeded(repository, doomed),
+        files=files,
         good=good.id if held and good is not None else None,
+        missing=tuple(vanished(repository)) if leftovers else (),
     )
 
 
@@ -111,7 +118,9 @@ def prune(
             return plan, True
         lease = take_lease(repository, session, about)
         _send_first(repository, tip(repository))
-        journal, ids = Journal(repository, session), [manifest.id for manifest in plan.doomed]
+        _look_again(repository, plan, policy, clock, apart=apart)
+        # What is missing was told to whoever asked for this: from now on nobody is to wait for it.
+        journal, ids = Journal(repository, session), [*(manifest.id for manifest in plan.doomed), *plan.missing]
         _note(journal, clock, PRUNING, ids)
         lease.check()
         remove(repository, plan.doomed, watch)
@@ -142,6 +151,24 @@ def _send_first(repository: Repository, newest: Manifest | None) -> None:
             f"{behind.url} does not take it now. Nothing was deleted: what is there is all that a lost machine would "
             "leave.",
             remedy="Run this command again when that place can be reached and has room.",
+        )
+
+
+def _look_again(repository: Repository, plan: PrunePlan, policy: RetentionPolicy, clock: Clock, *, apart: bool) -> None:
+    """A listing from elsewhere may leave out what is there: what goes is decided by two.
+
+    Raises:
+        StoreUnavailable: they differ; nothing was deleted.
+    """
+    if not repository.store.properties.lists_lag:
+        return
+    clock.sleep(LISTED_AGAIN)
+    again = plan_prune(Repository(repository.store, repository.run), policy, apart=apart)
+    if ([each.id for each in again.doomed], again.files) != ([each.id for each in plan.doomed], plan.files):
+        raise StoreUnavailable(
+            problem=f"{repository.store.url} showed two different lists of the files of {repository.run!r} within "
+            f"{LISTED_AGAIN:.0f} seconds. Nothing was deleted.",
+            remedy="Somebody may be writing there, or the storage is catching up: run this again in some minutes.",
         )
 
 

@@ -78,7 +78,7 @@ class _Move:
         """As `bring_run`."""
         ids = sorted(name for name in names if self._folder(name) == "checkpoints")
         diary = sorted(name for name in names if self._folder(name) == "journal")
-        marks = sorted(name for name in names if self._folder(name) in ("run.json", "lease", "aside"))
+        marks = sorted(name for name in names if self._folder(name) in ("run.json", "committed.json", "lease", "aside"))
         try:
             for name in marks:
                 self._small(name)

@@ -23,7 +23,7 @@ _GROUPS = re.compile(r"[^A-Za-z0-9. ]+")
 _CODES = re.compile(r"-([0-9a-f]+(?:\.[0-9a-f]+)*)-")
 _PART = 240  # characters of one that is spelled: with what we add to it, within the 255 that file systems take
 _WHOLE = 420  # characters: with the longest name inside a run, within the 512 that stores take
-_OURS = frozenset({"blobs", "checkpoints", "journal", "lease", "aside", "run.json"})
+_OURS = frozenset({"blobs", "checkpoints", "journal", "lease", "aside", "run.json", "committed.json"})
 _ENDINGS = (".json", ".jsonl", ".safetensors", ".status.html", ".tmp", ".lock", ".holder")
 
 

@@ -134,7 +134,7 @@ def test_verifying_shows_how_far_it_is_and_what_was_found(user, storage):
     him.click("Verify")
     assert "Reading first" in told[0]
     assert "<progress" in told[0]
-    assert "first: 16 files" in him.status
+    assert "first: 17 files" in him.status
     assert "all as written" in him.status
     assert RED.ink not in him.view.status.value
     (blob, *_) = (storage / "first/blobs").iterdir()

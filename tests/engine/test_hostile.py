@@ -120,11 +120,9 @@ def test_links_are_not_followed(kit, place, what):
     moved = run_folder(place) / "elsewhere"
     path.rename(moved)
     path.symlink_to(moved)
-    if what == "blobs":
+    if what in ("blobs", "checkpoints"):
         with pytest.raises(NoUsableCheckpoint):
             resumed(kit, place)
-    elif what == "checkpoints":
-        assert resumed(kit, place)[0] is None
     else:
         loaded, _ = resumed(kit, place)
         assert loaded.manifest.progress.step == 1

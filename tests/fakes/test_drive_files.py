@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.fakes.asking import FOLDER, Asking, reason
-from tests.fakes.drive import Settings, stale_listing
+from tests.fakes.drive import Settings, partial_listing, stale_listing
 from tests.fakes.drive.checking import checked_drive
 
 SHARED = "0AShared"
@@ -214,6 +214,21 @@ def test_a_listing_may_miss_a_fresh_file_by_name_but_not_by_parent_or_id(ask, dr
     assert names(ask, f"'{folder}' in parents") == ["fresh"]
     assert names(ask, "name = 'fresh'") == ["fresh"]
     assert ask.get(f"/drive/v3/files/{file['id']}")["name"] == "fresh"
+
+
+def test_a_listing_of_several_parents_may_leave_some_out_and_says_that_it_is_complete(ask, drive, folder):
+    """One parent alone is always answered for. (rclone issue 9810, google-api-nodejs-client issue 1957)"""
+    first, second, third = (ask.folder(name, parents=[folder]) for name in ("a", "b", "c"))
+    for parent in (first, second, third):
+        ask.create(f"in {parent}", parents=[parent])
+    both = f"('{first}' in parents or '{second}' in parents or '{third}' in parents)"
+    drive.faults(partial_listing().on("GET", "/files$", count=2))
+    whole = ask.get("/drive/v3/files", q=both, fields="incompleteSearch,files(name)")
+    assert whole == {"incompleteSearch": False, "files": [{"name": f"in {first}"}]}
+    assert names(ask, f"'{second}' in parents") == [f"in {second}"]
+    drive.faults(partial_listing("a", "c").on("GET", "/files$"))
+    assert names(ask, both) == [f"in {second}"]
+    assert sorted(names(ask, both)) == sorted(f"in {parent}" for parent in (first, second, third))
 
 
 @pytest.mark.parametrize(

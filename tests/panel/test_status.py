@@ -43,6 +43,7 @@ def test_a_run_leaves_a_page_and_a_record_beside_its_checkpoints(
     assert told["checkpoints"][0]["step"] == told["safe_step"] == 12
     assert {path.name for path in (tmp_path / "r").iterdir()} == {
         "run.json",
+        "committed.json",
         "blobs",
         "checkpoints",
         "journal",

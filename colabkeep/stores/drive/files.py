@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from colabkeep.stores.drive.api import Api, decoded
 from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
 
-__all__ = ["FIELDS", "FOLDER", "MARK", "Files", "FolderGone", "RemoteFile", "read_file"]
+__all__ = ["FIELDS", "FOLDER", "MARK", "Files", "FolderGone", "RemoteFile", "age", "read_file"]
 
 FOLDER = "application/vnd.google-apps.folder"
 FIELDS = "id,name,size,mimeType,parents,trashed,sha256Checksum,md5Checksum,createdTime,appProperties"
@@ -26,7 +27,7 @@ MARK = "colabkeep"
 
 _EDITORS = "application/vnd.google-apps."
 _PAGE = 1000  # files; the most that v3 gives at once
-_TOGETHER = 40  # folders in one listing; each takes some fifty characters of the query
+_AT_ONCE = 4  # folders that are asked for at a time: a run has seven, and a training waits for them when it begins
 _IDS = 20
 
 
@@ -77,22 +78,18 @@ class Files:
         return list(self._listing(query, "look for its folders"))
 
     def inside(self, folders: Sequence[str], doing: str) -> list[RemoteFile]:
-        """What lies directly in these folders, all in one listing where there are not too many of them.
+        """What lies directly in these folders, each asked for alone: a listing of several was seen to answer for some
+        of them only, without a word (rclone issue 9810 of August 2026; googleapis/google-api-nodejs-client issue 1957).
 
         Raises:
             FolderGone: one of them does not exist.
             StoreError: it cannot be told.
         """
-        found: list[RemoteFile] = []
-        for start in range(0, len(folders), _TOGETHER):
-            together = folders[start : start + _TOGETHER]
-            part = self._inside(together, doing)
-            if not part and len(together) > 1:
-                # A listing of several folders was seen to be empty though they were not (rclone 1.60, the comment
-                # on "grouping" in backend/drive/drive.go): so nothing is believed only of each one alone.
-                part = [file for folder in together for file in self._inside([folder], doing)]
-            found += part
-        return found
+        if len(folders) == 1:
+            return self._inside(folders[0], doing)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="colabkeep-lister") as pool:
+            found = list(pool.map(lambda folder: self._inside(folder, doing), folders))
+        return [file for part in found for file in part]
 
     def look(self, id: str, doing: str) -> RemoteFile | None:
         """The file of that id; None where there is none for this OAuth client.
@@ -129,6 +126,28 @@ class Files:
         if made is None:
             raise FolderGone(parent)
         return made
+
+    def make_alone(self, name: str, parent: str, marks: Mapping[str, str], doing: str) -> list[RemoteFile]:
+        """A new folder, and what others of its name are beside it by then, the oldest first. Drive keeps no name
+        unique: of two machines that find none and make one each, whoever looks last sees both, and writes into the
+        older.
+
+        Raises:
+            FolderGone: the parent does not exist.
+            StoreError: it cannot be made, or it cannot be told what is there.
+        """
+        made = self.make_folder(name, parent, marks)
+        beside = [one for one in self.named(name, [parent], doing) if one.id != made.id]
+        return sorted([made, *beside], key=age)
+
+    def named(self, name: str, folders: Sequence[str], doing: str) -> list[RemoteFile]:
+        """The folders of that name that lie directly in these, the oldest first.
+
+        Raises:
+            FolderGone, StoreError: as `inside`.
+        """
+        inside = self.inside(folders, doing)
+        return sorted((file for file in inside if file.is_folder and file.name == name), key=age)
 
     def delete(self, id: str, doing: str) -> None:
         """Remove a file for good, past the trash, which would keep counting. Nothing happens where there is none.
@@ -168,9 +187,8 @@ class Files:
                 raise StoreUnavailable(problem="Google Drive gave no ids for new files.", remedy="It is tried again.")
             return self._ids.pop()
 
-    def _inside(self, folders: Sequence[str], doing: str) -> list[RemoteFile]:
-        terms = " or ".join(f"'{id}' in parents" for id in folders)
-        return list(self._listing(f"({terms})", doing))
+    def _inside(self, folder: str, doing: str) -> list[RemoteFile]:
+        return list(self._listing(f"'{folder}' in parents", doing))
 
     def _listing(self, query: str, doing: str) -> Iterator[RemoteFile]:
         seen: set[str] = set()  # a file that moves between two pages is told twice
@@ -205,6 +223,11 @@ class Files:
                 problem=f"Google Drive did not look everywhere (it was to {doing}).", remedy="It is tried again."
             )
         return page
+
+
+def age(file: RemoteFile) -> tuple[str, str]:
+    """Sorts files from the oldest to the newest, the same on all machines."""
+    return file.created, file.id
 
 
 def read_file(answer: Mapping[str, Any]) -> RemoteFile:

@@ -28,6 +28,7 @@ from colabkeep.stores.drive.quota import Quota
 from colabkeep.stores.drive.refusals import service_account_refused
 from colabkeep.stores.drive.tree import Copies, Tree
 from colabkeep.stores.drive.upload import CHUNK_BYTES, Uploads
+from colabkeep.stores.drive.whereabouts import Astray
 from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.stores.google.bridge import from_pydrive, to_pydrive
 from colabkeep.stores.google.signing import is_service_account, sign_in
@@ -108,7 +109,8 @@ class DriveStore:
                 "https://console.cloud.google.com/auth/audience, click Publish app, run `colabkeep auth` again and "
                 "replace the secret COLABKEEP_DRIVE."
             )
-        return self._journal.trouble
+        astray = self._tree.astray
+        return _astray(astray, self._place) if astray else self._journal.trouble
 
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
@@ -185,7 +187,8 @@ class DriveStore:
         file = self._files.glance(receipt.id)
         if file is None or (file.size, file.sha256) != (receipt.size, receipt.sha256):
             return receipt
-        return replace(receipt, rung="confirmed")
+        # It is confirmed where a machine finds it that knows nothing but the URL.
+        return replace(receipt, rung="confirmed") if self._tree.holds(receipt.name, file) else receipt
 
     def lock(self, name: str, holder: str) -> NoLock:
         check_name(name)
@@ -285,6 +288,24 @@ def _fitting(place: Place, signed: SignedIn) -> SignedIn:
     if place.shared_drive is None and is_service_account(signed.credentials):
         raise service_account_refused("keep checkpoints")
     return signed
+
+
+def _astray(folders: Sequence[Astray], place: Place) -> str:
+    """The topmost of them: what lies below goes with it."""
+    first = min(folders, key=lambda one: len(one.path))
+    path = "/".join(filter(None, ["/".join(place.folders), first.path]))
+    name = path.rpartition("/")[2]
+    if first.now is None or first.now.trashed:
+        what, back = "was deleted or moved to the trash", "restore it in Drive's trash"
+    elif first.now.name != name:
+        what, back = f"is called {first.now.name!r} now", f"rename {first.now.name!r} back to {name!r}"
+    else:
+        what, back = "was moved elsewhere", f"search Drive for {name!r} and move it back to where it was"
+    return (
+        f"The folder {path!r} in Google Drive {what}, so another machine would not find what was saved in it, and that "
+        f"does not count as confirmed any more. New checkpoints are whole, and go to a new folder {path!r}. To have "
+        f"the older ones as well: {back}."
+    )
 
 
 def _rung(file: RemoteFile, source: Source) -> Rung | None:

@@ -1,11 +1,16 @@
 """What lies where: folders by path, files by name, as the last listings showed it and as this process changed it.
 
-A folder is listed at most once in a few seconds; and the first time anything of a run is looked for, all of the run
-is listed at once. So opening a run asks for the folders, and for what is in them: two listings, and a third one where
-reading the checkpoint takes long. Later too, a run's folders are listed together, but for those of very many files.
+A folder is listed at most once in a few seconds, and each with a request of its own: one for several may leave some
+out. The first time anything of a run is looked for, all of its folders are listed; later those that are asked for.
 
 Listings may lag. What this process wrote is remembered until a listing has shown it, and what it deleted for good.
-Two folders of one name in one place are one folder here, whoever made the second.
+Two folders of one name in one place are one folder here, whoever made the second: both are read, the older is written.
+Another machine may make the second at the moment when this one makes the first. So it is looked for as soon as a
+folder is made, and again once in a minute: then each of the two sees the other's lease, and the lower one stops.
+
+Folders are written by their ids, which stay when somebody renames or moves them; but a machine that knows the URL only
+would not find them any more. So once in a minute they are looked for as it would do, and one that is not found there
+is looked at by its id: where it has another name or place, or is in the trash, all is looked for anew (`astray`).
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from dataclasses import dataclass
 from colabkeep.stores.base import check_name
 from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile
 from colabkeep.stores.drive.folders import OwnFolder, joined
+from colabkeep.stores.drive.whereabouts import Astray, Whereabouts
 from colabkeep.vocabulary.errors import StoreUnavailable, UsageError
 
 __all__ = ["FRESH_SECONDS", "Copies", "Tree"]
@@ -27,7 +33,8 @@ Copies = tuple[RemoteFile, ...]
 FRESH_SECONDS = 5.0
 """A listing younger than this is taken for the present. What another session does is seen that much later at most."""
 
-_ALONG_FILES = 1000  # listed unasked, at most: as many as a page has
+
+_TWINS_SECONDS = 60.0  # after which a second folder of the name of one that is known is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +58,11 @@ class Tree:
         self._monotonic = monotonic
         self._turn = threading.RLock()
         self._guard = threading.Lock()
-        self._folders: dict[str, tuple[str, ...]] = {}  # path → ids, more than one where a folder is there twice
+        self._folders: dict[str, tuple[str, ...]] = {}  # path → ids, the oldest first where a folder is there twice
+        self._whereabouts = Whereabouts(files.look)
         self._listed: dict[str, _Listing] = {}  # id of a folder → what is in it
         self._searched: float | None = None  # when the folders were looked for last
+        self._seen: set[tuple[str, str]] = set()  # paths and ids that were found then
         self._own: dict[str, Copies] = {}  # written by this process, and not seen in a listing yet
         self._gone: frozenset[str] = frozenset()  # ids deleted by this process
 
@@ -84,6 +93,17 @@ class Tree:
             last = name.rpartition("/")[2]
             listed = [file for file in self._inside(_parent(name)) if file.name == last]
             return self._present([*listed, *self._own.get(name, ())])
+
+    def holds(self, name: str, file: RemoteFile) -> bool:
+        """Does the file lie where the name says, as far as is known without asking?"""
+        with self._guard:
+            folders = self._folders.get(_parent(name), ())
+            return not file.trashed and (self._searched is None or any(one in folders for one in file.parents))
+
+    @property
+    def astray(self) -> tuple[Astray, ...]:
+        """The folders that somebody renamed, moved or removed under this process, and has not brought back."""
+        return self._whereabouts.astray
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -138,8 +158,13 @@ class Tree:
 
     def _list_due(self, path: str, doing: str, *, deep: bool) -> None:
         oldest = self._monotonic() - FRESH_SECONDS  # fixed here: however slow the listings are, each is made once
-        if "" not in self._folders and (self._searched is None or self._searched < oldest):
+        again = oldest if "" not in self._folders else self._monotonic() - _TWINS_SECONDS
+        if self._searched is None or self._searched < again:
             self._search(doing)
+            ids = [(path, id) for path, ids in self._folders.items() for id in ids]
+            if self._whereabouts.changed((one for one in ids if one not in self._seen), doing):
+                self.forget()
+                self._search(doing)
         while due := self._due(path, oldest, deep=deep):
             now = self._monotonic()
             self._take(due, self._files.inside(list(due), doing), now)
@@ -151,24 +176,16 @@ class Tree:
         else:
             wanted = set(self._above(path)[:1])
         owners = {id: folder for folder, ids in sorted(self._folders.items()) for id in ids}
+        above = set(self._above(path))
+        late = oldest + FRESH_SECONDS - _TWINS_SECONDS
         new = {id for id in owners if id not in self._listed}
         old = {id for id in owners if id not in new and self._listed[id].at < oldest}
         due = {id for id, folder in owners.items() if folder in wanted and id in new | old}
+        due |= {id for id in old if owners[id] in above and self._listed[id].at < late}
         if due:
             run = {id for id in owners if _below(owners[id], path.partition("/")[0])}
-            due |= run & new | self._along(run & old - due)
+            due |= run & new
         return {id: owners[id] for id in owners if id in due}
-
-    def _along(self, old: set[str]) -> set[str]:
-        """Those of these folders that are asked for again in the same listing, the smallest first: whoever looks into
-        one folder of a run looks into the next, and each listing is a request."""
-        along, files = set[str](), 0
-        for id in sorted(old, key=lambda id: (len(self._listed[id].files), id)):
-            files += len(self._listed[id].files)
-            if files > _ALONG_FILES:
-                break
-            along.add(id)
-        return along
 
     def _above(self, path: str) -> list[str]:
         """The folders above the path that are there, the nearest first."""
@@ -179,6 +196,7 @@ class Tree:
     def _take(self, due: Mapping[str, str], found: list[RemoteFile], now: float) -> None:
         files: dict[str, list[RemoteFile]] = {id: [] for id in due}
         folders = {folder: set(ids) for folder, ids in self._folders.items()}
+        self._whereabouts.meet(file for file in found if file.is_folder)
         for file in found:
             for parent in file.parents:
                 if parent in due:
@@ -188,29 +206,41 @@ class Tree:
         shown = {file.id for file in found}
         with self._guard:
             self._listed = {**self._listed, **{id: _Listing(now, tuple(files[id])) for id in due}}
-            self._folders = {folder: tuple(sorted(ids)) for folder, ids in folders.items()}
+            self._folders = {folder: self._whereabouts.by_age(ids) for folder, ids in folders.items()}
             left = {name: tuple(f for f in copies if f.id not in shown) for name, copies in self._own.items()}
             self._own = {name: copies for name, copies in left.items() if copies}
 
     def _search(self, doing: str) -> None:
         now = self._monotonic()
-        folders = self._root.search(doing)
+        found = self._root.search(doing)
+        self._whereabouts.meet(file for files in found.values() for file in files)
+        self._seen = {(path, one.id) for path, files in found.items() for one in files}
         with self._guard:
-            self._folders, self._searched = folders, now
+            # One that is known and not found stays: the search may be behind, and its own listing tells what is in it.
+            paths = found.keys() | self._folders.keys()
+            known = {path: {*self._folders.get(path, ()), *(one.id for one in found.get(path, ()))} for path in paths}
+            self._folders = {path: self._whereabouts.by_age(ids) for path, ids in known.items()}
+            self._searched = now
 
     def _make(self, path: str, doing: str) -> None:
+        """What is found beside a folder that was made is another machine's, which may have made more in it already."""
         if "" not in self._folders:
             self._adopt("", self._root.make(doing))
-        known = self._above(path)[0] if path else ""
-        for name in filter(None, path[len(known) :].split("/")):
-            parent, known = self._folders[known][0], joined(known, name)
-            self._adopt(known, self._files.make_folder(name, parent, {MARK: "folder"}).id)
+            self._list_due(path, doing, deep=False)
+        while path not in self._folders:
+            above = self._above(path)[0]
+            name = path[len(above) :].strip("/").partition("/")[0]
+            folders = self._files.make_alone(name, self._folders[above][0], {MARK: "folder"}, doing)
+            self._adopt(joined(above, name), folders)
+            if len(folders) == 1:
+                with self._guard:  # it is empty
+                    self._listed = {**self._listed, folders[0].id: _Listing(self._monotonic(), ())}
+            self._list_due(path, doing, deep=False)
 
-    def _adopt(self, path: str, id: str) -> None:
-        """A folder that was made just now, and is empty."""
+    def _adopt(self, path: str, folders: list[RemoteFile]) -> None:
+        self._whereabouts.meet(folders)
         with self._guard:
-            self._folders = {**self._folders, path: (id,)}
-            self._listed = {**self._listed, id: _Listing(self._monotonic(), ())}
+            self._folders = {**self._folders, path: tuple(one.id for one in folders)}
 
     # -- names -------------------------------------------------------------------------------------
 

@@ -83,9 +83,19 @@ def drop_session() -> Fault:
     return Fault("DropSession")
 
 
-def stale_listing(seconds: float = 1e9) -> Fault:
-    """In this listing the search index has not seen what is younger than so many seconds."""
-    return Fault("StaleListing", {"seconds": seconds})
+def stale_listing(seconds: float = 1e9, *, everywhere: bool = False) -> Fault:
+    """In this listing the search index has not seen what is younger than so many seconds; `everywhere`: nor has what
+    answers by parent and by properties, which no source promises to be exact."""
+    return Fault("StaleListing", {"seconds": seconds, "everywhere": everywhere})
+
+
+def partial_listing(*folders: str) -> Fault:
+    """A listing of several parents has the children of only some of them, and says that it is complete: none of those
+    in folders of these names; where none is named, those of the first parent only.
+
+    Source: rclone/rclone issue 9810 (August 2026), googleapis/google-api-nodejs-client issue 1957.
+    """
+    return Fault("PartialListing", {"folders": list(folders)})
 
 
 def act_twice() -> Fault:
@@ -275,9 +285,21 @@ class StaleListing(Effect):
     """See `stale_listing`."""
 
     seconds: float
+    everywhere: bool
 
     def before(self, state: State, request: Request) -> Answer | None:
-        request.hide_newer_than = self.seconds
+        request.hide_newer_than, request.hide_everywhere = self.seconds, self.everywhere
+        return None
+
+
+@dataclass
+class PartialListing(Effect):
+    """See `partial_listing`."""
+
+    folders: list[str]
+
+    def before(self, state: State, request: Request) -> Answer | None:
+        request.partial = tuple(self.folders)
         return None
 
 

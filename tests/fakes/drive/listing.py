@@ -64,16 +64,30 @@ def _found(call: Call) -> list[File]:
     index_time = call.state.now() - call.request.hide_newer_than
     all_drives = call.request.flag("includeItemsFromAllDrives", "includeTeamDriveItems")
     drive = call.query.get("driveId") if call.query.get("corpora") == "drive" else None
+    left_out = _left_out(call, search)
+    lags = call.request.hide_newer_than and (search.by_name or call.request.hide_everywhere)
     return [
         file
         for file in files
         if file.parent is not None
+        and file.parent not in left_out
         and files.seen_by(file, caller)
         and (file.drive is None or all_drives)
         and (drive is None or file.drive == drive)
-        and not (search.by_name and call.request.hide_newer_than and file.created > index_time)
+        and not (lags and file.created > index_time)
         and search.matches(file, files, caller)
     ]
+
+
+def _left_out(call: Call, search: query.Query) -> set[str]:
+    """Ids of the parents that a partial listing does not answer for; one parent alone is always answered for."""
+    parents = [call.state.files.real_id(parent, call.caller) for parent in dict.fromkeys(search.parents)]
+    if call.request.partial is None or len(parents) < 2:
+        return set()
+    if not call.request.partial:
+        return set(parents[1:])
+    names = call.request.partial
+    return {file.id for file in call.state.files if file.id in parents and file.name in names}
 
 
 def _ordered(found: list[File], text: str) -> list[File]:

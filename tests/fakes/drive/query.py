@@ -39,10 +39,12 @@ NAMES = {"name", "title", "fullText"}
 
 @dataclass(frozen=True)
 class Query:
-    """`matches` decides about one file. `by_name`: the answer comes from the search index, which may lag."""
+    """`matches` decides about one file. `by_name`: the answer comes from the search index, which may lag. `parents`:
+    the folders that are asked for, as they are written."""
 
     matches: Test
     by_name: bool
+    parents: tuple[str, ...] = ()
 
 
 def parse(text: str, version: str) -> Query:
@@ -59,7 +61,7 @@ def parse(text: str, version: str) -> Query:
         return Query(lambda file, files, caller: True, by_name=False)
     parser = _Parser(tokens, version)
     matches = parser.all()
-    return Query(matches, by_name=parser.by_name)
+    return Query(matches, by_name=parser.by_name, parents=tuple(parser.parents))
 
 
 class _Parser:
@@ -67,6 +69,7 @@ class _Parser:
         self._tokens = tokens
         self._other = OF_VERSION["v2" if version == "v3" else "v3"]
         self.by_name = False
+        self.parents: list[str] = []
 
     def all(self) -> Test:
         test = self._chain()
@@ -100,6 +103,7 @@ class _Parser:
 
     def _membership(self, value: str, collection: str) -> Test:
         if collection == "parents":
+            self.parents.append(value)
             return lambda file, files, caller: file.parent == files.real_id(value, caller)
         if collection in ("owners", "writers"):
             return lambda file, files, caller: file.owner == (caller.account if value == "me" else value)

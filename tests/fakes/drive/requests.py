@@ -55,7 +55,9 @@ class Body:
 class Request:
     """`query` has the last value of each parameter; `base` is the server as the client names it, with a slash.
 
-    `hide_newer_than` seconds: what is younger is not in the search index yet (a fault sets it).
+    `hide_newer_than` seconds: what is younger is not in the search index yet, or with `hide_everywhere` in no
+    index (a fault sets it). `partial`: of several
+    parents only the first is answered for; or, of these names, all others (a fault sets it).
     """
 
     method: str
@@ -65,6 +67,8 @@ class Request:
     body: Body
     base: str
     hide_newer_than: float = 0.0
+    hide_everywhere: bool = False
+    partial: tuple[str, ...] | None = None
     client: str | None = field(default=None)
 
     @property

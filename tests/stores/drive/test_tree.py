@@ -20,7 +20,7 @@ from colabkeep.stores.google.secret import ROBOT_SCOPE
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError
 from colabkeep.vocabulary.sealed import seal
-from tests.fakes.drive import File, Settings, refuse, running_drive, stale_listing
+from tests.fakes.drive import File, Settings, partial_listing, refuse, running_drive, stale_listing
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.drive.shelf import Shelf
 
@@ -90,14 +90,15 @@ def folder_id(drive, name):
 # -- few questions ------------------------------------------------------------------------------------
 
 
-def test_opening_a_run_takes_at_most_three_listings(drive, open_drive, watch):
+def test_opening_a_run_lists_each_of_its_folders_once_and_alone(drive, open_drive, watch):
     """What a session asks at its start (who wrote it, which checkpoints there are, what they need, may I) is answered
-    from two listings and one look; nobody waits for a request per checkpoint."""
+    from one look for the folders and one listing of each; nobody waits for a request per checkpoint."""
     first = open_drive("runs")
     for number in range(12):
         put(first, **{f"run__checkpoints__{number:012d}-0a1b2c3d.json": b"{}", f"run__blobs__{number}": b"x"})
     put(first, run__journal__a=b"1", other__blobs__a=b"2")
     Repository(first, "run").open_run(created=0.0, run_id="1")
+    take_lease(Repository(first, "run"), "00000000", {})
     traffic = watch()
     store = open_drive("runs")
     repository = Repository(store, "run")
@@ -107,7 +108,17 @@ def test_opening_a_run_takes_at_most_three_listings(drive, open_drive, watch):
     assert repository.aside() == set()
     assert len(repository.files("blobs")) == 12
     take_lease(repository, "00000001", {})
-    assert traffic.listings <= 3
+    asked = [seen.query["q"] for seen in traffic.all("GET") if "q" in seen.query]
+    assert len(asked) == len(set(asked)) <= 1 + 7
+    assert max(query.count("in parents") for query in asked) == 1
+
+
+@pytest.mark.parametrize("left_out", [("checkpoints", "journal"), ("blobs",), ()], ids=["two", "one", "all but one"])
+def test_a_listing_of_several_folders_is_never_relied_on(drive, open_drive, left_out):
+    """Drive answers one for some of the folders only and calls it complete: all that is there is seen all the same."""
+    put(open_drive(), run__checkpoints__a=b"1", run__journal__a=b"2", run__blobs__a=b"3", run__lease__a=b"4")
+    drive.faults(partial_listing(*left_out).on(count=None))
+    assert names(open_drive()) == ["run/blobs/a", "run/checkpoints/a", "run/journal/a", "run/lease/a"]
 
 
 def test_a_thousand_checkpoints_are_no_more_questions_than_ten(tmp_path):
@@ -143,8 +154,8 @@ def test_a_thousand_checkpoints_are_no_more_questions_than_ten(tmp_path):
         asked = [
             seen for seen in drive.requests()[before:] if seen.path.endswith("/drive/v3/files") and "q" in seen.query
         ]
-    assert len({seen.query["q"] for seen in asked}) <= 3
-    assert len(asked) <= 3 + 3
+    assert len({seen.query["q"] for seen in asked}) <= 1 + 7
+    assert len(asked) <= 1 + 7 + 3
 
 
 def test_a_listing_is_used_for_a_few_seconds_and_then_made_again(open_drive, watch):
