@@ -146,6 +146,7 @@ class Committer:
             RunTakenOver, StoreError: as `Presence.missing`.
         """
         missing = self._presence.missing(self.newest if self._saved else None)
+        self._condition.tell_remade()
         if missing is not None:
             self.newest, self._saved = None, False
             self._say(Noted(text=_VANISHED.format(missing=missing, url=self._repository.store.url)))

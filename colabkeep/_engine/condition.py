@@ -1,14 +1,19 @@
-"""What is told of the store's own condition: that it is out of order, and that it works again."""
+"""What is told of the store's own condition: that it is out of order, that it works again, that it was made anew."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from colabkeep._engine.ledger import Ledger
-from colabkeep.stores.base import Store
-from colabkeep.vocabulary.events import Event, StoreDegraded
+from colabkeep.stores.base import Store, remade
+from colabkeep.vocabulary.events import Event, Noted, StoreDegraded
 
 __all__ = ["Condition"]
+
+_REMADE = (
+    "{front} was deleted while it was in use, and has been made again. What had arrived in {behind} is there "
+    "as before; what was on its way there is lost, and is written again if training needs it to go on."
+)
 
 
 class Condition:
@@ -19,6 +24,7 @@ class Condition:
         self._ledger = ledger
         self._say = say
         self._told: str | None = None
+        self._remade = remade(store)
 
     @property
     def told(self) -> bool:
@@ -34,3 +40,11 @@ class Condition:
         lost = None if healed else self._ledger.durability()
         detail = self._told or "works again"
         self._say(StoreDegraded(url=self._store.url, detail=detail, healed=healed, durability=lost))
+
+    def tell_remade(self) -> None:
+        """Tell, once, that a folder of it was deleted and made again."""
+        before, self._remade = self._remade, remade(self._store)
+        if self._remade > before:
+            place = self._store.properties
+            behind = "" if place.behind is None else place.behind.url
+            self._say(Noted(text=_REMADE.format(front=place.folder, behind=behind)))

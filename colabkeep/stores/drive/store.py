@@ -290,7 +290,7 @@ def open_pydrive(given: Any, doors: Doors = Doors(), *, url: str = "drive://") -
 
 
 def _journal(doors: Doors) -> Store | None:
-    return None if doors.disk is None else open_private(doors.disk)
+    return None if doors.disk is None else open_private(doors.disk).as_front()
 
 
 def _fitting(place: Place, signed: SignedIn) -> SignedIn:
