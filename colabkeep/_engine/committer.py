@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from colabkeep._engine.codec import Encoder
+from colabkeep._engine.condition import Condition
 from colabkeep._engine.governor import Governor
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import Lease
@@ -87,7 +88,7 @@ class Committer:
         self.newest: str | None = identity.parent
         self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
         self._encoder = Encoder()
-        self._degraded: str | None = None
+        self._condition = Condition(self._repository.store, self.ledger, say)
         self._leaving = self._saved = False  # before it has saved, only what a session inherits is its to delete
         self._untidy = identity.heir  # may there be anything to prune since the last pruning that succeeded?
 
@@ -145,6 +146,7 @@ class Committer:
             RunTakenOver, StoreError: as `Presence.missing`.
         """
         missing = self._presence.missing(self.newest if self._saved else None)
+        self._condition.tell_remade()
         if missing is not None:
             self.newest, self._saved = None, False
             self._say(Noted(text=_VANISHED.format(missing=missing, url=self._repository.store.url)))
@@ -152,14 +154,15 @@ class Committer:
 
     def tidy(self) -> bool:
         """Ask how durable the newest are; if anything has come of that or of a save, close the journal's segment and
-        prune. A store's failure is only noted: the checkpoint stands. Returns whether anything is still on its way.
+        prune. A store's failure is only noted: the checkpoint stands. Returns whether to look again soon: something is
+        on its way, or the store is out of order.
 
         The journal says what will be pruned before it is gone, so that an audit can tell it from what was lost.
 
         Raises:
             RunTakenOver: a newer session writes this run; nothing was pruned.
         """
-        self._tell_degraded()
+        self._condition.tell()
         try:
             self._ask()
             last = self._last()
@@ -185,7 +188,7 @@ class Committer:
         finally:
             for event in self.ledger.news(last=self._leaving):
                 self._say(event)
-        return self.ledger.waiting
+        return self.ledger.waiting or self._condition.told  # that it works again is to be told, too
 
     def finish(self) -> bool:
         """Tidy up for the last time: what the journal still holds is written in any case.
@@ -218,13 +221,6 @@ class Committer:
         except StoreError as error:
             self._say(StoreDegraded(url=store.url, detail=error.problem))
             return False
-
-    def _tell_degraded(self) -> None:
-        degraded, self._degraded = self._degraded, self._repository.store.degraded
-        if self._degraded != degraded:
-            detail = self._degraded or "works again"
-            healed = self._degraded is None
-            self._say(StoreDegraded(url=self._repository.store.url, detail=detail, healed=healed))
 
     def _store(self, shot: Shot, snapshot: Snapshot) -> tuple[Manifest, int]:
         encoded = self._encoder.encode(snapshot.parts)

@@ -7,13 +7,12 @@ make the folder again, and nobody would hear that all it held is gone.
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
 
 from colabkeep._engine.commits import note_commit
 from colabkeep._engine.lease import Lease
 from colabkeep._engine.ledger import Ledger
 from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.errors import CheckpointDamaged, ObjectNotFound
+from colabkeep.vocabulary.errors import CheckpointDamaged, ObjectNotFound, StoreUnavailable
 
 __all__ = ["Presence"]
 
@@ -69,10 +68,18 @@ class Presence:
         repository = self._repository
         repository.blobs.forget()
         self._noted = False
-        with suppress(CheckpointDamaged):  # it is there
+        try:
             repository.open_run(created=self._clock.time(), run_id=secrets.token_hex(8))
+        except CheckpointDamaged:
+            pass  # it is there
+        except StoreUnavailable:
+            if f"{repository.folder}/run.json" not in self._names():
+                raise  # else it is there, on a side that does not answer now
         self._lease.renew()
-        self._ledger.keep({entry.name for entry in repository.store.list(repository.folder)})
+        self._ledger.keep(self._names())
+
+    def _names(self) -> set[str]:
+        return {entry.name for entry in self._repository.store.list(self._repository.folder)}
 
     def _is_there(self, name: str) -> bool:
         try:

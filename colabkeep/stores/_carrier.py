@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from colabkeep.stores._bandwidth import Meter
 from colabkeep.stores._queue import Task, blobs_of
-from colabkeep.stores.base import Receipt, Store, rest
+from colabkeep.stores.base import Receipt, Store, remade, rest
 from colabkeep.vocabulary.errors import CheckpointDamaged, NameTaken, ObjectNotFound, StoreError
 
 __all__ = ["Carrier"]
@@ -34,6 +34,7 @@ class Carrier:
         self._arrivals: dict[str, float] = {}  # when
         self._asked: dict[str, Receipt] = {}  # to be confirmed between two objects
         self._stuck: dict[str, str] = {}
+        self._vanished: set[str] = set()  # of those, what went with the folder in front, and what needs it
         self._refused: dict[str, str] = {}
         self._meter = Meter()
 
@@ -44,14 +45,20 @@ class Carrier:
 
     @property
     def stuck(self) -> dict[str, str]:
-        """What can never be copied, and why."""
+        """What can never be copied, and why. What went with the whole folder in front, which is told once, is none
+        of it."""
         with self._guard:
-            return dict(self._stuck)
+            return {name: why for name, why in self._stuck.items() if name not in self._vanished}
 
     def arrived(self, name: str) -> Receipt | None:
         """The receipt of an object that was brought behind, or asked about."""
         with self._guard:
             return self._arrived.get(name)
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each object that was brought behind."""
+        with self._guard:
+            return {name: self._arrived[name].size for name in self._arrivals}
 
     def arrivals(self) -> dict[str, float]:
         """When each object was brought behind, in seconds of `monotonic`."""
@@ -73,7 +80,7 @@ class Carrier:
         """It is to be deleted."""
         with self._guard:
             self._forget(name)
-            self._stuck.pop(name, None)
+            self._unstick(name)
 
     def lose(self, name: str) -> Receipt | None:
         """It is not behind any more, though nobody here deleted it. Returns what was known of it."""
@@ -138,6 +145,10 @@ class Carrier:
             with self._turn:
                 self._behind.delete(name)
 
+    def _unstick(self, name: str) -> None:
+        self._stuck.pop(name, None)
+        self._vanished.discard(name)
+
     def _forget(self, name: str) -> Receipt | None:
         self._arrivals.pop(name, None)
         self._asked.pop(name, None)
@@ -163,6 +174,7 @@ class Carrier:
                 raise
             with self._guard:
                 self._stuck[task.name] = source.unfit
+                self._vanished |= {task.name} if source.vanished else set()
         else:
             self._meter.add(source.read, self._monotonic() - began)
             with self._guard:
@@ -170,14 +182,16 @@ class Carrier:
                     self._arrived[task.name] = receipt
                     self._arrivals[task.name] = self._monotonic()
                     self._refused.pop(task.name, None)  # its name is in use again
+                    self._unstick(task.name)  # put again
 
     def _incomplete(self, manifest: Task) -> bool:
         """Can one of its blobs never be copied? Then the manifest stays away too: behind are whole checkpoints."""
-        stuck = self.stuck
-        lost = sorted((self.blobs_of(manifest.name) or frozenset()) & stuck.keys())
-        if lost:
-            with self._guard:
-                self._stuck[manifest.name] = f"needs {lost[0]}, which {stuck[lost[0]]}"
+        needs = self.blobs_of(manifest.name) or frozenset()
+        with self._guard:
+            lost = sorted(needs & self._stuck.keys())
+            if lost:
+                self._stuck[manifest.name] = f"needs {lost[0]}, which {self._stuck[lost[0]]}"
+                self._vanished |= {manifest.name} if lost[0] in self._vanished else set()
         return bool(lost)
 
     def _put(self, name: str, source: _FrontObject) -> Receipt:
@@ -202,7 +216,8 @@ class Carrier:
 class _FrontObject:
     """An object in front as a source. It is hashed on the way, so that damage is never passed on.
 
-    `unfit` says, once it is known, why it can never be copied. `read` counts the bytes given.
+    `unfit` says, once it is known, why it can never be copied; `vanished`: it went with the whole folder.
+    `read` counts the bytes given.
     """
 
     def __init__(self, front: Store, receipt: Receipt, unwanted: Callable[[], bool]) -> None:
@@ -211,6 +226,7 @@ class _FrontObject:
         self._unwanted = unwanted
         self._sha256 = receipt.sha256  # empty for an object of an earlier session
         self.unfit: str | None = None
+        self.vanished = False
         self.read = 0
 
     @property
@@ -231,7 +247,7 @@ class _FrontObject:
         try:
             reader = self._front.get(name)
         except ObjectNotFound:
-            self.unfit = "vanished before it was copied"
+            self.unfit, self.vanished = "vanished before it was copied", remade(self._front) > 0
             raise
         with reader:
             while count := reader.readinto(buffer):  # type: ignore[attr-defined]

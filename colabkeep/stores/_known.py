@@ -79,12 +79,15 @@ class Known:
             except StoreError as error:
                 if not error.retryable:
                     raise
+        arrived = self._carrier.sizes()
         with self._guard:
-            return [entry for entry in self._entries.values() if _below(entry.name, prefix)]
+            arrived = {name: size for name, size in arrived.items() if name not in self._forgotten}
+            known = {name: Entry(name=name, size=size) for name, size in arrived.items()} | self._entries
+            return [entry for entry in known.values() if _below(entry.name, prefix)]
 
     def has(self, name: str) -> bool:
         """Is it believed to be there?"""
-        return name in self._entries
+        return name in self._entries or name in self._carrier.arrivals()
 
     def receipt(self, receipt: Receipt) -> Receipt | None:
         """The receipt as of an object behind, if it is believed to be there and nothing speaks against it."""

@@ -45,7 +45,9 @@ __all__ = [
     "Source",
     "Store",
     "StoreProperties",
+    "as_front",
     "check_name",
+    "remade",
     "rest",
     "run_of",
     "sides",
@@ -165,6 +167,18 @@ def sign_in(store: Store) -> None:
     ask: Callable[[], None] | None = getattr(store, "sign_in", None)
     if ask is not None:
         ask()
+
+
+def as_front(store: Store) -> Store:
+    """The same place, for copies of what is in another store, or on its way there: where it has an `as_front` method,
+    and is a folder, that is made anew when somebody deletes it."""
+    ask: Callable[[], Store] | None = getattr(store, "as_front", None)
+    return store if ask is None else ask()
+
+
+def remade(store: Store) -> int:
+    """How often the folder of a store was deleted under it, and made anew, where a side of it has a number `remade`."""
+    return sum(getattr(side, "remade", 0) for side in sides(store))
 
 
 def rest(store: Store, *, urgent: bool) -> float:

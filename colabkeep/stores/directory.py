@@ -60,17 +60,25 @@ class DirectoryStore:
     """Objects as files below the folder `root`, which is made when the first object is put.
 
     A root that was there and then is gone (a drive that lost its mount) is never made anew: objects
-    would land on another disk than everybody thinks. `properties.locks` is True until an attempt to
-    lock shows that the file system cannot. `files` are the system calls, for tests.
+    would land on another disk than everybody thinks. But with `remade`, for what can be lost (copies of what
+    is elsewhere, notes), it is made anew where it was deleted: on the disk that it was on, that is.
+    `properties.locks` is True until an attempt to lock shows that the file system cannot. `files` are the system
+    calls, for tests.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, files: Files = OS_FILES) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, files: Files = OS_FILES, remade: bool = False) -> None:
         self._root = str(Path(root).expanduser().absolute())
         self._files = files
+        self._remakes = remade
+        self.remade = 0  # how often that was done
         self._locks = True
         self._seen = False
         self._device: int | None = None  # the number of the disk on which the root was seen last
         self._spare: Spare = deque(maxlen=1)
+
+    def as_front(self) -> DirectoryStore:
+        """As `colabkeep.stores.base.as_front` says."""
+        return DirectoryStore(self._root, files=self._files, remade=True)
 
     @property
     def url(self) -> str:
@@ -229,7 +237,11 @@ class DirectoryStore:
         except FileNotFoundError as error:
             if not seen:
                 raise
-            raise _gone(self._root) from error
+            if not (self._remakes and _is_deleted(self._files, self._root, self._device)):
+                raise _gone(self._root) from error
+            make_folders(self._files, Path(self._root))
+            self.remade += 1
+            root = self._files.open(self._root, FOLDER)
         try:
             device = self._files.fstat(root).st_dev
             if folders and self._device not in (None, device):
@@ -361,6 +373,14 @@ class _Reader(io.FileIO):
     def read(self, size: int | None = -1) -> bytes:
         with explained(self._root, self._doing):
             return super().read(-1 if size is None else size)
+
+
+def _is_deleted(files: Files, root: str, device: int | None) -> bool:
+    """Of a root that is gone: is its disk, the one of that number, still there?"""
+    for place in Path(root).parents:
+        with suppress(FileNotFoundError):
+            return files.stat(place).st_dev == device
+    return False
 
 
 def _gone(root: str) -> StoreUnavailable:

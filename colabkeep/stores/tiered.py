@@ -22,7 +22,19 @@ from colabkeep.stores._carrier import Carrier
 from colabkeep.stores._copier import Copier, Pauses
 from colabkeep.stores._known import Known
 from colabkeep.stores._queue import MANIFEST
-from colabkeep.stores.base import Behind, Entry, Lock, Receipt, Rung, Source, Store, StoreProperties, check_name, run_of
+from colabkeep.stores.base import (
+    Behind,
+    Entry,
+    Lock,
+    Receipt,
+    Rung,
+    Source,
+    Store,
+    StoreProperties,
+    as_front,
+    check_name,
+    run_of,
+)
 from colabkeep.vocabulary.errors import CheckpointError, NameTaken, ObjectNotFound, StoreError, StoreUnavailable
 from colabkeep.vocabulary.manifest import Manifest
 
@@ -47,7 +59,7 @@ class TieredStore:
         pauses: Pauses = (1.0, 60.0),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.front = front
+        self.front = front = as_front(front)
         self.behind = behind
         self._monotonic = monotonic
         self._turn = threading.Lock()
@@ -126,8 +138,9 @@ class TieredStore:
             if name not in self._doubted:
                 return self.front.get(name)
         except ObjectNotFound:
-            if self._copier.pending().get(name) == "delete":
-                raise
+            waits = self._copier.pending().get(name)
+            if waits == "delete" or (waits == "copy" and not self._known.has(name)):
+                raise  # what was to be sent from a folder that somebody has emptied is nowhere
         trouble = self._copier.trouble if self._copier.away else self._known.trouble
         if self._copier.running and trouble is not None:
             raise StoreUnavailable(  # asked again, it would take minutes to say so, and a save may wait for it

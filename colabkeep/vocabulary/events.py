@@ -328,11 +328,13 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDegraded:
-    """A tier of the store is out of order; `detail` says what that means for the training. `healed`: it works again."""
+    """A tier of the store is out of order; `detail` says what that means for the training. `healed`: it works again.
+    `durability`: what would be lost at that moment, where that is known."""
 
     url: str
     detail: str
     healed: bool = False
+    durability: Durability | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

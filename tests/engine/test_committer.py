@@ -14,7 +14,7 @@ from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore, on, raising
 from colabkeep.vocabulary.diary import PRUNING
 from colabkeep.vocabulary.errors import CheckpointDamaged, StoreFull, StoreUnavailable
-from colabkeep.vocabulary.events import Noted, Pruned, RungReached, SaveCommitted
+from colabkeep.vocabulary.events import Noted, Pruned, RungReached, SaveCommitted, StoreDegraded
 from colabkeep.vocabulary.policies import KeepBest, KeepLast
 
 AWAY = StoreUnavailable(problem="The drive does not answer.", remedy="Wait.")
@@ -111,6 +111,25 @@ def test_a_full_store_is_made_room_in(kit, disk):
     session.save(3)
     pruned = [r["checkpoints"] for n in disk.names("journal/") for r in read_segment(disk.files[n])]
     assert pruned == [["000000000001-aaaaaaaa"], ["000000000002-aaaaaaaa"]]
+
+
+def test_a_store_out_of_order_is_looked_at_until_it_works_again(kit, disk):
+    """That is told without waiting for the next save, also when all has arrived by then."""
+
+    class Ailing(FaultyStore):
+        degraded = "It does not answer."
+
+    store = Ailing(disk.store)
+    session = kit.Session(store)
+    session.save(1)
+    assert session.committer.tidy()
+    store.degraded = None
+    assert not session.committer.tidy()
+    assert [(event.detail, event.healed) for event in of(StoreDegraded, session.events)] == [
+        ("It does not answer.", False),
+        ("works again", True),
+    ]
+    assert "you would lose" in of(StoreDegraded, session.events)[0].durability.sentence
 
 
 def test_what_has_not_arrived_does_not_replace_what_has(kit):

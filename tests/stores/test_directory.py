@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 from dataclasses import replace
@@ -14,7 +15,7 @@ from colabkeep.stores._posix import OS_FILES
 from colabkeep.stores.base import BytesSource, Entry
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError
+from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
 
 
 @pytest.fixture
@@ -256,3 +257,41 @@ def test_a_user_s_home_is_understood(monkeypatch, tmp_path):
     """`~` means the home folder."""
     monkeypatch.setenv("HOME", str(tmp_path))
     assert DirectoryStore("~/runs").url == str(Path(tmp_path) / "runs")
+
+
+def test_a_folder_for_copies_is_made_again_where_it_was_deleted(root):
+    """Nothing is in it, no call fails, and it is known that it happened."""
+    store = DirectoryStore(root).as_front()
+    store.put("run/a", BytesSource(b"a copy"))
+    for times, look in enumerate([lambda: store.list("run"), lambda: store.list(""), lambda: store.delete("run/a")], 1):
+        shutil.rmtree(root)
+        assert not look()
+        assert (store.remade, root.is_dir()) == (times, True)
+    shutil.rmtree(root)
+    store.put("run/a", BytesSource(b"another"))
+    assert (root / "run/a").read_bytes() == b"another"
+    shutil.rmtree(root)
+    with pytest.raises(ObjectNotFound):
+        store.get("run/a")
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_a_folder_for_copies_whose_disk_is_gone_is_not_made_on_another(tmp_path, above):
+    """What was mounted above it is not there any more: it would fill the disk of the system."""
+    disk, mounted = tmp_path / "disk", [True]
+
+    def look(path, *arguments, **options):
+        facts = list(OS_FILES.stat(path, *arguments, **options))
+        facts[2] += not mounted[0]
+        return os.stat_result(facts)
+
+    store = DirectoryStore(disk / "front", files=replace(OS_FILES, stat=look)).as_front()
+    store.put("run/a", BytesSource(b"a copy"))
+    shutil.rmtree(disk)
+    if above:
+        disk.mkdir()
+    mounted[0] = False
+    for call in (lambda: store.list("run"), lambda: store.put("run/b", BytesSource(b"b"))):
+        with pytest.raises(StoreUnavailable, match="its disk was unmounted"):
+            call()
+    assert (store.remade, disk.exists()) == (0, above)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from colabkeep.stores._queue import Queue, Task
 from colabkeep.stores.base import BytesSource, Receipt, StoreProperties
+from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
@@ -363,6 +365,30 @@ def test_an_object_that_got_there_unnoticed_is_not_fetched_if_the_drive_states_i
     assert store.flush(PATIENCE)
     assert "run/a" in {entry.name for entry in drive.list("run")}
     assert not [point for point in behind.points if point.startswith("before get")]
+
+
+def test_what_went_with_the_folder_in_front_is_not_waited_for_and_can_be_put_again(tiered, tmp_path):
+    """No checkpoint that needs it is sent, nothing is out of order for ever; written again, it arrives, and so does
+    the checkpoint that needs it then."""
+    away = [True]
+
+    def answer(point):
+        if away[0]:
+            raise StoreUnavailable(problem="The drive is away.", remedy="Wait.")
+
+    drive = Drive()
+    store = tiered(DirectoryStore(tmp_path / "front"), FaultyStore(drive, at=answer))
+    save(store, 1, 1)
+    shutil.rmtree(tmp_path / "front")
+    needs = manifest(2, 1)
+    put(store, *needs)
+    away[0] = False
+    assert store.flush(PATIENCE)
+    assert store.degraded is None
+    assert list(drive.list("")) == []
+    save(store, 3, 1)
+    assert store.flush(PATIENCE)
+    assert {entry.name for entry in drive.list("")} == {blob(1), manifest(3, 1)[0]}
 
 
 def test_a_checkpoint_with_a_damaged_blob_is_not_sent(tiered):

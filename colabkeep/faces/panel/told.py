@@ -117,6 +117,11 @@ def _space(event: SpaceShort) -> str:
     return f"{room}: it will be FULL {when} at this run's pace. Make room there, or keep fewer (keep_last=…)"
 
 
+def _degraded(event: StoreDegraded) -> str:
+    lost = "" if event.durability is None else f"\n{event.durability.sentence}"
+    return f"{event.url}: {event.detail}{lost}"
+
+
 def _stopped(event: RunStopped) -> str:
     where = f"step {event.progress.step}; newest checkpoint: {event.checkpoint or 'none'}"
     if event.reason in ("finished", "max_steps") and event.not_finite_since is not None:
@@ -146,7 +151,7 @@ _SENTENCES: Mapping[type, Callable[[Any], str]] = {
     DeadlineNear: _deadline,
     DurabilityTold: lambda event: str(event.durability.sentence),
     SpaceShort: _space,
-    StoreDegraded: lambda event: f"{event.url}: {event.detail}",
+    StoreDegraded: _degraded,
     Noted: lambda event: str(event.text),
     RunStopped: _stopped,
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from colabkeep.stores._patience import Patience
+from colabkeep.stores._silence import Silence
 from colabkeep.stores.drive.refusals import no_answer, no_right, refused
 from colabkeep.stores.google.account import Account
 from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
@@ -22,7 +24,8 @@ timeout in force while it sends, for each `sendall` anew (urllib3 2.8, connectio
 
 
 class Api:
-    """The door to the service. `service`: its address, without a slash at the end. `sleep` waits between two attempts.
+    """The door to the service. `service`: its address, without a slash at the end. `sleep` waits between two attempts,
+    `monotonic` is the time that `silence` goes by.
 
     Used by several threads at once.
     """
@@ -33,13 +36,24 @@ class Api:
         *,
         service: str = SERVICE,
         sleep: Callable[[float], None],
+        monotonic: Callable[[], float] = time.monotonic,
         timeouts: tuple[float, float] = TIMEOUTS,
     ) -> None:
         self.account = account
         self.service = service
+        self.silence = Silence(monotonic)
         self._timeouts = timeouts
         # 1, 2, 4 … 64 seconds as the guides ask for, two minutes in all; who has more patience asks again.
-        self.patiently = Patience(attempts=8, first=1.0, longest=64.0, sleep=sleep)
+        self._patience = Patience(attempts=8, first=1.0, longest=64.0, sleep=sleep)
+
+    def patiently(self, call: Callable[[], _T]) -> _T:
+        """What `call` returns, after as many attempts as are sensible.
+
+        Raises:
+            StoreError: as the last attempt.
+        """
+        with self.silence.asking():
+            return self._patience(call)
 
     def ask(
         self,
@@ -85,6 +99,18 @@ class Api:
         Raises:
             StoreError: any other status, no answer, or no right to ask.
         """
+        with self.silence.asking():
+            return self._send(method, url, doing, accept, timeouts, options)
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        doing: str,
+        accept: Collection[int],
+        timeouts: tuple[float, float] | None,
+        options: dict[str, Any],
+    ) -> Any:
         from google.auth.exceptions import GoogleAuthError
         from requests.exceptions import RequestException
 
@@ -101,8 +127,11 @@ class Api:
             failure = no_answer(error, doing)
         else:
             if response.status_code in accept:
+                self.silence.heard()
                 return response
             failure = refused(response, doing)
+            if not failure.retryable:
+                self.silence.heard()
             response.close()
         raise failure  # here, so that what it is made of does not hang on to it: it may show a secret
 

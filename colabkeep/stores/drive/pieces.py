@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from colabkeep.stores.base import Source
@@ -62,10 +62,12 @@ def chunks(name: str, source: Source, start: int, size: int) -> Iterator[Chunk]:
 
 class Body:
     """Bytes of a request. They can be sent again from the start, which google-auth does after a 401; and they leave
-    in small pieces, each with the whole timeout to itself, so that a chunk may take long on a slow link."""
+    in small pieces, each with the whole timeout to itself, so that a chunk may take long on a slow link. `left` is
+    called when one has."""
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, left: Callable[[], None]) -> None:
         self._data = data
+        self._left = left
 
     def __len__(self) -> int:
         return len(self._data)
@@ -73,6 +75,7 @@ class Body:
     def __iter__(self) -> Iterator[memoryview]:
         for start in range(0, len(self._data), _PIECE):
             yield self._data[start : start + _PIECE]
+            self._left()
 
 
 def _changed(name: str, announced: int, came: str) -> StoreError:

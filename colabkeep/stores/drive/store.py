@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from colabkeep.stores._locks import NoLock
+from colabkeep.stores._silence import SECONDS
 from colabkeep.stores.base import Entry, Receipt, Rung, Source, Store, StoreProperties, check_name
 from colabkeep.stores.directory import open_private
 from colabkeep.stores.doors import Doors
@@ -43,6 +44,12 @@ __all__ = ["DriveStore", "open_pydrive", "open_url"]
 _LARGEST = 5 * 2**40  # bytes; the `maximum` of the upload methods in the discovery document of v3
 _TRIES = 3  # for bytes that arrive as others, or into a folder that goes away
 _SOON = 7 * 24 * 3600.0  # seconds
+_SILENT = (
+    f"Nothing could be sent to Google Drive, or asked there, for more than {SECONDS:.0f} seconds. What it does not "
+    "have yet is on this machine only, and would be lost with it; training goes on, and it is tried again and again. "
+    "Keep this machine running until you read here that it works again. Whether Drive is down for everybody, "
+    "https://www.google.com/appsstatus/dashboard/ says."
+)
 
 
 class DriveStore:
@@ -68,7 +75,7 @@ class DriveStore:
         self._now = time.time if clock is None else clock.time
         self._monotonic = time.monotonic if clock is None else clock.monotonic
         self._sleep = self._pause if clock is None else clock.sleep
-        self._api = Api(account, service=place.service, sleep=self._sleep, timeouts=timeouts)
+        self._api = Api(account, service=place.service, sleep=self._sleep, monotonic=self._monotonic, timeouts=timeouts)
         self._files = Files(self._api, place.shared_drive)
         self._tree = Tree(self._files, OwnFolder(self._files, place), self._monotonic)
         self._journal = UploadJournal(MemoryStore() if journal is None else journal, place.url, self._now)
@@ -109,6 +116,8 @@ class DriveStore:
                 "https://console.cloud.google.com/auth/audience, click Publish app, run `colabkeep auth` again and "
                 "replace the secret COLABKEEP_DRIVE."
             )
+        if self._api.silence.lasts:
+            return _SILENT
         astray = self._tree.astray
         return _astray(astray, self._place) if astray else self._journal.trouble
 
@@ -281,7 +290,7 @@ def open_pydrive(given: Any, doors: Doors = Doors(), *, url: str = "drive://") -
 
 
 def _journal(doors: Doors) -> Store | None:
-    return None if doors.disk is None else open_private(doors.disk)
+    return None if doors.disk is None else open_private(doors.disk).as_front()
 
 
 def _fitting(place: Place, signed: SignedIn) -> SignedIn:

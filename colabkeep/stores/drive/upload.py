@@ -227,7 +227,7 @@ class _Transfer:
             "PUT",
             self._api.account.hidden.hide(self._upload.address),
             doing=self._doing,
-            data=Body(data) if data else b"",
+            data=Body(data, self._api.silence.heard) if data else b"",
             headers={"Content-Range": content_range},
             accept=(200, 201, 308, 404, 410),
         )

@@ -18,6 +18,7 @@ __all__ = ["Patience", "Remount"]
 
 _T = TypeVar("_T")
 
+_MEANS = "What Drive does not have yet is on this machine only, and would be lost with it; training goes on."
 _REMEDY = (
     "It often comes back by itself. If it does not within some minutes: stop this cell, run  import colabkeep; "
     "colabkeep.mount()  in a cell of its own, and run this cell again. Nothing is lost by that."
@@ -93,8 +94,9 @@ class Patience:
             return False
         return True
 
+    def silent(self, seconds: float) -> str:
+        """For the user, of a call that has not come back for so long."""
+        return f"{self._url} has not answered for more than {seconds:.0f} seconds. {_MEANS} {_REMEDY}"
+
     def _sentence(self, problem: str) -> str:
-        return (
-            f"{self._url} cannot be reached. What Drive does not have yet is on this machine only, and would be lost "
-            f"with it; training goes on. {_REMEDY} ({problem}{self._tried or ''})"
-        )
+        return f"{self._url} cannot be reached. {_MEANS} {_REMEDY} ({problem}{self._tried or ''})"

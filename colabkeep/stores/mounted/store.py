@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 from colabkeep.stores._locks import NoLock
 from colabkeep.stores._posix import OS_FILES, Files, explained
 from colabkeep.stores._shown import shown
+from colabkeep.stores._silence import SECONDS, Silence, watched
 from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, run_of
 from colabkeep.stores.doors import Doors
 from colabkeep.stores.mounted.drafts import Draft
@@ -53,7 +54,8 @@ class MountedStore:
         per_folder: int = _PER_FOLDER,
     ) -> None:
         self._root = str(Path(root).expanduser().absolute())
-        self._files = files
+        self._silence = Silence(clock.monotonic)
+        self._files = files = watched(files, self._silence)
         self._clock = clock
         self._truncate = truncate
         self._place = Place(self._root, files, per_folder)
@@ -79,6 +81,8 @@ class MountedStore:
 
     @property
     def degraded(self) -> str | None:
+        if self._silence.lasts:
+            return self._patience.silent(SECONDS)
         lost = self._uploads.lost
         if self._patience.trouble is not None or lost is None:
             return self._patience.trouble

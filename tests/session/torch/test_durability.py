@@ -171,9 +171,35 @@ def test_the_display_says_it_once_and_again_when_it_is_much(tmp_path: Path, capf
                 run.save(wait=True)
         drive.away = False
     store.close()
-    said = [line for line in capfd.readouterr().out.splitlines() if "If this machine vanished" in line]
+    said = [line for line in capfd.readouterr().out.splitlines() if "[colabkeep] If this machine vanished" in line]
     assert ["all 30 min" in said[0], "all 60 min" in said[1], "all 2 h 00 min" in said[2]] == [True] * 3
     assert len(said) == 3
+
+
+def test_the_display_says_what_is_at_stake_when_the_drive_is_away(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In one breath with the trouble, however little it is; and that it works again, without another save."""
+    drive, clock = Drive(), FakeClock()
+    drive.away = True
+    store = TieredStore(DirectoryStore(tmp_path), drive, pauses=(0.001, 0.002))
+    said, end = "", time.monotonic() + LONG
+    with opened(store, clock, observers=(Lines(clock),)) as run:
+        for step in run.steps(100_000):
+            run.step()
+            if step == 0:
+                clock.advance(60)
+                run.save(wait=True)
+            said += capfd.readouterr().out
+            if "The drive is away." in said:
+                drive.away = False
+                store.flush(LONG)
+            if "works again" in said:
+                break
+            assert time.monotonic() < end, said
+            time.sleep(0.01)
+    assert "you would lose all 60 s of this training" in said
+    store.close()
 
 
 def test_the_display_names_the_hour_in_which_a_place_is_full(capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,11 @@ from colabkeep.stores._posix import OS_FILES
 from colabkeep.stores.base import Store
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.mounted import MountedStore
+from colabkeep.stores.tiered import TieredStore
+from colabkeep.testing.faults import FaultyStore
 from colabkeep.testing.mounts import FakeMount
 from colabkeep.testing.trainings import final_state
+from colabkeep.vocabulary.errors import StoreUnavailable
 from colabkeep.vocabulary.events import Event, Noted, Pruned, SaveCommitted, SaveFailing
 
 EPOCHS = 6
@@ -200,3 +203,44 @@ def test_the_folder_of_a_run_deleted_in_drive_is_told_and_written_again(
     assert "The folder of the run 'exp/a' has vanished" in said
     assert not [event for event in events if isinstance(event, Noted) and "has not caught up" in event.text]
     assert final_state(store, "exp/a") == undisturbed
+
+
+@pytest.mark.parametrize("away", [None, 0, 2], ids=["all has arrived", "nothing has arrived", "some has arrived"])
+def test_a_front_folder_that_is_deleted_is_made_again(
+    tmp_path: Path, events: list[Event], undisturbed: dict[str, str], away: int | None
+) -> None:
+    """Somebody empties the disk in front of a slower store: it is told once, no save fails, what had not arrived is
+    written again, and in the end the slower store alone has all of the training. `away`: since when nothing arrives."""
+    front, behind = tmp_path / "front", DirectoryStore(tmp_path / "behind")
+
+    def answer(point: str) -> None:
+        if point.startswith("before") and gone and "lease" not in point:
+            raise StoreUnavailable(problem="The drive is away.", remedy="Wait.")
+
+    gone = False  # at first, for a run is not opened where its storage does not answer
+    drive = FaultyStore(behind, at=answer)
+    store = TieredStore(DirectoryStore(front), drive, pauses=(0.001, 0.002))
+
+    def lose(epoch: int) -> None:
+        nonlocal gone
+        assert gone or store.flush(30)
+        if epoch == 3:
+            shutil.rmtree(front)
+        gone = away is not None and away <= epoch < 4
+
+    def begin(event: Event) -> None:
+        nonlocal gone
+        gone = gone or (away == 0 and not events)
+        events.append(event)
+
+    train(store, [], lose, callbacks=[begin])
+    assert store.flush(30)
+    assert store.degraded is None, "what nobody has any more is not waited for"
+    store.close()
+    notes = [event.text for event in events if isinstance(event, Noted)]
+    (said,) = [text for text in notes if "has been made again" in text]
+    assert str(front) in said
+    assert len(told(events)) == (0 if away is None else 1)
+    assert not any(isinstance(event, SaveFailing) for event in events)
+    assert final_state(behind, "exp/a") == undisturbed
+    assert len(list((tmp_path / "behind/exp/a/checkpoints").iterdir())) == 2, "and all others are pruned there"

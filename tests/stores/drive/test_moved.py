@@ -80,6 +80,26 @@ def test_what_a_fresh_machine_would_not_find_is_not_confirmed(open_drive, hand, 
     assert "run/blobs/b" in names(open_drive())
 
 
+@pytest.mark.parametrize("url", ["colabkeep", "above/colabkeep"])
+def test_the_storage_itself_may_be_moved(drive, open_drive, hand, url):
+    """It bears the mark of its address, by which a fresh machine finds it wherever it is: so what is in it stays
+    confirmed, what is put from then on goes there too, and no second folder is made where it was."""
+    clock = FakeClock()
+    store = open_drive(url, clock=clock)
+    first = store.put("run/blobs/a", BytesSource(b"1"))
+    open_drive("attic").put("x/y", BytesSource(b"2"))
+    parent = next(file.parent for file in drive.files() if file.id == hand.id("colabkeep"))
+    hand.move("colabkeep", parent, hand.id("attic"))
+    clock.advance(61)
+    second = store.put("run/blobs/b", BytesSource(b"2"))
+    clock.advance(61)
+    assert names(store) == names(open_drive(url)) == ["run/blobs/a", "run/blobs/b"]
+    for receipt in (first, second):
+        assert store.confirm(replace(receipt, rung="sent")).rung == "confirmed"
+    assert store.degraded is None
+    assert len([file for file in drive.files() if file.name == "colabkeep"]) == 1
+
+
 def test_what_is_brought_back_counts_again(open_drive, hand):
     """Nothing is told any more, and both folders of the name are one."""
     clock = FakeClock()

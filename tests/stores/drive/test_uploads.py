@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import requests
 
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.doors import Doors
+from colabkeep.stores.drive.store import _journal as journal_of
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore, raising
@@ -491,3 +494,12 @@ def test_no_other_file_is_written(open_drive, source, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     open_drive(chunk_bytes=CHUNK).put(NAME, source)
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_the_folder_of_the_notes_is_made_again_when_it_was_deleted(drive, open_drive, tmp_path):
+    """Somebody empties this machine's disk: the next uploads are remembered again, and nothing is out of order."""
+    store = open_drive(journal=journal_of(Doors(disk=tmp_path / "disk")))
+    store.put("run/blobs/a", BytesSource(b"1"))
+    shutil.rmtree(tmp_path / "disk")
+    assert store.put("run/blobs/b", BytesSource(b"2")).rung == "confirmed"
+    assert (store.degraded, (tmp_path / "disk").is_dir()) == (None, True)

@@ -276,3 +276,28 @@ def test_a_missing_object_is_no_outage(store, tide):
     with pytest.raises(ObjectNotFound):
         read(store, "run/b")
     assert (tide.slept, store.degraded) == ([], None)
+
+
+def test_a_mount_that_never_comes_back_from_a_call_is_told(mount, make, tide):
+    """A call that hangs raises nothing, ever: after twenty seconds the user hears of it, and when it is over."""
+    hanging, release = threading.Event(), threading.Event()
+    real = mount.files.open
+
+    def hang(*args, **options):
+        hanging.set()
+        assert release.wait(30)
+        return real(*args, **options)
+
+    store = make(files=replace(mount.files, open=hang))
+    thread = threading.Thread(target=put, args=(store, "run/a"))
+    thread.start()
+    assert hanging.wait(30)
+    tide.advance(19)
+    assert store.degraded is None
+    tide.advance(2)
+    for words in (str(mount.root), "has not answered for more than 20", "on this machine only", "colabkeep.mount()"):
+        assert words in store.degraded
+    release.set()
+    thread.join(30)
+    assert store.degraded is None
+    assert names(store) == ["run/a"]
