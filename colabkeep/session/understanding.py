@@ -42,8 +42,8 @@ def understood(checkpoint: Manifest | None, work: Callable[[], T]) -> T:
             problem=f"Checkpoint {checkpoint.id} is whole, and its state is none that a session writes "
             f"({type(error).__name__}: {error!s:.200}).",
             remedy="Nothing was trained. Restart the kernel (the model may have been loaded already), and choose "
-            "another checkpoint with resume=…, or another run_name. If it is from a training of your own, please report "
-            "this text: it is a defect.",
+            "another checkpoint with resume=…, or another run_name. If it is from a training of your own, please "
+            "report this text: it is a defect.",
         ) from error
 
 
