@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from colabkeep._engine.commits import noted, vanished
@@ -13,6 +13,7 @@ from colabkeep.vocabulary.errors import (
     CheckpointError,
     CheckpointNotFound,
     CheckpointUnsupported,
+    ColabKeepError,
     NoUsableCheckpoint,
     StoreError,
 )
@@ -70,43 +71,53 @@ def load_newest(
         NoUsableCheckpoint: there are some, and none can be used; or there were some, as the diary or the note of the
             first one says, and none is shown, also when asked again.
     """
-    loaded, reasons = _newest(repository, said, marking, sleep)
-    if loaded is None and not reasons and _has_begun(repository):
+    loaded, errors = _newest(repository, said, marking, sleep)
+    if loaded is None and not errors and _has_begun(repository):
         # A listing is no proof of absence: it is made again, when what the store remembers of it is out of date.
         sleep(LISTED_AGAIN if repository.store.properties.lists_lag else 0.0)
-        loaded, reasons = _newest(repository, said, marking, sleep)
-        if loaded is None and not reasons:
+        loaded, errors = _newest(repository, said, marking, sleep)
+        if loaded is None and not errors:
             _refuse_vanished(repository)
-    if loaded is not None or not reasons:
+    if loaded is not None or not errors:
         return loaded
-    listed = "".join(f"\n  - {reason}" for reason in reasons)
+    listed = "".join(f"\n  - {id}: {error.problem}" for id, error in errors.items())
     raise NoUsableCheckpoint(
-        problem=f"The run {repository.run!r} has {len(reasons)} checkpoint(s), and none can be used:{listed}",
-        remedy=(
-            "Nothing was deleted or trained. If the storage was not fully there (a mount, a half-finished download), "
-            'bring it back and run again. To start from zero all the same: resume="never" or another run_name.'
-        ),
+        problem=f"The run {repository.run!r} has {len(errors)} checkpoint(s), and none can be used:{listed}",
+        remedy=_way_out(list(errors.values())),
     )
+
+
+def _way_out(errors: Sequence[ColabKeepError]) -> str:
+    """What is left to do where no checkpoint can be used: for one that is newer, the update."""
+    needed = dict.fromkeys(error.remedy for error in errors if isinstance(error, CheckpointUnsupported))
+    there = (
+        "If the storage was not fully there (a mount, a half-finished download), bring it back and run again."
+        if any(not isinstance(error, CheckpointUnsupported) for error in errors)
+        else ""
+    )
+    zero = 'To start from zero all the same: resume="never" or another run_name.'
+    return " ".join(filter(None, ["Nothing was deleted or trained.", *needed, there, zero]))
 
 
 def _newest(
     repository: Repository, said: Callable[[str, str], None], marking: bool, sleep: Callable[[float], None]
-) -> tuple[Loaded | None, list[str]]:
+) -> tuple[Loaded | None, dict[str, ColabKeepError]]:
     """The newest that is whole, and else why each one is not; neither where none is shown."""
-    reasons: list[str] = []
+    errors: dict[str, ColabKeepError] = {}
     with repository.listing.one_look():
         for id in newest_first(repository):
             try:
                 loaded = _load_patiently(repository, id, sleep)
                 if marking:
                     repository.clear_mark(id)
-                return loaded, []
+                return loaded, {}
             except (CheckpointDamaged, CheckpointUnsupported, StoreError) as error:
-                reasons.append(f"{id}: {error.problem}")
-                said(id, error.problem)
+                errors[id] = error
+                newer = isinstance(error, CheckpointUnsupported)
+                said(id, f"{error.problem} {error.remedy}" if newer else error.problem)
                 if marking and isinstance(error, CheckpointDamaged):
                     _set_aside(repository, id, error.problem, said)
-    return None, reasons
+    return None, errors
 
 
 def _has_begun(repository: Repository) -> bool:

@@ -13,6 +13,7 @@ from colabkeep.platforms.lifetime import SessionTime
 from colabkeep.session.check.checkup import Checkup, check_up
 from colabkeep.session.check.facts import MAIN, Device, Facts, best_gpu
 from colabkeep.session.clock import SystemClock
+from colabkeep.stores import shown
 from colabkeep.vocabulary.budget import budget_of
 from colabkeep.vocabulary.durations import duration_text
 from colabkeep.vocabulary.environment import Environment
@@ -36,7 +37,9 @@ class Report:
         self.checkup = checkup
         self._asked = storage is not None
         home = checkup.facts.home
-        self._place = (storage or ("" if home is None else home.storage)).rpartition(" + ")[2]  # the one that lasts
+        place = (storage or ("" if home is None else home.storage)).rpartition(" + ")[2]  # the one that lasts
+        self._budget = budget_of(place)
+        self._place = shown(place).strip("'")  # the report is sent to strangers
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
@@ -65,17 +68,17 @@ class Report:
 
         ``{"platform": {"name", "title", "kind"}, "accelerators": [{"kind", "name", "memory_bytes", "capability",
         "tier", "score"}], "verdict", "advice": [{"code", "text"}], "storage": {"url", "persistent", "free_bytes",
-        "limits": [{"what", "most", "seconds", "each", "source"}]}, "session": {"used_s", "limit_s", "left_s",
-        "confidence"}, "machine": {…}}``. "verdict" is "keep", "reconnect", "switch", "enable" or "unusable"; the first
-        advice says why, and what to click. "score" is the speed for Transformers relative to a T4 with mixed precision.
-        "limits" is what saving keeps to there: at most so much in so many seconds, and how much of it a save takes.
+        "limits": [{"what", "most", "seconds", "each", "source"}], "limits_of"}, "session": {"used_s", "limit_s",
+        "left_s", "confidence"}, "machine": {…}}``. "verdict" is "keep", "reconnect", "switch", "enable" or "unusable";
+        the first advice says why, and what to click. "score" is the speed for Transformers relative to a T4 with mixed
+        precision. "limits" is what saving keeps to in the place "limits_of" (without what may be secret in it; None: in
+        "url"): at most so much in so many seconds, and how much of it a save takes.
         "machine" is what somebody far away needs to know to help: versions, the driver, the front end, names of
         variables that services set (never what they hold), and where each figure comes from; its words may change. None
         is what is not known.
         """
         facts, verdict = self.checkup.facts, self.checkup.verdict
         place, home, time = facts.place, facts.home, facts.session
-        budget = budget_of(self._place)
         why = {"code": verdict.code, "text": f"{verdict.reason} {verdict.action}".strip()}
         return {
             "platform": {"name": place.name, "title": place.title, "kind": place.kind},
@@ -86,7 +89,8 @@ class Report:
                 "url": None if home is None else home.storage,
                 "persistent": None if home is None else home.persists,
                 "free_bytes": facts.free_bytes,
-                "limits": [limit.record() for limit in budget.limits] if budget else [],
+                "limits": [limit.record() for limit in self._budget.limits] if self._budget else [],
+                "limits_of": self._place if self._asked else None,
             },
             "session": {
                 "used_s": None if time is None else time.used_seconds,
@@ -130,9 +134,10 @@ class Report:
         return f"Checkpoints go to {home.folder}, which {fate} when this session ends{room}."
 
     def _limits(self) -> Iterator[str]:
-        budget = budget_of(self._place)
-        if budget is not None and self._asked:
-            yield _line(f"Limits of {plain(self._place)}, which saving keeps to: {budget.text()}.")
+        if self._budget is not None and self._asked:
+            yield _line(f"Limits of {self._place}, which saving keeps to: {self._budget.text()}.")
+        elif self._asked:
+            yield _line(f"Of {self._place} no limits are known that saving would have to keep to.")
 
     def _session(self) -> str:
         time = self.checkup.facts.session

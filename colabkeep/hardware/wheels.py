@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from colabkeep.hardware.drivers import needed_driver, runs_on
 from colabkeep.hardware.support import has_kernels
 
-__all__ = ["architectures", "wheels_for", "wheels_in_short"]
+__all__ = ["architectures", "has_wheel", "wheels_for", "wheels_in_short"]
 
 Capability = tuple[int, int]
+Python = tuple[int, int]
 
 _TO_AMPERE = "37 50 60 70 75 80 86"
 _TO_HOPPER = "50 60 70 75 80 86 90"
@@ -56,6 +57,15 @@ _RELEASES = (
     _Release("2.14", "cu130", {"cu126": _TO_HOPPER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
     _Release("2.15", "cu132", {"cu130": _FROM_TURING, "cu132": _FROM_TURING}),
 )
+_PYTHONS: Mapping[str, tuple[int, int]] = {
+    "1.13": (7, 11),
+    "2.2": (8, 12),
+    "2.5": (9, 13),
+    "2.9": (10, 14),
+    "2.15": (11, 15),
+}
+"""The first and the last Python 3 that a series and those after it have wheels for (package index, November 2026)."""
+
 _ARM: Mapping[str, str] = {"cu126": "80 90", "cu130": "80 90 100 110 120", "cu132": "80 90 100 110 120"}
 
 
@@ -77,17 +87,16 @@ def architectures(version: str, machine: str) -> tuple[str, ...] | None:
     return None if codes is None else _names(codes)
 
 
-def wheels_for(capability: Capability, driver: str | None = None) -> str:
+def wheels_for(capability: Capability, driver: str | None = None, python: Python | None = None) -> str:
     """One sentence: which official torch wheels have kernels for cards of this capability, and how to get one. Where a
-    `driver` is told, one that it can run."""
+    `driver` is told, one that it can run; where a `python` is, one that is made for it."""
     default, other = _with(capability)
     card = f"cards of compute capability {capability[0]}.{capability[1]}"
     first, last = _RELEASES[0].series, _RELEASES[-1].series
     if not default and not other:
         return f"No official torch wheel from {first} to {last} has kernels for {card}."
-    fits = [(series, tag) for series, tag in _all_with(capability) if runs_on(driver, _cuda(tag)) is not False]
-    if driver is not None and _all_with(capability)[-1] not in fits:
-        return _within(driver, card, fits, _all_with(capability)[0][1])
+    if _all_with(capability)[-1] not in _fitting(capability, driver, python):
+        return _within(capability, driver, python, card)
     if last in default:
         since = (
             "Every default torch wheel has" if default[0] == first else f"Default torch wheels since {default[0]} have"
@@ -104,19 +113,54 @@ def wheels_for(capability: Capability, driver: str | None = None) -> str:
     )
 
 
-def _within(driver: str, card: str, fits: list[tuple[str, str]], least: str) -> str:
-    """The same for a driver that cannot run the newest of them: `fits` are those that it can, `least` is the tag of the
-    oldest."""
-    if not fits:
+def has_wheel(capability: Capability, driver: str | None = None, python: Python | None = None) -> bool:
+    """Is there an official torch wheel for cards of this capability that this driver and this Python can run?"""
+    return bool(_fitting(capability, driver, python))
+
+
+def _within(capability: Capability, driver: str | None, python: Python | None, card: str) -> str:
+    """The same where the newest of them does not run here."""
+    running, fits = _fitting(capability, driver, None), _fitting(capability, driver, python)
+    if not running:
+        least = needed_driver(_cuda(_all_with(capability)[0][1]))
         return (
-            f"No official torch wheel with kernels for {card} runs on driver {driver}: they need driver "
-            f"{needed_driver(_cuda(least))} or newer."
+            f"No official torch wheel with kernels for {card} runs on driver {driver}: they need driver {least} or "
+            "newer."
         )
-    series, tag = fits[-1]
-    return (
-        f"The newest official torch wheel that has kernels for {card} and runs on driver {driver} is that of {series} "
-        f"for {tag}: {_install(f'torch=={series}.*', tag)}."
-    )
+    runs = "" if driver is None else f" and runs on driver {driver}"
+    series, tag = (fits or running)[-1]
+    newest = f"The newest official torch wheel that has kernels for {card}{runs}"
+    if not fits:
+        most = _pythons(series)[1]
+        return (
+            f"{newest} is that of {series} for {tag}, which there is up to Python 3.{most} only, and this is "
+            f"{_text(python)}: in an environment with Python 3.{most} run {_install(f'torch=={series}.*', tag)}."
+        )
+    made = "" if fits[-1] == running[-1] else f", among those for Python {_text(python)},"
+    return f"{newest}{made} is that of {series} for {tag}: {_install(f'torch=={series}.*', tag)}."
+
+
+def _fitting(capability: Capability, driver: str | None, python: Python | None) -> list[tuple[str, str]]:
+    """(series, tag) of the wheels with kernels for it that may run here, the newest last."""
+    return [
+        (series, tag)
+        for series, tag in _all_with(capability)
+        if runs_on(driver, _cuda(tag)) is not False and (python is None or _is_for(python, series))
+    ]
+
+
+def _is_for(python: Python, series: str) -> bool:
+    first, last = _pythons(series)
+    return (3, first) <= python <= (3, last)
+
+
+def _pythons(series: str) -> tuple[int, int]:
+    order = [release.series for release in _RELEASES]
+    return [told for since, told in _PYTHONS.items() if order.index(since) <= order.index(series)][-1]
+
+
+def _text(python: Python | None) -> str:
+    return "" if python is None else f"{python[0]}.{python[1]}"
 
 
 def _all_with(capability: Capability) -> list[tuple[str, str]]:

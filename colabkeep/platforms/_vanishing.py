@@ -15,6 +15,12 @@ _VARIABLES = {
     "AIP_MODEL_DIR": "a Vertex AI job",
     "SM_TRAINING_ENV": "a SageMaker job",
     "AZUREML_RUN_ID": "an Azure ML job",
+    "AWS_BATCH_JOB_ID": "an AWS Batch job",
+    "ECS_CONTAINER_METADATA_URI_V4": "a container of Amazon ECS",
+    "K_SERVICE": "Cloud Run",
+    "CLOUD_RUN_JOB": "a Cloud Run job",
+    "DATABRICKS_RUNTIME_VERSION": "Databricks",  # the driver's own disk goes with the cluster
+    "SPACE_ID": "a Space of the Hugging Face Hub",
     "GITHUB_ACTIONS": "a CI job",
     "CI": "a CI job",
     "container": "a container",  # systemd's container interface: podman, systemd-nspawn, lxc

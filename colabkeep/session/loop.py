@@ -12,11 +12,12 @@ from colabkeep.session.keeper import Keeper
 from colabkeep.session.numbering import counted_by
 from colabkeep.session.opening import OpenSession, RunSpec, as_event
 from colabkeep.session.position import Place, Position
+from colabkeep.session.refusals import checked_length
 from colabkeep.session.same_data import SameData
 from colabkeep.session.signals import StopRequests
 from colabkeep.session.variables import Averages, RunState
 from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import AlreadyComplete, Event, LengthTold, Noted, RestoredInexactly
+from colabkeep.vocabulary.events import AlreadyComplete, Event, Noted, RestoredInexactly
 from colabkeep.vocabulary.policies import counts_epochs_only
 from colabkeep.vocabulary.progress import Progress
 
@@ -111,9 +112,9 @@ class Loop:
         """The numbers of the epochs that are left, from the one under way up to `max_epochs - 1`; None: without end.
 
         In an epoch that is resumed in its middle, what the body does before its first batch is done again, with the
-        random numbers and the `state` of the first time.
+        random numbers and the `state` of the first time. Raises UsageError where `max_epochs` is no whole number.
         """
-        self._announcer.tell(LengthTold(max_epochs=max_epochs))
+        self._announcer.tell(checked_length(max_epochs=max_epochs))
         arrive(self)
         while max_epochs is None or self.progress.epoch < max_epochs:
             self._position.begin_epoch()
@@ -153,12 +154,12 @@ class Loop:
         no epochs; draw their batches with `next`. A body that does not call `step` has done one step all the same.
 
         Raises:
-            UsageError: inside of `epochs`, or `save_every` counts epochs alone.
+            UsageError: inside of `epochs`, `save_every` counts epochs alone, or `max_steps` is no whole number.
         """
         position = self._position
         if position.in_epoch or counts_epochs_only(self._spec.save_every):
             raise _no_steps_here(in_epoch=position.in_epoch)
-        self._announcer.tell(LengthTold(max_steps=max_steps))
+        self._announcer.tell(checked_length(max_steps=max_steps))
         arrive(self)
         position.begin_steps()
         while max_steps is None or self.progress.step < max_steps:

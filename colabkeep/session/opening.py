@@ -8,6 +8,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from colabkeep._engine.checkpointer import Checkpointer
@@ -25,6 +26,7 @@ from colabkeep.session.losses import LossRecord
 from colabkeep.session.same_data import SameData
 from colabkeep.session.settings import SETTINGS, RunSettings
 from colabkeep.session.starting import Starting
+from colabkeep.session.understanding import understood
 from colabkeep.stores.base import Lock, Store
 from colabkeep.vocabulary.cadence import OVERHEAD
 from colabkeep.vocabulary.clock import Clock
@@ -174,20 +176,21 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         _open_run(spec, repository, events)
         starting.lap("find")
         loaded = _find(spec, repository, events)
-        data = _same_data(spec, loaded, events)
-        _check(spec, loaded, data, settings)
+        manifest = loaded.manifest if loaded else None
+        data = understood(manifest, partial(_compared, spec, loaded, settings, events))
         starting.lap("read")
         _rehearse(spec)
         lease = take_lease(repository, session, about)
         starting.lap("ready")
-        manifest, own = None, dict[str, Tree]()
-        if loaded is not None:
-            manifest, own = loaded.manifest, _own(loaded)
+        own = dict[str, Tree]()
+        if loaded is not None and manifest is not None:
+            own = _own(loaded)
             trees = {name: loaded.parts[name] for name in spec.parts if name not in settings.replaced}
             loaded = None
-            _restore(spec, trees)
-            _tell(spec, manifest, own, events)
-            events.extend([*settings.restored(manifest.progress.step), *_recalled(spec, manifest, own, lease)])
+            understood(manifest, partial(_restore, spec, trees))
+            understood(manifest, partial(_tell, spec, manifest, own, events))
+            told = understood(manifest, partial(_recalled, spec, manifest, own, lease))
+            events.extend([*settings.restored(manifest.progress.step), *told])
             starting.lap("restore")
         else:
             events.extend(settings.started())
@@ -347,6 +350,12 @@ def _compared_data(spec: RunSpec, same: SameData, inside: int | None) -> list[st
         if loader is not None:
             lines += same.differences(data, name, loader, inside=inside)
     return lines
+
+
+def _compared(spec: RunSpec, loaded: Loaded | None, settings: RunSettings, events: deque[Event]) -> SameData:
+    data = _same_data(spec, loaded, events)
+    _check(spec, loaded, data, settings)
+    return data
 
 
 def _check(spec: RunSpec, loaded: Loaded | None, same: SameData, settings: RunSettings) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from colabkeep._engine.repository import CHECKPOINT_ID
 from colabkeep.session.history import History
 from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import EpochDone, Event, MetricsLogged, Noted, RunStopped
+from colabkeep.vocabulary.events import EpochDone, Event, LengthTold, MetricsLogged, Noted, RunStopped
 from colabkeep.vocabulary.policies import KeepBest
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "check_monitor",
     "check_resume",
     "check_seed",
+    "checked_length",
     "refuse_classes",
     "refuse_ranks",
     "unlogged",
@@ -52,6 +53,34 @@ def check_seed(seed: object) -> None:
     """
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise UsageError(problem=f"seed={seed!r:.100} is no whole number.", remedy="Write one: seed=0.")
+
+
+def checked_length(*, max_epochs: int | None = None, max_steps: int | None = None) -> LengthTold:
+    """What is told of a loop's length. One that it could never reach is refused; 0 is a loop that does nothing.
+
+    Raises:
+        UsageError: one of them is neither None nor a whole number.
+    """
+    lengths: tuple[tuple[str, str, object], ...] = (
+        ("max_epochs", "epochs", max_epochs),
+        ("max_steps", "steps", max_steps),
+    )
+    for name, word, value in lengths:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 0):
+            a_number = isinstance(value, str | float) and _whole(value)
+            raise UsageError(
+                problem=f"run.{word}({value!r:.100}): {name} must be a whole number, 0 or more.",
+                remedy=f"Write run.{word}({a_number or 30}), or run.{word}(None) for a loop without an end."
+                + (f" A value from the command line needs type=int: run.{word}(int(…))." if a_number else ""),
+            )
+    return LengthTold(max_epochs=max_epochs, max_steps=max_steps)
+
+
+def _whole(value: str | float) -> int | None:
+    try:
+        return int(value) if int(value) > 0 else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def refuse_ranks(processes: int, environ: Mapping[str, str]) -> None:

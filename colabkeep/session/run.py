@@ -21,6 +21,7 @@ from colabkeep.session.position import Place, Position
 from colabkeep.session.promise import promise_of
 from colabkeep.session.refusals import unlogged
 from colabkeep.session.signals import StopRequests
+from colabkeep.session.understanding import understood
 from colabkeep.session.unseen import Strangers
 from colabkeep.vocabulary.durability import Durability
 from colabkeep.vocabulary.events import (
@@ -66,7 +67,7 @@ class Run(Unlosable, Loop):
         """
         self._session = open_alone(self, lambda: open_session(self._spec, self._announcer.queue))
         try:
-            self._start()
+            understood(self.resumed_from, self._start)
         except BaseException:
             self._signals.remove()
             self._session.lock.release()

@@ -438,7 +438,10 @@ def _check(arguments: FitArguments) -> None:
     for name in ("max_epochs", "max_steps", "accumulate_grad_batches"):
         value: object = getattr(arguments, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise UsageError(problem=f"{name}={value!r} is no count.", remedy="Pass a whole number, 1 or more.")
+            raise UsageError(
+                problem=f"{name} must be a whole number, 1 or more, and is {value!r:.100}.",
+                remedy=f"Write it without quotes and without a point: {name}=30.",
+            )
     words = ("model", "train_loader", "optimizer", "scheduler", "ema", "loss_fn", "step_fn", "val_loader")
     refuse_classes(**{word: getattr(arguments, word) for word in words})
     if arguments.scheduler_interval not in ("auto", "epoch", "step"):

@@ -16,7 +16,7 @@ from colabkeep.stores.base import Store
 from colabkeep.stores.doors import Doors
 from colabkeep.vocabulary.errors import MissingDependency, UsageError
 
-__all__ = ["Storage", "open_store"]
+__all__ = ["Storage", "open_store", "shown"]
 
 Storage: TypeAlias = Store | str | os.PathLike[str] | tuple[Any, Any] | list[Any]
 """A store, a folder, a URL, a PyDrive2 `GoogleDrive` or `GoogleAuth` that is signed in, or a pair (fast store in front,
@@ -76,6 +76,7 @@ _PARTS = (
 
 _PLUS = re.compile(r" \+ (?=/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)  # how a pair of stores says its url
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_SLASH_FORGOTTEN = re.compile(r"(file|mounted|drive|kaggle|hf|aistudio|s3|gs|gcs|sftp|https?):/", re.IGNORECASE)
 
 
 def open_store(storage: Storage, earlier: Sequence[str] = (), doors: Doors = Doors()) -> Store:  # noqa: B008
@@ -121,6 +122,11 @@ def _open(storage: Storage, doors: Doors) -> tuple[Store, bool]:
         return _pair(sides, doors), False
     if isinstance(storage, str) and (url := _URL.match(path)):
         return _opened(url[1].lower(), path, doors)
+    if isinstance(storage, str) and (almost := _SLASH_FORGOTTEN.match(path)):
+        raise UsageError(
+            problem=f"storage={shown(storage)} would be a folder of that name on this machine: a URL has two slashes.",
+            remedy=f'Write storage="{almost[1]}://…"; a folder of that name is storage="./{almost[1]}:/…".',
+        )
     on_disk = os.fsdecode(path.encode(errors="surrogateescape"))  # a locale of ASCII has no other way to write it
     return _opened("file", Path(on_disk).expanduser().absolute().as_uri(), doors)
 

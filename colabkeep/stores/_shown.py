@@ -6,7 +6,7 @@ import re
 
 __all__ = ["is_key_file", "shown"]
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.IGNORECASE | re.DOTALL)
+_URL = re.compile(r"([a-z][a-z0-9+.-]+:/{1,2})(.*)", re.IGNORECASE | re.DOTALL)  # with a slash forgotten, too
 _KEY_FILE = re.compile(r"\{\s*\"|.*[\r\n]", re.DOTALL)
 
 
@@ -25,9 +25,14 @@ def shown(storage: object) -> str:
         return f"<{type(storage).__name__}>"
     if is_key_file(storage):
         return f"<{type(storage).__name__} of {len(storage)} characters>"
-    url = _URL.fullmatch(storage.strip())
+    return repr(" + ".join(map(_place, storage.split(" + "))))
+
+
+def _place(side: str) -> str:
+    """One side of a pair, or the only one."""
+    url = _URL.fullmatch(side.strip())
     if url is None:
-        return repr(storage)
+        return side
     _, at, rest = url[2].rpartition("@")
     place = re.split(r"[?#]", rest, maxsplit=1)[0]
-    return repr(f"{url[1]}://{'…@' if at else ''}{place}{'?…' if place != rest else ''}")
+    return f"{url[1]}{'…@' if at else ''}{place}{'?…' if place != rest else ''}"

@@ -104,5 +104,6 @@ _BY_SCHEME: Mapping[str, Budget] = MappingProxyType(
 
 def budget_of(url: str) -> Budget | None:
     """The budget of the place that this URL names; None where none is known."""
-    scheme, _, rest = url.partition("://")
+    scheme, _, rest = url.strip().partition("://")
+    scheme = scheme.lower()
     return _BY_SCHEME.get(f"{scheme}://{rest.partition('/')[0]}") or _BY_SCHEME.get(scheme)

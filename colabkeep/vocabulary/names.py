@@ -22,6 +22,7 @@ _SPELLED = re.compile(rf"{_MARK}(?:[A-Za-z0-9._]|-[0-9a-f]+(?:\.[0-9a-f]+)*-)+")
 _GROUPS = re.compile(r"[^A-Za-z0-9. ]+")
 _CODES = re.compile(r"-([0-9a-f]+(?:\.[0-9a-f]+)*)-")
 _PART = 240  # characters of one that is spelled: with what we add to it, within the 255 that file systems take
+_PLAIN_PART = 255  # characters: what file systems take; earlier versions took names of so many
 _WHOLE = 420  # characters: with the longest name inside a run, within the 512 that stores take
 _OURS = frozenset({"blobs", "checkpoints", "journal", "lease", "aside", "run.json", "committed.json"})
 _ENDINGS = (".json", ".jsonl", ".safetensors", ".status.html", ".tmp", ".lock", ".holder")
@@ -40,8 +41,10 @@ def checked_run_name(name: object) -> str:
         )
     name = unicodedata.normalize("NFC", name)
     folder = run_folder(name)
+    plain = [part for part in name.split("/") if _PLAIN.fullmatch(part)]
     spelled = [_folder(part) for part in name.split("/") if not _PLAIN.fullmatch(part)]
-    if len(folder) > _WHOLE or max(map(len, spelled), default=0) > _PART:
+    too_long = len(max(plain, key=len, default="")) > _PLAIN_PART or len(max(spelled, key=len, default="")) > _PART
+    if len(folder) > _WHOLE or too_long:
         raise UsageError(
             problem=f"run_name={name[:40]!r}… is too long: its folder's name would have {len(folder)} letters.",
             remedy=f"At most {_PART} between two '/', and {_WHOLE} in all. A letter or digit of ASCII counts as one, "

@@ -274,18 +274,20 @@ colabkeep.report(RUN)
 # Some places cannot say what they hold; then that is said, and nothing is claimed.
 
 # %% [markdown]
-# ## 12. What to do about a K80
+# ## 12. Is this card worth starting on?
 #
-# Colab used to draw a card by lot: a K80 today, a T4 tomorrow. Free Colab gives a T4 now, but the question stays: is
-# this card worth starting on? The check answers with one of five words and the next click:
+# Until 2022 Colab drew a card by lot: a K80 today, a T4 tomorrow. Free Colab gives a T4 now, and a K80 should not come
+# any more. The check judges what did come, in one of five words and with the next click:
 #
 # * **keep** it;
-# * **reconnect** for another one: *Runtime → Disconnect and delete runtime*, then connect again. What was trained is
-#   in Drive, and goes on there. `colabkeep.check(previous=["Tesla K80"])` knows what came before, and says when to
-#   stop trying;
-# * **switch** to another one in the settings, as from Kaggle's P100, for which its torch has no kernels;
+# * **reconnect**, where a poor card was drawn all the same: *Runtime → Disconnect and delete runtime*, then connect
+#   again. What was trained is in Drive, and goes on there. `colabkeep.check(previous=["Tesla K80"])` knows what came
+#   before, and says when to stop trying;
+# * **switch** to another one in the menu, from a TPU, or from a P100 where one still comes: the torch of 2026 has no
+#   kernels for it;
 # * **enable** one, where a GPU is offered and none is on: the commonest mistake of all;
-# * **unusable**, with the build of torch that would work.
+# * **unusable**: the torch that is installed cannot compute on this card, or the driver is down. The build that would
+#   work is named, or the click.
 #
 # `resumable_fit(..., on_bad_gpu="stop")` does not begin on a bad one. What cards are worth, by a CNN's speed
 # against that on a T4:

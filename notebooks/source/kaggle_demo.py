@@ -33,7 +33,7 @@
 # | batch (*Save Version → Save & Run All*) | kept as the version's output, some 20 GB of it |
 #
 # `/kaggle/input` can only be read. The check says which kind this is, how long it lasts, and whether the GPU is worth
-# starting on (a P100 is not: Kaggle's torch has no kernels for it. Choose *GPU T4 x2*).
+# starting on (a TPU is not: choose *GPU T4 x2*).
 
 # %%
 import colabkeep
@@ -209,4 +209,4 @@ colabkeep.report(RUN)
 
 # %% [markdown]
 # Equal bits hold on the same kind of machine: two versions on a T4 and one on a CPU end with other bits, and the run
-# says so. What is saved when, what to do about a K80, and loading the best weights: [colab_demo](colab_demo.ipynb).
+# says so. What is saved when, which cards are worth it, and loading the best weights: [colab_demo](colab_demo.ipynb).

@@ -83,6 +83,8 @@ class World:
         self._patch = patch
         self._stack = stack
         self._driver = ""
+        self.python = "3.12.13"
+        """Which it says it is: what is advised to be installed depends on it."""
 
     def start(
         self,
@@ -142,6 +144,7 @@ class World:
         """What `colabkeep.check` says there."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Environment, "here", classmethod(lambda _: environment))
+            patch.setattr("platform.python_version", lambda: self.python)
             return colabkeep.check(**words)
 
     def _put(self, root: Path, cards: Sequence[CardLike], does: Does, tpus: int) -> None:

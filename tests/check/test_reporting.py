@@ -107,7 +107,7 @@ def test_json_has_the_words_that_are_documented(report):
     )
     assert told["verdict"] == "keep"
     assert all(set(line) == {"code", "text"} for line in told["advice"])
-    assert set(told["storage"]) == {"url", "persistent", "free_bytes", "limits"}
+    assert set(told["storage"]) == {"url", "persistent", "free_bytes", "limits", "limits_of"}
     assert told["storage"]["persistent"] is True
     assert told["session"] == {"used_s": 600.0, "limit_s": 43200.0, "left_s": 42600.0, "confidence": "low"}
 
@@ -117,7 +117,7 @@ def test_json_has_the_same_words_where_nothing_is_known(report, platform):
     """A program need not ask which keys there are."""
     told = report(platform, torch=None).to_dict()
     assert set(told) == {"platform", "accelerators", "verdict", "advice", "storage", "session", "machine"}
-    assert set(told["storage"]) == {"url", "persistent", "free_bytes", "limits"}
+    assert set(told["storage"]) == {"url", "persistent", "free_bytes", "limits", "limits_of"}
     assert set(told["session"]) == {"used_s", "limit_s", "left_s", "confidence"}
 
 

@@ -181,6 +181,98 @@ def test_the_driver_is_held_against_what_is_installed(world, cards, driver, inst
         assert driver in verdict.reason
 
 
+# cards, driver, Python, build, what must be in what to do, what must not be
+NOTHING_FITS = [
+    (
+        ["GeForce RTX 3090"],
+        "418.226.00",
+        "3.12.13",
+        CU128,
+        "needs driver 525.60",
+        "they need driver 450.80 or newer",
+        "pip install",
+    ),
+    (
+        [PRO_6000],
+        "470.256.02",
+        "3.12.13",
+        CU128,
+        "needs driver 525.60",
+        "they need driver 525.60 or newer",
+        "pip install",
+    ),
+    (
+        [T4],
+        "470.256.02",
+        "3.14.1",
+        CU128,
+        "needs driver 525.60",
+        'in an environment with Python 3.13 run pip install --force-reinstall "torch==2.7.*"',
+        "Install a build that",
+    ),
+    (
+        [T4],
+        "550.54.15",
+        "3.15.0",
+        CU130,
+        "needs driver 580.65",
+        "is that of 2.14 for cu126, which there is up to Python 3.14 only, and this is 3.15",
+        "Install a build that",
+    ),
+    (
+        [T4],
+        "550.54.15",
+        "3.10.2",
+        CU130,
+        "needs driver 580.65",
+        'torch==2.14.*" --index-url https://download.pytorch.org/whl/cu126',
+        "Train on",
+    ),
+    (
+        [T4],
+        "590.44",
+        "3.10.2",
+        CPU,
+        "stays idle",
+        'torch==2.14.*" --index-url https://download.pytorch.org/whl/cu132',
+        "Train on",
+    ),
+    (
+        [T4],
+        "418.226.00",
+        "3.12.13",
+        CPU,
+        "stays idle",
+        "On a machine of your own install NVIDIA's newest driver",
+        "Install a build",
+    ),
+]
+
+
+@pytest.mark.parametrize(("cards", "driver", "python", "installed", "why", "action", "never"), NOTHING_FITS)
+def test_where_no_wheel_fits_none_is_named(world, cards, driver, python, installed, why, action, never):
+    """A driver too old for every torch that knows the card, or a Python newer than the last it runs: no line to
+    paste that would end in an error of pip's or on the CPU again, and another way out."""
+    world.install(installed)
+    world.python = python
+    verdict = world.check(world.start("script", cards, driver=driver)).checkup.verdict
+    assert verdict.word == "unusable"
+    assert why in verdict.reason
+    assert action in verdict.action
+    assert never not in verdict.action
+
+
+def test_where_no_wheel_fits_the_menu_is_the_way_out(world):
+    """On a service that has another card, the click is the next step."""
+    world.install(CU128)
+    environment = world.start("kaggle", [T4], driver="418.226.00")
+    report = world.check(environment)
+    verdict = report.checkup.verdict
+    assert (verdict.word, verdict.code) == ("unusable", "driver-too-old")
+    assert report.checkup.facts.place.menus.switch.rstrip(".") in verdict.action
+    assert "pip install" not in verdict.action
+
+
 def test_the_table_has_no_row_twice():
     """Each row says something of its own."""
     rows = [(platform, str(cards), installed) for platform, cards, installed, *_ in TABLE]

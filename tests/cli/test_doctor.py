@@ -107,3 +107,30 @@ def test_doctor_says_what_a_place_takes(colabkeep_cli, k80):
     buckets = colabkeep_cli("doctor", "--json", "--storage", "hf://buckets/ada/run").json["storage"]["limits"]
     assert [limit["what"] for limit in buckets] == ["requests"]
     assert colabkeep_cli("doctor", "--json", "--storage", "/content/fast").json["storage"]["limits"] == []
+    assert "no limits are known" in colabkeep_cli("doctor", "--storage", "s3://bucket/runs").out
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        "hf://name/run?token=SESAME",
+        "drive://SESAME@runs",
+        "drive://runs?token=SESAME",
+        "/content/fast + hf://u:SESAME@name/run",
+        "s3://KEY:SESAME@bucket/runs",
+        "https://u:SESAME@host/runs",
+        "HF://name/run#SESAME",
+    ],
+)
+def test_no_secret_of_a_storage_is_in_the_report(colabkeep_cli, k80, storage):
+    """A report is sent to strangers: what stands before an "@" or behind a "?" in the place that was asked about is in
+    neither form of it."""
+    said, record = (
+        colabkeep_cli("doctor", "--storage", storage),
+        colabkeep_cli("doctor", "--json", "--storage", storage),
+    )
+    assert (said.status, record.status) == (0, 0)
+    assert "SESAME" not in said.out + said.err + record.out + record.err
+    named = record.json["storage"]["limits_of"]
+    assert named.partition(":")[0] in storage
+    assert "…" in named

@@ -17,7 +17,7 @@ from colabkeep._engine.audit import audit
 from colabkeep._engine.pruning import unneeded
 from colabkeep._engine.repository import Repository
 from colabkeep.stores.directory import DirectoryStore
-from colabkeep.vocabulary.errors import CheckpointUnsupported
+from colabkeep.vocabulary.errors import CheckpointUnsupported, NoUsableCheckpoint
 from colabkeep.vocabulary.sealed import seal, unseal
 
 TRAINING = """
@@ -163,6 +163,7 @@ def test_what_is_newer_is_never_marked_and_nothing_of_it_is_pruned(kit, disk, wh
     loaded, passed = kit.newest(disk.store)
     assert loaded.manifest == good
     assert list(passed) == [newer.id]
+    assert "pip install -U colabkeep" in passed[newer.id]
     repository = Repository(disk.store, kit.run)
     assert repository.aside() == set()
     with pytest.raises(CheckpointUnsupported) as caught:
@@ -174,3 +175,20 @@ def test_what_is_newer_is_never_marked_and_nothing_of_it_is_pruned(kit, disk, wh
     shared = {blob.file for blob in old.blobs} & {blob.file for blob in newer.blobs}
     assert shared
     assert not shared & set(unneeded(repository, [old, good]))
+
+
+def test_where_all_that_is_there_is_newer_the_update_is_named(kit, disk):
+    """Nobody is sent to look for a storage that is there: what helps is the newer version, and that is said; beside one
+    that is damaged, both are."""
+    session = kit.Session(disk.store)
+    for step in (1, 2):
+        reseal(disk, session.save(step).id, lambda record: {"format": 9})
+    with pytest.raises(NoUsableCheckpoint) as caught:
+        kit.newest(disk.store)
+    assert "pip install -U colabkeep" in caught.value.remedy
+    assert "storage" not in caught.value.remedy
+    disk.damage(disk.manifest(session.save(3).id), lambda text: text[:-9])
+    with pytest.raises(NoUsableCheckpoint) as caught:
+        kit.newest(disk.store)
+    assert "pip install -U colabkeep" in caught.value.remedy
+    assert "storage" in caught.value.remedy

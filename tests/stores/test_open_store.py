@@ -100,6 +100,8 @@ def test_a_store_is_taken_as_it_is():
         (("a", "nope://b"), ["nope://"]),
         ("file://host/path", ["file:///"]),
         ("memory://name", ["memory://"]),
+        ("s3:/bucket/runs", ["two slashes", "s3://", "./s3:/"]),
+        ("HF:/name/run", ["two slashes", "HF://…"]),
     ],
     ids=repr,
 )
@@ -163,6 +165,9 @@ SECRETS = [
     ({"private_key": SECRET}, "s3://bucket"),
     (f"hf://{SECRET}@x", "s3://bucket", "s3://bucket"),
     (f"s3://{SECRET}@x", f"s3://{SECRET}@x"),
+    (f"/fast + s3://{SECRET}@x", "/slow"),
+    f"s3:/key:{SECRET}@bucket/x",
+    f"hf:/name/run?token={SECRET}",
 ]
 
 

@@ -94,7 +94,9 @@ def test_what_folders_are_called_is_for_ever(name: str, folder: str) -> None:
         ("a\ud800", "cannot be written"),
         ("u8--my_run", "'my run'"),
         ("训" * 60, "too long"),
+        ("a" * 256, "too long"),
         ("a" * 421, "too long"),
+        ("exp/" + "a" * 300, "too long"),
         ("/".join(["a" * 100] * 5), "too long"),
     ],
 )

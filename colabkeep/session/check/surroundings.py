@@ -15,10 +15,11 @@ from colabkeep.vocabulary.environment import Environment
 __all__ = ["Surroundings", "look_around"]
 
 _SERVICES = (
-    *("AIP_", "AZUREML_", "BINDER_", "CI", "CLOUD_ML_", "CODESPACE", "COLAB_", "CUDA_VISIBLE_DEVICES", "DATABRICKS_"),
-    *("DEEPNOTE_", "DSW_", "GITHUB_ACTIONS", "ISTPUVM", "JPY_", "JUPYTERHUB_", "KAGGLE_", "KUBERNETES_", "LIGHTNING_"),
-    *("MODAL_", "MODELSCOPE_", "NVIDIA_", "PAPERSPACE_", "PJRT_", "RUNPOD_", "SAGEMAKER_", "SLURM_", "SM_", "SPACE_"),
-    *("STUDIO_", "TBE_", "TPU_", "VERTEX_", "VSCODE_", "WEBIDE_", "WORLD_SIZE", "container"),
+    *("AIP_", "AWS_BATCH_", "AZUREML_", "BINDER_", "CI", "CLOUD_ML_", "CLOUD_RUN_", "CODESPACE", "COLAB_"),
+    *("CUDA_VISIBLE_DEVICES", "DATABRICKS_", "DEEPNOTE_", "DSW_", "ECS_", "GITHUB_ACTIONS", "ISTPUVM", "JPY_"),
+    *("JUPYTERHUB_", "KAGGLE_", "KUBERNETES_", "K_SERVICE", "LIGHTNING_", "MODAL_", "MODELSCOPE_", "NVIDIA_"),
+    *("PAPERSPACE_", "PJRT_", "RUNPOD_", "SAGEMAKER_", "SLURM_", "SM_", "SPACE_", "STUDIO_", "TBE_", "TPU_"),
+    *("VERTEX_", "VSCODE_", "WEBIDE_", "WORLD_SIZE", "container"),
 )
 """How the variables begin by which services and launchers can be told."""
 

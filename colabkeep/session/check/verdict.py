@@ -12,7 +12,7 @@ from colabkeep.hardware.catalogue import capability_of, find_card
 from colabkeep.hardware.drivers import needed_driver, runs_on
 from colabkeep.hardware.scores import UNCERTAINTY, Workload, tier
 from colabkeep.hardware.support import is_made_for
-from colabkeep.hardware.wheels import wheels_for
+from colabkeep.hardware.wheels import has_wheel, wheels_for
 from colabkeep.session.check.facts import MAIN, WORKLOADS, Device, Facts, best_gpu
 
 __all__ = ["Verdict", "Word", "judge", "speed_text"]
@@ -73,7 +73,7 @@ def _gpu(facts: Facts, gpu: Device) -> Verdict:
         and facts.build is not None
         and runs_on(gpu.accelerator.driver, facts.build.cuda) is False
     ):
-        return _old_driver(facts.build, gpu, again)
+        return _old_driver(facts, facts.build, gpu, again)
     if gpu.supported is False:
         return _no_kernels(facts, gpu, again)
     if gpu.works is False:
@@ -116,7 +116,7 @@ def _no_kernels(facts: Facts, gpu: Device, again: str) -> Verdict:
                 f"{again}The {build.framework} installed here, {build.version}, is a build without {needed}: it trains "
                 f"on the CPU while the {name} stays idle."
             ),
-            action=f"Install a build with {needed}, then restart the kernel. {_wheels(gpu, build)}",
+            action=_another_build(facts, gpu, f"Install a build with {needed}, then restart the kernel."),
             speeds=gpu.speeds,
         )
     what = "The framework installed here" if build is None else f"{build.framework} {build.version}"
@@ -130,12 +130,14 @@ def _no_kernels(facts: Facts, gpu: Device, again: str) -> Verdict:
     menus = facts.place.menus
     if menus.switch and not _newer_than(gpu, build):
         same = "" if menus.draws else " Restarting the session gives the same card."
-        reason = f"{reason}{same} {_wheels(gpu, build)}"
+        reason = f"{reason}{same} {_wheels(facts, gpu)}"
         return Verdict(word="switch", code="no-kernels", reason=reason, action=menus.switch, speeds=gpu.speeds)
-    return Verdict(word="unusable", code="no-kernels", reason=reason, action=_wheels(gpu, build), speeds=gpu.speeds)
+    return Verdict(
+        word="unusable", code="no-kernels", reason=reason, action=_another_build(facts, gpu), speeds=gpu.speeds
+    )
 
 
-def _old_driver(build: Build, gpu: Device, again: str) -> Verdict:
+def _old_driver(facts: Facts, build: Build, gpu: Device, again: str) -> Verdict:
     """What is installed is too new for the driver, which a notebook cannot change; what is installed it can."""
     driver, cuda = gpu.accelerator.driver, build.cuda or ""
     proof = "" if gpu.works is not None else " (colabkeep.check(probe=True) tries it all the same)"
@@ -147,7 +149,7 @@ def _old_driver(build: Build, gpu: Device, again: str) -> Verdict:
             f"{needed_driver(cuda)} or newer. Driver {driver} is here, so it finds no GPU and trains on the CPU: "
             f"the {gpu.accelerator.name} stays idle{proof}."
         ),
-        action=f"Install a build that this driver can run, then restart the kernel. {_wheels(gpu, build)}",
+        action=_another_build(facts, gpu, "Install a build that this driver can run, then restart the kernel."),
         speeds=gpu.speeds,
     )
 
@@ -297,14 +299,35 @@ def _capability(gpu: Device) -> str:
     return "" if capability is None else f" (compute capability {capability[0]}.{capability[1]})"
 
 
-def _wheels(gpu: Device, build: Build | None) -> str:
+def _wheels(facts: Facts, gpu: Device) -> str:
     """Which build would work."""
-    capability = capability_of(gpu.accelerator)
+    capability, build = capability_of(gpu.accelerator), facts.build
     if build is not None and build.framework == "paddle":
         return "https://www.paddlepaddle.org.cn/en/install/quick lists Paddle's builds by CUDA version."
     if capability is None:
         return "https://pytorch.org/get-started lists the builds."
-    return wheels_for(capability, gpu.accelerator.driver)
+    return wheels_for(capability, gpu.accelerator.driver, _python(facts))
+
+
+def _another_build(facts: Facts, gpu: Device, what: str = "") -> str:
+    """What to do where another build helps: install `what`. Where none would run here, that, and the way out."""
+    capability, of_torch = capability_of(gpu.accelerator), facts.build is None or facts.build.framework == "torch"
+    wheels, driver = _wheels(facts, gpu), gpu.accelerator.driver
+    if not of_torch or capability is None or has_wheel(capability, driver, _python(facts)):
+        return f"{what} {wheels}".strip()
+    if has_wheel(capability, driver):
+        return wheels  # another Python is the way out
+    menus = facts.place.menus
+    click = menus.switch or (menus.reconnect if menus.draws else None)
+    own = " On a machine of your own install NVIDIA's newest driver." if has_wheel(capability) else ""
+    return f"{wheels} {_sentence(click) if click else f'Train on another card.{own}'}"
+
+
+def _python(facts: Facts) -> tuple[int, int] | None:
+    if facts.around is None:
+        return None
+    major, minor = facts.around.python.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _times(speed: float) -> str:

@@ -12,10 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colabkeep.hardware.base import Accelerator, Build
+from colabkeep.hardware.drivers import runs_on
 from colabkeep.hardware.support import has_kernels, is_made_for, supports
-from colabkeep.hardware.wheels import architectures, wheels_for, wheels_in_short
+from colabkeep.hardware.wheels import architectures, has_wheel, wheels_for, wheels_in_short
 
 TABLE = Path(__file__).resolve().parents[3] / "scripts" / "gpus.csv"
+PYTHONS = {  # the Python 3 that each series of torch has wheels for, as pip lists them
+    **dict.fromkeys([(1, 13), (2, 0), (2, 1)], (7, 11)),
+    **dict.fromkeys([(2, 2), (2, 3), (2, 4)], (8, 12)),
+    **dict.fromkeys([(2, 5), (2, 6), (2, 7), (2, 8)], (9, 13)),
+    **dict.fromkeys([(2, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14)], (10, 14)),
+    (2, 15): (11, 15),
+}
 P100, T4, V100, L4, B200, PRO = (6, 0), (7, 5), (7, 0), (8, 9), (10, 0), (12, 0)
 
 
@@ -211,6 +219,23 @@ def test_what_is_advised_to_be_installed_replaces_what_is_there(capability):
     assert "--force-reinstall" in told
     assert "--index-url https://download.pytorch.org/whl/cu" in told
     assert "may no longer fit" in told
+
+
+@pytest.mark.parametrize("minor", range(8, 17))
+@pytest.mark.parametrize("driver", [None, "418.40", "450.80", "525.60", "580.65", "605.1"])
+@pytest.mark.parametrize("capability", [(3, 5), (3, 7), P100, T4, PRO, (10, 3)])
+def test_what_is_advised_runs_on_that_driver_and_that_python(capability, driver, minor):
+    """A wheel is named where there is one that both can run, and it is such a one; else the driver or the Python that
+    it takes is."""
+    told = wheels_for(capability, driver, (3, minor))
+    named = re.search(r'"torch(?:==([\d.]+)\.\*)?" --index-url \S+/cu(\d+)', told)
+    assert has_wheel(capability, driver, (3, minor)) is (named is not None and "in an environment with" not in told)
+    if named is None:
+        assert "No official torch wheel" in told
+        return
+    assert runs_on(driver, f"{named[2][:-1]}.{named[2][-1]}") is not False
+    first, last = PYTHONS[tuple(map(int, (named[1] or "2.15").split(".")))]
+    assert first <= minor <= last or f"in an environment with Python 3.{last}" in told
 
 
 def test_portable_code_is_not_promised_to_cards_of_the_future():

@@ -94,11 +94,45 @@ SLIPS: dict[str, tuple[Words, str, str]] = {
     "resume=None": ({"resume": None}, "resume=None", '"auto"'),
     "resume='latest'": ({"resume": "latest"}, "resume='latest'", '"auto"'),
     "a seed": ({"seed": "a"}, "seed='a'", "seed=0"),
-    "max_epochs=True": ({"max_epochs": True}, "max_epochs=True", "whole number"),
+    "max_epochs=True": ({"max_epochs": True}, "max_epochs must be a whole number", "max_epochs=30"),
+    "max_epochs='3'": ({"max_epochs": "3"}, "max_epochs must be a whole number", "without quotes"),
     "keep_best=0.5": ({"keep_best": 0.5, "monitor": "train_loss"}, "keep_best=0.5", "keep_best=1"),
     "Keras": ({"model": Keraslike()}, "a fit\\(\\) of its own", "BackupAndRestore"),
     "NumPy": ({"model": object()}, "torch.nn.Module", "colabkeep.Run"),
 }
+
+
+LENGTHS = [
+    ("epochs", "3", "run.epochs(3)"),
+    ("epochs", 2.5, "run.epochs(2)"),
+    ("epochs", float("inf"), "run.epochs(None)"),
+    ("epochs", True, "run.epochs(30)"),
+    ("epochs", -1, "run.epochs(None)"),
+    ("steps", "1000", "run.steps(int(…))"),
+    ("steps", [5], "run.steps(30)"),
+]
+
+
+@pytest.mark.parametrize(("loop", "length", "remedy"), LENGTHS)
+def test_a_length_that_a_loop_cannot_have_is_refused_with_what_to_write(
+    tmp_path: Path, loop: str, length: Any, remedy: str
+) -> None:
+    """A number in quotes, as a command line gives it, or half an epoch: the line to write, and no step is taken."""
+    model = nn.Linear(4, 2)
+    with colabkeep.Run("r", model=model, storage=tmp_path, progress=False) as run:
+        with pytest.raises(UsageError, match="must be a whole number, 0 or more") as caught:
+            next(getattr(run, loop)(length))
+        assert run.progress.step == 0
+    assert remedy in caught.value.remedy
+
+
+def test_a_length_of_numpy_s_is_a_number(tmp_path: Path) -> None:
+    """What a computation with arrays gives is a whole number too; and 0 is a loop that does nothing."""
+    import numpy as np
+
+    with colabkeep.Run("r", model=nn.Linear(4, 2), storage=tmp_path, progress=False) as run:
+        assert list(run.epochs(0)) == []
+        assert list(run.epochs(np.int64(2))) == [0, 1]
 
 
 @pytest.mark.parametrize("slip", SLIPS)
