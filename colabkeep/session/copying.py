@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from colabkeep._engine.blobs import damaged
+from colabkeep._engine.commits import NOTE
 from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.lease import LEASE_FILE
 from colabkeep._engine.reading import CHUNK, SMALL, read_up_to, sha256_of_stream
@@ -172,8 +173,9 @@ class _Copy:
                     continue  # folded meanwhile: its lines are in another one
         try:
             yield "run.json", self._renamed(self._text("run.json"))
+            yield NOTE, self._text(NOTE)
         except (ObjectNotFound, ValueError):
-            return  # the checkpoints can be used without it; `colabkeep verify` tells of it
+            return  # the checkpoints can be used without them; `colabkeep verify` tells of the first
 
     def _manifest(self, id: str) -> tuple[bytes, tuple[BlobRef, ...]]:
         """Its text in the target, and its blobs.
