@@ -80,6 +80,11 @@ class FakeMount:
         return self._drive.trash_bytes
 
     @property
+    def uploaded_bytes(self) -> int:
+        """What this fake has sent to Drive so far, deleted files too."""
+        return self._drive.taken_bytes
+
+    @property
     def misuse(self) -> list[str]:
         with self._guard:
             again = [f"{path} was opened for writing again" for path in self._calls.reopened if Path(path).exists()]
@@ -307,7 +312,7 @@ class _Drive:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.folder.mkdir(exist_ok=True)
-        self.trash_bytes = 0
+        self.trash_bytes = self.taken_bytes = 0
         self._versions: dict[str, tuple[int, int, int]] = {}
 
     @property
@@ -333,7 +338,7 @@ class _Drive:
         target = self.folder / key
         target.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as source, target.open("wb") as copy:
-            copy.write(source.read(-1 if most is None else most))
+            self.taken_bytes += copy.write(source.read(-1 if most is None else most))
         shutil.copystat(path, target)
         self._versions[key] = _version(path)
         return True

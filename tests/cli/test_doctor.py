@@ -107,3 +107,5 @@ def test_doctor_says_what_a_place_takes(colabkeep_cli, k80):
     buckets = colabkeep_cli("doctor", "--json", "--storage", "hf://buckets/ada/run").json["storage"]["limits"]
     assert [limit["what"] for limit in buckets] == ["requests"]
     assert colabkeep_cli("doctor", "--json", "--storage", "/content/fast").json["storage"]["limits"] == []
+    said = " ".join(colabkeep_cli("doctor", "--storage", "kaggle://ada/checkpoints").out.split())
+    assert "one is sent every 30 minutes, so that much training" in said
