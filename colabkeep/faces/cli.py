@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from importlib import import_module
 from typing import TextIO
 
@@ -195,15 +196,16 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 def _list(words: argparse.Namespace) -> int:
     """list the runs and their checkpoints"""
-    store = find_store(words.storage)
-    record = reports.list_record(store)
+    with closing(find_store(words.storage)) as store:
+        record = reports.list_record(store)
     _print(words, record, tables.list_lines(record, store.url))
     return 0
 
 
 def _show(words: argparse.Namespace) -> int:
     """show one run: its sessions, its checkpoints, and one of them from inside"""
-    record = reports.show_record(find_run(find_store(words.storage), words.run), words.checkpoint)
+    with closing(find_store(words.storage)) as store:
+        record = reports.show_record(find_run(store, words.run), words.checkpoint)
     _print(words, record, tables.show_lines(record))
     return 0
 
@@ -225,16 +227,16 @@ def _report(words: argparse.Namespace) -> int:
 
 def _verify(words: argparse.Namespace) -> int:
     """read every file again and compare it with what was written; changes nothing"""
-    store = find_store(words.storage)
-    names = run_names(store) if words.run is None else [find_run(store, words.run).run]
-    if not names:
-        raise CheckpointNotFound(
-            problem=f"There is nothing to verify: {store.url} has no runs.",
-            remedy="Is that the right place? Say another with --storage.",
-        )
-    with_progress = _Progress(sys.stderr)
-    record = reports.verify_record(store, names, (lambda *_: None) if words.json else with_progress)
-    with_progress.end()
+    with closing(find_store(words.storage)) as store:
+        names = run_names(store) if words.run is None else [find_run(store, words.run).run]
+        if not names:
+            raise CheckpointNotFound(
+                problem=f"There is nothing to verify: {store.url} has no runs.",
+                remedy="Is that the right place? Say another with --storage.",
+            )
+        with_progress = _Progress(sys.stderr)
+        record = reports.verify_record(store, names, (lambda *_: None) if words.json else with_progress)
+        with_progress.end()
     _print(words, record, tables.verify_lines(record))
     states = {finding["state"] for run in record["runs"] for finding in run["findings"]}
     if states & reports.BAD:
@@ -245,10 +247,11 @@ def _verify(words: argparse.Namespace) -> int:
 def _export(words: argparse.Namespace) -> int:
     """write the weights of a checkpoint to one safetensors file"""
     target = export.Target(words.out, force=words.force)
-    repository = find_run(find_store(words.storage), words.run)
     best = KeepBest(n=1, monitor=words.monitor, mode=words.mode)
-    loaded = choose(repository, words.which, best, lambda id, why: _warn(words, f"walked past {id}: {why}"))
-    record = export.export_weights(loaded, words.part, target)
+    with closing(find_store(words.storage)) as store:
+        run = find_run(store, words.run)
+        loaded = choose(run, words.which, best, lambda id, why: _warn(words, f"walked past {id}: {why}"))
+        record = export.export_weights(loaded, words.part, target)
     _print(words, record, tables.exported_lines(record))
     return 0
 

@@ -82,7 +82,9 @@ class Keeper:
         self._settles_until = math.inf  # in seconds of the clock: so long slower storage is waited for, at the end
         self._arrivals = Arrivals(properties.top_rung, spec.clock)
         budget = (properties.behind or properties).budget
-        self._pace = _pacemaker(spec, session, position, self._arrivals.usual, far=self._far, budget=budget)
+        # A version is sent every so often, whatever was saved by then: to save less often would not bring one sooner.
+        arrival = (lambda _: 0.0) if properties.versions else self._arrivals.usual
+        self._pace = _pacemaker(spec, session, position, arrival, far=self._far, budget=budget)
         self._guard = LossGuard(losses, session.checkpointer, spec, session.resumed_from)
         self.observers: tuple[Arrivals, Pacemaker, LossGuard] = (self._arrivals, self._pace, self._guard)
 

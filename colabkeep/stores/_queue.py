@@ -3,6 +3,9 @@
 * Deletions first: they make room, and whoever asked for one has seen that nothing behind needs the object. But as long
   as a checkpoint waits to arrive, none that is behind goes, nor any of its blobs, unless another stays there; and no
   part of a diary goes before the parts that were written until then are there, for one of them holds its lines.
+  A checkpoint goes when the diary that tells of it is there, or cannot be brought: if the machine were lost in between,
+  nobody could tell that it was let go, and not destroyed. That part of the diary goes when the checkpoint that was
+  begun is complete, for it tells of that one too.
 * Then leases: a session's number must be there before anything it writes.
 * Then the checkpoint that was begun, blobs before the manifest; and when that is complete, the *newest* one that
   waits. So a link that is slower than the saves still brings whole checkpoints over, each as new as it can be, and
@@ -125,10 +128,15 @@ class Queue:
         return self._now
 
     def _choose(self) -> Task | None:
+        leases = [task for task in self._tasks if _LEASE.fullmatch(task.name)]
         for task in self._tasks:
             if task.kind == "delete" and not self._is_held(task):
-                return task
-        leases = [task for task in self._tasks if _LEASE.fullmatch(task.name)]
+                told_by = self._told_by(task)
+                if told_by is None:
+                    return task
+                if not leases and (self._begun is None or self._begun.refused):
+                    return told_by
+                break  # what comes after it in the queue, its blobs, must not go before it
         if leases:
             return leases[0]
         if self._begun is None:
@@ -153,6 +161,15 @@ class Queue:
             return False
         doomed = {task.name for task in self._tasks if task.kind == "delete"}
         return not any(run_of(other) == run for other in self._behind - doomed)
+
+    def _told_by(self, deletion: Task) -> Task | None:
+        """The part of the diary that says why this checkpoint goes, if that has still to be brought, and can be."""
+        if not MANIFEST.fullmatch(deletion.name):
+            return None
+        before = self._tasks[: self._tasks.index(deletion)]
+        run = run_of(deletion.name)
+        parts = [task for task in before if task.kind == "copy" and _DIARY.fullmatch(task.name)]
+        return next((part for part in parts if run_of(part.name) == run and not part.refused), None)
 
     def _begin(self) -> None:
         waiting = [task for task in self._tasks if task.is_manifest]

@@ -11,7 +11,8 @@
 The files are real. What is written lands in a folder (`root`), DriveFS notices it later and uploads it later still, in
 no particular order, into another one (`cloud`), which is all that outlives the machine. Where each behaviour was seen
 is told in `colabkeep.stores.mounted`. What the fake knows of files it finds on disk, so it outlives a killed process,
-as DriveFS does: a forked child may write through `files` and be killed (fork while no thread is `syncing`).
+as DriveFS does: a forked child may write through `files` and be killed (fork while no thread is `syncing`). A process
+that has a fake of its own on the same folder goes on with what the one before left: one at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class FakeMount:
 
     def __init__(self, folder: Path, *, seed: int = 0, quota_bytes: int | None = None) -> None:
         self.root = folder / "machine" / "MyDrive"
-        self.root.mkdir(parents=True)
+        self.root.mkdir(parents=True, exist_ok=True)
         self.away: int | None = None
         self.fails = 0.0
         self.lags = False
@@ -77,6 +78,11 @@ class FakeMount:
     def trash_bytes(self) -> int:
         """What deleted files still count."""
         return self._drive.trash_bytes
+
+    @property
+    def uploaded_bytes(self) -> int:
+        """What this fake has sent to Drive so far, deleted files too."""
+        return self._drive.taken_bytes
 
     @property
     def misuse(self) -> list[str]:
@@ -279,7 +285,7 @@ class _Calls:
         here.stat()
         key = here.relative_to(self._mount.root).as_posix()
         if self._mount.noticed(path) and name == "user.drive.id":
-            return (self._drive.ids.get(key) or f"local-{_digest(key)}").encode()
+            return (self._drive.id(key) or f"local-{_digest(key)}").encode()
         if self._mount.noticed(path) and name == "user.drive.uncommitted":
             return b"0" if self._drive.has(key, here) else b"1"
         raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
@@ -298,34 +304,43 @@ class _Calls:
 
 
 class _Drive:
-    """What is in Drive: files by their keys, each in the version that was uploaded last, and a trash that counts."""
+    """What is in Drive: files by their keys, each in the version that was uploaded last, and a trash that counts.
+
+    What a process before this one uploaded is known by its size and time, which the copy has of the original.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.folder.mkdir()
-        self.ids: dict[str, str] = {}
-        self.trash_bytes = 0
+        self.folder.mkdir(exist_ok=True)
+        self.trash_bytes = self.taken_bytes = 0
         self._versions: dict[str, tuple[int, int, int]] = {}
 
     @property
     def used_bytes(self) -> int:
-        return self.trash_bytes + sum((self.folder / key).stat().st_size for key in self._versions)
+        return self.trash_bytes + sum((self.folder / key).stat().st_size for key in self.names())
 
     def names(self) -> list[str]:
-        return sorted(self._versions)
+        return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
+
+    def id(self, key: str) -> str | None:
+        """Drive's own name of the file; None if it is not there."""
+        return _digest(f"{key} in Drive") if (self.folder / key).is_file() else None
 
     def has(self, key: str, path: Path) -> bool:
         """Is this very version of the file in Drive?"""
-        return self._versions.get(key) == _version(path)
+        if key in self._versions:
+            return self._versions[key] == _version(path)
+        there = self.folder / key
+        return there.is_file() and _version(there)[1:] == _version(path)[1:]
 
     def take(self, key: str, path: Path, most: int | None = None) -> bool:
         """Upload a file, or only the first `most` bytes of it."""
         target = self.folder / key
         target.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as source, target.open("wb") as copy:
-            copy.write(source.read(-1 if most is None else most))
+            self.taken_bytes += copy.write(source.read(-1 if most is None else most))
+        shutil.copystat(path, target)
         self._versions[key] = _version(path)
-        self.ids.setdefault(key, _digest(f"{key} in Drive"))
         return True
 
     def delete(self, key: str, counts: int | None) -> bool:
@@ -333,13 +348,13 @@ class _Drive:
         path = self.folder / key
         self.trash_bytes += path.stat().st_size if counts is None else counts
         path.unlink()
-        del self._versions[key], self.ids[key]
+        self._versions.pop(key, None)
         return True
 
     def copy_to(self, root: Path) -> None:
         """Show all files on a new machine."""
         shutil.copytree(self.folder, root)
-        self._versions = {key: _version(root / key) for key in self._versions}
+        self._versions = {key: _version(root / key) for key in self.names()}
 
 
 class _Entry:

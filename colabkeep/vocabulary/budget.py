@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["DRIVE", "HUB", "HUB_COMMITS", "Budget", "Limit", "budget_of"]
+__all__ = ["DRIVE", "HUB", "HUB_COMMITS", "KAGGLE", "KAGGLE_VERSION_SECONDS", "Budget", "Limit", "budget_of"]
 
 _SHARE = 0.9  # of a limit; the rest is for sessions before this one, for other programs and for what is tried again
 _SPANS = {60.0: "a minute", 300.0: "5 minutes", 3600.0: "an hour", 86400.0: "a day"}
@@ -51,9 +51,11 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """All limits that are known of a place."""
+    """All limits that are known of a place. `beside`: what else it takes, or leaves at risk, a sentence without its
+    end."""
 
     limits: tuple[Limit, ...]
+    beside: str = ""
 
     def interval(self, written: int) -> float:
         """The least seconds between two saves of so many new bytes."""
@@ -61,7 +63,7 @@ class Budget:
 
     def text(self) -> str:
         """For people."""
-        return "; ".join(limit.text() for limit in self.limits)
+        return "; ".join(filter(None, [*(limit.text() for limit in self.limits), self.beside]))
 
 
 HUB_COMMITS = Limit(
@@ -96,9 +98,18 @@ DRIVE = Budget(
         ),
     )
 )
+KAGGLE_VERSION_SECONDS = 1800.0
+"""From one version of a dataset to the next. Chosen: each is uploaded whole, and stays in the dataset's history."""
+
+KAGGLE = Budget(
+    (),
+    beside="Kaggle publishes no limit, but takes whole versions only, which stay in the dataset's history: one is sent "
+    f"every {KAGGLE_VERSION_SECONDS / 60:.0f} minutes, so that much training, and what an upload takes, is on this "
+    "machine only, however often it is saved",
+)
 
 _BY_SCHEME: Mapping[str, Budget] = MappingProxyType(
-    {"hf": HUB, "hf://buckets": Budget((_HUB_REQUESTS,)), "drive": DRIVE, "mounted": DRIVE}
+    {"hf": HUB, "hf://buckets": Budget((_HUB_REQUESTS,)), "drive": DRIVE, "mounted": DRIVE, "kaggle": KAGGLE}
 )
 
 

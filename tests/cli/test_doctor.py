@@ -108,6 +108,8 @@ def test_doctor_says_what_a_place_takes(colabkeep_cli, k80):
     assert [limit["what"] for limit in buckets] == ["requests"]
     assert colabkeep_cli("doctor", "--json", "--storage", "/content/fast").json["storage"]["limits"] == []
     assert "no limits are known" in colabkeep_cli("doctor", "--storage", "s3://bucket/runs").out
+    said = " ".join(colabkeep_cli("doctor", "--storage", "kaggle://ada/checkpoints").out.split())
+    assert "one is sent every 30 minutes, so that much training" in said
 
 
 @pytest.mark.parametrize(

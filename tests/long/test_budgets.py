@@ -35,3 +35,19 @@ def test_drive_is_never_asked_for_more_than_it_gives() -> None:
     """By default settings, its requests and bytes held against what Google states."""
     told = night("--place", "drive", "--hours", "1.2")
     assert told["saves"] > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["aistudio", "mount", "s3"])
+def test_other_places_have_all_but_five_minutes(place: str) -> None:
+    """By default settings: a save a minute, each of them there before the next."""
+    told = night("--place", place, "--hours", "0.3")
+    assert told["saves"] > 10
+
+
+@pytest.mark.slow
+def test_kaggle_has_all_but_half_an_hour() -> None:
+    """It takes whole versions only; what is saved in between goes with the next one, and is never older than a save."""
+    told = night("--place", "kaggle", "--hours", "1.1")
+    assert 3 <= told["most"]["versions"] <= 5, "the first after a minute, one each half hour, and the end"
+    assert told["risk"] > 300, "else docs/storage/kaggle.md promises too little"

@@ -82,6 +82,34 @@ def test_a_part_of_the_diary_goes_only_when_what_holds_its_lines_has_arrived():
     assert order(queue) == ["delete run/other", name, folded, f"delete {part}", later]
 
 
+def test_a_checkpoint_goes_when_the_diary_that_tells_of_it_is_there():
+    """The checkpoint on its way first, then the diary, then the deletion. If the machine is lost in between, whoever
+    looks later can tell what was let go from what was destroyed."""
+    lease, part = "run/lease/000002-aaaaaaaa.json", "run/journal/aaaaaaaa-00003.jsonl"
+    tasks = [task(blob(2)), task(part), task(OLD, "delete"), task(blob(1), "delete"), task(NEW), task(lease)]
+    queue = queue_of(*tasks, needs={NEW: {blob(2)}})
+    queue.found([OLD, OLD.replace("01-", "00-"), blob(1)])
+    assert queue.next().name == lease
+    queue.done(queue.next())
+    assert order(queue) == [part, f"delete {OLD}", f"delete {blob(1)}", blob(2), NEW]
+    queue = queue_of(task(blob(2)), needs={NEW: {blob(2)}})
+    first = queue.next()
+    for each in (task(NEW), *tasks[1:4]):
+        queue.add(each)
+    queue.done(first)
+    assert order(queue) == [NEW, part, f"delete {OLD}", f"delete {blob(1)}"]
+
+
+def test_a_diary_that_cannot_be_brought_keeps_no_room_occupied():
+    """On a full drive nothing arrives before something goes."""
+    part = "run/journal/aaaaaaaa-00003.jsonl"
+    queue = queue_of(task(part), task(OLD, "delete"), task(blob(1), "delete"), needs={})
+    queue.found([OLD, NEW, blob(1)])
+    assert queue.next().name == part
+    queue.refuse(queue.next())
+    assert order(queue) == [f"delete {OLD}", f"delete {blob(1)}", part]
+
+
 def test_the_newest_checkpoint_is_sent_first_and_whole():
     """With several waiting: the last one's blobs, shared ones too, then its manifest, then the older ones."""
     queue = queue_of(*map(task, [blob(9), blob(1), OLD, blob(2), NEW]), needs=NEEDS)

@@ -115,8 +115,10 @@ class Dataset:
         raise StoreError(
             problem=f"Of the Kaggle dataset {self.handle}, no version from {oldest} to {newest} is a whole set of "
             "files that colabkeep wrote. Nothing was changed there.",
-            remedy="If it holds something else, choose a new name: storage=kaggle://your-name/another-name. If it was "
-            f"colabkeep's: an older version may be good, see kaggle.com/datasets/{self.handle}.",
+            remedy="Run this again in some minutes: a version may still be on its way from a machine that is gone. If "
+            "it stays so, and nothing had been called safe yet, or the dataset holds something else, choose a new "
+            "name: storage=kaggle://your-name/another-name. An older version may be good: see "
+            f"kaggle.com/datasets/{self.handle}.",
         )
 
     def _look_at_attached(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from colabkeep.vocabulary.budget import KAGGLE_VERSION_SECONDS
+
 __all__ = ["Pace"]
 
 
@@ -23,7 +25,7 @@ class Pace:
     """
 
     first: float = 60.0
-    every: float = 1800.0
+    every: float = KAGGLE_VERSION_SECONDS
     retry: float = 15.0
     call: float = 120.0
     slowest: float = 256 * 2**10

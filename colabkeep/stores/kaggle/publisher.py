@@ -23,15 +23,18 @@ class Publisher:
     over. All that changes is guarded by `_state`.
     """
 
-    def __init__(self, publish: Callable[[], None], pace: Pace) -> None:
+    def __init__(
+        self, publish: Callable[[], None], pace: Pace, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._publish = publish
         self._pace = pace
+        self._monotonic = monotonic
         self._state = threading.Condition()
         self._thread: threading.Thread | None = None
         self._changes = 0  # counted from the beginning
         self._urgent = 0  # the last one that a version is made for
         self._done = 0  # the last one that is published
-        self._due: float | None = None  # when the next version is to be made, as `time.monotonic`
+        self._due: float | None = None  # when the next version is to be made, as `monotonic`
         self._not_before = 0.0  # what holds for those who wait, too
         self._failures = 0  # in a row
         self._waiting = 0
@@ -45,7 +48,7 @@ class Publisher:
             self._changes += 1
             if urgent:
                 self._urgent = self._changes
-                self._due = self._due or time.monotonic() + self._pace.first
+                self._due = self._due or self._monotonic() + self._pace.first
                 self._start()
             self._state.notify_all()
 
@@ -95,7 +98,7 @@ class Publisher:
                 asked = self._waiting > 0 or self._hurry
                 wanted = self._changes > self._done and (asked or self._urgent > self._done)
                 due = self._not_before if asked else max(self._due or 0.0, self._not_before)
-                pause = due - time.monotonic()
+                pause = due - self._monotonic()
                 if wanted and pause <= 0:
                     self._hurry = False
                     return self._changes
@@ -105,7 +108,7 @@ class Publisher:
     def _succeeded(self, upto: int) -> None:
         with self._state:
             self._done, self._failures, self.trouble = upto, 0, None
-            self._due = time.monotonic() + self._pace.every
+            self._due = self._monotonic() + self._pace.every
             self._state.notify_all()
 
     def _failed(self, error: Exception) -> None:
@@ -113,6 +116,6 @@ class Publisher:
             grown = min(self._pace.retry * 2.0**self._failures, self._pace.every)
             named = error.seconds if isinstance(error, Throttled) else 0.0
             self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
-            self._due = time.monotonic() + max(grown, named)
-            self._not_before = time.monotonic() + max(min(grown, self._pace.retry), named)
+            self._due = self._monotonic() + max(grown, named)
+            self._not_before = self._monotonic() + max(min(grown, self._pace.retry), named)
             self.trouble = error.problem if isinstance(error, ColabKeepError) else f"{type(error).__name__}: {error}"

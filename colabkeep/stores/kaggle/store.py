@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ from colabkeep.stores.kaggle.pace import Pace
 from colabkeep.stores.kaggle.publisher import Publisher
 from colabkeep.stores.kaggle.refusals import INSTALL
 from colabkeep.stores.kaggle.service import Service
+from colabkeep.vocabulary.budget import KAGGLE
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import MissingDependency, StoreUnavailable, UsageError
 
@@ -47,11 +49,19 @@ class KaggleStore:
     published is lost (see `Dataset`); which of the two may go on is the engine's to say.
     """
 
-    def __init__(self, hub: Hub, folder: Path, *, pace: Pace = Pace(), inputs: Sequence[Path] = ()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        hub: Hub,
+        folder: Path,
+        *,
+        pace: Pace = Pace(),  # noqa: B008
+        inputs: Sequence[Path] = (),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pace = pace
         self._dataset = Dataset(Service(hub, pace), attached=inputs)
         self._contents = Contents(folder, self._dataset)
-        self._publisher = Publisher(self._publish, pace)
+        self._publisher = Publisher(self._publish, pace, monotonic=monotonic)
         self._looking = threading.RLock()
 
     @property
@@ -62,7 +72,12 @@ class KaggleStore:
     def properties(self) -> StoreProperties:
         here = self._contents.staged.properties
         return StoreProperties(
-            top_rung="confirmed", persists=True, locks=here.locks, free_bytes=here.free_bytes, versions=True
+            top_rung="confirmed",
+            persists=True,
+            locks=here.locks,
+            free_bytes=here.free_bytes,
+            versions=True,
+            budget=KAGGLE,
         )
 
     @property

@@ -28,8 +28,7 @@ class FakeKaggle:
         self.calls: list[str] = []
         self.faults: list[Fault] = []
         self.released = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def environ(self, home: Path, token: str | None = TOKEN) -> dict[str, str]:
@@ -67,6 +66,15 @@ class FakeKaggle:
         self.released.set()
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed is no mistake of the server."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _handler(fake: FakeKaggle) -> type[BaseHTTPRequestHandler]:

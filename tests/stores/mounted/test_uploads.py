@@ -80,7 +80,7 @@ def test_the_way_of_a_file_into_drive(mount, store):
     mount.sync()
     confirmed = store.confirm(receipt)
     assert (confirmed.rung, store.properties.persists) == ("confirmed", True)
-    assert confirmed.id in mount._drive.ids.values()
+    assert confirmed.id in map(mount._drive.id, mount._drive.names())
     assert store.confirm(confirmed) == confirmed
 
 
