@@ -21,6 +21,7 @@ Google documents.
 
 from tests.fakes.drive.effects import (
     act_twice,
+    cancel_upload,
     drop_session,
     expire_tokens,
     fill_quota,
@@ -32,6 +33,7 @@ from tests.fakes.drive.effects import (
     reset_request,
     restart,
     revoke,
+    short_page,
     silence,
     slow,
     stale_listing,
@@ -50,6 +52,7 @@ __all__ = [
     "Seen",
     "Settings",
     "act_twice",
+    "cancel_upload",
     "drop_session",
     "expire_tokens",
     "fill_quota",
@@ -62,6 +65,7 @@ __all__ = [
     "restart",
     "revoke",
     "running_drive",
+    "short_page",
     "silence",
     "slow",
     "stale_listing",

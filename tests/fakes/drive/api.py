@@ -29,6 +29,7 @@ def serve(state: State, request: Request) -> Answer:
         raise ApiError(404, "notFound", f"Not found: {request.method} {request.path}")
     with state.guard:
         caller = state.tokens.caller(request.bearer, state.now())
+        state.budgets.request(caller.account, state.now(), state.settings)
     request.client = caller.client
     if found.method.name not in METHODS:
         raise ApiError(501, "notImplemented", f"This server does not have {found.method.version} {found.method.name}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.fakes.drive.answers import ApiError, not_found
+from tests.fakes.drive.answers import ApiError, invalid, not_found
 from tests.fakes.drive.files import Caller, File
 from tests.fakes.drive.ids import fresh_file_id, issued
 from tests.fakes.drive.state import State
@@ -60,6 +60,22 @@ def new_file(state: State, caller: Caller, changes: dict[str, Any]) -> File:
     return changed(file, caller, changes)
 
 
+def _check_properties(file: File) -> None:
+    """Raises ApiError 400 for more or longer properties than a file may have ("Add custom file properties", Drive API
+    guides: 30 public ones, 30 private ones of one application, 100 in all; 124 bytes of UTF-8 each, key and value
+    together). No source gives the words of that refusal."""
+    private = list(file.app_properties.values())
+    if (
+        any(len(pairs) > 30 for pairs in (file.properties, *private))
+        or len(file.properties) + sum(map(len, private)) > 100
+    ):
+        raise invalid("properties", "A file has too many properties.")
+    for pairs in (file.properties, *private):
+        for key, value in pairs.items():
+            if len((key + value).encode()) > 124:
+                raise invalid("properties", f"The property {key} is longer than 124 bytes.")
+
+
 def changed(file: File, caller: Caller, changes: dict[str, Any]) -> File:
     """The file with these changes; the parent is not touched. A property that is set to null goes."""
     words = {
@@ -67,12 +83,14 @@ def changed(file: File, caller: Caller, changes: dict[str, Any]) -> File:
     }
     private = {**file.app_properties.get(caller.client, {}), **changes.get("app_properties", {})}
     public = {**file.properties, **changes.get("properties", {})}
-    return replace(
+    after = replace(
         file,
         **{name: value for name, value in words.items() if value is not None},
         properties=_set(public),
         app_properties={**file.app_properties, caller.client: _set(private)},
     )
+    _check_properties(after)
+    return after
 
 
 def change(state: State, caller: Caller, file: File, changes: dict[str, Any]) -> File:
@@ -143,6 +161,7 @@ def finish(state: State, upload: Upload, digests: dict[str, Any]) -> File:
     file = replace(file, **digests, size=upload.received, revision=upload.id, version=file.version + (not upload.new))
     state.files.save(file)
     state.contents.remove(old)
+    state.budgets.uploaded(upload.account, state.now(), upload.received)
     upload.done = True
     return file
 

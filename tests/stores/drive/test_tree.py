@@ -20,7 +20,7 @@ from colabkeep.stores.google.secret import ROBOT_SCOPE
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError
 from colabkeep.vocabulary.sealed import seal
-from tests.fakes.drive import File, Settings, partial_listing, refuse, running_drive, stale_listing
+from tests.fakes.drive import File, Settings, partial_listing, refuse, running_drive, short_page, stale_listing
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.drive.shelf import Shelf
 
@@ -181,6 +181,14 @@ def test_a_put_in_a_known_folder_asks_for_nothing_but_its_own(open_drive, watch)
     traffic = watch()
     put(store, run__b=b"2")
     assert [(seen.method, seen.status) for seen in traffic.all()] == [("POST", 200), ("PUT", 200)]
+
+
+@pytest.mark.parametrize("at_most", [0, 2])
+def test_a_page_that_is_short_or_empty_is_not_the_last(drive, open_drive, at_most):
+    """All that lies there is found, however few come at once."""
+    put(open_drive(), **{f"run__f{number}": b"x" for number in range(7)})
+    drive.faults(short_page(at_most).on("GET", "/files$", count=None, chance=0.5))
+    assert names(open_drive()) == [f"run/f{number}" for number in range(7)]
 
 
 def test_many_files_come_in_pages(drive, open_drive, foreign, watch):
