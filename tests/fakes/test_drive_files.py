@@ -376,6 +376,35 @@ def test_properties_are_few_and_short(ask, folder, kind):
     assert names(ask, f"'{folder}' in parents") == ["f"]
 
 
+def test_what_may_only_be_read_cannot_be_changed_nor_put_into(ask, drive, folder):
+    """(prasmussen/gdrive issue 397, anasty17/mirror-leech-telegram-bot issue 427)"""
+    below = ask.folder("below", parents=[folder])
+    file = ask.create("f", b"data", parents=[below])["id"]
+    elsewhere = ask.folder("elsewhere")
+    own = ask.create("own", parents=[elsewhere])["id"]
+    drive.read_only(folder)
+    path = f"/drive/v3/files/{file}"
+    assert ask("GET", f"{path}?alt=media").content == b"data"
+    assert names(ask, f"'{below}' in parents") == ["f"]
+    for answer in (
+        ask("PATCH", path, json={"name": "g"}),
+        ask("PATCH", path, json={"trashed": True}),
+        ask("DELETE", path),
+        ask("PATCH", f"{path}?addParents=root&removeParents={below}", json={}),
+        ask("PATCH", f"/upload{path}?uploadType=media", data=b"new"),
+    ):
+        assert reason(answer) == (403, "insufficientFilePermissions")
+    for answer in (
+        ask("POST", "/drive/v3/files", json={"name": "g", "parents": [below]}),
+        ask("POST", "/upload/drive/v3/files?uploadType=resumable", json={"name": "g", "parents": [folder]}),
+        ask("PATCH", f"/drive/v3/files/{own}?addParents={below}&removeParents={elsewhere}", json={}),
+    ):
+        assert reason(answer) == (403, "insufficientParentPermissions")
+    assert ask("GET", f"{path}?alt=media").content == b"data"
+    drive.read_only(folder, read_only=False)
+    assert ask("DELETE", path).status_code == 204
+
+
 def test_deleting_a_folder_deletes_what_is_below_for_good(ask, drive, folder):
     """No trash, no way back, no bytes left behind."""
     inner = ask.folder("inner", parents=[folder])

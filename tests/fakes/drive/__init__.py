@@ -15,8 +15,8 @@ v2 and v3 show a file), `oauth` and `tokens` (signing in), `faults` and `effects
 of requests), `running` (the handle for tests), `server` (HTTP). Each says where it knows the behaviour from. What no
 source tells is not imitated: methods without a need are answered 501.
 
-It knows one person and any number of service accounts. There are no permissions, comments, revisions, shortcuts or
-Google documents.
+It knows one person and any number of service accounts. Of permissions it knows one: what may only be read. There are no
+comments, revisions, shortcuts or Google documents.
 """
 
 from tests.fakes.drive.effects import (

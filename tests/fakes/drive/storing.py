@@ -93,8 +93,16 @@ def changed(file: File, caller: Caller, changes: dict[str, Any]) -> File:
     return after
 
 
+def check_writable(state: State, file: File) -> None:
+    """Raises ApiError 403 for a file that may be read only (prasmussen/gdrive issue 397)."""
+    if not state.files.writable(file):
+        text = "The user does not have sufficient permissions for this file."
+        raise ApiError(403, "insufficientFilePermissions", text)
+
+
 def change(state: State, caller: Caller, file: File, changes: dict[str, Any]) -> File:
     """Change what is said of a file, and keep it."""
+    check_writable(state, file)
     renamed = {"name", "description", "mime"} & changes.keys()
     after = changed(file, caller, {"modified": state.now(), **changes} if renamed else changes)
     after = replace(after, version=file.version + 1)
@@ -105,7 +113,8 @@ def change(state: State, caller: Caller, file: File, changes: dict[str, Any]) ->
 def move(state: State, caller: Caller, file: File, add: list[str], remove: list[str]) -> File:
     """Another parent. One parent only: adding without removing is refused (RobinBobin/react-native-google-drive-api-
     wrapper issue 35; "Single-parenting behavior changes", Drive API guides)."""
-    parents = [one.id for one in (state.files.parent(each, caller) for each in add)]
+    check_writable(state, file)
+    parents = [_open_to_new(state, state.files.parent(each, caller)).id for each in add]
     left = (
         [file.parent] if file.parent and file.parent not in [state.files.real_id(one, caller) for one in remove] else []
     )
@@ -154,6 +163,7 @@ def finish(state: State, upload: Upload, digests: dict[str, Any]) -> File:
         old = None
     else:
         file = state.files.get(upload.file, caller)
+        check_writable(state, file)
         check_room(state, caller, file.drive, upload.received - (file.size or 0))
         old = file.revision
         file = changed(file, caller, {"modified": state.now(), **upload.changes})
@@ -168,6 +178,7 @@ def finish(state: State, upload: Upload, digests: dict[str, Any]) -> File:
 
 def remove(state: State, file: File) -> None:
     """Delete for good, past the trash."""
+    check_writable(state, file)
     for gone in state.files.delete(file):
         state.contents.remove(gone.revision)
 
@@ -176,7 +187,14 @@ def _parent(state: State, caller: Caller, changes: dict[str, Any]) -> File:
     parents = changes.get("parents") or ["root"]
     if len(parents) > 1:
         raise ApiError(403, "cannotAddParent", "Increasing the number of parents is not allowed")
-    return state.files.parent(parents[0], caller)
+    return _open_to_new(state, state.files.parent(parents[0], caller))
+
+
+def _open_to_new(state: State, folder: File) -> File:
+    """The folder. Raises ApiError 403 where it may only be read (anasty17/mirror-leech-telegram-bot issue 427)."""
+    if not state.files.writable(folder):
+        raise ApiError(403, "insufficientParentPermissions", "Insufficient permissions for the specified parent.")
+    return folder
 
 
 def _set(pairs: dict[str, str | None]) -> dict[str, str]:

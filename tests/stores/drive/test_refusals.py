@@ -27,7 +27,7 @@ FINAL = {
     "dailyLimitExceeded": (403, StoreError, "today", "tomorrow"),
     "insufficientPermissions": (403, StoreError, "does not allow", "box for Google Drive"),
     "appNotAuthorizedToFile": (403, StoreError, "another OAuth client", "same OAuth client"),
-    "insufficientFilePermissions": (403, StoreError, "another OAuth client", "drive://<another name>"),
+    "insufficientFilePermissions": (403, StoreError, "not change it", "drive://<another name>"),
     "accessNotConfigured": (403, StoreError, "not switched on", "drive.googleapis.com"),
     "domainPolicy": (403, StoreError, "administrator", "personal account"),
     "numChildrenInNonRootLimitExceeded": (403, StoreError, "as many files", "another folder"),
@@ -94,6 +94,30 @@ def test_a_drive_that_wants_to_be_left_alone_for_long_is(drive, open_drive):
     with pytest.raises(StoreUnavailable, match="asks for a pause"):
         open_drive(clock=clock).list("run")
     assert clock.slept == []
+
+
+def test_a_folder_that_may_only_be_read_is_told_with_whom_to_ask_and_can_be_resumed_from(drive, open_drive):
+    """A fellow student shared a run for reading: it reads; nothing is written, deleted or begun beside it."""
+    open_drive("theirs").put("run/a", BytesSource(b"1"))
+    (shared,) = (file for file in drive.files() if file.name == "theirs")
+    drive.read_only(shared.id)
+    before = [(file.id, file.parent, file.trashed) for file in drive.files()]
+    clock = FakeClock()
+    store = open_drive("theirs", clock=clock)
+    with store.get("run/a") as reader:
+        assert reader.read() == b"1"
+    for write in (
+        lambda: store.put("run/b", BytesSource(b"2")),
+        lambda: store.put("other/b", BytesSource(b"2")),
+        lambda: store.delete("run/a"),
+    ):
+        with pytest.raises(StoreError, match="belongs to somebody else") as caught:
+            write()
+        assert "as Editor" in caught.value.remedy
+        assert not caught.value.retryable
+    assert clock.slept == []
+    assert [(file.id, file.parent, file.trashed) for file in drive.files()] == before
+    drive.read_only(shared.id, read_only=False)
 
 
 @pytest.fixture
