@@ -12,6 +12,7 @@ from tests.fakes.drive import Settings, partial_listing, short_page, stale_listi
 from tests.fakes.drive.checking import checked_drive
 
 SHARED = "0AShared"
+SHORTCUT = "application/vnd.google-apps.shortcut"
 
 
 @pytest.fixture(scope="module")
@@ -403,6 +404,22 @@ def test_what_may_only_be_read_cannot_be_changed_nor_put_into(ask, drive, folder
     assert ask("GET", f"{path}?alt=media").content == b"data"
     drive.read_only(folder, read_only=False)
     assert ask("DELETE", path).status_code == 204
+
+
+def test_a_shortcut_is_neither_the_folder_it_points_to_nor_a_file_with_bytes(ask, drive, folder):
+    """("Create a shortcut to a Drive file")"""
+    target = ask.folder("there", parents=[folder])
+    ask.create("below", parents=[target])
+    said = {"name": "here", "mimeType": SHORTCUT, "parents": [folder], "shortcutDetails": {"targetId": target}}
+    made = ask("POST", "/drive/v3/files?fields=*", json=said).json()
+    assert made["mimeType"] == SHORTCUT
+    assert made["shortcutDetails"] == {"targetId": target, "targetMimeType": FOLDER}
+    assert "size" not in made
+    assert names(ask, f"'{folder}' in parents and mimeType = '{FOLDER}'") == ["there"]
+    assert names(ask, f"'{made['id']}' in parents") == []
+    assert reason(ask("GET", f"/drive/v3/files/{made['id']}?alt=media")) == (403, "fileNotDownloadable")
+    assert ask("DELETE", f"/drive/v3/files/{made['id']}").status_code == 204
+    assert names(ask, f"'{target}' in parents") == ["below"]
 
 
 def test_deleting_a_folder_deletes_what_is_below_for_good(ask, drive, folder):

@@ -16,7 +16,7 @@ of requests), `running` (the handle for tests), `server` (HTTP). Each says where
 source tells is not imitated: methods without a need are answered 501.
 
 It knows one person and any number of service accounts. Of permissions it knows one: what may only be read. There are no
-comments, revisions, shortcuts or Google documents.
+comments, revisions or Google documents.
 """
 
 from tests.fakes.drive.effects import (

@@ -15,6 +15,9 @@ from tests.fakes.drive.answers import ApiError, not_found
 from tests.fakes.drive.shelf import Shelf
 
 FOLDER = "application/vnd.google-apps.folder"
+SHORTCUT = "application/vnd.google-apps.shortcut"
+"""A file that only points to another, its target ("Create a shortcut to a Drive file", Drive API guides)."""
+
 NARROW = frozenset({"drive.file", "drive.appdata", "drive.apps.readonly", "drive.photos.readonly", "drive.scripts"})
 """Scopes that open only what the same OAuth client made ("Choose Google Drive API scopes", Drive API guides)."""
 
@@ -25,6 +28,8 @@ class File:
 
     `client` is the OAuth client that made it; `drive` the shared drive it lies in; `number` counts all that were
     ever made; `trashed` is said of this very file, see `Files.in_trash`, and so is `read_only`, see `Files.writable`.
+    `target`: the id of what a shortcut points to, whether that is there or not, and `target_mime` what that was when
+    the shortcut was made.
     """
 
     id: str
@@ -45,6 +50,8 @@ class File:
     version: int = 1
     trashed: bool = False
     read_only: bool = False
+    target: str | None = None
+    target_mime: str | None = None
     starred: bool = False
     description: str | None = None
     original_name: str | None = None

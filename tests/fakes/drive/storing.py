@@ -56,6 +56,7 @@ def new_file(state: State, caller: Caller, changes: dict[str, Any]) -> File:
         modified=now,
         number=state.files.next_number(),
         drive=parent.drive,
+        target_mime=state.files.get(changes["target"], caller).mime if "target" in changes else None,
     )
     return changed(file, caller, changes)
 
