@@ -83,7 +83,7 @@ class Committer:
         self._governor = Governor(retention, clock, say)
         self.ledger = Ledger(self._repository.store, self._repository.folder, clock)
         self._presence = Presence(lease, self.ledger, clock)
-        stay = Strangers(self._repository, clock, say).stay
+        stay = Strangers(self._repository, lease.session, clock, say).stay
         self._pruner = Pruner(self._repository, self.ledger, self._governor, proof or Proof(), stay)
         self.newest: str | None = identity.parent
         self.moved: Callable[[], None] = lambda: None  # called while a commit gets on

@@ -27,7 +27,7 @@ class Pruner:
         ledger: Ledger,
         governor: Governor,
         proof: Proof,
-        stay: Callable[[Mapping[str, int], Set[str]], Set[str]],
+        stay: Callable[[Mapping[str, int], Sequence[Manifest]], Set[str]],
     ) -> None:
         self._repository = repository
         self._stay = stay  # as `Strangers.stay`
@@ -139,18 +139,18 @@ def remove(
     watch: Callable[[str, int], None] = lambda *_: None,
     *,
     leftovers: bool = True,
-    stay: Callable[[Mapping[str, int], Set[str]], Set[str]] = lambda *_: frozenset(),
+    stay: Callable[[Mapping[str, int], Sequence[Manifest]], Set[str]] = lambda *_: frozenset(),
 ) -> None:
     """Delete checkpoints: their manifests, then the blobs that are `unneeded` without them, but for those that `stay`,
-    asked with these and with those that the checkpoints name. `watch` is called with the name inside the run and the
-    bytes of each object that is gone.
+    asked with these and the checkpoints. `watch` is called with the name inside the run and the bytes of each object
+    that is gone.
 
     Raises:
         CheckpointDamaged: as `unneeded`; nothing was deleted.
         StoreError: the store failed; what was not deleted stays for the next time.
     """
     files = unneeded(repository, doomed, leftovers=leftovers)
-    kept = stay(files, {blob.file for manifest in doomed for blob in manifest.blobs})
+    kept = stay(files, doomed)
     for manifest in doomed:
         repository.delete_manifest(manifest.id)
         watch(f"checkpoints/{manifest.id}.json", 0)

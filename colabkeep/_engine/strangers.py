@@ -7,12 +7,13 @@ word that no checkpoint is missing, and, where listings lag, has seen twice that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence
 
 from colabkeep._engine.commits import vanished
 from colabkeep._engine.repository import Repository
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.events import Event, Noted
+from colabkeep.vocabulary.manifest import Manifest
 
 __all__ = ["Strangers"]
 
@@ -26,19 +27,21 @@ _DOUBT = (
 
 
 class Strangers:
-    """Files below `blobs` that this session did not write. Lives on the writer thread."""
+    """Files below `blobs` that this session, `session`, did not write. Lives on the writer thread."""
 
-    def __init__(self, repository: Repository, clock: Clock, say: Callable[[Event], None]) -> None:
+    def __init__(self, repository: Repository, session: str, clock: Clock, say: Callable[[Event], None]) -> None:
         self._repository = repository
+        self._session = session
         self._clock = clock
         self._say = say
         self._missing: list[str] | None = None  # checkpoints that the diary knows and no listing has shown
         self._seen: dict[str, float] = {}  # file → when it was first seen that nothing names it
         self._told = False
 
-    def stay(self, files: Mapping[str, int], named: Set[str]) -> set[str]:
-        """Those of these files, needed by no checkpoint that is shown, that are not deleted now. `named`: by a
-        checkpoint that was read, and goes.
+    def stay(self, files: Mapping[str, int], doomed: Sequence[Manifest]) -> set[str]:
+        """Those of these files, needed by no checkpoint that is shown, that are not deleted now. `doomed`: the
+        checkpoints that go. What one of another session names goes with it. What only this session's own name may be
+        needed by another's that is not shown: two sessions that go on exactly from one checkpoint write the same bytes.
 
         Raises:
             StoreError: the store cannot be asked.
@@ -57,6 +60,7 @@ class Strangers:
             return set(foreign)
         if not repository.store.properties.lists_lag:
             return set()
+        named = {blob.file for manifest in doomed if manifest.session != self._session for blob in manifest.blobs}
         now = self._clock.monotonic()
         self._seen = {file: self._seen.get(file, now) for file in foreign - named}
         return {file for file, at in self._seen.items() if now - at < _LAG}

@@ -210,6 +210,27 @@ def test_what_the_diary_knows_and_no_listing_shows_keeps_everything_of_others(ki
     assert f"run/blobs/{kept.blobs[0].file}" not in store._objects
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_bytes_that_another_session_wrote_too_stay_as_long_as_its_checkpoint_may_be_there(kit, shown):
+    """Two sessions go on exactly from one checkpoint, so their next ones are of the same bytes, one file. The second
+    has not been shown the first one's: when it prunes its own, the file stays until that would have been shown."""
+    store = Partial()
+    first = kit.Session(store, "aaaaaaaa")
+    first.save(1)
+    hidden = first.save(2)
+    name, shared = f"run/checkpoints/{hidden.id}.json", f"run/blobs/{hidden.blobs[0].file}"
+    text = store._objects.pop(name)
+    session = kit.Session(store, "bbbbbbbb", keep=KeepLast(1), resume=kit.newest(store)[0])
+    assert session.save(2).blobs == hidden.blobs
+    session.save(3)
+    assert shared in store._objects
+    session.clock.advance(121)
+    if shown:
+        store._objects[name] = text
+    session.save(4)
+    assert (shared in store._objects) == shown
+
+
 def test_what_a_session_wrote_itself_goes_at_once(kit):
     """Nobody waits for room that one's own old checkpoints take."""
     store = Partial()

@@ -250,6 +250,31 @@ def test_the_servers_clock_may_be_wrong(ask, drive):
     assert made["createdTime"] > ask.create("now")["createdTime"]
 
 
+def test_requests_have_a_budget_for_each_minute(ask, drive):
+    """("Usage limits")"""
+    drive.set(requests_a_minute=3, skew_seconds=61)  # what was asked so far is a minute ago
+    asked = [ask("GET", "/drive/v3/files") for _ in range(4)]
+    assert [answer.status_code for answer in asked] == [200, 200, 200, 403]
+    assert reason(asked[3]) == (403, "userRateLimitExceeded")
+    drive.set(skew_seconds=122)
+    assert ask("GET", "/drive/v3/files").status_code == 200
+
+
+def test_uploads_have_a_budget_for_each_day(ask, drive):
+    """750 GB: what has begun may end, the next does not begin; all else goes on. ("Usage limits")"""
+    drive.set(upload_bytes_a_day=len(DATA))
+    ask.create("small", DATA[:-1])
+    address = ask.begin(len(DATA), name="begun")
+    ask.create("last", DATA[:1])
+    refused = ask("POST", "/upload/drive/v3/files?uploadType=resumable", json={"name": "too much"})
+    assert reason(refused) == (403, "userRateLimitExceeded")
+    assert reason(ask("POST", "/upload/drive/v3/files?uploadType=media", data=b"x")) == (403, "userRateLimitExceeded")
+    assert ask.chunk(address, DATA, 0, len(DATA)).status_code == 200
+    assert ask.folder("not a byte")
+    drive.set(skew_seconds=24 * 3600 + 1)
+    assert ask.create("the next day")
+
+
 def test_faults_are_counted_over_a_restart(ask, drive):
     """A fault that has been used up stays used up."""
     drive.faults(refuse(503).on("GET", "/files", count=1), refuse(500).on("GET", "/about", skip=1))

@@ -8,10 +8,11 @@ import json
 import pytest
 
 from tests.fakes.asking import FOLDER, Asking, reason
-from tests.fakes.drive import Settings, partial_listing, stale_listing
+from tests.fakes.drive import Settings, partial_listing, short_page, stale_listing
 from tests.fakes.drive.checking import checked_drive
 
 SHARED = "0AShared"
+SHORTCUT = "application/vnd.google-apps.shortcut"
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +175,19 @@ def test_pages_show_each_file_once_also_when_others_come_and_go(ask, folder):
     assert "nextPageToken" not in third
 
 
+def test_a_page_may_have_fewer_than_were_asked_for_and_not_be_the_last(ask, drive, folder):
+    """Or none at all. (google-api-nodejs-client issue 722)"""
+    for n in range(5):
+        ask.create(f"f{n}", parents=[folder])
+    drive.faults(short_page(2).on("GET", "/files$"), short_page(0).on("GET", "/files$"))
+    query, sizes, token = {"q": f"'{folder}' in parents", "pageSize": 1000}, [], None
+    while token or not sizes:
+        page = ask.get("/drive/v3/files", **query, **({"pageToken": token} if token else {}))
+        sizes.append(len(page["files"]))
+        token = page.get("nextPageToken")
+    assert sizes == [2, 0, 3]
+
+
 def test_a_page_token_belongs_to_its_query(ask, folder):
     """A token that was made up, or that another query gave, is refused."""
     for n in range(2):
@@ -214,6 +228,27 @@ def test_a_listing_may_miss_a_fresh_file_by_name_but_not_by_parent_or_id(ask, dr
     assert names(ask, f"'{folder}' in parents") == ["fresh"]
     assert names(ask, "name = 'fresh'") == ["fresh"]
     assert ask.get(f"/drive/v3/files/{file['id']}")["name"] == "fresh"
+
+
+@pytest.mark.parametrize("by", ["parents", "properties"])
+def test_a_listing_by_parent_or_by_properties_may_lag_and_says_that_it_is_complete(ask, drive, folder, by):
+    """What is older is shown, and by its id a file is always found. (bellingcat/auto-archiver issue 191)"""
+    file = ask.create("fresh", parents=[folder], appProperties={"kind": "object"})
+    queries = {
+        "parents": f"'{folder}' in parents",
+        "properties": "appProperties has { key='kind' and value='object' }",
+    }
+    drive.faults(stale_listing(100, by=[by]).on("GET", "/files$", count=None))
+    for index, query in queries.items():
+        page = ask.get("/drive/v3/files", q=query, fields="incompleteSearch,files(name)")
+        assert page == {"incompleteSearch": False, "files": [] if index == by else [{"name": "fresh"}]}
+    assert ask.get(f"/drive/v3/files/{file['id']}")["name"] == "fresh"
+    drive.faults(stale_listing(100, by=[by], within=["elsewhere"]).on("GET", "/files$", count=2))
+    assert names(ask, queries[by]) == ["fresh"]
+    drive.faults(stale_listing(100, by=[by]).on("GET", "/files$", count=None))
+    drive.set(skew_seconds=101)
+    assert names(ask, queries[by]) == ["fresh"]
+    drive.set(skew_seconds=0)
 
 
 def test_a_listing_of_several_parents_may_leave_some_out_and_says_that_it_is_complete(ask, drive, folder):
@@ -325,6 +360,66 @@ def test_properties_are_set_one_by_one_and_removed_by_null(ask, folder):
     file = ask.create("tagged", parents=[folder], appProperties={"a": "1", "b": "2"})
     changed = ask("PATCH", f"/drive/v3/files/{file['id']}?fields=appProperties", json={"appProperties": {"a": None}})
     assert changed.json() == {"appProperties": {"b": "2"}}
+
+
+@pytest.mark.parametrize("kind", ["properties", "appProperties"])
+def test_properties_are_few_and_short(ask, folder, kind):
+    """30 of each kind, 124 bytes of UTF-8 each with their key. ("Add custom file properties")"""
+    file = ask.create("f", parents=[folder], **{kind: {"k": "ü" * 61 + "x"}})
+    assert len(("k" + file[kind]["k"]).encode()) == 124
+    path = f"/drive/v3/files/{file['id']}"
+    assert reason(ask("PATCH", path, json={kind: {"k": "ü" * 62}})) == (400, "invalid")
+    assert ask("PATCH", path, json={kind: {f"n{n}": "v" for n in range(29)}}).status_code == 200
+    assert reason(ask("PATCH", path, json={kind: {"one more": "v"}})) == (400, "invalid")
+    assert ask("PATCH", path, json={kind: {"k": None, "one more": "v"}}).status_code == 200
+    too_long = {"name": "g", "parents": [folder], kind: {"k": "x" * 124}}
+    assert reason(ask("POST", "/drive/v3/files", json=too_long)) == (400, "invalid")
+    assert names(ask, f"'{folder}' in parents") == ["f"]
+
+
+def test_what_may_only_be_read_cannot_be_changed_nor_put_into(ask, drive, folder):
+    """(prasmussen/gdrive issue 397, anasty17/mirror-leech-telegram-bot issue 427)"""
+    below = ask.folder("below", parents=[folder])
+    file = ask.create("f", b"data", parents=[below])["id"]
+    elsewhere = ask.folder("elsewhere")
+    own = ask.create("own", parents=[elsewhere])["id"]
+    drive.read_only(folder)
+    path = f"/drive/v3/files/{file}"
+    assert ask("GET", f"{path}?alt=media").content == b"data"
+    assert names(ask, f"'{below}' in parents") == ["f"]
+    for answer in (
+        ask("PATCH", path, json={"name": "g"}),
+        ask("PATCH", path, json={"trashed": True}),
+        ask("DELETE", path),
+        ask("PATCH", f"{path}?addParents=root&removeParents={below}", json={}),
+        ask("PATCH", f"/upload{path}?uploadType=media", data=b"new"),
+    ):
+        assert reason(answer) == (403, "insufficientFilePermissions")
+    for answer in (
+        ask("POST", "/drive/v3/files", json={"name": "g", "parents": [below]}),
+        ask("POST", "/upload/drive/v3/files?uploadType=resumable", json={"name": "g", "parents": [folder]}),
+        ask("PATCH", f"/drive/v3/files/{own}?addParents={below}&removeParents={elsewhere}", json={}),
+    ):
+        assert reason(answer) == (403, "insufficientParentPermissions")
+    assert ask("GET", f"{path}?alt=media").content == b"data"
+    drive.read_only(folder, read_only=False)
+    assert ask("DELETE", path).status_code == 204
+
+
+def test_a_shortcut_is_neither_the_folder_it_points_to_nor_a_file_with_bytes(ask, drive, folder):
+    """("Create a shortcut to a Drive file")"""
+    target = ask.folder("there", parents=[folder])
+    ask.create("below", parents=[target])
+    said = {"name": "here", "mimeType": SHORTCUT, "parents": [folder], "shortcutDetails": {"targetId": target}}
+    made = ask("POST", "/drive/v3/files?fields=*", json=said).json()
+    assert made["mimeType"] == SHORTCUT
+    assert made["shortcutDetails"] == {"targetId": target, "targetMimeType": FOLDER}
+    assert "size" not in made
+    assert names(ask, f"'{folder}' in parents and mimeType = '{FOLDER}'") == ["there"]
+    assert names(ask, f"'{made['id']}' in parents") == []
+    assert reason(ask("GET", f"/drive/v3/files/{made['id']}?alt=media")) == (403, "fileNotDownloadable")
+    assert ask("DELETE", f"/drive/v3/files/{made['id']}").status_code == 204
+    assert names(ask, f"'{target}' in parents") == ["below"]
 
 
 def test_deleting_a_folder_deletes_what_is_below_for_good(ask, drive, folder):

@@ -250,6 +250,20 @@ def test_a_session_ends_after_a_week(ask, drive):
     assert list((drive.state / "uploads").iterdir()) == []
 
 
+def test_a_cancelled_upload_takes_nothing_any_more(ask, drive):
+    """499, to the DELETE and to whatever comes later; one that is done already stays."""
+    address = ask.begin(len(DATA), name="weights")
+    ask.chunk(address, DATA[:GRAIN], 0, len(DATA))
+    assert ask("DELETE", address).status_code == 499
+    assert ask.chunk(address, DATA[GRAIN:], GRAIN, len(DATA)).status_code == 499
+    assert ask("PUT", address, headers={"Content-Range": "bytes */*"}).status_code == 499
+    assert drive.files() == []
+    done = ask.begin(len(DATA), name="done")
+    finish(ask, done)
+    ask("DELETE", done)
+    assert [file.name for file in drive.files()] == ["done"]
+
+
 def test_a_service_account_has_no_room_of_its_own(drive):
     """It may hold folders, but every content is refused outside shared drives."""
     from google.auth.transport.requests import AuthorizedSession

@@ -7,7 +7,7 @@ request 1731); names need not be unique either. So whole folders are listed, and
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,10 +16,13 @@ from typing import Any
 from colabkeep.stores.drive.api import Api, decoded
 from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
 
-__all__ = ["FIELDS", "FOLDER", "MARK", "Files", "FolderGone", "RemoteFile", "age", "read_file"]
+__all__ = ["FIELDS", "FOLDER", "MARK", "Files", "FolderGone", "RemoteFile", "age", "read_file", "refuse_shortcut"]
 
 FOLDER = "application/vnd.google-apps.folder"
-FIELDS = "id,name,size,mimeType,parents,trashed,sha256Checksum,md5Checksum,createdTime,appProperties"
+FIELDS = (
+    "id,name,size,mimeType,parents,trashed,sha256Checksum,md5Checksum,createdTime,appProperties,"
+    "shortcutDetails(targetId,targetMimeType)"
+)
 """What is asked for of each file: without it v3 tells little more than the name."""
 
 MARK = "colabkeep"
@@ -35,7 +38,8 @@ _IDS = 20
 class RemoteFile:
     """A file or folder as the service describes it. `size` in bytes, None for what has none of its own (folders,
     documents of Google's editors, links);
-    `created` as the service writes it, which sorts by time."""
+    `created` as the service writes it, which sorts by time; `leads_to`: the id of the folder that a shortcut points to.
+    """
 
     id: str
     name: str
@@ -47,6 +51,7 @@ class RemoteFile:
     md5: str | None = None
     created: str = ""
     marks: Mapping[str, str] = field(default_factory=dict)
+    leads_to: str | None = None
 
 
 class FolderGone(Exception):
@@ -145,9 +150,13 @@ class Files:
 
         Raises:
             FolderGone, StoreError: as `inside`.
+            StoreError: there is none, but a shortcut of that name to a folder elsewhere.
         """
         inside = self.inside(folders, doing)
-        return sorted((file for file in inside if file.is_folder and file.name == name), key=age)
+        found = sorted((file for file in inside if file.is_folder and file.name == name), key=age)
+        if not found:
+            refuse_shortcut(name, inside)
+        return found
 
     def delete(self, id: str, doing: str) -> None:
         """Remove a file for good, past the trash, which would keep counting. Nothing happens where there is none.
@@ -230,9 +239,25 @@ def age(file: RemoteFile) -> tuple[str, str]:
     return file.created, file.id
 
 
+def refuse_shortcut(name: str, beside: Iterable[RemoteFile]) -> None:
+    """See that no folder is made beside a shortcut of its name: what was saved lies where that points to.
+
+    Raises:
+        StoreError: one is there.
+    """
+    for file in beside:
+        if file.name == name and file.leads_to is not None:
+            raise StoreError(
+                problem=f"{name!r} in Google Drive is no folder but a shortcut to one that lies elsewhere. A new "
+                "folder of that name would begin beside what was saved there, so nothing was written.",
+                remedy=f'Name the folder itself: storage="drive://id={file.leads_to}", with the folders below it, if '
+                "there are any, after a slash. Or remove the shortcut, and move the folder back.",
+            )
+
+
 def read_file(answer: Mapping[str, Any]) -> RemoteFile:
     """A file from its description. Sizes come as text."""
-    kind = str(answer.get("mimeType", ""))
+    kind, shortcut = str(answer.get("mimeType", "")), answer.get("shortcutDetails") or {}
     return RemoteFile(
         id=str(answer["id"]),
         name=str(answer.get("name", "")),
@@ -244,4 +269,5 @@ def read_file(answer: Mapping[str, Any]) -> RemoteFile:
         md5=answer.get("md5Checksum"),
         created=str(answer.get("createdTime", "")),
         marks=answer.get("appProperties") or {},
+        leads_to=str(shortcut["targetId"]) if shortcut.get("targetMimeType") == FOLDER else None,
     )

@@ -43,6 +43,11 @@ _FOREIGN = (
     "Use the same OAuth client on every platform (the same secret COLABKEEP_DRIVE), or another folder: "
     'storage="drive://<another name>".',
 )
+_READ_ONLY = (
+    "this account may read the folder or file, and not change it: it belongs to somebody else",
+    "Ask its owner to share the folder with you as Editor (in Drive: right click > Share), or train in a folder of "
+    'your own: storage="drive://<another name>".',
+)
 _SWITCHED_OFF = (
     "the Drive API is not switched on in the Cloud project of the OAuth client",
     "Open https://console.cloud.google.com/apis/library/drive.googleapis.com, click Enable, wait two minutes, and run "
@@ -75,11 +80,8 @@ _FINAL = (
         StoreError,
         _SCOPE,
     ),
-    _Final(
-        frozenset({"appNotAuthorizedToFile", "insufficientFilePermissions", "insufficientParentPermissions"}),
-        StoreError,
-        _FOREIGN,
-    ),
+    _Final(frozenset({"appNotAuthorizedToFile"}), StoreError, _FOREIGN),
+    _Final(frozenset({"insufficientFilePermissions", "insufficientParentPermissions"}), StoreError, _READ_ONLY),
     _Final(frozenset({"accessNotConfigured", "SERVICE_DISABLED"}), StoreError, _SWITCHED_OFF),
     _Final(frozenset({"domainPolicy"}), StoreError, _POLICY),
     _Final(

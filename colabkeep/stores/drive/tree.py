@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from colabkeep.stores.base import check_name
-from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile
+from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile, refuse_shortcut
 from colabkeep.stores.drive.folders import OwnFolder, joined
 from colabkeep.stores.drive.whereabouts import Astray, Whereabouts
 from colabkeep.vocabulary.errors import StoreUnavailable, UsageError
@@ -230,6 +230,8 @@ class Tree:
         while path not in self._folders:
             above = self._above(path)[0]
             name = path[len(above) :].strip("/").partition("/")[0]
+            for id in self._folders[above]:
+                refuse_shortcut(name, self._listed[id].files if id in self._listed else ())
             folders = self._files.make_alone(name, self._folders[above][0], {MARK: "folder"}, doing)
             self._adopt(joined(above, name), folders)
             if len(folders) == 1:

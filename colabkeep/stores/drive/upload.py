@@ -229,9 +229,9 @@ class _Transfer:
             doing=self._doing,
             data=Body(data, self._api.silence.heard) if data else b"",
             headers={"Content-Range": content_range},
-            accept=(200, 201, 308, 404, 410),
+            accept=(200, 201, 308, 404, 410, 499),  # 499: somebody cancelled it
         )
-        if response.status_code in (404, 410):
+        if response.status_code in (404, 410, 499):
             raise _UploadGone
         if response.status_code == 308:
             match = _RANGE.fullmatch(response.headers.get("Range", ""))

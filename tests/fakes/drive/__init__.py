@@ -15,12 +15,13 @@ v2 and v3 show a file), `oauth` and `tokens` (signing in), `faults` and `effects
 of requests), `running` (the handle for tests), `server` (HTTP). Each says where it knows the behaviour from. What no
 source tells is not imitated: methods without a need are answered 501.
 
-It knows one person and any number of service accounts. There are no permissions, comments, revisions, shortcuts or
-Google documents.
+It knows one person and any number of service accounts. Of permissions it knows one: what may only be read. There are no
+comments, revisions or Google documents.
 """
 
 from tests.fakes.drive.effects import (
     act_twice,
+    cancel_upload,
     drop_session,
     expire_tokens,
     fill_quota,
@@ -32,6 +33,7 @@ from tests.fakes.drive.effects import (
     reset_request,
     restart,
     revoke,
+    short_page,
     silence,
     slow,
     stale_listing,
@@ -50,6 +52,7 @@ __all__ = [
     "Seen",
     "Settings",
     "act_twice",
+    "cancel_upload",
     "drop_session",
     "expire_tokens",
     "fill_quota",
@@ -62,6 +65,7 @@ __all__ = [
     "restart",
     "revoke",
     "running_drive",
+    "short_page",
     "silence",
     "slow",
     "stale_listing",

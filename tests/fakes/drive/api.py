@@ -11,7 +11,7 @@ from tests.fakes.drive import listing, media, resources, storing
 from tests.fakes.drive.answers import Answer, ApiError, not_found
 from tests.fakes.drive.call import Call
 from tests.fakes.drive.content import Digests
-from tests.fakes.drive.files import FOLDER
+from tests.fakes.drive.files import FOLDER, SHORTCUT
 from tests.fakes.drive.ids import fresh, fresh_file_id
 from tests.fakes.drive.requests import Request
 from tests.fakes.drive.state import State
@@ -29,6 +29,7 @@ def serve(state: State, request: Request) -> Answer:
         raise ApiError(404, "notFound", f"Not found: {request.method} {request.path}")
     with state.guard:
         caller = state.tokens.caller(request.bearer, state.now())
+        state.budgets.request(caller.account, state.now(), state.settings)
     request.client = caller.client
     if found.method.name not in METHODS:
         raise ApiError(501, "notImplemented", f"This server does not have {found.method.version} {found.method.name}.")
@@ -55,10 +56,10 @@ def get(call: Call) -> Answer:
 
 
 def create(call: Call) -> Answer:
-    """A folder, or an empty file."""
+    """A folder, a shortcut, or an empty file."""
     state, caller = call.state, call.caller
     file = storing.new_file(state, caller, resources.said(call.version, call.json()))
-    if file.mime != FOLDER:
+    if file.mime not in (FOLDER, SHORTCUT):
         storing.check_room(state, caller, file.drive, 0)
         revision = fresh()
         state.contents.path(revision).touch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tests.fakes.drive.answers import Answer, json_answer
@@ -54,6 +54,13 @@ def _revoke(state: State, said: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _read_only(state: State, said: dict[str, Any]) -> dict[str, Any]:
+    file = state.files.lookup(said["id"])
+    assert file is not None, said["id"]
+    state.files.save(replace(file, read_only=said["read_only"]))
+    return {}
+
+
 def _device(state: State, said: dict[str, Any]) -> dict[str, Any]:
     (device,) = [one for one in state.tokens.devices if one.user_code == said["user_code"]]
     device.allowed = said["allowed"]
@@ -69,4 +76,5 @@ ORDERS: dict[str, Callable[[State, dict[str, Any]], dict[str, Any]]] = {
     "expire": _expire,
     "revoke": _revoke,
     "device": _device,
+    "read_only": _read_only,
 }

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from tests.fakes.drive.answers import Answer, ApiError, html_answer
 from tests.fakes.drive.faults import Fault
 from tests.fakes.drive.ids import fresh, fresh_file_id
-from tests.fakes.drive.requests import Hangup, Request
+from tests.fakes.drive.requests import INDEXES, Hangup, Index, Request
 from tests.fakes.drive.settings import USER
 
 if TYPE_CHECKING:
@@ -83,10 +83,23 @@ def drop_session() -> Fault:
     return Fault("DropSession")
 
 
-def stale_listing(seconds: float = 1e9, *, everywhere: bool = False) -> Fault:
-    """In this listing the search index has not seen what is younger than so many seconds; `everywhere`: nor has what
-    answers by parent and by properties, which no source promises to be exact."""
-    return Fault("StaleListing", {"seconds": seconds, "everywhere": everywhere})
+def cancel_upload() -> Fault:
+    """The upload session that the request speaks of was cancelled before."""
+    return Fault("CancelUpload")
+
+
+def stale_listing(
+    seconds: float = 1e9, *, by: Sequence[Index] = ("name",), within: Sequence[str] = (), everywhere: bool = False
+) -> Fault:
+    """This listing does not show what is younger than so many seconds, if it asks by one of these; by its id a file is
+    always found. `everywhere`: whatever it asks by. `within`: only what lies in folders of these names is hidden.
+
+    Sources: by name, kopia/kopia issue 90; by parent, minutes after the upload, bellingcat/auto-archiver issue 191. No
+    source says how long it lasts, nor that it is exact by properties.
+    """
+    return Fault(
+        "StaleListing", {"seconds": seconds, "by": list(INDEXES if everywhere else by), "within": list(within)}
+    )
 
 
 def partial_listing(*folders: str) -> Fault:
@@ -96,6 +109,14 @@ def partial_listing(*folders: str) -> Fault:
     Source: rclone/rclone issue 9810 (August 2026), googleapis/google-api-nodejs-client issue 1957.
     """
     return Fault("PartialListing", {"folders": list(folders)})
+
+
+def short_page(files: int = 0) -> Fault:
+    """This page of a listing has so many files at most, whatever was asked for, and says whether there are more; none
+    at all is no end either ("nextPageToken" in the discovery documents; googleapis/google-api-nodejs-client issue 722:
+    of 200 that were asked for, between none and 100 came; google-api-dotnet-client issue 808: of 1000 with their
+    parents, 460)."""
+    return Fault("ShortPage", {"files": files})
 
 
 def act_twice() -> Fault:
@@ -280,15 +301,26 @@ class DropSession(Effect):
         return None
 
 
+class CancelUpload(Effect):
+    """See `cancel_upload`."""
+
+    def before(self, state: State, request: Request) -> Answer | None:
+        with state.guard:
+            state.uploads.cancel(request.query.get("upload_id", ""))
+        return None
+
+
 @dataclass
 class StaleListing(Effect):
     """See `stale_listing`."""
 
     seconds: float
-    everywhere: bool
+    by: list[Index]
+    within: list[str]
 
     def before(self, state: State, request: Request) -> Answer | None:
-        request.hide_newer_than, request.hide_everywhere = self.seconds, self.everywhere
+        request.hide_newer_than, request.hide_by = self.seconds, frozenset(self.by)
+        request.hide_within = tuple(self.within)
         return None
 
 
@@ -300,6 +332,17 @@ class PartialListing(Effect):
 
     def before(self, state: State, request: Request) -> Answer | None:
         request.partial = tuple(self.folders)
+        return None
+
+
+@dataclass
+class ShortPage(Effect):
+    """See `short_page`."""
+
+    files: int
+
+    def before(self, state: State, request: Request) -> Answer | None:
+        request.page_files = self.files
         return None
 
 

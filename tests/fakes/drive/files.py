@@ -15,6 +15,9 @@ from tests.fakes.drive.answers import ApiError, not_found
 from tests.fakes.drive.shelf import Shelf
 
 FOLDER = "application/vnd.google-apps.folder"
+SHORTCUT = "application/vnd.google-apps.shortcut"
+"""A file that only points to another, its target ("Create a shortcut to a Drive file", Drive API guides)."""
+
 NARROW = frozenset({"drive.file", "drive.appdata", "drive.apps.readonly", "drive.photos.readonly", "drive.scripts"})
 """Scopes that open only what the same OAuth client made ("Choose Google Drive API scopes", Drive API guides)."""
 
@@ -24,7 +27,9 @@ class File:
     """One file or folder. Times in seconds since 1970, `size` in bytes; a folder has no size and no digests.
 
     `client` is the OAuth client that made it; `drive` the shared drive it lies in; `number` counts all that were
-    ever made; `trashed` is said of this very file, see `Files.in_trash`.
+    ever made; `trashed` is said of this very file, see `Files.in_trash`, and so is `read_only`, see `Files.writable`.
+    `target`: the id of what a shortcut points to, whether that is there or not, and `target_mime` what that was when
+    the shortcut was made.
     """
 
     id: str
@@ -44,6 +49,9 @@ class File:
     revision: str | None = None
     version: int = 1
     trashed: bool = False
+    read_only: bool = False
+    target: str | None = None
+    target_mime: str | None = None
     starred: bool = False
     description: str | None = None
     original_name: str | None = None
@@ -141,6 +149,15 @@ class Files:
                 return True
             above = self._shelf.get(above.parent) if above.parent else None
         return False
+
+    def writable(self, file: File) -> bool:
+        """May this user change it? Not what somebody shared for reading only, nor what lies in such a folder."""
+        above: File | None = file
+        while above is not None:
+            if above.read_only:
+                return False
+            above = self._shelf.get(above.parent) if above.parent else None
+        return True
 
     def delete(self, file: File) -> list[File]:
         """Remove it for good, with all that is below it; what was removed."""

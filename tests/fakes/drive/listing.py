@@ -15,7 +15,8 @@ from typing import Any
 from tests.fakes.drive import query, resources
 from tests.fakes.drive.answers import Answer, ApiError, invalid
 from tests.fakes.drive.call import Call
-from tests.fakes.drive.files import File
+from tests.fakes.drive.files import File, Files
+from tests.fakes.drive.requests import INDEXES
 
 KEYS: dict[str, Callable[[File], Any]] = {
     # the keys of `orderBy` in the discovery documents, as far as this Drive knows the times
@@ -41,6 +42,7 @@ def serve(call: Call) -> Answer:
         raise ApiError(501, "notImplemented", "This server has the space 'drive' only.")
     size = "maxResults" if call.version == "v2" else "pageSize"
     limit = resources.whole_number(call.query, call.method.parameters, size)
+    limit = limit if call.request.page_files is None else min(limit, call.request.page_files)
     found = _ordered(_found(call), call.query.get("orderBy", ""))
     start = _start(call, found)
     page = found[start : start + limit]
@@ -56,8 +58,7 @@ def serve(call: Call) -> Answer:
 def _found(call: Call) -> list[File]:
     """What matches and may be seen. My Drive itself and the tops of shared drives are in no list.
 
-    The search index lags behind for names only; by parent and by id the answer is exact (kopia/kopia issue 90 and pull
-    request 1731).
+    On a good day the answer is exact; how it may lag says `effects.stale_listing`.
     """
     search = query.parse(call.query.get("q", ""), call.version)
     files, caller = call.state.files, call.caller
@@ -65,7 +66,8 @@ def _found(call: Call) -> list[File]:
     all_drives = call.request.flag("includeItemsFromAllDrives", "includeTeamDriveItems")
     drive = call.query.get("driveId") if call.query.get("corpora") == "drive" else None
     left_out = _left_out(call, search)
-    lags = call.request.hide_newer_than and (search.by_name or call.request.hide_everywhere)
+    stale = call.request.hide_by
+    lags = bool(search.by & stale) if search.by else stale >= set(INDEXES)
     return [
         file
         for file in files
@@ -74,9 +76,15 @@ def _found(call: Call) -> list[File]:
         and files.seen_by(file, caller)
         and (file.drive is None or all_drives)
         and (drive is None or file.drive == drive)
-        and not (lags and file.created > index_time)
+        and not (lags and file.created > index_time and _lies_in(file, files, call.request.hide_within))
         and search.matches(file, files, caller)
     ]
+
+
+def _lies_in(file: File, files: Files, names: tuple[str, ...]) -> bool:
+    """In a folder of one of these names; or no matter where, if there are none."""
+    above = files.lookup(file.parent or "")
+    return not names or (above is not None and above.name in names)
 
 
 def _left_out(call: Call, search: query.Query) -> set[str]:

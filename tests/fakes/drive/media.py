@@ -18,6 +18,11 @@ from tests.fakes.drive.requests import Request
 from tests.fakes.drive.state import State
 from tests.fakes.drive.uploads import GRAIN, Upload
 
+CANCELLED = Answer(499)
+"""The answer to a DELETE on an upload's address, and from then on to whatever is asked there ("Cancel an upload",
+"Perform resumable uploads", Cloud Storage guides, whose upload service Drive has too; fsouza/fake-gcs-server pull
+request 1813, getsentry/objectstore pull request 609)."""
+
 
 def download(call: Call, file: File) -> Answer:
     """The content, or the part of it that Range asks for. Of an empty file no part can be had: 416
@@ -58,12 +63,16 @@ def resume(state: State, request: Request) -> Answer | None:
     The address alone is enough: no token is asked for, but one that is there must be good.
     """
     upload_id = request.query.get("upload_id")
-    if upload_id is None or request.method not in ("PUT", "POST") or "/upload/" not in request.path:
+    if upload_id is None or request.method not in ("PUT", "POST", "DELETE") or "/upload/" not in request.path:
         return None
     with state.guard:
         if request.bearer is not None:
             request.client = state.tokens.caller(request.bearer, state.now()).client
         session = state.uploads.get(upload_id, state.now() - state.settings.session_seconds)
+        if request.method == "DELETE":
+            state.uploads.cancel(upload_id)
+        if session.cancelled or request.method == "DELETE":
+            return CANCELLED
     found = state.discovery.find("POST", request.path) or state.discovery.find("PUT", request.path)
     found = found or state.discovery.find("PATCH", request.path)
     assert found is not None, request.path
@@ -89,8 +98,9 @@ def _start(call: Call, file: File | None) -> Answer:
     session.total = int(announced) if announced is not None else None
     with call.state.guard:
         caller = call.caller
+        call.state.budgets.begin_upload(caller.account, call.state.now(), call.state.settings)
         if file is None:
-            storing.check_new(call.state, caller, session.changes)
+            storing.new_file(call.state, caller, session.changes)
         parents = session.changes.get("parents") or ["root"]
         above = file or call.state.files.parent(parents[0], caller)
         more = (session.total or 0) - (file.size or 0 if file else 0)
@@ -170,6 +180,8 @@ def _whole(call: Call, file: File | None, said: dict[str, Any], kind: str | None
     """All bytes in one request: a session that begins and ends here."""
     state = call.state
     session = _session(call, file, said, kind)
+    with state.guard:
+        state.budgets.begin_upload(session.account, state.now(), state.settings)
     try:
         state.uploads.receive(session, 0, call.request.body.pieces() if data is None else iter((data,)))
         digests = state.uploads.digests(session)

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from tests.fakes.drive import times
 from tests.fakes.drive.answers import invalid
 from tests.fakes.drive.files import Caller, File, Files
+from tests.fakes.drive.requests import Index
 
 Test: TypeAlias = "Callable[[File, Files, Caller], bool]"
 
@@ -39,11 +40,11 @@ NAMES = {"name", "title", "fullText"}
 
 @dataclass(frozen=True)
 class Query:
-    """`matches` decides about one file. `by_name`: the answer comes from the search index, which may lag. `parents`:
-    the folders that are asked for, as they are written."""
+    """`matches` decides about one file. `by`: the indexes that the answer comes from, which may lag. `parents`: the
+    folders that are asked for, as they are written."""
 
     matches: Test
-    by_name: bool
+    by: frozenset[Index]
     parents: tuple[str, ...] = ()
 
 
@@ -58,17 +59,17 @@ def parse(text: str, version: str) -> Query:
         tokens.append(found[1])
         end = found.end()
     if not tokens:
-        return Query(lambda file, files, caller: True, by_name=False)
+        return Query(lambda file, files, caller: True, frozenset())
     parser = _Parser(tokens, version)
     matches = parser.all()
-    return Query(matches, by_name=parser.by_name, parents=tuple(parser.parents))
+    return Query(matches, frozenset(parser.by), tuple(parser.parents))
 
 
 class _Parser:
     def __init__(self, tokens: list[str], version: str) -> None:
         self._tokens = tokens
         self._other = OF_VERSION["v2" if version == "v3" else "v3"]
-        self.by_name = False
+        self.by: set[Index] = set()
         self.parents: list[str] = []
 
     def all(self) -> Test:
@@ -103,6 +104,7 @@ class _Parser:
 
     def _membership(self, value: str, collection: str) -> Test:
         if collection == "parents":
+            self.by.add("parents")
             self.parents.append(value)
             return lambda file, files, caller: file.parent == files.real_id(value, caller)
         if collection in ("owners", "writers"):
@@ -112,7 +114,8 @@ class _Parser:
     def _comparison(self, term: str) -> Test:
         if term in self._other:
             raise invalid("q")
-        self.by_name |= term in NAMES
+        if term in NAMES:
+            self.by.add("name")
         sign = self._take()
         if term in ("properties", "appProperties") and sign == "has":
             return self._has(term)
@@ -143,6 +146,7 @@ class _Parser:
                 break
         if not {"key", "value"} <= said.keys() <= {"key", "value", "visibility"}:
             raise invalid("q")
+        self.by.add("properties")
         private = term == "appProperties" or said.get("visibility") == "PRIVATE"
 
         def test(file: File, files: Files, caller: Caller) -> bool:

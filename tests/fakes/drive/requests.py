@@ -6,9 +6,14 @@ import re
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, Literal, TypeAlias
 
 from tests.fakes.drive.content import PIECE
+
+Index: TypeAlias = Literal["name", "parents", "properties"]
+"""What a listing may ask by, which may lag behind what was written. One that asks by nothing needs all three."""
+
+INDEXES: tuple[Index, ...] = ("name", "parents", "properties")
 
 
 class Hangup(Exception):
@@ -55,9 +60,9 @@ class Body:
 class Request:
     """`query` has the last value of each parameter; `base` is the server as the client names it, with a slash.
 
-    `hide_newer_than` seconds: what is younger is not in the search index yet, or with `hide_everywhere` in no
-    index (a fault sets it). `partial`: of several
-    parents only the first is answered for; or, of these names, all others (a fault sets it).
+    `hide_newer_than` seconds: what is younger is not in these indexes yet, `hide_by`; with `hide_within` only what
+    lies in folders of these names (a fault sets all three). `partial`: of several parents only the first is answered
+    for; or, of these names, all others (a fault sets it). `page_files`: a page has so many at most (a fault sets it).
     """
 
     method: str
@@ -67,7 +72,9 @@ class Request:
     body: Body
     base: str
     hide_newer_than: float = 0.0
-    hide_everywhere: bool = False
+    hide_by: frozenset[Index] = frozenset()
+    hide_within: tuple[str, ...] = ()
+    page_files: int | None = None
     partial: tuple[str, ...] | None = None
     client: str | None = field(default=None)
 

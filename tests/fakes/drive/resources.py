@@ -41,6 +41,8 @@ def render(version: str, file: File, files: Files, caller: Caller, base: str) ->
     }
     if file.size is not None:
         whole |= binary
+    if file.target is not None:
+        whole["shortcutDetails"] = {"targetId": file.target, "targetMimeType": file.target_mime}
     return {name: value for name, value in whole.items() if value is not None}
 
 
@@ -171,6 +173,7 @@ _COMMON: Words = {
     "mimeType": ("mime", _text),
     "description": ("description", _text),
     "originalFilename": ("original_name", _text),
+    "shortcutDetails": ("target", lambda value: str(value["targetId"])),
 }
 _WORDS_V3: Words = {
     **_COMMON,

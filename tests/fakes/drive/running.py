@@ -152,6 +152,10 @@ class Drive:
         """The user types in the code that the device shows, and says yes or no."""
         self._order("device", user_code=user_code, allowed=allowed)
 
+    def read_only(self, file_id: str, *, read_only: bool = True) -> None:
+        """This file, or the folder with all below it, belongs to somebody who lets this user read it only."""
+        self._order("read_only", id=file_id, read_only=read_only)
+
     def requests(self, method: str | None = None, path: str = "") -> list[Seen]:
         """What was asked so far: all, or those with this method and this text in their path. Also of a dead server."""
         seen = traffic.read(self.state / "requests.jsonl")

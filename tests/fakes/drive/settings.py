@@ -15,7 +15,8 @@ class Settings:
     the server's clock is ahead of the real one. An access token lives an hour, an upload session a week: "Using OAuth
     2.0 to Access Google APIs" and "Performing a Resumable Upload" (Drive API guides). `keep_answers`: the log of the
     requests also holds what was answered. `poll_seconds`: a device that asks for its token more often is told to slow
-    down.
+    down. `requests_a_minute` and `upload_bytes_a_day` are what the service takes of a user before it refuses, see
+    `budgets`; None: any number.
     """
 
     quota_bytes: int | None = 15 * 2**30
@@ -26,3 +27,5 @@ class Settings:
     shared_drives: list[str] = field(default_factory=list)
     keep_answers: bool = False
     poll_seconds: int = 5
+    requests_a_minute: int | None = None
+    upload_bytes_a_day: int | None = None

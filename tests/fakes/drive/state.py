@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.fakes.drive.budgets import Budgets
 from tests.fakes.drive.content import Contents
 from tests.fakes.drive.discovery import Discovery
 from tests.fakes.drive.faults import FaultList
@@ -34,6 +35,7 @@ class State:
         self.files = Files(folder / "files", self.settings.shared_drives)
         self.contents = Contents(folder / "contents")
         self.uploads = Uploads(folder / "uploads")
+        self.budgets = Budgets()
         self.tokens = Tokens(folder / "tokens")
         self.faults = FaultList(folder / "faults.json")
         self.traffic = Traffic(folder / "requests.jsonl")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.fakes.drive.answers import ApiError, not_found
+from tests.fakes.drive.answers import ApiError, invalid, not_found
 from tests.fakes.drive.files import Caller, File
 from tests.fakes.drive.ids import fresh_file_id, issued
 from tests.fakes.drive.state import State
@@ -56,8 +56,25 @@ def new_file(state: State, caller: Caller, changes: dict[str, Any]) -> File:
         modified=now,
         number=state.files.next_number(),
         drive=parent.drive,
+        target_mime=state.files.get(changes["target"], caller).mime if "target" in changes else None,
     )
     return changed(file, caller, changes)
+
+
+def _check_properties(file: File) -> None:
+    """Raises ApiError 400 for more or longer properties than a file may have ("Add custom file properties", Drive API
+    guides: 30 public ones, 30 private ones of one application, 100 in all; 124 bytes of UTF-8 each, key and value
+    together). No source gives the words of that refusal."""
+    private = list(file.app_properties.values())
+    if (
+        any(len(pairs) > 30 for pairs in (file.properties, *private))
+        or len(file.properties) + sum(map(len, private)) > 100
+    ):
+        raise invalid("properties", "A file has too many properties.")
+    for pairs in (file.properties, *private):
+        for key, value in pairs.items():
+            if len((key + value).encode()) > 124:
+                raise invalid("properties", f"The property {key} is longer than 124 bytes.")
 
 
 def changed(file: File, caller: Caller, changes: dict[str, Any]) -> File:
@@ -67,16 +84,26 @@ def changed(file: File, caller: Caller, changes: dict[str, Any]) -> File:
     }
     private = {**file.app_properties.get(caller.client, {}), **changes.get("app_properties", {})}
     public = {**file.properties, **changes.get("properties", {})}
-    return replace(
+    after = replace(
         file,
         **{name: value for name, value in words.items() if value is not None},
         properties=_set(public),
         app_properties={**file.app_properties, caller.client: _set(private)},
     )
+    _check_properties(after)
+    return after
+
+
+def check_writable(state: State, file: File) -> None:
+    """Raises ApiError 403 for a file that may be read only (prasmussen/gdrive issue 397)."""
+    if not state.files.writable(file):
+        text = "The user does not have sufficient permissions for this file."
+        raise ApiError(403, "insufficientFilePermissions", text)
 
 
 def change(state: State, caller: Caller, file: File, changes: dict[str, Any]) -> File:
     """Change what is said of a file, and keep it."""
+    check_writable(state, file)
     renamed = {"name", "description", "mime"} & changes.keys()
     after = changed(file, caller, {"modified": state.now(), **changes} if renamed else changes)
     after = replace(after, version=file.version + 1)
@@ -87,7 +114,8 @@ def change(state: State, caller: Caller, file: File, changes: dict[str, Any]) ->
 def move(state: State, caller: Caller, file: File, add: list[str], remove: list[str]) -> File:
     """Another parent. One parent only: adding without removing is refused (RobinBobin/react-native-google-drive-api-
     wrapper issue 35; "Single-parenting behavior changes", Drive API guides)."""
-    parents = [one.id for one in (state.files.parent(each, caller) for each in add)]
+    check_writable(state, file)
+    parents = [_open_to_new(state, state.files.parent(each, caller)).id for each in add]
     left = (
         [file.parent] if file.parent and file.parent not in [state.files.real_id(one, caller) for one in remove] else []
     )
@@ -136,6 +164,7 @@ def finish(state: State, upload: Upload, digests: dict[str, Any]) -> File:
         old = None
     else:
         file = state.files.get(upload.file, caller)
+        check_writable(state, file)
         check_room(state, caller, file.drive, upload.received - (file.size or 0))
         old = file.revision
         file = changed(file, caller, {"modified": state.now(), **upload.changes})
@@ -143,12 +172,14 @@ def finish(state: State, upload: Upload, digests: dict[str, Any]) -> File:
     file = replace(file, **digests, size=upload.received, revision=upload.id, version=file.version + (not upload.new))
     state.files.save(file)
     state.contents.remove(old)
+    state.budgets.uploaded(upload.account, state.now(), upload.received)
     upload.done = True
     return file
 
 
 def remove(state: State, file: File) -> None:
     """Delete for good, past the trash."""
+    check_writable(state, file)
     for gone in state.files.delete(file):
         state.contents.remove(gone.revision)
 
@@ -157,7 +188,14 @@ def _parent(state: State, caller: Caller, changes: dict[str, Any]) -> File:
     parents = changes.get("parents") or ["root"]
     if len(parents) > 1:
         raise ApiError(403, "cannotAddParent", "Increasing the number of parents is not allowed")
-    return state.files.parent(parents[0], caller)
+    return _open_to_new(state, state.files.parent(parents[0], caller))
+
+
+def _open_to_new(state: State, folder: File) -> File:
+    """The folder. Raises ApiError 403 where it may only be read (anasty17/mirror-leech-telegram-bot issue 427)."""
+    if not state.files.writable(folder):
+        raise ApiError(403, "insufficientParentPermissions", "Insufficient permissions for the specified parent.")
+    return folder
 
 
 def _set(pairs: dict[str, str | None]) -> dict[str, str]:

@@ -25,7 +25,7 @@ class Upload:
     """One session. `file` is the id of what is made or replaced; `total` bytes are expected (None: not said yet).
 
     `received` bytes are acknowledged; `done`: the file is made. `changes` is what the request said of the file, in the
-    words of `File`.
+    words of `File`. `cancelled`: nothing more is taken.
     """
 
     id: str
@@ -42,6 +42,7 @@ class Upload:
     fields: str | None = None
     received: int = 0
     done: bool = False
+    cancelled: bool = False
 
     @property
     def caller(self) -> Caller:
@@ -73,6 +74,14 @@ class Uploads:
         """Give up a session and its bytes."""
         if self._shelf.get(upload_id) is not None:
             self._shelf.remove(upload_id)
+            self.drop_part(upload_id)
+
+    def cancel(self, upload_id: str) -> None:
+        """Nothing is taken any more, and what has come is gone. One that is done stays done."""
+        upload = self._shelf.get(upload_id)
+        if upload is not None and not upload.done:
+            upload.cancelled = True
+            self.save(upload)
             self.drop_part(upload_id)
 
     def drop_part(self, upload_id: str) -> None:

@@ -17,6 +17,7 @@ from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.errors import StoreError, StoreFull, StoreUnavailable
 from tests.fakes.drive import html, refuse, revoke
+from tests.fakes.drive.clock import SharedClock
 
 LISTING = r"/drive/v3/files$"
 
@@ -26,7 +27,7 @@ FINAL = {
     "dailyLimitExceeded": (403, StoreError, "today", "tomorrow"),
     "insufficientPermissions": (403, StoreError, "does not allow", "box for Google Drive"),
     "appNotAuthorizedToFile": (403, StoreError, "another OAuth client", "same OAuth client"),
-    "insufficientFilePermissions": (403, StoreError, "another OAuth client", "drive://<another name>"),
+    "insufficientFilePermissions": (403, StoreError, "not change it", "drive://<another name>"),
     "accessNotConfigured": (403, StoreError, "not switched on", "drive.googleapis.com"),
     "domainPolicy": (403, StoreError, "administrator", "personal account"),
     "numChildrenInNonRootLimitExceeded": (403, StoreError, "as many files", "another folder"),
@@ -93,6 +94,64 @@ def test_a_drive_that_wants_to_be_left_alone_for_long_is(drive, open_drive):
     with pytest.raises(StoreUnavailable, match="asks for a pause"):
         open_drive(clock=clock).list("run")
     assert clock.slept == []
+
+
+def test_a_folder_that_may_only_be_read_is_told_with_whom_to_ask_and_can_be_resumed_from(drive, open_drive):
+    """A fellow student shared a run for reading: it reads; nothing is written, deleted or begun beside it."""
+    open_drive("theirs").put("run/a", BytesSource(b"1"))
+    (shared,) = (file for file in drive.files() if file.name == "theirs")
+    drive.read_only(shared.id)
+    before = [(file.id, file.parent, file.trashed) for file in drive.files()]
+    clock = FakeClock()
+    store = open_drive("theirs", clock=clock)
+    with store.get("run/a") as reader:
+        assert reader.read() == b"1"
+    for write in (
+        lambda: store.put("run/b", BytesSource(b"2")),
+        lambda: store.put("other/b", BytesSource(b"2")),
+        lambda: store.delete("run/a"),
+    ):
+        with pytest.raises(StoreError, match="belongs to somebody else") as caught:
+            write()
+        assert "as Editor" in caught.value.remedy
+        assert not caught.value.retryable
+    assert clock.slept == []
+    assert [(file.id, file.parent, file.trashed) for file in drive.files()] == before
+    drive.read_only(shared.id, read_only=False)
+
+
+@pytest.fixture
+def stingy(drive):
+    """Drive with budgets, as it really is; by default it has none."""
+    drive.set(token_seconds=10**9)
+    yield drive
+    drive.set(requests_a_minute=None, upload_bytes_a_day=None)
+
+
+def test_a_minute_whose_requests_are_used_up_is_waited_for(stingy, open_drive):
+    """All is stored, late and once; nothing of it is an error."""
+    clock = SharedClock(stingy)
+    store = open_drive(clock=clock)
+    stingy.set(requests_a_minute=12)
+    for number in range(12):
+        store.put(f"run/blobs/{number}", BytesSource(b"x" * number))
+    assert clock.slept
+    assert len(store.list("run/blobs")) == 12
+    assert len([file for file in stingy.files() if file.size is not None]) == 12
+
+
+def test_a_day_whose_uploads_are_used_up_is_told_and_what_is_there_can_be_read(stingy, open_drive):
+    """It is no error of the link, and nothing of the run is lost: the next day the same is stored."""
+    clock = SharedClock(stingy)
+    store = open_drive(clock=clock)
+    stingy.set(upload_bytes_a_day=1000)
+    store.put("run/a", BytesSource(bytes(1000)))
+    with pytest.raises(StoreUnavailable, match="asks for a pause") as caught:
+        store.put("run/b", BytesSource(b"b"))
+    assert "750 GB" in caught.value.remedy
+    assert [entry.name for entry in open_drive().list("run")] == ["run/a"]
+    clock.advance(24 * 3600)
+    assert store.put("run/b", BytesSource(b"b")).rung == "confirmed"
 
 
 @pytest.mark.parametrize("status", [403, 502, 503])

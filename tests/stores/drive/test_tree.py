@@ -20,7 +20,7 @@ from colabkeep.stores.google.secret import ROBOT_SCOPE
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError
 from colabkeep.vocabulary.sealed import seal
-from tests.fakes.drive import File, Settings, partial_listing, refuse, running_drive, stale_listing
+from tests.fakes.drive import File, Settings, partial_listing, refuse, running_drive, short_page, stale_listing
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.drive.shelf import Shelf
 
@@ -51,6 +51,12 @@ class Foreign:
         answer = self.session.post(url, data=body.body, headers={"Content-Type": kind})
         assert answer.status_code == 200, answer.text
         return answer.json()["id"]
+
+    def shortcut(self, name, parent, target):
+        kind = "application/vnd.google-apps.shortcut"
+        body = {"name": name, "mimeType": kind, "parents": [parent], "shortcutDetails": {"targetId": target}}
+        answer = self.session.post(f"{self.drive.url}/drive/v3/files", json=body)
+        assert answer.status_code == 200, answer.text
 
     def change(self, id, **body):
         assert self.session.patch(f"{self.drive.url}/drive/v3/files/{id}", json=body).status_code == 200
@@ -181,6 +187,34 @@ def test_a_put_in_a_known_folder_asks_for_nothing_but_its_own(open_drive, watch)
     traffic = watch()
     put(store, run__b=b"2")
     assert [(seen.method, seen.status) for seen in traffic.all()] == [("POST", 200), ("PUT", 200)]
+
+
+@pytest.mark.parametrize("name", ["colabkeep", "run"])
+def test_no_folder_is_begun_beside_a_shortcut_of_its_name(drive, open_drive, foreign, name):
+    """Somebody moved the folder and left a shortcut where it was: a new one would be a run begun anew, unseen. The
+    error names the folder itself, where all is."""
+    put(open_drive(), run__a=b"1")
+    elsewhere, target = foreign.folder("elsewhere"), folder_id(drive, name)
+    (above,) = (file.parent for file in drive.files() if file.id == target)
+    query = f"?addParents={elsewhere}&removeParents={above}"
+    answer = foreign.session.patch(f"{drive.url}/drive/v3/files/{target}{query}", json={"name": "moved"})
+    assert answer.status_code == 200, answer.text
+    foreign.shortcut(name, above, target)
+    before = [(file.id, file.name) for file in drive.files()]
+    store = open_drive()
+    with pytest.raises(StoreError, match="is no folder but a shortcut") as caught:
+        put(store, run__b=b"2")
+    assert f"drive://id={target}" in caught.value.remedy
+    assert names(open_drive(f"id={target}")) == ["run/a" if name == "colabkeep" else "a"]
+    assert [(file.id, file.name) for file in drive.files()] == before
+
+
+@pytest.mark.parametrize("at_most", [0, 2])
+def test_a_page_that_is_short_or_empty_is_not_the_last(drive, open_drive, at_most):
+    """All that lies there is found, however few come at once."""
+    put(open_drive(), **{f"run__f{number}": b"x" for number in range(7)})
+    drive.faults(short_page(at_most).on("GET", "/files$", count=None, chance=0.5))
+    assert names(open_drive()) == [f"run/f{number}" for number in range(7)]
 
 
 def test_many_files_come_in_pages(drive, open_drive, foreign, watch):

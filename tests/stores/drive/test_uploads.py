@@ -26,6 +26,7 @@ from colabkeep.testing.stores import ChunkedSource
 from colabkeep.vocabulary.errors import NameTaken, StoreError, StoreFull, StoreUnavailable
 from tests.fakes.drive import (
     act_twice,
+    cancel_upload,
     drop_session,
     expire_tokens,
     fill_quota,
@@ -152,6 +153,18 @@ def test_a_forgotten_upload_is_begun_anew(drive, store, source, traffic):
     (file,) = traffic.files()
     assert drive.content(file) == DATA
     assert len(traffic.chunks) == 4 + CHUNKS
+
+
+@pytest.mark.parametrize("asked", [BYTES, r"bytes \*"])
+def test_a_cancelled_upload_is_begun_anew(drive, store, source, traffic, asked):
+    """It once ended as "please report this", for each save of the same bytes again."""
+    drive.faults(
+        reset_request(3).on("PUT", "/upload/", content_range=BYTES, skip=2),
+        cancel_upload().on("PUT", "/upload/", content_range=asked, skip=3 if asked == BYTES else 0),
+    )
+    assert store.put(NAME, source).rung == "confirmed"
+    (file,) = traffic.files()
+    assert drive.content(file) == DATA
 
 
 def test_an_upload_whose_end_and_session_were_lost_is_found_by_its_id(drive, store, source, traffic):
