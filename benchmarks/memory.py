@@ -64,7 +64,8 @@ def _child(name: str, megabytes: float, folder: Path) -> float:
                     r.step()
                     batches.save()
                     time.sleep(PAUSE)
-                batches.committed()
+                r.step()
+                batches.save(wait=True)  # those before it may have been skipped, the one before it still under way
         else:
             for number in range(SAVES):
                 stirred(state)
