@@ -90,7 +90,7 @@ class _Ring:
     def put(self, step: int, loss: torch.Tensor) -> None:
         """Keep the loss of a step."""
         if len(self) == _ROOM:  # nobody asked for them, or the device is hundreds of steps behind
-            self._late += self.settle()
+            self._late = [*self.settle()]  # with those that were late before
         place = self._end % _ROOM
         self._places[place].copy_(loss.detach().reshape(()))
         self._steps[place] = step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colabkeep.frameworks.torch.adapter import TorchFramework
@@ -15,6 +15,7 @@ CPU = torch.device("cpu")
 
 
 @given(bursts=st.lists(st.integers(0, 700), max_size=6), settles=st.booleans())
+@example(bursts=[1100], settles=True)  # two full rings before anybody asks
 def test_each_loss_of_a_ring_is_told_once_and_in_order(bursts: list[int], settles: bool) -> None:
     """However many come before somebody asks; more than there is room for, too."""
     ring, told, step = _Ring(CPU), list[tuple[int, float]](), 0

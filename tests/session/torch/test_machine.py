@@ -98,8 +98,10 @@ def test_a_run_that_is_new_has_no_earlier_cards(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_the_machine_is_seen_as_the_check_sees_it(tmp_path: Path) -> None:
+def test_the_machine_is_seen_as_the_check_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The platform by its name and variety, the cards by theirs."""
+    for patience in ("_TOOL_PATIENCE", "_PATIENCE"):  # a busy machine takes seconds to start a program
+        monkeypatch.setattr(f"colabkeep.session.machine.{patience}", 60.0)
     with fake_kaggle(tmp_path, run_type="Batch") as machine:
         fake_nvidia_smi(machine.root / "usr/bin", ["Tesla T4", "Tesla T4"])
         here = machine.environment
