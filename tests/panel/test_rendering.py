@@ -25,7 +25,7 @@ FORBIDDEN = ("<svg", "<style", "<script", "var(", "http", "javascript")
 EVIL = "</div><script>alert(1)</script><img src=x onerror=alert(1)> \" ' & \x1b[2J \u202e 保存" * 40
 LINE = re.compile(
     r"\[colabkeep (\d\d:\d\d:\d\d)\] ([A-Z]+) step (\d+)(?:/(\d+))?(?: (\d+)%)?(?: loss (\S+))? "
-    r"safe (\d+|none|unknown) at-risk (\d+) steps \(([^)]*)\)(?: left ([^(]+) \(estimate\))? \| (.+)"
+    r"(?:safe|saved) (\d+|none|unknown) at-risk (\d+) steps \(([^)]*)\)(?: left ([^(]+) \(estimate\))? \| (.+)"
 )
 
 
@@ -192,6 +192,17 @@ def test_a_resumed_run_is_not_called_unsafe_before_the_storage_was_asked() -> No
     state = in_phase("resumed").state
     assert "being asked" in text_of(render(state))
     assert " safe unknown " in line(state)
+
+
+def test_what_nobody_knows_to_survive_the_machine_is_not_called_safe() -> None:
+    """Neither in the line, nor while the next save is under way."""
+    unknown, known = in_phase("saved").save(112, rung=None).state, in_phase("saving").state
+    assert (unknown.phase, known.phase) == ("saving", "saving")
+    assert " saved 100 at-risk " in line(unknown)
+    assert "go on from step 100, if /content/runs survives it." in line(unknown)
+    assert "safe" not in line(unknown)
+    assert " safe 100 at-risk " in line(known)
+    assert "go on from step 100." in line(known)
 
 
 def test_both_languages_say_all_of_it() -> None:

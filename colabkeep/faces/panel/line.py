@@ -21,7 +21,8 @@ def line(state: PanelState) -> str:
     if state.loss is not None:
         words.append(f"loss {state.loss:.4g}")
     none = "unknown" if state.asking else "none"
-    words.append(f"safe {none if state.safe_step is None else state.safe_step}")
+    known = "safe" if state.lasts or state.safe_step is None else "saved"  # where nobody knows whether that lasts
+    words.append(f"{known} {none if state.safe_step is None else state.safe_step}")
     words.append(f"at-risk {state.lost_steps} steps ({duration_text(state.lost_seconds)})")
     if state.session_left is not None and state.phase not in FINAL:
         words.append(f"left {duration_text(state.session_left)} (estimate)")

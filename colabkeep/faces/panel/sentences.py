@@ -166,7 +166,9 @@ _SAYINGS: Mapping[str, Callable[[PanelState, Mapping[str, str]], str]] = {
 
 
 def _back(state: PanelState, words: Mapping[str, str]) -> str:
-    return words["back.none"] if state.safe_step is None else words["back"].format(step=state.safe_step)
+    if state.safe_step is None:
+        return words["back.none"]
+    return words["back" if state.lasts else "back.if"].format(step=state.safe_step, place=_place(state))
 
 
 def _kept(state: PanelState, words: Mapping[str, str]) -> str:

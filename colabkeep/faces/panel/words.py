@@ -61,6 +61,7 @@ EN: Mapping[str, str] = {
     "proof.unknown": "{place} was given all of it, and cannot say what it has",
     "proof.local": "it is kept only if {place} survives this machine, which cannot be told from here",
     "back": "If this machine vanished now, training would go on from step {step}.",
+    "back.if": "If this machine vanished now, training would go on from step {step}, if {place} survives it.",
     "back.none": "If this machine vanished now, training would start again.",
     "says.degraded": "Since {since} UTC: {detail}",
     "says.temporary": "Checkpoints go to {place}, which goes with this machine: nothing of this training would "
@@ -168,6 +169,7 @@ ZH: Mapping[str, str] = {
     "proof.unknown": "已全部交给 {place}，但它无法说明自己有什么",
     "proof.local": "只有 {place} 比这台机器更长久时才会保留，此处无法判断",
     "back": "如果这台机器现在消失，训练将从第 {step} 步继续。",
+    "back.if": "如果这台机器现在消失，只要{place}还在，训练将从第 {step} 步继续。",
     "back.none": "如果这台机器现在消失，训练将从头开始。",
     "says.degraded": "自 {since} UTC 起：{detail}",
     "says.temporary": "检查点保存在 {place}，它会随这台机器一起消失：此次训练什么也不会留下。",
