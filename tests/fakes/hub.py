@@ -24,7 +24,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-__all__ = ["TOKEN", "FakeHub", "Fault", "Refused", "Repo", "running_hub"]
+__all__ = ["TOKEN", "TROUBLES", "FakeHub", "Fault", "Refused", "Repo", "running_hub"]
+
+TROUBLES: tuple[tuple[str, str, str], ...] = (
+    ("POST", "/commit/main", "lost"),
+    ("POST", "/commit/main", "status"),
+    ("POST", "paths-info", "reset"),
+    ("POST", "preupload", "status"),
+    ("GET", "/tree/", "short"),
+    ("GET", "resolve", "status"),
+    ("PUT", "storage", "lost"),
+    ("POST", "lfs-files", "status"),
+)
+"""What a repository has to withstand: the first words of a `Fault` each."""
 
 TOKEN = "hf_" + "t" * 34
 REGULAR_LIMIT = 10 * 2**20  # larger files must be LFS: "Getting started with repositories"

@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,26 +164,37 @@ def session(training: HardTraining, setting: Setting, folder: Path, workers: int
     colabkeep.resumable_fit(**words, run_name=RUN, storage=store, keep_last=setting.keep_last, save_every=save_every)
 
 
+def lived(life: Life, moment: Moment | None, hear: Callable[[Message], None]) -> int | None:
+    """Hear a session until the moment has come, or its end, for `PATIENCE` seconds at most, and kill it. The status
+    that it had ended with; None if it had not."""
+
+    def listen(seconds: float, sign: str = "", nth: int = 0) -> None:
+        for message in life.messages(within=seconds):
+            hear(message)
+            nth -= bool(sign) and message[0].startswith(sign)
+            if sign and nth <= 0:
+                return
+
+    if moment is not None and moment.sign:
+        listen(PATIENCE, moment.sign, moment.nth)
+    listen(PATIENCE if moment is None else moment.delay)
+    ended = life.status
+    life.kill()
+    listen(0)
+    return ended
+
+
 def one_life(trial: Trial, workers: int, moment: Moment | None) -> bool:
     """A session of the trial, killed at the moment. True if it was; False if it had finished before."""
     trial.workers.append(workers)
     told: list[Message] = []
+
+    def hear(message: Message) -> None:
+        told.append(message)
+        trial.hear(message)
+
     with Life(lambda say: session(trial.training, trial.setting, trial.folder, workers, say)) as life:
-
-        def listen(seconds: float, sign: str | None = None, nth: int = 0) -> None:
-            for message in life.messages(within=seconds):
-                told.append(message)
-                trial.hear(message)
-                nth -= sign is not None and message[0].startswith(sign)
-                if sign is not None and nth <= 0:
-                    return
-
-        if moment is not None and moment.sign:
-            listen(PATIENCE, moment.sign, moment.nth)
-        listen(PATIENCE if moment is None else moment.delay)
-        ended = life.status
-        life.kill()
-        listen(0)
+        ended = lived(life, moment, hear)
     if ended is None and moment is None:
         raise SystemExit(f"a session of {trial.setting} did not end in {PATIENCE} seconds")
     if ended is not None and ended != 0:

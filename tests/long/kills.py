@@ -54,14 +54,13 @@ from colabkeep.vocabulary.events import (
     RungReached,
     SaveCommitted,
 )
-from tests.long.crashes import Moment, Remains
+from tests.long.crashes import PATIENCE, Moment, Remains, lived
 from tests.long.places import PLACES, Place, opened
 
 EPOCHS = 4
 STEP_SECONDS = 0.02  # longer than the training itself takes: what was saved goes out meanwhile
 KEEP_LAST = 2
 KILLS_PER_RUN = 10
-PATIENCE = 120.0  # seconds; a session that hangs this long is a bug
 RUN = "kills"
 
 
@@ -169,20 +168,7 @@ def one_life(training: HardTraining, place: Place, trial: Trial, moment: Moment 
     """A session of the trial, killed at the moment. True if it was; False if it had ended before."""
     trial.sessions, trial.told = trial.sessions + 1, []
     with Life(lambda say: session(training, place, trial, say)) as life:
-
-        def listen(seconds: float, sign: str = "", nth: int = 0) -> None:
-            for message in life.messages(within=seconds):
-                trial.hear(message)
-                nth -= bool(sign) and message[0].startswith(sign)
-                if sign and nth <= 0:
-                    return
-
-        if moment is not None and moment.sign:
-            listen(PATIENCE, moment.sign, moment.nth)
-        listen(PATIENCE if moment is None else moment.delay)
-        ended = life.status
-        life.kill()
-        listen(0)
+        ended = lived(life, moment, trial.hear)
     if ended is None and moment is None:
         trial.wrong.append(f"session {trial.sessions} did not end in {PATIENCE} seconds")
     if ended is not None and ended != 0:

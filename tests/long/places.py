@@ -320,40 +320,18 @@ def s3() -> Iterator[Service]:
 
 @contextmanager
 def hub() -> Iterator[Service]:
-    from tests.fakes.hub import Fault, running_hub
+    from tests.fakes.hub import TROUBLES, Fault, running_hub
 
     with running_hub() as fake:
-        yield Service(fake.url, *_weather(fake, Fault, _OF_THE_HUB))
+        yield Service(fake.url, *_weather(fake, Fault, TROUBLES))
 
 
 @contextmanager
 def aistudio() -> Iterator[Service]:
-    from tests.fakes.aistudio.service import Fault, running_aistudio
+    from tests.fakes.aistudio.service import TROUBLES, Fault, running_aistudio
 
     with running_aistudio() as fake:
-        yield Service(fake.url, *_weather(fake, Fault, _OF_AI_STUDIO))
-
-
-_OF_THE_HUB = (
-    ("POST", "/commit/main", "lost"),
-    ("POST", "/commit/main", "status"),
-    ("POST", "paths-info", "reset"),
-    ("POST", "preupload", "status"),
-    ("GET", "/tree/", "short"),
-    ("GET", "resolve", "status"),
-    ("PUT", "storage", "lost"),
-    ("POST", "lfs-files", "status"),
-)
-_OF_AI_STUDIO = (
-    ("POST", "/contents$", "lost"),
-    ("POST", "/contents$", "status"),
-    ("POST", "preupload", "status"),
-    ("GET", "/git/trees/", "short"),
-    ("GET", "/contents/", "reset"),
-    ("GET", "/media/", "status"),
-    ("PUT", "/storage/", "lost"),
-    ("POST", "objects/batch", "status"),
-)
+        yield Service(fake.url, *_weather(fake, Fault, TROUBLES))
 
 
 def _weather(

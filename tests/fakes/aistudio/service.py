@@ -21,7 +21,19 @@ from typing import Any, Literal
 
 from tests.fakes.hub import Fault, Refused
 
-__all__ = ["TOKEN", "USER", "FakeAIStudioHub", "Fault", "Repo", "running_aistudio"]
+__all__ = ["TOKEN", "TROUBLES", "USER", "FakeAIStudioHub", "Fault", "Repo", "running_aistudio"]
+
+TROUBLES: tuple[tuple[str, str, str], ...] = (
+    ("POST", "/contents$", "lost"),
+    ("POST", "/contents$", "status"),
+    ("POST", "preupload", "status"),
+    ("GET", "/git/trees/", "short"),
+    ("GET", "/contents/", "reset"),
+    ("GET", "/media/", "status"),
+    ("PUT", "/storage/", "lost"),
+    ("POST", "objects/batch", "status"),
+)
+"""What a repository has to withstand: the first words of a `Fault` each."""
 
 TOKEN = "a" * 40
 USER = "1234567"

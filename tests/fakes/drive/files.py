@@ -143,21 +143,18 @@ class Files:
 
     def in_trash(self, file: File) -> bool:
         """Is it trashed, itself or with a folder above it?"""
-        above: File | None = file
-        while above is not None:
-            if above.trashed:
-                return True
-            above = self._shelf.get(above.parent) if above.parent else None
-        return False
+        return any(each.trashed for each in self._upwards(file))
 
     def writable(self, file: File) -> bool:
         """May this user change it? Not what somebody shared for reading only, nor what lies in such a folder."""
+        return not any(each.read_only for each in self._upwards(file))
+
+    def _upwards(self, file: File) -> Iterator[File]:
+        """It, and the folders above it."""
         above: File | None = file
         while above is not None:
-            if above.read_only:
-                return False
+            yield above
             above = self._shelf.get(above.parent) if above.parent else None
-        return True
 
     def delete(self, file: File) -> list[File]:
         """Remove it for good, with all that is below it; what was removed."""

@@ -5,19 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 
-from tests.fakes.aistudio.service import USER, Fault
+from tests.fakes.aistudio.service import TROUBLES, USER, Fault
 from tests.fakes.model import run_beside_memory
-
-TROUBLES = [
-    ("POST", "/contents$", "lost"),
-    ("POST", "/contents$", "status"),
-    ("POST", "preupload", "status"),
-    ("GET", "/git/trees/", "short"),
-    ("GET", "/contents/", "reset"),
-    ("GET", "/media/", "status"),
-    ("PUT", "/storage/", "lost"),
-    ("POST", "objects/batch", "status"),
-]
 
 
 def test_a_repository_looks_as_memory_does(hub, opened):

@@ -8,21 +8,10 @@ import random
 import pytest
 
 from colabkeep.stores.huggingface import hub as door
-from tests.fakes.hub import Fault
+from tests.fakes.hub import TROUBLES, Fault
 from tests.fakes.model import run_beside_memory
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-
-TROUBLES = [
-    ("POST", "/commit/main", "lost"),
-    ("POST", "/commit/main", "status"),
-    ("POST", "paths-info", "reset"),
-    ("POST", "preupload", "status"),
-    ("GET", "/tree/", "short"),
-    ("GET", "resolve", "status"),
-    ("PUT", "storage", "lost"),
-    ("POST", "lfs-files", "status"),
-]
 
 
 @pytest.mark.parametrize("at_most_in_memory", [12 * 2**20, 20], ids=["read at once", "streamed"])
