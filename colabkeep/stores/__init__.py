@@ -79,7 +79,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _SLASH_FORGOTTEN = re.compile(r"(file|mounted|drive|kaggle|hf|aistudio|s3|gs|gcs|sftp|https?):/", re.IGNORECASE)
 
 
-def open_store(storage: Storage, earlier: Sequence[str] = (), doors: Doors = Doors()) -> Store:  # noqa: B008
+def open_store(storage: Storage, earlier: Sequence[str] = (), doors: Doors = Doors()) -> Store:
     """The store that `storage` names: see `Storage`. Nothing is written, and nothing is contacted yet.
 
     `earlier`: folders with runs of earlier sessions, which are read as if they lay in the store, and never written.

@@ -250,14 +250,15 @@ def faults(trial: Trial, whole: Trial) -> list[str]:
     found += [f"{path} differs" for path in {**state, **wanted} if state.get(path) != wanted.get(path)]
     if weights_sha256(trial.folder, RUN) != weights_sha256(whole.folder, RUN):
         found.append("the SHA-256 of the weights differs")
-    epochs = consumed(trial.steps)
-    if epochs != consumed(whole.steps):
-        found.append("the samples came in another order")
+    return found + misread(consumed(trial.steps), consumed(whole.steps), EPOCHS)
+
+
+def misread(epochs: dict[int, list[int]], wanted: dict[int, list[int]], number: int) -> list[str]:
+    """What is wrong with the samples of each epoch, of which there should be so many."""
+    found = [] if epochs == wanted else ["the samples came in another order"]
     every = list(range(SAMPLES))
     found += [f"epoch {epoch} saw {sorted(seen)}" for epoch, seen in epochs.items() if sorted(seen) != every]
-    if len(epochs) != EPOCHS:
-        found.append(f"{len(epochs)} epochs were trained, not {EPOCHS}")
-    return found
+    return found if len(epochs) == number else [*found, f"{len(epochs)} epochs were trained, not {number}"]
 
 
 def campaign(framework: str, kills: int, seed: int, folder: Path) -> dict[str, object]:

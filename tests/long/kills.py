@@ -44,7 +44,7 @@ from colabkeep._engine.audit import audit
 from colabkeep._engine.repository import Repository
 from colabkeep.stores import Storage, open_store
 from colabkeep.testing.lives import Life, Message, Say
-from colabkeep.testing.trainings import SAMPLES, HardTraining, consumed, final_state, open_training, weights_sha256
+from colabkeep.testing.trainings import HardTraining, consumed, final_state, open_training, weights_sha256
 from colabkeep.vocabulary.errors import ColabKeepError
 from colabkeep.vocabulary.events import (
     CheckpointSetAside,
@@ -54,7 +54,7 @@ from colabkeep.vocabulary.events import (
     RungReached,
     SaveCommitted,
 )
-from tests.long.crashes import PATIENCE, Moment, Remains, lived
+from tests.long.crashes import PATIENCE, Moment, Remains, lived, misread
 from tests.long.places import PLACES, Place, opened
 
 EPOCHS = 4
@@ -269,14 +269,7 @@ def faults(
         or left["checkpoints"] > wanted["checkpoints"]
     ):
         found.append(f"{left['checkpoints']} checkpoints are left, not {wanted['checkpoints']}")
-    epochs = consumed(trial.steps)
-    if epochs != consumed(whole.steps):
-        found.append("the samples came in another order")
-    every = list(range(SAMPLES))
-    found += [f"epoch {epoch} saw {sorted(seen)}" for epoch, seen in epochs.items() if sorted(seen) != every]
-    if len(epochs) != EPOCHS:
-        found.append(f"{len(epochs)} epochs were trained, not {EPOCHS}")
-    return found
+    return found + misread(consumed(trial.steps), consumed(whole.steps), EPOCHS)
 
 
 def lost(trial: Trial, left: dict[str, Any], *, tears: bool) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ _TOKEN = "AISTUDIO_ACCESS_TOKEN"  # noqa: S105 - its name
 
 def open_url(
     url: str,
-    doors: Doors = Doors(),  # noqa: B008
+    doors: Doors = Doors(),
     *,
     token: str | None = None,
     endpoint: str | None = None,

@@ -267,7 +267,7 @@ class DriveStore:
         return copies[self._doubts.get(name, 0) % len(copies)]
 
 
-def open_url(url: str, doors: Doors = Doors(), *, environment: Environment | None = None) -> DriveStore:  # noqa: B008
+def open_url(url: str, doors: Doors = Doors(), *, environment: Environment | None = None) -> DriveStore:
     """The store of a drive:// URL, for whoever is signed in on this machine.
 
     Raises:
@@ -278,7 +278,7 @@ def open_url(url: str, doors: Doors = Doors(), *, environment: Environment | Non
     return DriveStore(place, account, journal=_journal(doors))
 
 
-def open_pydrive(given: Any, doors: Doors = Doors(), *, url: str = "drive://") -> DriveStore:  # noqa: B008
+def open_pydrive(given: Any, doors: Doors = Doors(), *, url: str = "drive://") -> DriveStore:
     """The store for a PyDrive2 `GoogleDrive` or `GoogleAuth` that is signed in. Its credentials are taken, and used by
     google-auth: PyDrive2's own upload waits for ever after one lost answer (1.21.3, run against a local server).
 

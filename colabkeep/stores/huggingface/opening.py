@@ -27,7 +27,7 @@ _BUCKET = Kind(lists_lag=True, words=WORDS)
 
 def open_url(
     url: str,
-    doors: Doors = Doors(),  # noqa: B008
+    doors: Doors = Doors(),
     *,
     token: str | None = None,
     endpoint: str | None = None,

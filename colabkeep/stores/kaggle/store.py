@@ -54,7 +54,7 @@ class KaggleStore:
         hub: Hub,
         folder: Path,
         *,
-        pace: Pace = Pace(),  # noqa: B008
+        pace: Pace = Pace(),
         inputs: Sequence[Path] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -165,7 +165,7 @@ class KaggleStore:
         return any(name == receipt.name for name, _ in named)
 
 
-def open_url(url: str, doors: Doors = Doors()) -> KaggleStore:  # noqa: B008
+def open_url(url: str, doors: Doors = Doors()) -> KaggleStore:
     """The store of a kaggle://owner/name URL. Nothing is contacted, and nothing written, yet; but the platform is asked
     for the secret KAGGLE_API_TOKEN where there is neither such a variable nor an older key.
 

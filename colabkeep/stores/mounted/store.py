@@ -272,7 +272,7 @@ class _Watched:
             raise
 
 
-def open_url(url: str, doors: Doors = Doors()) -> MountedStore:  # noqa: B008
+def open_url(url: str, doors: Doors = Doors()) -> MountedStore:
     """The store of a mounted:/// URL. `?truncate=no` leaves what is deleted to the trash as it is. A folder in the
     user's Drive is mounted again, where the platform can do that.
 
