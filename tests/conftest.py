@@ -51,8 +51,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`-m "torch and paddle"` finds what needs both."""
-    for name in needs(item.path):
+    """`-m "torch and paddle"` finds what needs both, `-m paddle` also what runs with each."""
+    each = getattr(getattr(item, "callspec", None), "params", {}).get("framework_name")
+    for name in needs(item.path) | ({each} if each else set()):
         item.add_marker(name)
 
 

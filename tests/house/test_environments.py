@@ -16,16 +16,16 @@ from tests.environments import FRAMEWORKS, TESTS, chosen, installed, marked, nee
 
 @dataclass(frozen=True)
 class Suite:
-    """One call of pytest in `.ci/run`: the frameworks there, the folders, and whether only tests of all of them."""
+    """One call of pytest in `.ci/run`: the frameworks there, the folders, and those that a test must need to be run."""
 
     frameworks: frozenset[str]
     folders: tuple[Path, ...]
-    only_together: bool
+    only: frozenset[str]
 
     def runs(self, file: Path, wanted: frozenset[str]) -> bool:
         """Does it run a test of that file which needs these frameworks?"""
         here = any(file.is_relative_to(folder) for folder in self.folders)
-        return here and wanted <= self.frameworks and (wanted == self.frameworks or not self.only_together)
+        return here and self.only <= wanted <= self.frameworks
 
 
 def suites(root: Path) -> list[Suite]:
@@ -37,9 +37,9 @@ def suites(root: Path) -> list[Suite]:
         folders = tuple(path for word in words if word.startswith("tests") for path in root.glob(word)) or (
             root / "tests",
         )
-        found.append(
-            Suite(frozenset(frameworks.split(",")), folders, any("torch and paddle" in word for word in words))
-        )
+        marks = words[words.index("-m") + 1].split() if "-m" in words else []
+        only = frozenset(name for name in FRAMEWORKS if name in marks)
+        found.append(Suite(frozenset(frameworks.split(",")), folders, only))
     return found
 
 
@@ -67,6 +67,7 @@ def test_every_test_is_run_by_ci(root: Path) -> None:
         ("session/paddle/test_x.py", "paddle", True),
         ("vocabulary/paddle/test_x.py", "paddle", False),  # the suite with Paddle does not look there
         ("vocabulary/test_x.py", "torch", True),
+        ("vocabulary/test_x.py", "", True),
         ("session/together/test_x.py", "torch paddle", True),
         ("session/test_x.py", "jax", False),
     ],
