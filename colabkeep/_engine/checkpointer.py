@@ -176,6 +176,7 @@ class Checkpointer:
     def _finish(self) -> None:
         try:
             self._committer.finish()
+            self._committer.fold()
         except Exception as error:  # noqa: BLE001  # kept, as what the writer's thread meets
             self._failure = error
 
@@ -207,7 +208,8 @@ class Checkpointer:
 
     def _chore(self) -> bool:
         try:
-            return self._committer.tidy()
+            more = self._committer.tidy()
+            return self._committer.fold(lambda: self._writer.wanted) or more
         except BaseException as error:  # noqa: BLE001  # as above
             self._failure = error
             return False
