@@ -11,8 +11,7 @@ checkpoint, which older versions look for; what is damaged. Where nobody may del
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from colabkeep._engine.history import HISTORY_FILE, MOST_FILES, check_old, history_name, pack, unpack
 from colabkeep._engine.journal import SEGMENT_FILE
@@ -35,10 +34,6 @@ _MOST_BYTES = 2**23  # of what is folded into one; what one session alone left m
 _REFUSALS = 3  # of the store: then this session folds no more
 _SLICE = 1.0  # seconds at a time; how things stand is asked and told between two
 
-_Found: TypeAlias = tuple[int, dict[str, bytes], tuple[str, ...]]
-"""What can be folded into one: the highest session number, name inside the run → bytes of what the history will hold,
-and the names of what goes then."""
-
 
 class Folding:
     """What this session folds. Lives on the writer thread."""
@@ -48,7 +43,6 @@ class Folding:
         self._repository = lease.repository
         self._clock = clock
         self._steps: Iterator[bool] | None = None
-        self._left: set[str] = set()  # sessions and histories that cannot be folded
         self._refusals = 0
         self._over = False
 
@@ -77,79 +71,71 @@ class Folding:
 
     def _fold_all(self) -> Iterator[bool]:
         """Yields after each request: True to go on, False where nothing can be done now."""
-        while (old := (yield from self._old_sessions())) is not None:
-            yield from self._fold(*old)
-            while (small := (yield from self._small_histories())) is not None:
-                yield from self._fold(*small)
-
-    def _old_sessions(self) -> Generator[bool, None, _Found | None]:
-        while len(self._left) <= TOGETHER:
-            batch, files = self._batch(), dict[str, bytes]()
+        for fence, names in self._batches():
             yield True
-            for session, (_, names) in batch.items():
-                for name in names:
-                    try:
-                        files[name] = self._read(name)
-                        check_old(name, files[name])
-                    except ValueError:
-                        self._left.add(session)  # damaged: `colabkeep verify` tells of it
+            files: dict[str, bytes] = {}
+            for name in names:
+                files |= self._good(name)
+                yield True
+            shown = yield from self._fold(fence, files, [*files])
+            while len(small := _small(shown)) == TOGETHER:
+                good, files = [], {}
+                for name in small:
+                    found = self._good(name)
+                    files |= found
+                    good += [name] if found else []
                     yield True
-            if not batch:
-                return None
-            if self._left.isdisjoint(batch):
-                return max(fence for fence, _ in batch.values()), files, tuple(files)
-        return None
+                if len(good) < 2:
+                    break
+                shown = yield from self._fold(max(map(_number, good)), files, good)
 
-    def _batch(self) -> dict[str, tuple[int, list[str]]]:
-        """Session → its number and files, of the oldest that make a history; empty where there are too few."""
+    def _batches(self) -> Iterator[tuple[int, list[str]]]:
+        """The highest session number and the files of sixteen old sessions, the oldest first, and of the next sixteen;
+        of fewer where these are large."""
         matches = [match for match in map(LEASE_FILE.fullmatch, self._repository.files("lease")) if match]
         leases = sorted((int(match[1]), match[2], f"lease/{match[0]}") for match in matches)
         own = self._lease.fence, self._lease.session
         old = [each for each in leases if each[:2] < own][: -KEPT + 1]
         if len(old) < TOGETHER:
-            return {}
+            return
         sizes = self._repository.files("journal")
-        segments: dict[str, list[str]] = {}
-        for name in sorted(sizes):
-            if SEGMENT_FILE.fullmatch(name):
-                segments.setdefault(name.partition("-")[0], []).append(name)
+        parts: dict[str, list[str]] = {}
+        for name in sorted(filter(SEGMENT_FILE.fullmatch, sizes)):
+            parts.setdefault(name.partition("-")[0], []).append(name)
         saved = {id_parts(id)[1] for id in self._repository.known_ids()}
-        batch: dict[str, tuple[int, list[str]]] = {}
-        total = 0
+        batch, count, total, last = list[str](), 0, 0, 0
         for fence, session, lease in old:
-            parts = segments.get(session, [])
-            size = sum(sizes[name] for name in parts)
-            names = [f"journal/{name}" for name in parts] + ([] if session in saved else [lease])
-            if not names or session in self._left or size > 4 * _MOST_BYTES or len(names) > MOST_FILES // TOGETHER:
+            size = sum(sizes[name] for name in parts.get(session, ()))
+            names = [f"journal/{name}" for name in parts.get(session, ())] + ([] if session in saved else [lease])
+            if not names or size > 4 * _MOST_BYTES or len(names) > MOST_FILES // TOGETHER:
                 continue
-            if batch and total + size > _MOST_BYTES:
-                return batch
-            batch[session], total = (fence, names), total + size
-            if len(batch) == TOGETHER:
-                return batch
-        return {}
+            if batch and (count == TOGETHER or total + size > _MOST_BYTES):
+                yield last, batch
+                batch, count, total = [], 0, 0
+            batch, count, total, last = batch + names, count + 1, total + size, fence
+        if count == TOGETHER:
+            yield last, batch
 
-    def _small_histories(self) -> Generator[bool, None, _Found | None]:
-        while len(self._left) <= TOGETHER:
-            sizes = self._repository.files("journal")
-            small = [name for name, size in sizes.items() if size <= _MOST_BYTES // TOGETHER]
-            names = sorted(name for name in small if HISTORY_FILE.fullmatch(name) and name not in self._left)
-            files: dict[str, bytes] = {}
-            yield True
-            if len(names) < TOGETHER:
-                return None
-            for name in names[:TOGETHER]:
-                try:
-                    files |= unpack(name, self._read(f"journal/{name}"))
-                except ValueError:
-                    self._left.add(name)
-                yield True
-            if self._left.isdisjoint(names):
-                fence = max(int(name.split("-")[1]) for name in names[:TOGETHER])
-                return fence, files, tuple(f"journal/{name}" for name in names[:TOGETHER])
-        return None
+    def _good(self, name: str) -> dict[str, bytes]:
+        """What a lease, a segment or a history holds, as files; nothing where it is not what was written: it stays
+        where it is, and `colabkeep verify` tells of it."""
+        with self._repository.store.get(f"{self._repository.folder}/{name}") as reader:
+            text = read_up_to(reader, SMALL + 1)
+        try:
+            file = name.removeprefix("journal/")
+            if HISTORY_FILE.fullmatch(file):
+                return unpack(file, text)
+            check_old(name, text)
+        except ValueError:
+            return {}
+        return {name: text}
 
-    def _fold(self, fence: int, files: Mapping[str, bytes], doomed: tuple[str, ...]) -> Iterator[bool]:
+    def _fold(
+        self, fence: int, files: Mapping[str, bytes], doomed: Sequence[str]
+    ) -> Generator[bool, None, Mapping[str, int]]:
+        """Write the history of these files, and delete what is doomed. Returns what there is of the diary then."""
+        if not files:
+            return {}
         text = pack(files)
         name = history_name(fence, text)
         receipt = self._put(f"journal/{name}", BytesSource(text))
@@ -160,16 +146,18 @@ class Folding:
         with sides(store)[-1].get(receipt.name) as reader:
             same = read_up_to(reader, len(text) + 1) == text
         yield True
-        shown = self._repository.files("journal").get(name) == len(text)
+        shown = self._repository.files("journal")
         self._lease.check()
-        if not (same and shown):
+        if not same or shown.get(name) != len(text):
             self._over = True  # a damaged one has this very name: `colabkeep verify` tells of it
-            return
+            return {}
         for each in doomed:
             if each != f"journal/{name}":
                 store.delete(f"{self._repository.folder}/{each}")
+                shown.pop(each.removeprefix("journal/"), None)
                 self._refusals = 0
                 yield True
+        return shown
 
     def _put(self, name: str, source: BytesSource) -> Receipt:
         store = self._repository.store
@@ -182,6 +170,13 @@ class Folding:
             rung: Rung = "local" if local else "sent"
             return Receipt(name=whole, size=source.size, sha256=source.sha256, rung=rung)
 
-    def _read(self, name: str) -> bytes:
-        with self._repository.store.get(f"{self._repository.folder}/{name}") as reader:
-            return read_up_to(reader, SMALL + 1)
+
+def _small(sizes: Mapping[str, int]) -> list[str]:
+    """The oldest histories, by their names inside the run, of those of which sixteen fit into one: sixteen at most."""
+    found = (name for name, size in sizes.items() if size <= _MOST_BYTES // TOGETHER and HISTORY_FILE.fullmatch(name))
+    return [f"journal/{name}" for name in sorted(found)[:TOGETHER]]
+
+
+def _number(name: str) -> int:
+    """The highest session number in a history, by its name inside the run."""
+    return int(name.split("-")[1])
