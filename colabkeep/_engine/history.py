@@ -116,9 +116,9 @@ class Unfolded:
         """As the store itself, with what is in histories."""
         found = {entry.name: entry for entry in self._store.list(prefix)}
         self._loose |= found.keys()
-        if f"{self._folder}/".startswith(f"{prefix}/" if prefix else "") or prefix.startswith(f"{self._folder}/"):
+        below = f"{prefix}/" if prefix else ""
+        if any(f"{self._folder}/{folder}/".startswith(below) for folder in ("journal", "lease")):
             self._look()
-            below = f"{prefix}/" if prefix else ""
             for name, text in self._old.items():
                 if name.startswith(below):
                     found.setdefault(name, Entry(name=name, size=len(text)))
