@@ -351,6 +351,36 @@ def test_nothing_goes_before_the_service_has_stated_that_the_history_is_there():
     assert len(files(store, "journal")) < 60
 
 
+def test_nothing_goes_before_a_second_listing_shows_the_history():
+    """A place that has it for who asks by name, and does not list it: the next machine would not find it."""
+
+    class Hiding(MemoryStore):
+        def list(self, prefix):
+            return [entry for entry in super().list(prefix) if "/history-" not in entry.name]
+
+    store = Hiding()
+    old_sessions(store, 60)
+    fold(store)
+    assert [name for name in store._objects if "/history-" in name]
+    assert len(files(store)) == 1 + 60 * 3 + 1
+
+
+def test_a_session_that_is_overtaken_while_it_folds_deletes_nothing():
+    """The newer one may fold the same, and is the one to delete."""
+    store = MemoryStore()
+
+    def overtake(at):
+        if at.startswith("after put") and "/history-" in at:
+            take_lease(Repository(store, RUN), "ffffffff", {})
+
+    old_sessions(store, 60)
+    work = folding(FaultyStore(store, at=overtake))
+    assert work.work(lambda: False) is False
+    assert len(files(store)) == 1 + 60 * 3 + 1 + 1 + 1
+    assert work.work(lambda: False) is False
+    assert told(store) == expected(60)
+
+
 @pytest.mark.parametrize("how", [lambda text: text[:-1], lambda text: b"", lambda text: text[:99] + b"~" + text[100:]])
 def test_a_history_that_is_not_what_was_written_costs_nothing(how):
     """The place has kept other bytes than it was given: nothing that they were to hold is deleted, and it is told."""
