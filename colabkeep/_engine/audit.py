@@ -109,7 +109,7 @@ class _Audit:
         self._segments: dict[str, dict[int, int]] = {}  # session → number of a segment → of the first in it
         self._parts: dict[str, State | None] = {}  # file of the diary → what it is; None: it vanished
         self._commits = Commits()
-        self._folded: set[str] = set()  # files of old sessions, by their names inside the run, that are in a history
+        self._folded: set[str] = set()  # leases in histories, by their names
 
     def look(self, name: str, size: int) -> Iterator[Finding]:
         """Read one file; nothing is said of one that vanished since it was listed."""
@@ -148,11 +148,7 @@ class _Audit:
 
     def _vanished(self) -> bool:
         """Is a part gone that no other one covers?"""
-        gone = (
-            SEGMENT_FILE.fullmatch(name)
-            for name, state in self._parts.items()
-            if state is None and f"journal/{name}" not in self._folded
-        )
+        gone = (SEGMENT_FILE.fullmatch(name) for name, state in self._parts.items() if state is None)
         return any(
             not any(first <= int(match[2]) < n for n, first in self._segments[match[1]].items())
             for match in gone
@@ -164,7 +160,7 @@ class _Audit:
         blobs, ids = self._repository.blobs.present(), self._repository.ids()
         if "run.json" not in listed:
             yield _lost("run.json", "It says since when the run exists; the checkpoints can be used without it.")
-        leases = [*_below("lease", listed), *_below("lease", dict.fromkeys(self._folded, 0))]
+        leases = [*_below("lease", listed), *self._folded]
         leased = {match[2] for match in map(LEASE_FILE.fullmatch, leases) if match is not None}
         for session in sorted({id.split("-")[1] for id in ids} | set(self._segments)):
             if session not in leased:
@@ -260,9 +256,9 @@ class _Audit:
             segment = SEGMENT_FILE.fullmatch(file.removeprefix("journal/"))
             if segment is None:
                 check_old(file, text)
+                self._folded.add(file.removeprefix("lease/"))
             else:
                 self._read_segment(segment, text)
-            self._folded.add(file)
         return "ok", ""
 
     def _blob(self, name: str, match: re.Match[str]) -> tuple[State, str]:

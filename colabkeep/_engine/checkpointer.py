@@ -176,7 +176,6 @@ class Checkpointer:
     def _finish(self) -> None:
         try:
             self._committer.finish()
-            self._committer.fold()
         except Exception as error:  # noqa: BLE001  # kept, as what the writer's thread meets
             self._failure = error
 

@@ -200,7 +200,10 @@ class Committer:
         """
         self._leaving = True
         self._untidy |= self._pruner.lets_go(leaving=True)
-        return self.tidy()
+        more = self.tidy()
+        if self._repository.store.properties.behind is None:  # else the end would wait until a history is sent
+            self.fold()
+        return more
 
     def fold(self, wanted: Callable[[], bool] = lambda: False) -> bool:
         """Fold what old sessions have left, as `Folding.work`: a session that has not saved has proven nothing yet."""

@@ -465,7 +465,7 @@ def test_a_session_folds_by_itself_once_it_has_saved(kit):
     session.save(1)
     assert session.committer.fold(lambda: True) is True
     assert not histories(store)
-    session.committer.fold()
+    session.committer.finish()
     assert histories(store)
     session.save(2)
     assert {finding.state for finding in audit(session.repository)} == {"ok"}
