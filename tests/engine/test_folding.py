@@ -590,6 +590,17 @@ def test_a_history_that_somebody_made_up_is_refused(text):
     assert fences(unfolded(Repository(store, RUN))) == fences(Repository(store, RUN))
 
 
+def test_a_file_that_is_there_is_not_hidden_by_a_history():
+    """Somebody made one up that has other words under the name of a part that was never folded."""
+    store, other = MemoryStore(), MemoryStore()
+    old_sessions(store, 3)
+    old_sessions(other, 3)
+    name = f"{RUN}/journal/{named(2)}-00000.jsonl"
+    text = pack({name.removeprefix(f"{RUN}/"): other._objects[f"{RUN}/journal/{named(3)}-00000.jsonl"]})
+    store.put(f"{RUN}/journal/{history_name(9, text)}", BytesSource(text))
+    assert told(store) == expected(3)
+
+
 def test_a_history_of_too_many_files_or_too_large_is_refused(monkeypatch):
     """What would take much memory is not taken apart."""
     text = pack({f"lease/{number:06d}-aaaaaaaa.json": b"x" for number in range(30)})
