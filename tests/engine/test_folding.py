@@ -317,7 +317,9 @@ def test_where_nobody_may_delete_nothing_grows(error):
     old_sessions(disk, 60)
     for _ in range(10):
         refused.clear()
-        fold(FaultyStore(disk, at=refuse))
+        work = folding(FaultyStore(disk, at=refuse))
+        for _ in range(9):
+            assert work.work(lambda: False) is False
         assert 1 <= len(refused) <= 3
     assert len(histories(disk)) == 1
     assert len(files(disk)) == 1 + 60 * 3 + 10 + 1
@@ -556,6 +558,17 @@ def test_a_history_gives_back_the_very_bytes(files):
     """Of any files, whatever they end with."""
     text = pack(files)
     assert unpack(history_name(3, text), text) == files
+
+
+def test_every_flipped_bit_of_a_history_is_noticed():
+    """Also in what says which file it is."""
+    text = pack({name: b"some words\n" for name in FILES})
+    name = history_name(3, text)
+    for bit in range(8 * len(text)):
+        damaged = bytearray(text)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match="digest"):
+            unpack(name, bytes(damaged))
 
 
 @pytest.mark.parametrize(
