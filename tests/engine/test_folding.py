@@ -562,7 +562,7 @@ def test_a_history_gives_back_the_very_bytes(files):
 
 def test_every_flipped_bit_of_a_history_is_noticed():
     """Also in what says which file it is."""
-    text = pack({name: b"some words\n" for name in FILES})
+    text = pack(dict.fromkeys(FILES, b"some words\n"))
     name = history_name(3, text)
     for bit in range(8 * len(text)):
         damaged = bytearray(text)
