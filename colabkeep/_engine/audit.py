@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 from colabkeep._engine.blobs import BLOB_FILE
 from colabkeep._engine.codec import decode_part
 from colabkeep._engine.commits import NOTE, Commits
+from colabkeep._engine.history import HISTORY_FILE, check_old, unpack
 from colabkeep._engine.journal import SEGMENT_FILE, folded_since, read_segment
 from colabkeep._engine.lease import LEASE_FILE
 from colabkeep._engine.packs import read_layout
@@ -108,6 +109,7 @@ class _Audit:
         self._segments: dict[str, dict[int, int]] = {}  # session → number of a segment → of the first in it
         self._parts: dict[str, State | None] = {}  # file of the diary → what it is; None: it vanished
         self._commits = Commits()
+        self._folded: set[str] = set()  # leases in histories, by their names
 
     def look(self, name: str, size: int) -> Iterator[Finding]:
         """Read one file; nothing is said of one that vanished since it was listed."""
@@ -133,13 +135,15 @@ class _Audit:
         """Read the parts of the diary that were not read yet. A session that goes on folds them meanwhile: where one
         has vanished, they are listed again, for another has its lines now."""
         for _ in range(LOOKS):
+            folded = False
             for name, size in sorted(self._repository.files("journal").items()):
                 if name not in self._parts:
                     self._parts[name] = None
                     for finding in self.look(f"journal/{name}", size):
                         self._parts[name] = finding.state
                         yield finding
-            if not self._vanished():
+                    folded |= self._parts[name] is None and HISTORY_FILE.fullmatch(name) is not None
+            if not folded and not self._vanished():
                 return
 
     def _vanished(self) -> bool:
@@ -156,8 +160,10 @@ class _Audit:
         blobs, ids = self._repository.blobs.present(), self._repository.ids()
         if "run.json" not in listed:
             yield _lost("run.json", "It says since when the run exists; the checkpoints can be used without it.")
+        leases = [*_below("lease", listed), *self._folded]
+        leased = {match[2] for match in map(LEASE_FILE.fullmatch, leases) if match is not None}
         for session in sorted({id.split("-")[1] for id in ids} | set(self._segments)):
-            if not any(match and match[2] == session for match in map(LEASE_FILE.fullmatch, _below("lease", listed))):
+            if session not in leased:
                 fence = self._fences.get(session, "?")
                 yield _lost(f"lease/{fence}-{session}.json", f"It says where session {session} was trained.")
         for file in sorted({file for id in ids for file in self._needs.get(id, ()) if file not in blobs}):
@@ -204,9 +210,7 @@ class _Audit:
         return "ok", ""
 
     def _lease(self, name: str, match: re.Match[str]) -> tuple[State, str]:
-        record = unseal(self._text(name))
-        if (record.get("session"), record.get("fence")) != (match[2], int(match[1])):
-            raise ValueError("it is of another session than its name says")
+        check_old(name, self._text(name))
         return "ok", ""
 
     def _manifest(self, name: str, match: re.Match[str]) -> tuple[State, str]:
@@ -237,11 +241,24 @@ class _Audit:
         return "ok", ""
 
     def _segment(self, name: str, match: re.Match[str]) -> tuple[State, str]:
-        firsts, number = self._segments.setdefault(match[1], {}), int(match[2])
-        firsts[number] = 0  # as long as it is not read: nobody knows which others it covers
-        records = read_segment(self._text(name))
-        firsts[number] = folded_since(records, number)
+        # As long as it is not read, nobody knows which others it covers.
+        self._segments.setdefault(match[1], {})[int(match[2])] = 0
+        self._read_segment(match, self._text(name))
+        return "ok", ""
+
+    def _read_segment(self, match: re.Match[str], text: bytes) -> None:
+        records, number = read_segment(text), int(match[2])
+        self._segments.setdefault(match[1], {})[number] = folded_since(records, number)
         self._commits.read(records)
+
+    def _history(self, name: str, match: re.Match[str]) -> tuple[State, str]:
+        for file, text in unpack(match[0], self._text(name)).items():
+            segment = SEGMENT_FILE.fullmatch(file.removeprefix("journal/"))
+            if segment is None:
+                check_old(file, text)
+                self._folded.add(file.removeprefix("lease/"))
+            else:
+                self._read_segment(segment, text)
         return "ok", ""
 
     def _blob(self, name: str, match: re.Match[str]) -> tuple[State, str]:
@@ -274,6 +291,7 @@ _PLACES: tuple[tuple[str, re.Pattern[str], Callable[[_Audit, str, re.Match[str]]
     ("aside", _ID_FILE, _Audit._mark),
     ("blobs", BLOB_FILE, _Audit._blob),
     ("checkpoints", _ID_FILE, _Audit._manifest),
+    ("journal", HISTORY_FILE, _Audit._history),
     ("journal", SEGMENT_FILE, _Audit._segment),
     ("lease", LEASE_FILE, _Audit._lease),
 )

@@ -207,7 +207,8 @@ class Checkpointer:
 
     def _chore(self) -> bool:
         try:
-            return self._committer.tidy()
+            more = self._committer.tidy()
+            return self._committer.fold(lambda: self._writer.wanted) or more
         except BaseException as error:  # noqa: BLE001  # as above
             self._failure = error
             return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
+from colabkeep._engine.history import unfolded
 from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.lease import fences
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
@@ -53,12 +54,13 @@ def vanished(repository: Repository) -> list[str]:
     Raises:
         StoreError: the store cannot be listed.
     """
-    commits, fence_of = Commits(), fences(repository)
-    files = [name for name in repository.files("journal") if SEGMENT_FILE.fullmatch(name)]
+    past = unfolded(repository, _MOST)
+    commits, fence_of = Commits(), fences(past)
+    files = [name for name in past.files("journal") if SEGMENT_FILE.fullmatch(name)]
     # What was pruned is told by the session that committed it, or by a later one.
     files.sort(key=lambda name: (fence_of.get(name.partition("-")[0], 0), name), reverse=True)
     for session in dict.fromkeys(name.partition("-")[0] for name in files[:_MOST]):
-        for part in read_backwards(repository, (name for name in files[:_MOST] if name.startswith(f"{session}-"))):
+        for part in read_backwards(past, (name for name in files[:_MOST] if name.startswith(f"{session}-"))):
             commits.read(part.records)  # `colabkeep verify` tells of parts that cannot be read
     return commits.missing(repository.ids())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from colabkeep._engine.codec import Encoder
 from colabkeep._engine.condition import Condition
+from colabkeep._engine.folding import Folding
 from colabkeep._engine.governor import Governor
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import Lease
@@ -83,6 +84,7 @@ class Committer:
         self._governor = Governor(retention, clock, say)
         self.ledger = Ledger(self._repository.store, self._repository.folder, clock)
         self._presence = Presence(lease, self.ledger, clock)
+        self._folding = Folding(lease, clock)
         stay = Strangers(self._repository, lease.session, clock, say).stay
         self._pruner = Pruner(self._repository, self.ledger, self._governor, proof or Proof(), stay)
         self.newest: str | None = identity.parent
@@ -198,7 +200,14 @@ class Committer:
         """
         self._leaving = True
         self._untidy |= self._pruner.lets_go(leaving=True)
-        return self.tidy()
+        more = self.tidy()
+        if self._repository.store.properties.behind is None:  # else the end would wait until a history is sent
+            self.fold()
+        return more
+
+    def fold(self, wanted: Callable[[], bool] = lambda: False) -> bool:
+        """Fold what old sessions have left, as `Folding.work`: a session that has not saved has proven nothing yet."""
+        return self._saved and self._folding.work(wanted)
 
     def catch_up(self, seconds: float, waiting: Callable[[], None]) -> bool:
         """Let slower storage catch up, for a bounded time. True when all is where it should be. What is left is said

@@ -38,6 +38,11 @@ class Writer:
         """Is a job waiting or running?"""
         return self._job is not None
 
+    @property
+    def wanted(self) -> bool:
+        """Is there something else to do than a chore?"""
+        return self._job is not None or self._closing
+
     def start(self) -> None:
         """Begin with the chore, before there is any job."""
         with self._changed:
@@ -99,7 +104,7 @@ class Writer:
         more = True
         while True:
             with self._changed:
-                called = self._changed.wait_for(self._called, self._pause if more else None)
+                called = self._changed.wait_for(lambda: self.wanted, self._pause if more else None)
                 job = self._job
                 if job is None and self._closing:
                     return
@@ -113,6 +118,3 @@ class Writer:
                     self._job = None
                     self._changed.notify_all()
             more = True
-
-    def _called(self) -> bool:
-        return self._job is not None or self._closing

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from colabkeep._engine.audit import Finding, audit
+from colabkeep._engine.history import unfolded
 from colabkeep._engine.repository import Repository
 from colabkeep.faces.tables import Record
 from colabkeep.session.catalogue import CheckpointInfo, checkpoints, part_sizes, run_names, run_record, sessions
@@ -56,7 +57,7 @@ def _shown(repository: Repository, id: str | None) -> Record:
         "storage": repository.store.url,
         "folder": repository.folder,
         "created": run_record(repository).get("created"),
-        "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(repository)],
+        "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(unfolded(repository))],
         "checkpoints": [_full(info) | {"rung": rungs.get(info.id)} for info in found],
         "durability": durability_record(durability),
         "checkpoint": None if chosen is None else _inside(repository, chosen),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,10 +91,11 @@ def run_record(repository: Repository) -> dict[str, Any]:
         return {}
 
 
-def sessions(repository: Repository) -> list[dict[str, Any]]:
-    """The lease of each session of a run, the latest first: at least its "session" and "fence"."""
-    ordered = sorted(fences(repository).items(), key=lambda item: item[1], reverse=True)
-    return [_lease(repository, session, fence) for session, fence in ordered]
+def sessions(repository: Repository) -> Iterator[dict[str, Any]]:
+    """The lease of each session of a run that was not folded, the latest first, each read when it is asked for: at
+    least its "session" and "fence"."""
+    for session, fence in sorted(fences(repository).items(), key=lambda item: item[1], reverse=True):
+        yield _lease(repository, session, fence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,13 @@ from hashlib import sha256
 
 from colabkeep._engine.blobs import damaged
 from colabkeep._engine.commits import NOTE
+from colabkeep._engine.history import HISTORY_FILE, unfolded
 from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.lease import LEASE_FILE
 from colabkeep._engine.reading import CHUNK, SMALL, read_up_to, sha256_of_stream
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import newest_first
+from colabkeep._engine.segments import LOOKS
 from colabkeep.session.opening import take_lock
 from colabkeep.stores.base import BytesSource, Receipt, Rung, Source, sides
 from colabkeep.vocabulary.errors import (
@@ -151,6 +153,8 @@ class _Copy:
         ours = set(self._source.files("lease"))
         theirs = {name.removeprefix("lease/") for name in self._present if name.startswith("lease/")}
         own = {name for name in theirs - ours if LEASE_FILE.fullmatch(name)}
+        if own:  # or folded since an earlier copy
+            own -= unfolded(self._source).files("lease").keys()
         if own or ("run.json" in self._present and self._id(self._target) != self._id(self._source)):
             raise UsageError(
                 problem=f"{self._target.store.url} has a run {self._target.run!r} that is not a copy of this one, "
@@ -165,17 +169,30 @@ class _Copy:
     def _small(self) -> Iterator[tuple[str, bytes]]:
         """Everything but the checkpoints, which come behind it: a copy that was broken off is a run whose checkpoints
         are missing, and not a new one."""
-        for folder, pattern in (("lease", LEASE_FILE), ("journal", SEGMENT_FILE)):
-            for file in sorted(filter(pattern.fullmatch, self._source.files(folder))):
-                try:
-                    yield f"{folder}/{file}", self._text(f"{folder}/{file}")
-                except ObjectNotFound:
-                    continue  # folded meanwhile: its lines are in another one
+        yield from self._sessions()
         try:
             yield "run.json", self._renamed(self._text("run.json"))
             yield NOTE, self._text(NOTE)
         except (ObjectNotFound, ValueError):
             return  # the checkpoints can be used without them; `colabkeep verify` tells of the first
+
+    def _sessions(self) -> Iterator[tuple[str, bytes]]:
+        """The leases and the diary. What is gone when it is to be read was folded meanwhile: the new file is listed."""
+        read: set[str] = set()
+        for _ in range(LOOKS):
+            gone = False
+            for folder, pattern in (("lease", LEASE_FILE), ("journal", SEGMENT_FILE), ("journal", HISTORY_FILE)):
+                for file in sorted(filter(pattern.fullmatch, self._source.files(folder))):
+                    name = f"{folder}/{file}"
+                    if name in read:
+                        continue
+                    try:
+                        yield name, self._text(name)
+                        read.add(name)
+                    except ObjectNotFound:
+                        gone = True
+            if not gone:
+                return
 
     def _manifest(self, id: str) -> tuple[bytes, tuple[BlobRef, ...]]:
         """Its text in the target, and its blobs.

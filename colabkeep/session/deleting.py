@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from colabkeep._engine.commits import NOTE
+from colabkeep._engine.history import HISTORY_FILE
 from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.lease import LEASE_FILE, take_lease
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
@@ -32,6 +33,7 @@ _OURS = tuple(
         rf"checkpoints/{CHECKPOINT_ID.pattern}\.json",
         rf"aside/{CHECKPOINT_ID.pattern}\.json",
         r"blobs/[0-9a-f]{64}(-[0-9a-f]{8})?\.safetensors",
+        rf"journal/{HISTORY_FILE.pattern}",
         rf"journal/{SEGMENT_FILE.pattern}",
         rf"lease/{LEASE_FILE.pattern}",
         re.escape(NOTE),

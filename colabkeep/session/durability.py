@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from colabkeep._engine.history import unfolded
 from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.lease import fences
 from colabkeep._engine.ledger import objects_of, place_of
@@ -72,6 +73,10 @@ def tip(repository: Repository) -> Manifest | None:
 
 def last_word(repository: Repository) -> LastWord | None:
     """The newest line of the diary that says how far the training was; None if there is none."""
+    return _last_word(repository) or _last_word(unfolded(repository))
+
+
+def _last_word(repository: Repository) -> LastWord | None:
     fence_of = fences(repository)
     files = [match for match in map(SEGMENT_FILE.fullmatch, repository.files("journal")) if match is not None]
     for session in sorted({match[1] for match in files}, key=lambda s: (fence_of.get(s, 0), s), reverse=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -53,7 +53,7 @@ def earlier_cards(repository: Repository, here: str = "") -> tuple[str, ...]:
     return tuple(islice(_cards(sessions(repository), here), _LOOKED_AT))[::-1]
 
 
-def _cards(leases: list[dict[str, Any]], here: str) -> Iterator[str]:
+def _cards(leases: Iterable[dict[str, Any]], here: str) -> Iterator[str]:
     seen = {here} if here else set()
     for lease in leases:
         # From a file that anybody may have written: what is not of this form tells nothing.

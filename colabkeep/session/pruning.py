@@ -184,7 +184,7 @@ def refuse_live(repository: Repository, clock: Clock) -> None:
     Raises:
         RunBusy: it looks like that.
     """
-    latest: Mapping[str, Any] = next(iter(sessions(repository)), {})
+    latest: Mapping[str, Any] = next(sessions(repository), {})
     if repository.store.properties.locks and latest.get("host") == socket.gethostname():
         return  # it would hold the lock
     word = last_word(repository)

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
+from colabkeep._engine.history import Unfolded
 from colabkeep._engine.journal import SEGMENT_FILE
 from colabkeep._engine.lease import LEASE_FILE
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
@@ -86,9 +87,9 @@ def read_story(store: Store, run: str, *, most: int = MOST) -> Story:
     """
     run = meant_run(run)
     folder = check_name(run_folder(run))
-    listed = listed_once(store, folder)
-    repository = Repository(listed, run)
-    files = [entry.name[len(folder) + 1 :] for entry in listed.list(folder)]
+    past = Unfolded(listed_once(store, folder), folder)
+    repository = Repository(cast("Store", past), run)
+    files = [entry.name[len(folder) + 1 :] for entry in past.list(folder)]
     folders = _folders(files)
     ids = [id for id in (name.removesuffix(".json") for name in folders["checkpoints"]) if CHECKPOINT_ID.fullmatch(id)]
     if not ids and "run.json" not in files:
@@ -126,7 +127,7 @@ def read_story(store: Store, run: str, *, most: int = MOST) -> Story:
         points=thinned(_points(sessions, diary)),
         totals=_totals(sessions),
         durability=durability,
-        troubles=(*troubles, *diary.troubles),
+        troubles=(*troubles, *(f"{name}: {why}" for name, why in past.troubles.items()), *diary.troubles),
         left_out=diary.left_out,
     )
 

@@ -11,19 +11,22 @@ from typing import Any
 
 from colabkeep._engine.codec import encode_parts
 from colabkeep._engine.committer import Committer, Identity, Shot
+from colabkeep._engine.folding import Folding
 from colabkeep._engine.journal import Journal
 from colabkeep._engine.lease import take_lease
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import load_newest
 from colabkeep.session.clock import SystemClock
+from colabkeep.session.story import read_story
 from colabkeep.stores.base import BytesSource, Store
+from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.events import Event
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.policies import RetentionPolicy
 from colabkeep.vocabulary.progress import Progress
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["RUN", "filled", "resumed"]
+__all__ = ["RUN", "filled", "folding", "named", "old_sessions", "resumed", "told"]
 
 RUN = "run"
 
@@ -92,3 +95,36 @@ def resumed(store: Store, retention: RetentionPolicy) -> Callable[[int], Manifes
         return committer.commit(shot)
 
     return save
+
+
+def named(number: int) -> str:
+    """The session of that number."""
+    return f"{number:08x}"
+
+
+def old_sessions(store: Store, count: int, *, lines: int = 2, first: int = 1) -> Repository:
+    """So many sessions that left a lease and `lines` parts of the diary each, and no checkpoint."""
+    repository = Repository(store, RUN)
+    repository.open_run(created=0.0, run_id="0" * 16)
+    for number in range(first, first + count):
+        take_lease(repository, named(number), {"host": f"host {number}", "pid": number, "started": 1000.0 * number})
+        journal = Journal(repository, named(number))
+        for line in range(lines):
+            at = 1000.0 * number + line
+            journal.add({"event": "Noted", "at": at, "text": f"{number}.{line}"})
+            journal.add({"event": "StepDone", "at": at, "progress": {"step": number, "seconds": float(number)}})
+            journal.write()
+    return repository
+
+
+def folding(store: Store, session: str | None = None) -> Folding:
+    """What a new session folds with; time stands still."""
+    lease = take_lease(Repository(store, RUN), session or secrets.token_hex(4), {"host": "now"})
+    return Folding(lease, FakeClock())
+
+
+def told(store: Store) -> dict[str, list[str]]:
+    """Session → what it noted, as the report of the run tells."""
+    story = read_story(store, RUN, most=10**6)
+    assert story.troubles == ()
+    return {chapter.session: [told.text for told in chapter.told] for chapter in story.sessions if chapter.told}
