@@ -241,7 +241,7 @@ def _verify(words: argparse.Namespace) -> int:
     states = {finding["state"] for run in record["runs"] for finding in run["findings"]}
     if states & reports.BAD:
         return 1
-    return 5 if "unsupported" in states else 0
+    return 5 if "newer" in states else 0
 
 
 def _export(words: argparse.Namespace) -> int:
