@@ -80,6 +80,8 @@ def tampered(tmp_path: Path) -> Callable[[tuple[Any, ...], Any], Path]:
         (("parts", "optimizer", "state", "model.bias", "exp_avg_sq"), None),
         (("parts", "history", "state"), 1e308),
         (("parts", "losses", "state", "steps"), []),
+        (("parts", "losses", "state", "broken"), {}),
+        (("parts", "losses", "state", "stride"), 0),
         (("parts", "fit", "state", "mean", "weights"), 7),
     ],
     ids=str,
