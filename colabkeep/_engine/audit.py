@@ -30,11 +30,11 @@ from colabkeep.vocabulary.state import HostTensor
 
 __all__ = ["Finding", "State", "audit"]
 
-State: TypeAlias = Literal["ok", "damaged", "missing", "unreadable", "unsupported", "orphan", "foreign", "unsent"]
+State: TypeAlias = Literal["ok", "damaged", "missing", "unreadable", "newer", "orphan", "foreign", "unsent"]
 """ok: as it was written. damaged: not so. missing: other files say that it was there. unreadable: the store failed to
-read it. unsupported: in a newer format. orphan: a whole blob that no manifest names, left by a save that
-was killed or failed. foreign: nothing that colabkeep writes; nothing reads it. unsent: a checkpoint that is on this
-machine only, and not in the place that lasts."""
+read it. newer: a newer colabkeep wrote it so that this one cannot read it. orphan: a whole blob that no manifest
+names, left by a save that was killed or failed. foreign: nothing that colabkeep writes; nothing reads it. unsent: a
+checkpoint that is on this machine only, and not in the place that lasts."""
 
 _NOTHING = memoryview(b"")
 _ID_FILE = re.compile(rf"({CHECKPOINT_ID.pattern})\.json")
@@ -120,11 +120,11 @@ class _Audit:
         except StoreError as error:
             state, text = "unreadable", error.problem
         except CheckpointUnsupported as error:
-            state, text = "unsupported", error.problem
+            state, text = "newer", error.problem
         except CheckpointDamaged as error:
             state, text = "damaged", error.problem
         except UnknownKind as error:
-            state, text = "unsupported", f"It is of a newer colabkeep: {error}."
+            state, text = "newer", f"It is of a newer colabkeep: {error}."
         except (ValueError, RecursionError) as error:
             state, text = "damaged", f"It cannot be used: {error}."
         if name.startswith("checkpoints/") and state not in ("ok", "foreign"):
@@ -204,7 +204,7 @@ class _Audit:
     def _run_json(self) -> tuple[State, str]:
         record = unseal(self._text("run.json"))
         if type(record.get("format")) is int and record["format"] > FORMAT:
-            return "unsupported", f"The run is in format {record['format']}; this colabkeep knows {FORMAT}."
+            return "newer", f"The run is in format {record['format']}; this colabkeep knows {FORMAT}."
         if record.get("run") != self._repository.run:
             raise ValueError(f"it belongs to the run {record.get('run')!r:.200}")
         return "ok", ""

@@ -241,7 +241,7 @@ def _verify(words: argparse.Namespace) -> int:
     states = {finding["state"] for run in record["runs"] for finding in run["findings"]}
     if states & reports.BAD:
         return 1
-    return 5 if "unsupported" in states else 0
+    return 5 if "newer" in states else 0
 
 
 def _export(words: argparse.Namespace) -> int:
@@ -278,16 +278,11 @@ def _prune(words: argparse.Namespace) -> int:
 
 def _copy(words: argparse.Namespace) -> int:
     """copy runs to another storage or another name, and verify each file there; --dry-run only says what would go"""
-    face, progress = import_module("colabkeep.faces.copying"), _Progress(sys.stderr, "copying")
-    silent = words.json or not sys.stderr.isatty()
-    each: dict[str, Callable[[str, int], None]] = {}
-
-    def watch(run: str, file: str, size: int) -> None:
-        if not silent:
-            each.setdefault(run, progress.one(run))(file, size)
-
-    record = face.copy_record(words, watch)
-    progress.end()
+    face, watch = import_module("colabkeep.faces.copying"), _Copying(words)
+    try:
+        record = face.copy_record(words, watch)
+    finally:
+        watch.end()
     _print(words, record, face.copied_lines(record))
     status: int = face.copy_status(record)
     return status
@@ -340,11 +335,15 @@ class _Progress:
 
     def __call__(self, run: str, files: int, size: int) -> None:
         if self._moving:
-            text = f"{self._doing} {run}: {files} files, {tables.size_text(size)}"
-            self._stream.write("\r" + text.ljust(self._width))
-            self._width = len(text)
+            self.say(f"{self._doing} {run}: {files} files, {tables.size_text(size)}")
         elif not files:
             self._stream.write(f"{self._doing} {run}\n")
+            self._stream.flush()
+
+    def say(self, text: str) -> None:
+        """Have this as the line that moves."""
+        self._stream.write("\r" + text.ljust(self._width))
+        self._width = len(text)
         self._stream.flush()
 
     def one(self, run: str) -> Callable[[str, int], None]:
@@ -363,6 +362,7 @@ class _Progress:
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
+            self._width = 0
 
 
 def _print(words: argparse.Namespace, record: tables.Record, lines: Iterable[str]) -> None:
@@ -370,6 +370,34 @@ def _print(words: argparse.Namespace, record: tables.Record, lines: Iterable[str
         lines = [json.dumps(record, allow_nan=False)]
     for line in lines:
         sys.stdout.write(line + "\n")
+
+
+class _Copying:
+    """How far a copy is: on a terminal as it goes on; elsewhere only what is wrong, when that begins."""
+
+    def __init__(self, words: argparse.Namespace) -> None:
+        self._words = words
+        self._moving = not words.json and sys.stderr.isatty()
+        self._progress = _Progress(sys.stderr, "copying")
+        self._each: dict[str, Callable[[str, int], None]] = {}
+        self._told: str | None = None
+
+    def wrote(self, run: str, size: int) -> None:
+        """As `colabkeep.faces.copying.Watch` says, as is the next."""
+        if self._moving:
+            self._each.setdefault(run, self._progress.one(run))("", size)
+
+    def sends(self, run: str, left: int, trouble: str | None) -> None:
+        if trouble is not None and trouble != self._told:
+            self.end()
+            _warn(self._words, trouble)
+        self._told = trouble or self._told
+        if self._moving:
+            self._progress.say(f"sending {run}: {tables.size_text(left)} left")
+
+    def end(self) -> None:
+        """Remove the line that moves."""
+        self._progress.end()
 
 
 def _warn(words: argparse.Namespace, text: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from colabkeep._engine.repository import Repository
 from colabkeep.faces.tables import Record, plain, size_text
@@ -16,7 +17,7 @@ from colabkeep.stores.base import Store
 from colabkeep.vocabulary.errors import CheckpointNotFound, UsageError
 from colabkeep.vocabulary.names import checked_run_name
 
-__all__ = ["add_arguments", "copied_lines", "copy_record", "copy_status"]
+__all__ = ["Watch", "add_arguments", "copied_lines", "copy_record", "copy_status"]
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: Callable[[str], str]) -> None:
@@ -29,8 +30,20 @@ def add_arguments(parser: argparse.ArgumentParser, name: Callable[[str], str]) -
     parser.add_argument("--json", action="store_true", help="print one JSON object, errors too")
 
 
-def copy_record(words: argparse.Namespace, watch: Callable[[str, str, int], None]) -> Record:
-    """Copy, and say what was copied. `watch` is called with the run, and the name and bytes of each file written.
+class Watch(Protocol):
+    """Is told how far a copy is."""
+
+    def wrote(self, run: str, size: int) -> None:
+        """A file of that many bytes was written."""
+        ...
+
+    def sends(self, run: str, left: int, trouble: str | None) -> None:
+        """All is written here, and a slower side has so many bytes still to take; `trouble`: what is wrong with it."""
+        ...
+
+
+def copy_record(words: argparse.Namespace, watch: Watch) -> Record:
+    """Copy, and say what was copied.
 
     Raises:
         UsageError: a new name for more than one run, or a target that is not a copy.
@@ -58,15 +71,13 @@ def copy_record(words: argparse.Namespace, watch: Callable[[str, str, int], None
         source.close()
 
 
-def _one(
-    words: argparse.Namespace, source: Store, target: Store, name: str, watch: Callable[[str, str, int], None]
-) -> dict[str, Any]:
+def _one(words: argparse.Namespace, source: Store, target: Store, name: str, watch: Watch) -> dict[str, Any]:
     new_name = name if words.new_name is None else checked_run_name(words.new_name)
     old, new = Repository(source, name), Repository(target, new_name)
     if words.dry_run:
         found = plan_copy(old, new)
     else:
-        found = copy_run(old, new, SystemClock().time(), lambda file, size: watch(name, file, size))
+        found = copy_run(old, new, SystemClock(), lambda _, size: watch.wrote(name, size), partial(watch.sends, name))
     return _record(old, new, found)
 
 
@@ -83,6 +94,7 @@ def _record(old: Repository, new: Repository, found: Copied) -> dict[str, Any]:
         "there": found.there,
         "bytes": found.bytes,
         "verified": found.arrived,
+        "trouble": found.trouble,
     }
 
 
@@ -101,6 +113,7 @@ def copied_lines(record: Record) -> Iterator[str]:
             yield "  Verified: each file there has the bytes that were read here."
         elif not dry:
             yield "  NOT VERIFIED: the target has not taken all of it yet. Keep the source, and run this command again."
+            yield from [f"  {plain(run['trouble'])}"] if run["trouble"] else []
 
 
 def copy_status(record: Record) -> int:

@@ -14,7 +14,7 @@ from colabkeep.session.durability import durability_of
 from colabkeep.session.pruning import PrunePlan
 from colabkeep.stores.base import Store
 from colabkeep.vocabulary.durability import Durability
-from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointNotFound
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointNotFound, CheckpointUnsupported
 from colabkeep.vocabulary.manifest import Manifest
 
 __all__ = ["BAD", "durability_record", "list_record", "prune_record", "show_record", "verify_record"]
@@ -141,7 +141,7 @@ def _inside(repository: Repository, manifest: Manifest) -> dict[str, Any]:
     problem, parts = None, []
     try:
         parts = [{"name": p.name, "tensors": p.tensors, "bytes": p.bytes} for p in part_sizes(repository, manifest)]
-    except CheckpointDamaged as error:
+    except (CheckpointDamaged, CheckpointUnsupported) as error:
         problem = error.problem
     return {
         "id": manifest.id,

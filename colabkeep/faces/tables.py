@@ -37,6 +37,7 @@ def list_lines(record: Record, storage: str) -> Iterator[str]:
         yield run["name"]
         rows = [_row(checkpoint) for checkpoint in run["checkpoints"]]
         yield from aligned([_HEAD, *rows], right=(1, 2, 3)) if rows else ["  no checkpoint yet"]
+        yield from _about_newer(run["checkpoints"])
 
 
 def show_lines(record: Record) -> Iterator[str]:
@@ -51,6 +52,7 @@ def show_lines(record: Record) -> Iterator[str]:
     yield from aligned([(*_HEAD, "rung", "reason", "metrics"), *rows], right=(1, 2, 3))
     if any(checkpoint["state"] == "apart" for checkpoint in record["checkpoints"]):
         yield "  apart: not on the line of the newest checkpoint. Nothing but `colabkeep prune --apart` deletes these."
+    yield from _about_newer(record["checkpoints"])
     yield from ("", plain(record["durability"]["sentence"], limit=2000))
     if record["checkpoint"] is not None:
         yield from _inside(record["checkpoint"])
@@ -139,6 +141,11 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 
 def _html_row(tag: str, cells: Sequence[str]) -> str:
     return "<tr>" + "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"
+
+
+def _about_newer(checkpoints: Sequence[Record]) -> Iterator[str]:
+    if any(checkpoint["state"] == "newer" for checkpoint in checkpoints):
+        yield "  newer: a newer colabkeep than this one wrote it. Update this one: pip install -U colabkeep"
 
 
 def _row(checkpoint: Record) -> tuple[str, ...]:

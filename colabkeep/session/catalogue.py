@@ -12,7 +12,7 @@ from colabkeep._engine.lease import fences
 from colabkeep._engine.repository import CHECKPOINT_ID, Repository
 from colabkeep._engine.restore import newest_first
 from colabkeep.stores.base import Store
-from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound
+from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound, CheckpointUnsupported
 from colabkeep.vocabulary.manifest import Manifest
 from colabkeep.vocabulary.names import is_folder, meant_run, run_name_of
 
@@ -35,8 +35,8 @@ _OF_A_RUN = re.compile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
     """One checkpoint. `state`: "committed"; "apart", not on the line of the newest one, for its session went on after
-    another had taken over, or the run went back and on from before it; "aside", found damaged and walked past; or
-    "unreadable".
+    another had taken over, or the run went back and on from before it; "aside", found damaged and walked past; "newer",
+    written so by a newer colabkeep that this one cannot read it; or "unreadable".
 
     `bytes`: its blobs; shared ones count in each. `created`: seconds since 1970 (UTC). Both are None, as are
     `epoch` and `manifest`, where the manifest cannot be read.
@@ -149,8 +149,8 @@ def _info(repository: Repository, id: str, *, aside: bool) -> CheckpointInfo:
     step = int(match[1]) if match else 0
     try:
         manifest = repository.manifest(id)
-    except CheckpointError:
-        state = "aside" if aside else "unreadable"
+    except CheckpointError as error:
+        state = "newer" if isinstance(error, CheckpointUnsupported) else "aside" if aside else "unreadable"
         return CheckpointInfo(id=id, step=step, epoch=None, bytes=None, created=None, state=state, manifest=None)
     return CheckpointInfo(
         id=id,

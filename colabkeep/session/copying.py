@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TypeAlias
 
 from colabkeep._engine.blobs import damaged
 from colabkeep._engine.commits import NOTE
@@ -22,13 +23,15 @@ from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import newest_first
 from colabkeep._engine.segments import LOOKS
 from colabkeep.session.opening import take_lock
-from colabkeep.stores.base import BytesSource, Receipt, Rung, Source, sides
+from colabkeep.stores.base import BytesSource, Receipt, Rung, Source, Store, sides
+from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import (
     CheckpointDamaged,
     CheckpointError,
     CheckpointUnsupported,
     NameTaken,
     ObjectNotFound,
+    StoreError,
     UsageError,
 )
 from colabkeep.vocabulary.manifest import BlobRef
@@ -36,14 +39,22 @@ from colabkeep.vocabulary.sealed import seal, unseal
 
 __all__ = ["Copied", "copy_run", "plan_copy"]
 
-_PATIENCE = 3600.0  # seconds for the slower side of a pair to take it all
+_PATIENCE = 3600.0  # seconds in which nothing more arrives on the slower side of a pair, after which it is left
+_REFUSED = 60.0  # the same where it refuses: others, which it may take, are tried meanwhile
+_LOOK = 5.0  # seconds between two looks at how far it is
+
+Watch: TypeAlias = Callable[[str, int], None]
+Sending: TypeAlias = Callable[[int, str | None], None]
+"""Called every few seconds while a slower side takes what was copied, with the bytes that are still to come, and what
+is wrong with it, if anything is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
     """What was copied, or would be. `checkpoints`: ids, the newest first; `left_out`: id → why; `newer`: those of them
     that a newer version can copy. `written` and `there`: objects, and those that the target had already; `bytes`: of
-    what was written. `arrived`: is all of it in the place that lasts, read there and found the same?"""
+    what was written. `arrived`: is all of it in the place that lasts, read there and found the same? `trouble`: what is
+    wrong with the target, where it is not."""
 
     checkpoints: tuple[str, ...]
     left_out: Mapping[str, str]
@@ -52,6 +63,7 @@ class Copied:
     there: int
     bytes: int
     arrived: bool
+    trouble: str | None = None
 
 
 def plan_copy(source: Repository, target: Repository) -> Copied:
@@ -64,28 +76,60 @@ def plan_copy(source: Repository, target: Repository) -> Copied:
 
 
 def copy_run(
-    source: Repository, target: Repository, started: float, watch: Callable[[str, int], None] = lambda *_: None
+    source: Repository,
+    target: Repository,
+    clock: Clock,
+    watch: Watch = lambda *_: None,
+    sending: Sending = lambda *_: None,
 ) -> Copied:
     """Copy every checkpoint that is whole, the diary and the leases, and see that the target has what was read.
 
     Whoever trains the source may go on; what it prunes meanwhile is left out. `watch` is called with the name inside
-    the run and the bytes of each object that was written.
+    the run and the bytes of each object that was written, `sending` as long as a slower side has not taken all of it.
 
     Raises:
         UsageError: the target is another run, or was trained by itself.
         RunBusy: the target is being trained.
         CheckpointDamaged: the target does not hold the bytes that were written to it.
-        StoreError: a store failed. What was copied stays; the next attempt goes on from there.
+        StoreError: a store failed, or refuses what was copied. That stays; the next attempt goes on from there.
     """
-    about = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+    about = {"pid": os.getpid(), "host": socket.gethostname(), "started": clock.time()}
     with take_lock(target.store, target.run, about):
-        return _Copy(source, target, watch).copy()
+        target.store.sweep(target.folder)  # of a pair: what an earlier attempt left in front only is sent, too
+        return _Copy(source, target, watch).copy(lambda: _has_taken_all(target.store, clock, sending))
+
+
+def _has_taken_all(store: Store, clock: Clock, sending: Sending) -> bool:
+    """Wait until it has, for as long as it gets on.
+
+    Raises:
+        StoreError: it refuses, and takes nothing else meanwhile.
+    """
+    left, since = -1, clock.monotonic()
+    while True:
+        began = clock.monotonic()
+        if store.flush(_LOOK):
+            return True
+        now, behind = clock.monotonic(), store.properties.behind
+        waiting = 0 if behind is None else behind.waiting_bytes
+        if waiting != left:
+            left, since = waiting, now
+        sending(waiting, store.degraded if now > since else None)
+        refusal = None if behind is None else behind.refuses
+        if refusal is not None and behind is not None and now - since >= _REFUSED:
+            raise StoreError(
+                problem=f"{behind.url} does not take what is copied there: {refusal.problem}",
+                remedy=f"{refusal.remedy} Then run the same command again: it goes on from there. "
+                "Keep the source; nothing in it was changed.",
+            ) from refusal
+        if now - since >= _PATIENCE or now - began < _LOOK:  # one that stops waiting knows that nothing more comes
+            return False
 
 
 class _Copy:
     """One copy. `_sums`: what the target must hold in the end, size and digest by the name inside the run."""
 
-    def __init__(self, source: Repository, target: Repository, watch: Callable[[str, int], None]) -> None:
+    def __init__(self, source: Repository, target: Repository, watch: Watch) -> None:
         stores = source.store, target.store
         same = stores[0] is stores[1] or (stores[0].url == stores[1].url and stores[0].properties.persists is not False)
         if same and source.folder == target.folder:
@@ -123,7 +167,7 @@ class _Copy:
             arrived=False,
         )
 
-    def copy(self) -> Copied:
+    def copy(self, has_taken_all: Callable[[], bool]) -> Copied:
         ids, left_out, newer = [], dict[str, str](), set[str]()
         for name, text in self._small():
             self._put(name, BytesSource(text))
@@ -136,7 +180,7 @@ class _Copy:
                 ids.append(id)
             except CheckpointError as error:
                 self._leave_out(id, error, left_out, newer)
-        arrived = self._target.store.flush(_PATIENCE)
+        arrived = has_taken_all()
         if arrived:
             self._compare()
         return Copied(
@@ -147,6 +191,7 @@ class _Copy:
             there=len(self._sums) - self._written,
             bytes=self._bytes,
             arrived=arrived,
+            trouble=None if arrived else self._target.store.degraded,
         )
 
     def _refuse_another(self) -> None:

@@ -69,6 +69,8 @@ class LossCurve:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the points of a checkpoint."""
+        if type(state["stride"]) is not int or state["stride"] < 1:
+            raise ValueError(f"the points of its losses are {state['stride']!r:.80} steps apart")
         self._stride = state["stride"]
         steps, values = state["steps"].data.cast("q"), state["values"].data.cast("d")
         self._points, self._fresh = list(zip(steps, values, strict=True)), []
@@ -139,6 +141,10 @@ class LossRecord:
         proof.finite, proof.broken, proof.value = (
             (state["finite"], state["broken"], state["value"]) if known else _read_off(self.curve.points)
         )
+        if not all(step is None or type(step) is int for step in (proof.finite, proof.broken)):
+            raise TypeError(
+                f"its losses were last finite at {proof.finite!r:.80}, and no more from {proof.broken!r:.80} on"
+            )
         self._hear_all(self._reader.read(state["waiting"]) if "waiting" in state else ())
         self.curve.news()
         self.told, self._ever = proof.broken, False  # whoever opens the session tells it

@@ -76,6 +76,12 @@ class Copier:
         return isinstance(self._trouble, StoreFull)
 
     @property
+    def refuses(self) -> StoreError | None:
+        """Why the last attempt failed, where that does not pass by itself."""
+        error = self._trouble
+        return error if isinstance(error, StoreError) and (self.full or _is_final(error)) else None
+
+    @property
     def sending(self) -> str | None:
         """The manifest of the checkpoint on its way."""
         with self._state:

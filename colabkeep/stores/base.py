@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import BinaryIO, Literal, Protocol, TypeAlias
 
 from colabkeep.vocabulary.budget import Budget
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.vocabulary.errors import StoreError, UsageError
 
 __all__ = [
     "RUN_FOLDERS",
@@ -134,7 +134,8 @@ class BytesSource:
 class Behind:
     """The slower side of a store that has two, and how far it has caught up.
 
-    `free_bytes`: as in `StoreProperties`. `full`: what it refused last, it refused for want of room. `waiting_bytes`
+    `free_bytes`: as in `StoreProperties`. `full`: what it refused last, it refused for want of room. `refuses`: why the
+    last attempt failed, where no further one helps unless somebody does something there first. `waiting_bytes`
     are still to come, at `bytes_per_second` as measured lately (None: not yet). `sending` is the manifest of the
     checkpoint that is on its way: who deletes it now throws away what was sent of it. `account`, `budget`:
     as in `StoreProperties`.
@@ -143,6 +144,7 @@ class Behind:
     url: str
     free_bytes: int | None = None
     full: bool = False
+    refuses: StoreError | None = None
     waiting_bytes: int = 0
     bytes_per_second: float | None = None
     sending: str | None = None

@@ -98,6 +98,7 @@ class TieredStore:
                 url=self.behind.url,
                 free_bytes=behind.free_bytes,
                 full=self._copier.full,
+                refuses=self._copier.refuses,
                 waiting_bytes=self._copier.waiting_bytes,
                 bytes_per_second=self._carrier.bytes_per_second,
                 sending=self._copier.sending,

@@ -242,7 +242,39 @@ def test_verify_tells_a_newer_format_from_damage(colabkeep_cli, storage):
     manifest.write_bytes(seal({**unseal(manifest.read_bytes()), "format": 99}))
     said = colabkeep_cli("verify", "first", "--storage", storage)
     assert said.status == 5
+    assert f"{manifest.name}: newer." in said.out
     assert "format 99" in said.out
+
+
+def test_list_and_show_call_a_newer_format_newer_as_verify_does(colabkeep_cli, storage):
+    """What a newer colabkeep wrote is no damage in any of the three, also where an older one marked it; the update
+    is named."""
+    newest = ids(storage)[0]
+    manifest = storage / f"first/checkpoints/{newest}.json"
+    manifest.write_bytes(seal({**unseal(manifest.read_bytes()), "format": 99}))
+    (storage / "first/aside").mkdir()
+    (storage / f"first/aside/{newest}.json").write_bytes(seal({"id": newest, "reason": "x", "protects": []}))
+    for words in (["list"], ["show", "first"]):
+        said = colabkeep_cli(*words, "--storage", storage)
+        (row,) = (line for line in said.out.splitlines() if line.split()[:1] == [newest])
+        assert "newer" in row.split()
+        assert "pip install -U colabkeep" in said.out
+    found = colabkeep_cli("show", "first", "--storage", storage, "--json").json["checkpoints"]
+    assert [checkpoint["state"] for checkpoint in found] == ["newer", "committed", "committed"]
+
+
+def test_show_tells_of_a_run_whose_newest_tensors_are_of_a_newer_kind(colabkeep_cli, storage):
+    """A dtype that this version does not know does not hide the rest of the run."""
+    newest = ids(storage)[0]
+    blob, manifest = blob_of(storage, newest), storage / f"first/checkpoints/{newest}.json"
+    text = blob.read_bytes().replace(b'"F32"', b'"F99"')
+    digest, record = hashlib.sha256(text).hexdigest(), unseal(manifest.read_bytes())
+    (blob.parent / f"{digest}.safetensors").write_bytes(text)
+    made = {**record["blobs"][0], "sha256": digest, "file": f"{digest}.safetensors"}
+    manifest.write_bytes(seal({**record, "blobs": [made, *record["blobs"][1:]]}))
+    said = colabkeep_cli("show", "first", "--storage", storage)
+    assert (said.status, said.err) == (0, "")
+    assert "F99" in said.out
 
 
 def test_verify_of_nothing_is_not_success(colabkeep_cli, tmp_path):

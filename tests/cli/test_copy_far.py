@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import boto3
 import pytest
 
+from colabkeep.session import copying
 from colabkeep.stores.kaggle import store as kaggle_store
 from colabkeep.stores.kaggle.pace import Pace
 from colabkeep.testing.trainings import final_state
@@ -138,3 +139,27 @@ def test_a_run_goes_from_one_service_to_another(
     assert (said.status, said.err) == (0, "")
     machine("c")
     assert colabkeep_cli("verify", "moved", "--storage", s3).status == 0
+
+
+def test_a_drive_that_refuses_is_told_and_the_same_command_goes_on(
+    colabkeep_cli, trained: Path, tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody sits before a silent terminal: what Drive said and what to do are told, in text and JSON, with status 4.
+    When that is done, the same command ends with a copy that is verified."""
+    monkeypatch.setattr(copying, "_LOOK", 0.1)
+    monkeypatch.setattr(copying, "_REFUSED", 1.0)
+    with running_drive(tmp_path) as fake:
+        monkeypatch.setenv("COLABKEEP_DRIVE", json.dumps(fake.authorized_user()))
+        url = f"drive://runs?service={fake.url}"
+        machine("a")
+        fake.faults(refuse(403, "storageQuotaExceeded").on("POST", "/upload/", count=None))
+        said = colabkeep_cli("copy", trained, url)
+        assert said.status == 4
+        assert "does not take what is copied there" in said.err
+        assert "on this machine only" in said.err  # when it began
+        assert "same command again" in said.err
+        told = json.loads(colabkeep_cli("copy", trained, url, "--json").out)
+        assert "does not take what is copied there" in told["error"]["problem"]
+        fake.faults()
+        said = colabkeep_cli("copy", trained, url)
+        assert (said.status, said.out.count("Verified")) == (0, 2)

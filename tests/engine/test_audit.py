@@ -193,8 +193,8 @@ def test_a_newer_format_is_not_called_damage(folder):
     for file in (manifest, record):
         file.write_bytes(seal({**unseal(file.read_bytes()), "format": FORMAT + 1}))
     states = bad(folder)
-    assert (states[f"checkpoints/{manifest.name}"], states["run.json"]) == ("unsupported", "unsupported")
-    assert set(states.values()) == {"unsupported", "orphan"}
+    assert (states[f"checkpoints/{manifest.name}"], states["run.json"]) == ("newer", "newer")
+    assert set(states.values()) == {"newer", "orphan"}
 
 
 def test_left_over_blobs_and_foreign_files_are_no_damage(folder):

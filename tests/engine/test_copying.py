@@ -7,12 +7,14 @@ import pytest
 from colabkeep._engine.audit import audit
 from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import load_newest
+from colabkeep.session import copying
+from colabkeep.session.clock import SystemClock
 from colabkeep.session.copying import copy_run, plan_copy
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.vocabulary.errors import CheckpointDamaged, RunBusy, StoreError, StoreUnavailable, UsageError
+from colabkeep.vocabulary.errors import CheckpointDamaged, RunBusy, StoreError, StoreFull, StoreUnavailable, UsageError
 from colabkeep.vocabulary.manifest import FORMAT
 from colabkeep.vocabulary.sealed import seal, unseal
 
@@ -30,7 +32,7 @@ def saved(kit, disk):
 
 
 def copied(disk, target, name="run", **words):
-    return copy_run(Repository(disk.store, "run"), Repository(target, name), 0.0, **words)
+    return copy_run(Repository(disk.store, "run"), Repository(target, name), SystemClock(), **words)
 
 
 def newest(store, name="run"):
@@ -147,6 +149,77 @@ def test_the_place_that_lasts_is_what_is_verified(disk, saved):
         behind._objects[name] = behind._objects[name][:-1] + b"\xff\xff"
         with pytest.raises(CheckpointDamaged, match="does not hold"):
             copied(disk, target)
+    finally:
+        target.close()
+
+
+def behind_that(fault):
+    """A pair whose slower side does this at each write."""
+    return TieredStore(MemoryStore(), FaultyStore(MemoryStore(), at=fault), pauses=(0.01, 0.01))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [StoreError(problem="You may not write.", remedy="Ask."), StoreFull(problem="It is full.", remedy="Make room.")],
+    ids=["forbidden", "full"],
+)
+def test_a_slower_side_that_refuses_is_told_with_what_to_do(disk, saved, monkeypatch, refusal):
+    """Not waited for for an hour: the reason is told while others are tried, then it is an error with the next step."""
+    monkeypatch.setattr(copying, "_LOOK", 0.05)
+    monkeypatch.setattr(copying, "_REFUSED", 0.5)
+
+    def refuse(point):
+        if point.startswith("before put run/checkpoints/"):
+            raise refusal
+
+    target, told = behind_that(refuse), []
+    try:
+        with pytest.raises(StoreError) as caught:
+            copied(disk, target, sending=lambda left, trouble: told.append((left, trouble)))
+        assert refusal.problem in caught.value.problem
+        assert caught.value.remedy.startswith(refusal.remedy)
+        assert "same command again" in caught.value.remedy
+        assert refusal.problem in told[-1][1]
+        assert 0 < told[-1][0] == target.properties.behind.waiting_bytes
+        target.behind.at = lambda _: None
+        assert copied(disk, target).arrived
+        assert states(target.behind) == {"ok"}
+    finally:
+        target.close()
+
+
+def test_a_slower_side_that_is_back_takes_the_rest(disk, saved, monkeypatch):
+    """However long it was away, if something arrives now and then; what is wrong is told meanwhile."""
+    monkeypatch.setattr(copying, "_LOOK", 0.05)
+    told = []
+
+    def away_until_told(point):
+        if point.startswith("before put") and not any(trouble for _, trouble in told):
+            raise AWAY
+
+    target = behind_that(away_until_told)
+    try:
+        found = copied(disk, target, sending=lambda left, trouble: told.append((left, trouble)))
+        assert (found.arrived, found.trouble) == (True, None)
+        assert any(trouble and AWAY.problem in trouble for _, trouble in told)
+    finally:
+        target.close()
+
+
+def test_a_slower_side_that_stays_away_is_left_after_a_while(disk, saved, monkeypatch):
+    """What it lacks, and why, is said."""
+    monkeypatch.setattr(copying, "_LOOK", 0.05)
+    monkeypatch.setattr(copying, "_PATIENCE", 0.5)
+
+    def away(point):
+        if point.startswith("before put"):
+            raise AWAY
+
+    target = behind_that(away)
+    try:
+        found = copied(disk, target)
+        assert not found.arrived
+        assert AWAY.problem in found.trouble
     finally:
         target.close()
 

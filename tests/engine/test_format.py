@@ -127,7 +127,7 @@ def test_a_new_format_reads_the_old_one_and_is_newer_for_it(storage, changed, un
     (newer,) = (storage / "r/checkpoints").glob("000000000004-*.json")
     kept = shutil.copytree(storage, storage.parent / "kept")
     found = states(storage)
-    assert found.pop(f"checkpoints/{newer.name}") == "unsupported"
+    assert found.pop(f"checkpoints/{newer.name}") == "newer"
     assert set(found.values()) <= {"ok", "orphan"}
     assert train(storage, 6) == [3, alone]
     assert not (storage / "r/aside").exists()
@@ -170,7 +170,7 @@ def test_what_is_newer_is_never_marked_and_nothing_of_it_is_pruned(kit, disk, wh
         repository.load(repository.manifest(newer.id))
     assert "pip install -U colabkeep" in caught.value.remedy
     found = {finding.file: finding.state for finding in audit(repository)}
-    assert "unsupported" in found.values()
+    assert "newer" in found.values()
     assert "damaged" not in found.values()
     shared = {blob.file for blob in old.blobs} & {blob.file for blob in newer.blobs}
     assert shared

@@ -24,3 +24,12 @@ def test_a_random_state_that_cannot_be_is_damage(change):
             streams.load_state_dict(state)
     finally:
         random.setstate(before)
+
+
+@pytest.mark.parametrize("state", [-1, None, "python", ["python"]], ids=str)
+def test_what_is_no_state_of_streams_at_all_is_damage(state):
+    """Nothing is touched then."""
+    before = random.getstate()
+    with pytest.raises(CheckpointDamaged, match="random generators"):
+        Streams([PythonStream()]).load_state_dict(state)
+    assert random.getstate() == before

@@ -74,6 +74,8 @@ class Streams:
         Raises:
             CheckpointDamaged: what is stored for one is no state of such a generator.
         """
+        if not isinstance(state_dict, dict):
+            raise _damaged("the random generators", state_dict)
         for stream in self.streams:
             if stream.name in state_dict:
                 _write(stream, state_dict[stream.name])
@@ -83,10 +85,14 @@ def _write(stream: Stream, state: Any) -> None:
     try:
         stream.write(state)
     except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
-        raise CheckpointDamaged(
-            problem=f"The checkpoint's state of the random generator {stream.name!r} is invalid ({error!r:.200}).",
-            remedy="Restart the kernel (the model was loaded already), and resume from an older checkpoint: resume=ID.",
-        ) from error
+        raise _damaged(f"the random generator {stream.name!r}", error) from error
+
+
+def _damaged(what: str, why: object) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        problem=f"The checkpoint's state of {what} is invalid ({why!r:.200}).",
+        remedy="Restart the kernel (the model was loaded already), and resume from an older checkpoint: resume=ID.",
+    )
 
 
 def pack_python(state: tuple[Any, ...]) -> Tree:

@@ -171,6 +171,13 @@ def test_a_wheel_that_is_no_official_one_is_not_guessed(version):
     assert architectures(version, "x86_64") is None
 
 
+@pytest.mark.parametrize("release", ["2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0"])
+def test_wheels_for_cuda_12_9_are_known(release):
+    """They stand in an index of their own: whoever has one has kernels for a T4 and for an RTX 50, and is told so."""
+    known = architectures(f"{release}+cu129", "x86_64")
+    assert has_kernels(known, (7, 5)) is has_kernels(known, (12, 0)) is True
+
+
 def test_wheels_for_arm_have_less_in_them():
     """The table of one processor is not applied to another."""
     assert architectures("2.9.1+cu126", "aarch64") == ("sm_80", "sm_90")

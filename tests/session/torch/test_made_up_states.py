@@ -70,8 +70,18 @@ def tampered(tmp_path: Path) -> Callable[[tuple[Any, ...], Any], Path]:
         (("parts", "data", "state", "train", "samples"), {"$dict": [[0, None]]}),
         (("parts", "model", "transient"), 1.5),
         (("parts", "optimizer", "groups"), -1),
+        (("parts", "optimizer", "groups", 0, "options", "lr"), "x"),
+        (("parts", "optimizer", "groups", 0, "options", "weight_decay"), None),
+        (("parts", "optimizer", "groups", 0, "options", "betas"), {"$tuple": [0.9]}),
+        (("parts", "optimizer", "groups", 0, "options", "amsgrad"), "x"),
+        (("parts", "optimizer", "state", "model.weight"), 7),
+        (("parts", "optimizer", "state", "model.weight", "step"), "x"),
+        (("parts", "optimizer", "state", "model.weight", "exp_avg"), [1, 2]),
+        (("parts", "optimizer", "state", "model.bias", "exp_avg_sq"), None),
         (("parts", "history", "state"), 1e308),
         (("parts", "losses", "state", "steps"), []),
+        (("parts", "losses", "state", "broken"), {}),
+        (("parts", "losses", "state", "stride"), 0),
         (("parts", "fit", "state", "mean", "weights"), 7),
     ],
     ids=str,
@@ -93,3 +103,30 @@ def test_a_mistake_of_the_user_s_own_is_not_blamed_on_the_checkpoint(tmp_path: P
     train(tmp_path, 1, state={"own": Own()})
     with pytest.raises(TypeError, match="the user's own mistake"):
         train(tmp_path, 2, state={"own": Own()})
+
+
+def test_what_a_user_adds_to_an_optimizer_is_not_called_made_up(tmp_path: Path) -> None:
+    """Other settings, in groups and among what is kept of a parameter, may be of any kind, and another one now."""
+
+    def steps(count: int, tag: object, eps: float | None) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe" if eps else None)
+        optimizer.param_groups[0]["tag"] = tag
+        with colabkeep.Run(
+            "r", model=model, optimizer=optimizer, storage=tmp_path, progress=False, on_change="apply"
+        ) as run:
+            for _ in run.steps(count):
+
+                def closure() -> torch.Tensor:
+                    optimizer.zero_grad()
+                    loss = model(X).square().mean()
+                    loss.backward()
+                    return loss
+
+                optimizer.step(closure)
+                optimizer.state[model.weight]["mine"] = tag
+                run.step()
+        assert run.progress.step == count
+
+    steps(2, "x", None)
+    steps(4, 3, 1.0)

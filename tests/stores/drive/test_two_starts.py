@@ -20,7 +20,9 @@ from colabkeep._engine.repository import Repository
 from colabkeep._engine.restore import load_newest
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.drive import DriveStore
+from colabkeep.stores.drive.files import RemoteFile
 from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.drive.whereabouts import Whereabouts
 from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.errors import ColabKeepError, RunTakenOver
@@ -160,6 +162,21 @@ def test_who_makes_the_second_folder_moves_into_the_first(drive, open_drive):
     assert [files[file.parent].id for file in files.values() if file.size is not None] == [run.id, run.id]
     assert not [file for file in files.values() if file.parent == second.id]
     assert sorted(entry.name for entry in other.list("run")) == ["run/a", "run/b"]
+
+
+@pytest.mark.parametrize("seconds", ["12:00:00.001", "12:00:00.002"], ids=["at the same moment", "later"])
+def test_which_of_two_folders_counts_is_the_same_on_all_machines(seconds):
+    """In whatever order each of them has met the two: the older one, and of two of one moment that of the lesser id."""
+    one, other = (
+        RemoteFile(id=id, name="runs", size=None, is_folder=True, created=f"2026-11-23T{at}Z")
+        for id, at in (("b", "12:00:00.001"), ("a", seconds))
+    )
+    expected = ("b", "a") if one.created < other.created else ("a", "b")
+    for met in itertools.permutations((one, other)):
+        for ids in itertools.permutations(("a", "b")):
+            whereabouts = Whereabouts(lambda id, doing: None)
+            whereabouts.meet(met)
+            assert whereabouts.by_age(ids) == expected
 
 
 def test_a_second_folder_that_nobody_saw_at_first_is_seen_within_a_minute(drive, open_drive):

@@ -20,6 +20,7 @@ from colabkeep.frameworks.torch.state.loading import describe
 from colabkeep.frameworks.torch.state.nested import inner_differences
 from colabkeep.frameworks.torch.state.optimizers import parameter_names
 from colabkeep.frameworks.torch.state.places import Place, Places
+from colabkeep.frameworks.torch.state.plausible import check_optimizer
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["module_differences", "optimizer_differences", "schedule_differences"]
@@ -53,7 +54,11 @@ def module_differences(part: str, module: torch.nn.Module, tree: Tree) -> Iterat
 def optimizer_differences(
     part: str, optimizer: torch.optim.Optimizer, tree: Tree, names: ParameterNames
 ) -> Iterator[str]:
-    """Class, groups, and which parameters they train."""
+    """Class, groups, and which parameters they train.
+
+    Raises:
+        ValueError: no session writes what is stored there.
+    """
     own = isinstance(tree, dict) and tree.get("kind") == "object"  # its state has a form of its own
     wrong = object_differences(part, optimizer, tree, kind="object" if own else "optimizer")
     if wrong:
@@ -73,6 +78,7 @@ def optimizer_differences(
     for name, leaf in tree["loose"].items():
         if name in place:
             yield from _shape_differences(part, name, place[name], leaf)
+    check_optimizer(optimizer, tree)
 
 
 def schedule_differences(part: str, scheduler: torch.optim.lr_scheduler.LRScheduler, tree: Tree) -> Iterator[str]:
