@@ -119,10 +119,9 @@ class Committer:
             snapshot.release()
         committed = self._clock.monotonic()
         self._governor.full = False
-        self._saved = True
+        self._saved = self._untidy = True
         self.newest = manifest.id
         self.ledger.add(manifest, {**self._repository.blobs.new_receipts(), receipt.name: receipt})
-        self._untidy = True
         self._say(
             SaveCommitted(
                 checkpoint=manifest.id,
@@ -171,8 +170,7 @@ class Committer:
             doomed = self._doomed(last)
             if doomed:
                 self._lease.check()
-                ids = [manifest.id for manifest in doomed]
-                self._journal.add({"at": self._clock.time(), "event": PRUNING, "checkpoints": ids})
+                self._journal.add({"at": self._clock.time(), "event": PRUNING, "checkpoints": [m.id for m in doomed]})
             try:
                 if self._untidy or self._leaving:  # else each word of a long wait would become a file
                     self._journal.write()
@@ -263,8 +261,7 @@ class Committer:
             self._say(event)
 
     def _make_room(self) -> None:
-        self._governor.full = True
-        self._untidy = True
+        self._governor.full = self._untidy = True
         self.tidy()
 
     def _last(self) -> Manifest | None:
