@@ -514,17 +514,17 @@ def test_a_folded_run_is_copied_whole_and_again():
     """With its histories; a copy from before it was folded is taken up, and both tell the same."""
     store, target, other = MemoryStore(), MemoryStore(), MemoryStore()
     old_sessions(store, 60)
-    copy_run(Repository(store, RUN), Repository(target, RUN), 0.0)
+    copy_run(Repository(store, RUN), Repository(target, RUN), FakeClock())
     fold(store)
     for place in (target, other):
-        copied = copy_run(Repository(store, RUN), Repository(place, RUN), 0.0)
+        copied = copy_run(Repository(store, RUN), Repository(place, RUN), FakeClock())
         assert copied.arrived
         assert told(place) == expected(60)
         assert {finding.state for finding in audit(Repository(place, RUN))} == {"ok"}
     assert files(other) == files(store)
     fold(target)
     with pytest.raises(UsageError, match="trained since"):
-        copy_run(Repository(store, RUN), Repository(target, RUN), 0.0)
+        copy_run(Repository(store, RUN), Repository(target, RUN), FakeClock())
 
 
 def test_deleting_a_run_takes_its_histories_too():
