@@ -244,9 +244,12 @@ class Run(Unlosable, Loop):
     def _save(self, reason: str, *, wait: bool) -> None:
         if wait:
             self._saver.wait()
-        self._keeper.save(reason, last=wait)
+        self._keeper.save(reason)
         if wait:
             self._saver.wait()
+            if self._saver.waiting is not None:  # what seemed frozen was changed: this time it is copied
+                self._keeper.save(reason)
+                self._saver.wait()
             self._saver.raise_past_failure()
 
     def _stops(self, now: float) -> bool:

@@ -17,7 +17,6 @@ from typing import Protocol
 
 import torch
 
-from colabkeep.frameworks.common.choosing import STOPPED
 from colabkeep.frameworks.common.room import MappedFile, MemoryRoom, mapped_file, memory_room
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import MemoryFull
@@ -56,7 +55,8 @@ class HostMemory:
         self._filed = False  # is memory taken of the file?
         self._short = False
         self._touches = False
-        self._word: tuple[str, bool] | None = None
+        self._word: str | None = None
+        self.recalled = False  # are bytes that were let go of needed once more?
 
     def expect(self, tensors: Iterable[torch.Tensor], held: Iterable[Lent] = ()) -> None:
         """New memory for copies of `tensors` will be asked for, and what is `held` be let go: choose of what kind.
@@ -105,15 +105,20 @@ class HostMemory:
             lent.touched = True
         self._lent.add(lent)
 
-    def told(self, mode: str) -> str:
-        """`mode`, a clause on how the state is copied, with a word on the memory if it is not the best."""
+    def take_back(self, lent: Lent) -> None:
+        """It is lent no more."""
+        self._lent.discard(lent)
+
+    def recall(self) -> None:
+        """All is to be copied at the next capture. Any thread may call it."""
+        self.recalled = True
+
+    @property
+    def remark(self) -> str:
+        """A clause on the memory, if it is not the best."""
         if self._word is None:
             self._word = self._clause()
-        word, hides = self._word
-        if not word:
-            return mode
-        # Where nothing could hide, the memory is the reason, unless another one was given.
-        return f"{mode}; {word}" if hides or mode.startswith(STOPPED) else f"{STOPPED}: {word}"
+        return self._word
 
     def _has_file(self, need: int) -> bool:
         """Is there a file with so much room, the one in use if it can be?"""
@@ -121,18 +126,16 @@ class HostMemory:
             self._file = mapped_file(self._environment, max(_SMALLEST_FILE, need))
         return self._file is not None
 
-    def _clause(self) -> tuple[str, bool]:
-        """What is to be said, and whether a copy can hide at all: into what is not page-locked, a GPU's cannot."""
+    def _clause(self) -> str:
         sizes = dict.fromkeys(((kind, cuda) for kind in (PINNED, ORDINARY, FILE) for cuda in (True, False)), 0)
         for lent in self._lent:
             sizes[lent.kind, lent.device.type == "cuda"] += lent.memory.nbytes
         slow = sizes[ORDINARY, True] + sizes[FILE, True]
-        hides = bool(sizes[PINNED, True] or not slow)
         if filed := sizes[FILE, True] + sizes[FILE, False]:
-            return f"memory is short, so {_gigabytes(filed)} of it go to a file on this machine's disk first", hides
+            return f"memory is short, so {_gigabytes(filed)} of it go to a file on this machine's disk first"
         if self._short:
-            return "memory is short, and this machine's disk has no room to stand in for it", hides
-        return (f"page-locked memory ran out for {_gigabytes(slow)} of it" if slow else ""), hides
+            return "memory is short, and this machine's disk has no room to stand in for it"
+        return f"page-locked memory ran out for {_gigabytes(slow)} of it" if slow else ""
 
 
 def _size(tensor: torch.Tensor) -> int:

@@ -123,7 +123,7 @@ def test_a_state_of_most_of_the_memory_is_saved_by_way_of_the_disk(tmp_path: Pat
         snapshot = capture.finish()
         assert same_bits(through_files(snapshot.parts), reference)
         snapshot.release()
-        assert "GB of it go to a file on this machine's disk first" in capture.mode
+        assert "GB of it go to a file on this machine's disk first" in capture.remark
     hosts = [snapshot.parts["model"]["weights"][f"{n}.weight"] for n in range(LAYERS)]
     assert kinds_of_memory(hosts) == {"file"}
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -261,8 +261,8 @@ def test_a_machine_with_room_says_nothing_of_memory(tmp_path: Path) -> None:
     framework = TorchFramework(Machine(tmp_path, 90).memory)
     capture = framework.capture(training())
     capture.finish().release()
-    assert "memory" not in capture.mode
-    assert "disk" not in capture.mode
+    assert "memory" not in capture.remark
+    assert "disk" not in capture.remark
 
 
 def test_where_neither_memory_nor_disk_has_room_the_run_is_not_killed_but_told(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_where_neither_memory_nor_disk_has_room_the_run_is_not_killed_but_told(t
         framework.rehearse(training())
     machine.has(8)  # it fits, but only just
     capture = framework.capture(training())
-    assert capture.mode.endswith("memory is short, and this machine's disk has no room to stand in for it")
+    assert capture.remark.startswith("memory is short, and this machine's disk has no room to stand in for it")
     capture.finish().release()
 
 
@@ -349,20 +349,13 @@ def test_page_locked_memory_is_counted_as_torch_rounds_it(tmp_path: Path, driver
 
 
 def test_a_driver_that_locks_no_more_is_not_asked_again(tmp_path: Path, driver: list[int]) -> None:
-    """Its limit is met once; what is left is copied at once, and both are said."""
+    """Its limit is met once, and said."""
     memory = Machine(tmp_path, 90).memory
     driver[0] = 3
     lent = on_gpu(memory, 5)
     assert [one.kind for one in lent] == [PINNED] * 3 + [ORDINARY] * 2
     assert driver[0] == -1
-    assert memory.told("copied while the next step ran") == (
-        "copied while the next step ran; page-locked memory ran out for 0.0021 GB of it"
-    )
-    del lent[:3]
-    memory.expect([])
-    assert memory.told("copied while the next step ran") == (
-        "copied at once: page-locked memory ran out for 0.0021 GB of it"
-    )
-    assert memory.told("copied at once: asked for") == (
-        "copied at once: asked for; page-locked memory ran out for 0.0021 GB of it"
-    )
+    for _ in range(2):
+        assert memory.remark == "page-locked memory ran out for 0.0021 GB of it"
+        del lent[:3]
+        memory.expect([])
