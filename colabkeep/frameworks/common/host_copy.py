@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-__all__ = ["HostCopy", "Owner", "touch"]
+__all__ = ["HostCopy", "Owner", "move_if_different", "touch"]
 
 _PIECE = 2**21  # bytes: 0.1 to 0.6 ms, the longest that a core is waited for
 _GLANCE = 2**12  # bytes: what training has changed differs here already
@@ -61,7 +61,7 @@ class HostCopy:
         for owner, target, source, size in self._blocks:
             # First: a copy that is broken off leaves an owner that knows of it.
             owner.new = owner.new or _MEMCMP is None or bool(_MEMCMP(target, source, min(size, _GLANCE)))
-            how = ctypes.memmove if owner.new else partial(_copied_if_different, owner)
+            how = ctypes.memmove if owner.new else partial(move_if_different, owner)
             for start in range(0, size, _PIECE):
                 jobs.append(partial(how, target + start, source + start, min(_PIECE, size - start)))
         _share(jobs, sum(size for *_, size in self._blocks), meanwhile)
@@ -75,8 +75,9 @@ def touch(blocks: Iterable[tuple[int, int]]) -> None:
     _share(jobs, sum(size for _, size in blocks), lambda: None)
 
 
-def _copied_if_different(owner: Owner, target: int, source: int, size: int) -> None:
-    if _MEMCMP(target, source, size):
+def move_if_different(owner: Owner, target: int, source: int, size: int) -> None:
+    """One piece, `size` bytes from the address `source` to `target`."""
+    if owner.new or _MEMCMP is None or _MEMCMP(target, source, size):
         owner.new = True
         ctypes.memmove(target, source, size)
 

@@ -33,6 +33,7 @@ from colabkeep.frameworks.torch.losses import TorchLosses
 from colabkeep.frameworks.torch.state.boundary import TorchBoundary
 from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences, schedule_differences
 from colabkeep.frameworks.torch.state.copies import Copies
+from colabkeep.frameworks.torch.state.device_copy import Devices
 from colabkeep.frameworks.torch.state.devices import refuse_devices
 from colabkeep.frameworks.torch.state.host_memory import ORDINARY, HostMemory
 from colabkeep.frameworks.torch.state.leaves import native
@@ -44,11 +45,12 @@ from colabkeep.frameworks.torch.state.remembering import remember
 from colabkeep.frameworks.torch.state.rng import streams
 from colabkeep.frameworks.torch.state.schedulers import restore_helper
 from colabkeep.frameworks.torch.state.settings import describe, setup
+from colabkeep.frameworks.torch.state.staging import Slot
 from colabkeep.frameworks.torch.state.unseen import TorchUnseen
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
 from colabkeep.vocabulary.errors import MemoryFull
 from colabkeep.vocabulary.settings import Item
-from colabkeep.vocabulary.state import Capture, Stateful, Tree
+from colabkeep.vocabulary.state import Capture, Stale, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
 
 __all__ = ["TorchFramework"]
@@ -70,6 +72,7 @@ class TorchFramework:
     def __init__(self, memory: HostMemory | None = None) -> None:
         self._captures = Captures()
         self._memory = memory or HostMemory()
+        self._devices = Devices()
         self._recorders = Recorders(self._memory)
         self._rng = streams()
 
@@ -78,19 +81,26 @@ class TorchFramework:
 
     def capture(self, parts: Mapping[str, object]) -> Capture:
         with ordinary(), self._captures.begin() as begun:
-            copies = Copies()
+            if Devices.capturing():
+                begun.rest = _wait_for_the_graph
+                return begun
+            copies = Copies(self._devices)
             self._recorders.refresh(parts)
             begun.trees.update(self._recorders.record(parts, copies))
             copies.run()
             self._memory.recalled = False
-            begun.rest, begun.keep, begun.remark = copies.finish, copies.stored, self._memory.remark
+            begun.rest, begun.keep, begun.remark = (
+                copies.finish,
+                copies.stored,
+                self._devices.remark or self._memory.remark,
+            )
         return begun
 
     def rehearse(self, parts: Mapping[str, object]) -> Capture:
         refuse_devices(_tensors(parts), _tried)
         with ordinary(), self._captures.begin() as begun:
             self._recorders.refresh(parts)
-            begun.trees.update(self._recorders.record(parts, Copies()))
+            begun.trees.update(self._recorders.record(parts, Copies(self._devices)))
         return begun
 
     def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:
@@ -141,7 +151,7 @@ class TorchFramework:
         if self._captures.lent:  # the save that uses it has them
             return
         with ordinary(), suppress(MemoryFull):  # the save that cannot do without will say so
-            fresh = [each for each in self._recorders.prepare(parts) if not each.touched and each.kind == ORDINARY]
+            fresh = [each for each in self._recorders.prepare(parts) if _is_cold(each)]
             touch((slot.memory.data_ptr(), slot.memory.nbytes) for slot in fresh)
             for slot in fresh:
                 slot.touched = True
@@ -190,12 +200,22 @@ class TorchFramework:
         return int(group.get_world_size()) if group.is_available() and group.is_initialized() else 1
 
 
+def _wait_for_the_graph() -> None:
+    """A CUDA graph is being captured, and neither memory nor waiting is to be had."""
+    raise Stale
+
+
 def _is_module(part: object) -> TypeGuard[torch.nn.Module]:
     return isinstance(part, torch.nn.Module)
 
 
 def _is_optimizer(part: object) -> TypeGuard[torch.optim.Optimizer]:
     return isinstance(part, torch.optim.Optimizer)
+
+
+def _is_cold(slot: Slot) -> bool:
+    """Would a save wait for its pages? What comes from a device is written to behind training."""
+    return not slot.touched and slot.kind == ORDINARY and slot.device.type == "cpu"
 
 
 def _trains(parameter: torch.Tensor) -> bool:

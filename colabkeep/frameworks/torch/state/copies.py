@@ -10,6 +10,7 @@ import torch
 
 from colabkeep.frameworks.common.host_copy import HostCopy
 from colabkeep.frameworks.torch.state.checksums import Reader
+from colabkeep.frameworks.torch.state.device_copy import DeviceCopy, Devices
 from colabkeep.frameworks.torch.state.staging import Slot
 from colabkeep.vocabulary.state import Stale
 
@@ -39,21 +40,25 @@ class Part(Protocol):
 class Copies:
     """Copies from the live tensors (held here, so that none goes away) to their slots."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Devices) -> None:
         self.host = HostCopy()
-        self._targets: list[torch.Tensor] = []
+        self.device = DeviceCopy(devices)
+        self._slots: list[Slot] = []
         self._sources: list[torch.Tensor] = []
         self._tiny: list[tuple[memoryview, memoryview]] = []
         self._tensors: list[Part] = []
 
     def add(self, slot: Slot, source: torch.Tensor) -> None:
         """One copy."""
-        self._targets.append(slot.memory)
-        self._sources.append(source)
+        if source.is_cuda:
+            self.device.add(slot, source)
+        else:
+            self._slots.append(slot)
+            self._sources.append(source)
 
-    def extend(self, targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> None:
-        """Many copies."""
-        self._targets += targets
+    def extend(self, slots: Iterable[Slot], sources: Iterable[torch.Tensor]) -> None:
+        """Many copies, of tensors that are on no GPU."""
+        self._slots += slots
         self._sources += sources
 
     def assign(self, tiny: Iterable[tuple[memoryview, memoryview]]) -> None:
@@ -66,15 +71,17 @@ class Copies:
         self._tensors.append(tensors)
 
     def run(self) -> None:
-        """Make all copies. When this returns, training may go on."""
+        """Make all copies, or launch them. When this returns, training may go on."""
+        self.device.run()
         self.host.run(meanwhile=self._copy_others)
 
     def finish(self) -> None:
-        """Behind training: prove what was not copied, and show what is new.
+        """Behind training: bring what was copied on devices, prove what was not copied, and show what is new.
 
         Raises:
             Stale: something that was not copied has other bytes than are stored.
         """
+        self.device.finish()
         reader = Reader()
         proven = [tensors.prove(reader) for tensors in self._tensors]  # all of them: no redoing one by one
         if not all(proven):
@@ -93,9 +100,7 @@ class Copies:
         with torch.no_grad():
             if all(map(attrgetter("is_cpu"), self._sources)):
                 if self._sources:  # one call: the loop runs in C++
-                    torch._foreach_copy_(self._targets, self._sources)
-                return
-            for target, source in zip(self._targets, self._sources, strict=True):
-                target.copy_(source, non_blocking=source.is_cuda)
-        for device in {source.device for source in self._sources if source.is_cuda}:
-            torch.cuda.current_stream(device).synchronize()
+                    torch._foreach_copy_([slot.memory for slot in self._slots], self._sources)
+            else:
+                for slot, source in zip(self._slots, self._sources, strict=True):
+                    slot.memory.copy_(source)

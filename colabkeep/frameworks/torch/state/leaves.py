@@ -13,6 +13,7 @@ from colabkeep.frameworks.common.trees import Rebuild, not_storable, rebuild
 from colabkeep.frameworks.torch.state.adopting import adopted
 from colabkeep.frameworks.torch.state.bulk import copy_all
 from colabkeep.frameworks.torch.state.copies import Copies
+from colabkeep.frameworks.torch.state.device_copy import Devices
 from colabkeep.frameworks.torch.state.dtypes import dtype_name, dtype_of, plain_name
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.staging import Slot, memory_order, slot_leaf
@@ -45,7 +46,7 @@ class TensorLeaves:
         self._arrays = ArrayLeaves()
         self._shelf: Shelf[Slot] = Shelf()
         self._met: dict[int, tuple[object, Tree]] = {}  # holds the tensors, so that no id is given twice
-        self._copies = Copies()
+        self._copies = Copies(Devices())
 
     def turn(self, copies: Copies) -> None:
         """A capture begins; copies go to `copies`."""
@@ -56,7 +57,7 @@ class TensorLeaves:
 
     def sweep(self) -> None:
         """A capture is complete."""
-        self._copies = Copies()
+        self._copies = Copies(Devices())
         self._shelf.sweep()
         self._arrays.sweep()
         self._met = {}

@@ -16,7 +16,7 @@ import torch
 
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.torch.state.dtypes import dtype_name, plain_name
-from colabkeep.frameworks.torch.state.host_memory import PINNED, HostMemory
+from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
 __all__ = ["Proof", "Slot", "expect_slots", "memory_order", "row_major", "slot_leaf"]
@@ -56,7 +56,7 @@ class Slot:
         order = memory_order(self.shape, self.source_stride) if keep_order else None
         dims = tuple(self.shape) if order is None else tuple(self.shape[d] for d in order)
         stride = row_major(self.shape) if order is None else self.source_stride
-        self.memory, self.kind = memory.take(self.shape, stride, self.dtype, self.device)
+        self.memory, self.kind = memory.take(self.shape, stride, self.dtype)
         kept = self.memory.stride()
         self.stride = None if kept == row_major(self.shape) else kept  # None: those of row-major memory
         self.touched, self.new, self.restless = False, True, False
@@ -66,11 +66,6 @@ class Slot:
         if name is None:  # safetensors does not know it: its bytes
             name, dims = "U8", (*dims, self.dtype.itemsize)
         self.host = HostTensor(dtype=name, shape=dims, data=_view(self.memory), frozen=frozen, lasting=True)
-
-    @property
-    def pinned(self) -> bool:
-        """Can a GPU copy into it beside its kernels?"""
-        return self.kind == PINNED
 
     @property
     def size(self) -> int:
@@ -97,7 +92,7 @@ class Slot:
         """It is to be copied once more."""
         self.proof, self.touched, self.new = None, False, True
         stride = row_major(self.shape) if self.stride is None else self.stride
-        self.memory, self.kind = memory.take(self.shape, stride, self.dtype, self.device)
+        self.memory, self.kind = memory.take(self.shape, stride, self.dtype)
         self.host = replace(self.host, data=_view(self.memory))
         memory.note(self)
 

@@ -19,6 +19,7 @@ import torch
 
 from colabkeep.frameworks.torch.state.checksums import Reader
 from colabkeep.frameworks.torch.state.copies import Copies
+from colabkeep.frameworks.torch.state.device_copy import Landing
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.staging import Proof, Slot, row_major, slot_leaf
 from colabkeep.frameworks.torch.state.watch import Bulk
@@ -64,6 +65,8 @@ class _Frozen(NamedTuple):
     address: int
     version: int | None
     storage: torch.UntypedStorage
+    landing: Landing | None
+    """Of a device, where its checksum comes to."""
 
 
 class Tensors:
@@ -78,7 +81,7 @@ class Tensors:
         self._addresses: list[int] = []
         self._frozen: list[Entry] = []
         self._blocks: list[Entry] = []
-        self._others: list[Slot] = []
+        self._small: list[Slot] = []
         self._sources: list[torch.Tensor] = []
         self._tiny: list[tuple[memoryview, memoryview]] = []  # where to, and where from
         self._resting: list[_Frozen] = []  # of this capture: not copied, to be proven
@@ -103,7 +106,8 @@ class Tensors:
         for entry in self._frozen:
             tensor, slot = entry.tensor, entry.slot
             version = None if tensor.is_inference() else tensor._version
-            frozen = _Frozen(slot, tensor.data_ptr(), version, tensor.untyped_storage())
+            landing = copies.device.look(tensor, checksum=True) if tensor.is_cuda else None
+            frozen = _Frozen(slot, tensor.data_ptr(), version, tensor.untyped_storage(), landing)
             if slot.proof is not None and slot.proof[:2] == frozen[1:3] and not self._memory.recalled:
                 self._resting.append(frozen)
             else:
@@ -111,9 +115,9 @@ class Tensors:
                 self._copied.append(frozen)
         for entry in self._blocks:
             self._copy(entry, copies)
-        for slot in self._others:
+        for slot in self._small:
             slot.new = True
-        copies.extend((slot.memory for slot in self._others[len(self._tiny) :]), self._sources)
+        copies.extend(self._small[len(self._tiny) :], self._sources)
         copies.assign(self._tiny)
 
     def prove(self, reader: Reader) -> bool:
@@ -145,7 +149,10 @@ class Tensors:
         if slot.proof is not None:
             self._memory.expect([entry.tensor])
             slot.regain(self._memory)
-        copies.host.add(slot, slot.memory.data_ptr(), entry.tensor.data_ptr(), slot.size)
+        if entry.tensor.is_cuda:
+            copies.device.add(slot, entry.tensor)
+        else:
+            copies.host.add(slot, slot.memory.data_ptr(), entry.tensor.data_ptr(), slot.size)
 
     def _sort(self, addresses: list[int]) -> None:
         self._frozen, self._blocks, self._sources, self._tiny = [], [], [], []
@@ -155,9 +162,10 @@ class Tensors:
             if not address and slot.size:
                 raise _gone(entry.name)
             straight = _is_straight(tensor, slot)
-            if straight and slot.host.frozen and slot.size >= _LET_GO and not slot.restless and _READS:
+            provable = straight and (tensor.is_cuda or _READS)
+            if provable and slot.host.frozen and slot.size >= _LET_GO and not slot.restless:
                 self._frozen.append(entry)
-            elif straight and (slot.host.frozen or slot.size >= _LARGE):
+            elif tensor.is_cuda or (straight and (slot.host.frozen or slot.size >= _LARGE)):
                 self._blocks.append(entry)
             elif straight and slot.size <= _TINY:
                 tiny.append(slot)
@@ -165,7 +173,7 @@ class Tensors:
             else:
                 others.append(slot)
                 self._sources.append(tensor)
-        self._others = tiny + others
+        self._small = tiny + others
         self._addresses = addresses
 
 
@@ -173,10 +181,10 @@ _READS = Reader.works()
 
 
 def _is_straight(tensor: torch.Tensor, slot: Slot) -> bool:
-    """Is it one gapless block of host memory, in the very order that its slot has?"""
+    """Is it one gapless block of memory, in the very order that its slot has?"""
     return (
         type(tensor) in _EXACT
-        and tensor.is_cpu
+        and (tensor.is_cpu or tensor.is_cuda)
         and tensor.numel() > 0
         and tensor.stride() == (row_major(slot.shape) if slot.stride is None else slot.stride)
         and not tensor.is_conj()
@@ -185,11 +193,14 @@ def _is_straight(tensor: torch.Tensor, slot: Slot) -> bool:
 
 
 def _is_as_stored(frozen: _Frozen, reader: Reader) -> bool:
-    proof = frozen.slot.proof
-    return proof is not None and reader.checksum(frozen.address, frozen.slot.size) == proof.checksum
+    proof, landing = frozen.slot.proof, frozen.landing
+    now = reader.checksum(frozen.address, frozen.slot.size) if landing is None else landing.bytes
+    return proof is not None and now is not None and now == proof.checksum
 
 
 def _proof(frozen: _Frozen, reader: Reader) -> Proof:
+    if frozen.landing is not None:
+        return Proof(frozen.address, frozen.version, frozen.landing.bytes)
     checksum = reader.checksum(frozen.slot.memory.data_ptr(), frozen.slot.size)
     return Proof(frozen.address, frozen.version, checksum)
 
