@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Protocol
 
@@ -10,9 +10,9 @@ import torch
 
 from colabkeep.frameworks.common.host_copy import HostCopy
 from colabkeep.frameworks.torch.state.checksums import Reader
-from colabkeep.frameworks.torch.state.device_copy import DeviceCopy, Devices
+from colabkeep.frameworks.torch.state.device_copy import DeviceCopy, Devices, Landing
 from colabkeep.frameworks.torch.state.staging import Slot
-from colabkeep.vocabulary.state import Stale
+from colabkeep.vocabulary.state import Stale, Tree
 
 __all__ = ["Copies"]
 
@@ -47,6 +47,7 @@ class Copies:
         self._sources: list[torch.Tensor] = []
         self._tiny: list[tuple[memoryview, memoryview]] = []
         self._tensors: list[Part] = []
+        self._late: list[tuple[dict[str, Tree], str, Landing]] = []
 
     def add(self, slot: Slot, source: torch.Tensor) -> None:
         """One copy."""
@@ -70,6 +71,10 @@ class Copies:
         tensors.add_to(self)
         self._tensors.append(tensors)
 
+    def fill(self, section: dict[str, Tree], numbers: Mapping[str, torch.Tensor]) -> None:
+        """Put numbers of a device into a tree, by key, when they have come."""
+        self._late += [(section, key, self.device.look(number)) for key, number in numbers.items()]
+
     def run(self) -> None:
         """Make all copies, or launch them. When this returns, training may go on."""
         self.device.run()
@@ -82,6 +87,8 @@ class Copies:
             Stale: something that was not copied has other bytes than are stored.
         """
         self.device.finish()
+        for section, key, landing in self._late:
+            section[key] = landing.number
         reader = Reader()
         proven = [tensors.prove(reader) for tensors in self._tensors]  # all of them: no redoing one by one
         if not all(proven):

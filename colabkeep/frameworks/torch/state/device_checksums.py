@@ -28,7 +28,6 @@ class Checksums:
         generator = torch.Generator("cpu").manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
         numbers = torch.randint(-(2**63), 2**63 - 1, (_WORDS,), generator=generator, device="cpu").pin_memory()
         self._numbers = numbers.to(device, non_blocking=True)
-        self._products = torch.empty((_ROWS, _WORDS), dtype=torch.int64, device=device)
         self._ready = cuda.Event()  # the stream that is current may be another one next time
         self._done(device)
         self._pinned = numbers  # until it has come
@@ -48,18 +47,19 @@ class Checksums:
         whole = data.numel() // 4
         words, odd = data[: 4 * whole].view(torch.int32), data[4 * whole :]
         found = torch.empty(self.size(data.numel()) // 8, dtype=torch.int64, device=device)
+        products = torch.empty((_ROWS, _WORDS), dtype=torch.int64, device=device)
         full = whole // _WORDS
         rows = words[: full * _WORDS].view(full, _WORDS)
         for start in range(0, full, _ROWS):
-            self._sum(rows[start : start + _ROWS], found[start : start + _ROWS])
+            self._sum(products, rows[start : start + _ROWS], found[start : min(start + _ROWS, full)])
         for at, rest in ((full, words[full * _WORDS :]), (len(found) - 1, odd)):
             if rest.numel():
-                self._sum(rest.view(1, -1), found[at : at + 1])
+                self._sum(products, rest.view(1, -1), found[at : at + 1])
         self._done(device)
         return found
 
-    def _sum(self, rows: torch.Tensor, found: torch.Tensor) -> None:
-        products = self._products[: rows.shape[0], : rows.shape[1]]
+    def _sum(self, products: torch.Tensor, rows: torch.Tensor, found: torch.Tensor) -> None:
+        products = products[: rows.shape[0], : rows.shape[1]]
         torch.mul(rows, self._numbers[: rows.shape[1]], out=products)
         torch.sum(products, dim=1, out=found)
 

@@ -23,6 +23,7 @@ import torch
 from colabkeep.frameworks.common.host_copy import Owner, move_if_different
 from colabkeep.frameworks.torch.state.device_checksums import Checksums
 from colabkeep.frameworks.torch.state.staging import Slot
+from colabkeep.vocabulary.state import Stale
 
 __all__ = ["DeviceCopy", "Devices", "Landing"]
 
@@ -55,7 +56,13 @@ class Landing:
 
     @property
     def number(self) -> Any:
-        """What has come, of one element."""
+        """What has come, of one element.
+
+        Raises:
+            Stale: it was lost.
+        """
+        if self.lost:
+            raise Stale
         return torch.frombuffer(self._memory, dtype=self._dtype).item()
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from colabkeep.frameworks.common.names import ParameterNames
-from colabkeep.frameworks.common.objects import encode_object
+from colabkeep.frameworks.common.objects import encode_object, told_state
 from colabkeep.frameworks.torch.state.copies import Copies
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves
 from colabkeep.frameworks.torch.state.modules import ModuleRecorder
 from colabkeep.frameworks.torch.state.optimizers import OptimizerRecorder
+from colabkeep.frameworks.torch.state.scalers import on_device, scaler_state, tells_as_torch
 from colabkeep.frameworks.torch.state.schedulers import without_functions
 from colabkeep.frameworks.torch.state.staging import Slot
 from colabkeep.vocabulary.state import Tree
@@ -31,8 +32,12 @@ class ObjectRecorder:
     def record(self, copies: Copies) -> Tree:
         """The object's tree; its tensors are filled when `copies` runs."""
         self._leaves.turn(copies)
-        scheduler = isinstance(self.target, torch.optim.lr_scheduler.LRScheduler)
-        tree = encode_object(self.part, self.target, self._leaves, without_functions if scheduler else None)
+        if isinstance(self.target, torch.amp.GradScaler) and tells_as_torch(self.target):
+            tree = told_state(self.target, scaler_state(self.target), self.part, self._leaves)
+            copies.fill(tree["state"], on_device(self.target))
+        else:
+            scheduler = isinstance(self.target, torch.optim.lr_scheduler.LRScheduler)
+            tree = encode_object(self.part, self.target, self._leaves, without_functions if scheduler else None)
         self._leaves.sweep()
         return tree
 

@@ -59,12 +59,12 @@ class Entry:
 
 
 class _Frozen(NamedTuple):
-    """A frozen tensor at a capture. Its storage is held, so that nobody else is given that memory meanwhile."""
+    """A frozen tensor at a capture. Its memory is held, so that nobody else is given it meanwhile."""
 
     slot: Slot
     address: int
     version: int | None
-    storage: torch.UntypedStorage
+    held: torch.Tensor
     landing: Landing | None
     """Of a device, where its checksum comes to."""
 
@@ -107,7 +107,7 @@ class Tensors:
             tensor, slot = entry.tensor, entry.slot
             version = None if tensor.is_inference() else tensor._version
             landing = copies.device.look(tensor, checksum=True) if tensor.is_cuda else None
-            frozen = _Frozen(slot, tensor.data_ptr(), version, tensor.untyped_storage(), landing)
+            frozen = _Frozen(slot, tensor.data_ptr(), version, tensor.detach(), landing)
             if slot.proof is not None and slot.proof[:2] == frozen[1:3] and not self._memory.recalled:
                 self._resting.append(frozen)
             else:
