@@ -36,7 +36,6 @@ Resume: TypeAlias = Literal["auto", "must", "never", "best"] | str
 Precision: TypeAlias = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
 
 _FOREIGN = {
-    "copy": "Leave it out: no copy is changed under way any more, since training stands still for each.",
     "ckpt_path": "resume",
     "resume_from_checkpoint": "resume",
     "autoresume": "resume",
@@ -71,6 +70,8 @@ _FOREIGN = {
     "val_dataloaders": "val_loader",
     "eval_dataset": "val_loader",
 }
+
+_GONE = {"copy": "Leave it out: each copy is of one moment now, whatever your code does behind it."}
 
 
 class Run(session.Run):
@@ -135,7 +136,7 @@ class Run(session.Run):
         Incompatible: from `with`: the objects or their settings are not those of the run; nothing was touched.
     """
 
-    @door(_FOREIGN)
+    @door(_FOREIGN | _GONE)
     def __init__(  # noqa: PLR0913  # a door: each word is one the user writes, and they meet in one record
         self,
         run_name: str,
@@ -216,7 +217,7 @@ class Run(session.Run):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
-@door(_FOREIGN)
+@door(_FOREIGN | _GONE)
 def resumable_fit(  # noqa: PLR0913  # a door, as above
     model: Any,
     train_loader: Any,

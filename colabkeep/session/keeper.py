@@ -121,16 +121,24 @@ class Keeper:
         self._watch_from = math.inf
         return "deadline"
 
-    def save(self, reason: str) -> None:
-        """Save the boundary we are at.
+    def save(self, reason: str, *, wait: bool = False) -> None:
+        """Save the boundary we are at; with `wait`, return when that is committed.
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: training must not go on.
         """
+        if wait:
+            self._saver.wait()
         self._asked, self.waits = None, False
         self._mark = SaveMark(progress=self._position.progress, at=self._spec.clock.monotonic())
         self._note_losses()
         self._saver.save(self._parts(), self._position.progress, reason, self.metrics)
+        if wait:
+            self._saver.wait()
+            if self._saver.waiting is not None:  # what seemed frozen was changed: this time it is copied
+                self.save(reason)
+                self._saver.wait()
+            self._saver.raise_past_failure()
 
     def ask(self, reason: str | None, *, wait: bool = False) -> None:
         """Save at the next boundary, and `wait` there until it is committed."""

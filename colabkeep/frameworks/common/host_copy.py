@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-__all__ = ["HostCopy", "Owner", "move_if_different", "touch"]
+__all__ = ["HostCopy", "Owner", "first_touch", "move_if_different"]
 
 _PIECE = 2**21  # bytes: 0.1 to 0.6 ms, the longest that a core is waited for
 _GLANCE = 2**12  # bytes: what training has changed differs here already
@@ -67,7 +67,7 @@ class HostCopy:
         _share(jobs, sum(size for *_, size in self._blocks), meanwhile)
 
 
-def touch(blocks: Iterable[tuple[int, int]]) -> None:
+def first_touch(blocks: Iterable[tuple[int, int]]) -> None:
     """Write zeros to (address, size): the first touch of fresh memory takes several times the copy that follows."""
     blocks = list(blocks)
     pieces = ((at + start, min(_PIECE, size - start)) for at, size in blocks for start in range(0, size, _PIECE))

@@ -24,7 +24,7 @@ from colabkeep.frameworks.base import (
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.describing import described
 from colabkeep.frameworks.common.holding import untrained
-from colabkeep.frameworks.common.host_copy import touch
+from colabkeep.frameworks.common.host_copy import first_touch
 from colabkeep.frameworks.common.marks import opaque_parts, updated_by_hand
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
@@ -152,7 +152,7 @@ class TorchFramework:
             return
         with ordinary(), suppress(MemoryFull):  # the save that cannot do without will say so
             fresh = [each for each in self._recorders.prepare(parts) if _is_cold(each)]
-            touch((slot.memory.data_ptr(), slot.memory.nbytes) for slot in fresh)
+            first_touch((slot.memory.data_ptr(), slot.memory.nbytes) for slot in fresh)
             for slot in fresh:
                 slot.touched = True
 
