@@ -18,7 +18,6 @@ from states import size, tensors
 
 import colabkeep
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.vocabulary.events import Event, SaveCommitted
 
 NO_GPU = (
     "gpu: this machine has no NVIDIA GPU, so nothing was measured. On Colab: Runtime → Change runtime type → T4 GPU."
@@ -29,7 +28,7 @@ _ROWS = 2048  # of a batch: the next step takes longer than the copy
 
 
 def run(setting: Setting) -> list[Figure]:
-    """At three sizes: the stall, the delay of the steps after it, and whether what was hidden is what was there."""
+    """At three sizes: the stall, the delay of the steps after it, and whether what was kept is what was there."""
     if not torch.cuda.is_available() and not setting.quick:
         raise SystemExit(NO_GPU)
     torch.set_num_threads(1)
@@ -80,17 +79,10 @@ class _Work:
 
 def _costs(work: _Work, rounds: int, folder: Path) -> list[Figure]:
     """Steps with a save before them and steps without, in turn, each round directly after a bare copy."""
-    waited: list[float] = []
-
-    def note(event: Event) -> None:
-        if isinstance(event, SaveCommitted):
-            waited.append(event.waited)
-
     bare, stalls, delays = list[float](), list[float](), list[float]()
     storage = folder / "run"
     run: Any = colabkeep.Run(
         "r", model=work.model, optimizer=work.optimizer, storage=storage, save_every=None, progress=False,
-        callbacks=(note,),
     )  # fmt: skip
     with run as kept:
         batches = Batches(kept)
@@ -103,7 +95,7 @@ def _costs(work: _Work, rounds: int, folder: Path) -> list[Figure]:
             batches.next()  # hands out the events
             if round > 1:
                 bare.append(copy * 1e3)
-                stalls.append((call + waited[-1]) / copy)
+                stalls.append(call / copy)
                 delays.append((saved - plain) / copy)
     shutil.rmtree(storage)
     return [
@@ -135,7 +127,7 @@ def _step(work: _Work, kept: Any) -> None:
 
 
 def _differing(work: _Work, rounds: int) -> Figure:
-    """Captures whose copy hid behind a step, held against copies made with everything stopped."""
+    """Captures that a step follows at once, held against copies made with everything stopped."""
     framework = TorchFramework()
     parts = {"model": work.model, "optimizer": work.optimizer}
     boundary = framework.boundary(parts)

@@ -71,6 +71,8 @@ _FOREIGN = {
     "eval_dataset": "val_loader",
 }
 
+_GONE = {"copy": "Leave it out: each copy is of one moment now, whatever your code does behind it."}
+
 
 class Run(session.Run):
     """A training that survives the machine, around a loop of your own.
@@ -118,8 +120,6 @@ class Run(session.Run):
             the scheduler, a dropout rate, …): "error" lists them and touches nothing, "keep" trains on with the run's
             own, "apply" with the new ones from here on, where a schedule keeps its count. Other data than that of the
             run is an error, too, unless it is applied.
-        copy: "auto" copies large weights while the next step runs, where that costs less; "at_once" stops training for
-            each copy: for code that writes single numbers through `.data` or NumPy before the next step, unseen.
         on_nan: what happens when a loss given to `run.step` is NaN or infinite. "warn" tells it once, with the newest
             checkpoint from before, which is kept; "stop" ends the training with `TrainingDiverged` too, and does not
             save those weights.
@@ -136,7 +136,7 @@ class Run(session.Run):
         Incompatible: from `with`: the objects or their settings are not those of the run; nothing was touched.
     """
 
-    @door(_FOREIGN)
+    @door(_FOREIGN | _GONE)
     def __init__(  # noqa: PLR0913  # a door: each word is one the user writes, and they meet in one record
         self,
         run_name: str,
@@ -158,7 +158,6 @@ class Run(session.Run):
         max_time: Duration | None = None,
         session_limit: Duration | None = None,
         flush_timeout: Duration = 60.0,
-        copy: Literal["auto", "at_once"] = "auto",
         on_nan: Literal["warn", "stop"] = "warn",
         on_change: OnChange = "error",
         seed: int = 0,
@@ -181,7 +180,6 @@ class Run(session.Run):
             max_time=max_time,
             session_limit=session_limit,
             flush_timeout=flush_timeout,
-            copy=copy,
             on_nan=on_nan,
             on_change=on_change,
             seed=seed,
@@ -219,7 +217,7 @@ class Run(session.Run):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
-@door(_FOREIGN)
+@door(_FOREIGN | _GONE)
 def resumable_fit(  # noqa: PLR0913  # a door, as above
     model: Any,
     train_loader: Any,
@@ -244,7 +242,6 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     resume: Resume = "auto",
     save_every: SaveEvery = "auto",
     overhead: float = OVERHEAD,
-    copy: Literal["auto", "at_once"] = "auto",
     on_nan: Literal["warn", "stop"] = "warn",
     on_change: OnChange = "error",
     keep_last: int | None = 2,
@@ -294,7 +291,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             scheduler_interval, which "keep" cannot bring back.
         run_name: as for `Run`. Without one the run is called after the notebook or program, where that is known
             (Jupyter, VS Code, a script); Colab and Kaggle tell nobody, so there it has to be written.
-        storage, resume, save_every, overhead, copy, on_nan, keep_last, keep_best, mode, seed, callbacks, progress: as
+        storage, resume, save_every, overhead, on_nan, keep_last, keep_best, mode, seed, callbacks, progress: as
             for `Run`.
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
         on_bad_gpu: what the check at the start may do: "advise" says what is wrong and how to get better, "stop"
@@ -346,7 +343,6 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             max_time=max_time,
             session_limit=session_limit,
             flush_timeout=flush_timeout,
-            copy=copy,
             on_nan=on_nan,
             on_change=on_change,
             seed=seed,

@@ -131,9 +131,12 @@ class Blobs:
         """Make sure that the bytes of all packs are in the store; returns their references, and the bytes written.
 
         Raises:
-            CheckpointDamaged, StoreError: as `put`, of the first that fails.
+            CheckpointDamaged, Stale, StoreError: as `put`, of the first that fails.
         """
         present, found, written = self.present(), dict[Pack, BlobRef](), 0
+        for pack in packs:
+            if not pack.hashed:
+                pack.look()
         with hashing_ahead(packs) as order:
             for pack in order:
                 found[pack], size = self.put(pack, session, present)
@@ -148,11 +151,13 @@ class Blobs:
 
         Raises:
             CheckpointDamaged: the copy is damaged too.
+            Stale: its bytes are needed, and were let go of.
             StoreError: the store failed.
         """
         for name in (pack.sha256, f"{pack.sha256}-{session}"):
             blob = BlobRef(sha256=pack.sha256, size=pack.size, file=f"{name}.safetensors")
             if blob.file not in present:
+                pack.look()
                 self.known.add(blob.file)  # first: what fails may have been stored all the same
                 tried = blob.file in self.own
                 self.own.add(blob.file)

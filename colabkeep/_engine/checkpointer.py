@@ -13,7 +13,7 @@ from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.errors import ColabKeepError, MemoryFull, NotStorable, RunTakenOver, SaveFailed, StoreError
 from colabkeep.vocabulary.events import Event, Noted, SaveFailing, SaveSkipped, SaveStarted
 from colabkeep.vocabulary.progress import Progress
-from colabkeep.vocabulary.state import Torn
+from colabkeep.vocabulary.state import Stale
 
 __all__ = ["Checkpointer"]
 
@@ -76,12 +76,9 @@ class Checkpointer:
         progress: Progress,
         reason: str,
         metrics: Mapping[str, float],
-        *,
-        at_once: str = "",
     ) -> bool:
         """Capture the parts and let the writer do the rest. False when one is in flight still, or there is no room
-        for a copy now: that is told, and tried again. `at_once`: why it is to be copied while training stands still,
-        if it is.
+        for a copy now: that is told, and tried again.
 
         Raises:
             SaveFailed: the last two saves failed, and nothing durable exists.
@@ -95,7 +92,7 @@ class Checkpointer:
         self.waiting = self._retry_at = None
         self._began = started = self._clock.monotonic()
         try:
-            capture = self._framework.capture(parts, at_once=at_once)
+            capture = self._framework.capture(parts)
         except MemoryFull as error:  # a state may grow by hours of training, which are not to end for it
             self._failed(progress, error)
             return False
@@ -107,7 +104,7 @@ class Checkpointer:
         except BaseException:
             if not self._writer.busy:  # interrupted, and nobody else will give the memory back
                 self.ledger.released()
-                with suppress(Torn):
+                with suppress(Stale):
                     capture.finish().release()
             raise
         return True
@@ -182,11 +179,8 @@ class Checkpointer:
     def _work(self, shot: Shot, started: float) -> None:
         try:
             self._committer.commit(shot)
-        except Torn as torn:
+        except Stale:  # the next capture copies what this one lacked
             self.waiting = shot.reason
-            self.events.append(
-                Noted(text=f"{torn} That save was dropped; it is made again at the next step, with training stopped.")
-            )
         except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
             self._failed(shot.progress, error)
         else:

@@ -101,6 +101,7 @@ class Committer:
             NotStorable: the state holds a value that cannot be kept.
             RunTakenOver: a newer session writes this run; nothing was committed.
             StoreError: the store failed; what was written is found again by the next attempt.
+            Stale: the state must be captured again.
         """
         started = self._clock.monotonic()
         if self._pruner.lets_go():  # before another one is written beside it: the place may have room for two
@@ -112,6 +113,7 @@ class Committer:
             manifest, written = self._store(shot, snapshot)
             self._lease.check()
             receipt = self._repository.commit(manifest)
+            snapshot.stored()
         except StoreFull:
             self._make_room()
             raise
@@ -131,8 +133,7 @@ class Committer:
                 written=written,
                 seconds=committed - started,
                 rung=receipt.rung,
-                waited=shot.capture.waited,
-                copy=shot.capture.mode,
+                copy=shot.capture.remark,
                 monotonic=committed,
             )
         )

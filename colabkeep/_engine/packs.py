@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from colabkeep._engine.reading import UnknownKind, read_up_to
 from colabkeep.vocabulary.sealed import costly
-from colabkeep.vocabulary.state import HostTensor
+from colabkeep.vocabulary.state import HostTensor, Withheld
 
 __all__ = ["DTYPE_BITS", "SLICE", "Extent", "Pack", "read_layout", "unpack"]
 
@@ -69,8 +69,8 @@ class Pack:
             offset = end
         text = f"{{{','.join(members)}}}".encode()
         text += b" " * (-(8 + len(text)) % _ALIGNED)
-        self._pieces = [memoryview(len(text).to_bytes(8, "little") + text)]
-        self._pieces += [tensor.data for tensor in tensors.values()]
+        self._head = memoryview(len(text).to_bytes(8, "little") + text)
+        self._tensors = list(tensors.values())
         self.size = 8 + len(text) + offset
         self.moved: Callable[[], None] = lambda: None  # called with each chunk
         self._digest: str | None = None
@@ -84,7 +84,7 @@ class Pack:
 
     def _chunks(self) -> Iterator[memoryview]:
         small, size = list[memoryview](), 0
-        for piece in self._pieces:
+        for piece in (self._head, *(tensor.data for tensor in self._tensors)):
             large = piece.nbytes >= _SMALL
             if not large:
                 small.append(piece)
@@ -96,6 +96,17 @@ class Pack:
                 yield from (piece[start : start + SLICE] for start in range(0, piece.nbytes, SLICE))
         if small:
             yield memoryview(b"".join(small))
+
+    def look(self) -> None:
+        """See that its bytes can be had.
+
+        Raises:
+            Stale: some were let go of, and are called for.
+        """
+        for tensor in self._tensors:
+            data: Any = tensor.data
+            if isinstance(data, Withheld):
+                data.recall()
 
     @property
     def hashed(self) -> bool:

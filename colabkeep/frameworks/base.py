@@ -63,20 +63,20 @@ class Framework(Protocol):
         """Is `obj` (a model, optimizer, tensor) of this framework? Imports nothing."""
         ...
 
-    def capture(self, parts: Mapping[str, object], *, at_once: str = "") -> Capture:
+    def capture(self, parts: Mapping[str, object]) -> Capture:
         """Copy the state of all parts out of training's way, into host memory kept and reused by
         this adapter (one set: the engine never captures while a snapshot is unreleased).
 
         This is the only pause of training: from the second capture of the same structure on it
         MUST cost little more than the memory copy. Objects that cannot be stored raise here or in
-        `Capture.finish`. What only a watched optimizer step changes (see `boundary`) may be copied later, if
-        that step waits for it; a copy that was changed all the same makes `finish` raise `Torn`, and the next
-        capture MUST copy at once. So MUST one that is told to in a clause that says why, `at_once`; its
-        mode gives that reason.
+        `Capture.finish`. All is of one moment: what training may change is copied when this returns, or its copy
+        comes first wherever it is changed (on a device, in stream order).
 
         An adapter that knows which tensors were not changed shows each by the very `HostTensor` of the capture before,
         marked as `lasting`; that spares hashing and writing it. Such an object MUST never be shown with other bytes.
-        One without that mark may be shown with any.
+        One without that mark may be shown with any. What is not copied for that reason MUST be proven to have the same
+        bytes before `finish` returns, over all of them; where it has others, `finish` raises `Stale`, and the next
+        capture MUST copy it. So it MUST where `HostTensor.let_go` called for bytes.
 
         Raises:
             NotStorable: with the path of the leaf and what to do.

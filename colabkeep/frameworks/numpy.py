@@ -63,8 +63,8 @@ class NumpyFramework:
         numpy = sys.modules.get("numpy")
         return numpy is not None and isinstance(obj, (numpy.ndarray, numpy.generic))
 
-    def capture(self, parts: Mapping[str, object], *, at_once: str = "") -> Capture:
-        with self._captures.begin(at_once) as begun:
+    def capture(self, parts: Mapping[str, object]) -> Capture:
+        with self._captures.begin() as begun:
             self._leaves.turn()
             for name, target in parts.items():
                 begun.trees[name] = encode_object(name, target, self._leaves)

@@ -84,11 +84,10 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spent:
-    """One save. Seconds that training `waited`, and by which the steps beside it were `slowed` (None: not known; that
-    includes waiting inside a step); `seconds` of the background, and the new `written` bytes."""
+    """One save. Seconds that training was `blocked`, and by which the steps beside it were `slowed` (None: not known);
+    `seconds` of the background, and the new `written` bytes."""
 
     blocked: float
-    waited: float
     slowed: float | None
     seconds: float
     written: int
@@ -154,7 +153,6 @@ class Pacemaker:
         now, step = self._clock.monotonic(), self._here.step()
         spent = _Spent(
             blocked=self._blocked or 0.0,
-            waited=event.waited,
             slowed=self._tempo.slowed(step, now),
             seconds=event.seconds,
             written=event.written,
@@ -211,7 +209,7 @@ def _cost(saves: Sequence[_Spent]) -> float:
     disturbed by anything; steps that seem quicker beside a save are noise."""
     if not saves:
         return 0.0
-    stall = median(each.blocked + each.waited for each in saves)
+    stall = median(each.blocked for each in saves)
     known = [each.blocked + each.slowed for each in saves if each.slowed is not None]
     return max(stall, median(known)) if known else stall
 

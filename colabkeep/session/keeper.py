@@ -32,7 +32,6 @@ _BEHIND = (
     "the newest checkpoint is on this machine's disk only. Run the cell again while the machine lives, and it is sent."
 )
 _HANGS = "The disk of this machine hangs: for minutes not a byte of the last save was taken"
-_LAST = "this very step is to be kept"  # why a copy does not hide
 _LAST_TRIES = (0.0, 0.2, 0.8)  # seconds before each attempt at the last save of a session: nobody comes after it
 
 
@@ -122,18 +121,24 @@ class Keeper:
         self._watch_from = math.inf
         return "deadline"
 
-    def save(self, reason: str, *, last: bool = False) -> None:
-        """Save the boundary we are at. `last`: there is no later one to save instead, if weights are changed by hand
-        under a copy that hides. One that is among the best has none either.
+    def save(self, reason: str, *, wait: bool = False) -> None:
+        """Save the boundary we are at; with `wait`, return when that is committed.
 
         Raises:
             SaveFailed, RunTakenOver, NotStorable: training must not go on.
         """
+        if wait:
+            self._saver.wait()
         self._asked, self.waits = None, False
         self._mark = SaveMark(progress=self._position.progress, at=self._spec.clock.monotonic())
         self._note_losses()
-        at_once = _LAST if last or self._is_among_best() else self._spec.at_once
-        self._saver.save(self._parts(), self._position.progress, reason, self.metrics, at_once=at_once)
+        self._saver.save(self._parts(), self._position.progress, reason, self.metrics)
+        if wait:
+            self._saver.wait()
+            if self._saver.waiting is not None:  # what seemed frozen was changed: this time it is copied
+                self.save(reason)
+                self._saver.wait()
+            self._saver.raise_past_failure()
 
     def ask(self, reason: str | None, *, wait: bool = False) -> None:
         """Save at the next boundary, and `wait` there until it is committed."""
@@ -171,7 +176,7 @@ class Keeper:
             return obstacle
         for pause in _LAST_TRIES:
             self._spec.clock.sleep(pause)
-            self.save(leaving_reason(error, finished=run.finished), last=True)
+            self.save(leaving_reason(error, finished=run.finished))
             if not self._saver.wait(meanwhile=waiting):
                 return _HANGS
             if self._is_saved():

@@ -81,7 +81,7 @@ class RunSpec:
     monitored. `closes_store`: the store was opened for this run, and is closed with it. `settings`: what the user may
     change from session to session without changing a bit; a change is told. `overhead`: the share of time that saves
     may cost, where the cadence is chosen from that, and `usual`: how long sessions live here. `laps`: what the way here
-    took. `at_once`: why no copy may hide behind the next step, if none may. `waits`: training waits for each save.
+    took. `waits`: training waits for each save.
     `max_epochs` and `max_steps`: how long the run is to be in all, if that is known at the start. `on_nan`: what is
     done when a loss is no finite number; `proof`: what the losses have proven, filled by the session. `precision`: what
     "auto" chose, a sentence. `notes`: what is to be told at the start.
@@ -110,7 +110,6 @@ class RunSpec:
     overhead: float = OVERHEAD
     usual: Usual = UNKNOWN
     laps: Mapping[str, float] = field(default_factory=dict)
-    at_once: str = ""
     waits: bool = False
     max_epochs: int | None = None
     max_steps: int | None = None

@@ -172,7 +172,7 @@ class Run(Unlosable, Loop):
         if inside and not (wait and position.comes_back and position.stepped and not position.ends):
             self._keeper.ask(reason, wait=wait)
         else:
-            self._save(reason, wait=wait)
+            self._keeper.save(reason, wait=wait)
             self._announcer.drain()
 
     def poll(self) -> None:
@@ -236,18 +236,10 @@ class Run(Unlosable, Loop):
         if reason is not None:
             if reason == "deadline" and self._spec.deadline is not None:
                 _tell_end(self, self._spec.deadline, now, self._keeper.until_safe(now))
-            self._save(reason, wait=self._keeper.waits or self._spec.waits)
+            self._keeper.save(reason, wait=self._keeper.waits or self._spec.waits)
         if self._announcer.queue:
             self._announcer.drain()
         self._leave_if_asked(now)
-
-    def _save(self, reason: str, *, wait: bool) -> None:
-        if wait:
-            self._saver.wait()
-        self._keeper.save(reason, last=wait)
-        if wait:
-            self._saver.wait()
-            self._saver.raise_past_failure()
 
     def _stops(self, now: float) -> bool:
         """Is it time to leave?"""

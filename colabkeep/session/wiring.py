@@ -75,7 +75,6 @@ class RunArguments:
     max_time: Any = None
     session_limit: Any = None
     flush_timeout: Any = 60.0
-    copy: str = "auto"
     on_nan: str = "warn"
     on_change: str = "error"
     seed: int = 0
@@ -250,7 +249,6 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         clock=clock,
         observers=(*arguments.observers, remounting),  # the others tell first why the page is asked
         laps=starting.laps,
-        at_once=_at_once(arguments.copy),
         waits=rehearsal is not None,
         on_nan=read_on_nan(arguments.on_nan),
         notes=notes,
@@ -477,16 +475,8 @@ def _check_words(arguments: RunArguments) -> None:
     _seconds(arguments)
     parse_save_every(arguments.save_every)
     read_overhead(arguments.overhead)
-    _at_once(arguments.copy)
     read_on_nan(arguments.on_nan)
     check_on_change(arguments.on_change)
-
-
-def _at_once(copy: object) -> str:
-    """Why no copy may hide, a clause; empty where it may."""
-    if copy not in ("auto", "at_once"):
-        raise UsageError(problem=f"copy={copy!r} is unknown.", remedy='Use "auto" or "at_once".')
-    return "" if copy == "auto" else 'asked for by copy="at_once"'
 
 
 def _best(keep_best: int, monitor: str | None, mode: Mode) -> KeepBest | None:

@@ -20,7 +20,8 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 def door(foreign: Mapping[str, str] = _NONE) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorate a public function, or the `__init__` of a class: a call with arguments that it does not take, or without
-    one that it needs, raises an error that says what to write. `foreign`: words of other trainers → ours."""
+    one that it needs, raises an error that says what to write. `foreign`: words of other trainers → ours, or
+    a sentence."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         name = function.__qualname__.removesuffix(".__init__")
@@ -80,7 +81,7 @@ def _meant(name: str, unknown: Sequence[str], known: set[str], foreign: Mapping[
         close = get_close_matches(word, sorted(known), 1)
         here = "Here it is called" if len(unknown) == 1 else f"Here {word!r} is called"
         if word in foreign:
-            yield f"{here} {foreign[word]}."
+            yield foreign[word] if foreign[word].endswith(".") else f"{here} {foreign[word]}."
         elif close:
             yield f"Did you mean {close[0]}{'' if len(unknown) == 1 else f' by {word!r}'}?"
         else:

@@ -216,10 +216,10 @@ class SaveStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveCommitted:
-    """A checkpoint exists. `written` are bytes that had to be written, `seconds` the background time. `waited`: seconds
-    that training waited for the rest of the copy, after those that `SaveStarted` told. `copy`: how the state was
-    copied, and why so. `monotonic`: when it was committed, in seconds of the run's clock, for it may be told much
-    later; None: when it is told."""
+    """A checkpoint exists. `written` are bytes that had to be written, `seconds` the background time. `copy`: what
+    made the copy slower than it need be, a clause; "" where nothing did. `monotonic`: when it was committed, in seconds
+    of the run's clock, for it may be told much later; None: when it is told. `waited`: in versions that copied beside
+    the next step, the seconds that this one waited for the rest."""
 
     checkpoint: str
     progress: Progress

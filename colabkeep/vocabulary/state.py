@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["Capture", "HostTensor", "Snapshot", "Stateful", "Tagged", "Torn", "Tree"]
+__all__ = ["Capture", "HostTensor", "Snapshot", "Stale", "Stateful", "Tagged", "Tree", "Withheld"]
 
 Tree: TypeAlias = Any
 """A value made of what the codec can store exactly: None, bool, int, float, complex, str, bytes,
@@ -39,6 +39,8 @@ class HostTensor:
     snapshot shows this very object only if the bytes are the same. They are not hashed or written again then; without
     the promise they always are looked at. `fresh`: the memory was made for this tensor to be restored from, once, and
     is nobody else's; who restores it may keep it.
+
+    What is stored and lasts may be let go of by who made it: `data` tells the size then, and no bytes.
     """
 
     dtype: str
@@ -47,6 +49,28 @@ class HostTensor:
     frozen: bool = False
     lasting: bool = False
     fresh: bool = False
+
+    def let_go(self, recall: Callable[[], None]) -> None:
+        """The bytes are stored, and their memory goes. `recall` is called where they are needed once more."""
+        object.__setattr__(self, "data", Withheld(self.data.nbytes, recall))
+
+
+class Withheld:
+    """In the place of bytes that were let go of."""
+
+    __slots__ = ("_recall", "nbytes")
+
+    def __init__(self, nbytes: int, recall: Callable[[], None]) -> None:
+        self.nbytes, self._recall = nbytes, recall
+
+    def recall(self) -> None:
+        """They are needed.
+
+        Raises:
+            Stale: always; the next capture has them.
+        """
+        self._recall()
+        raise Stale
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +89,29 @@ class Snapshot(Protocol):
         """The trees, by part."""
         ...
 
+    def stored(self) -> None:
+        """A committed checkpoint holds all of it: the memory of what lasts may be let go of."""
+        ...
+
     def release(self) -> None:
         """The memory may be reused: nobody reads the trees any more. Calling twice is harmless."""
         ...
 
 
-class Torn(Exception):
-    """A snapshot is of no one moment: something was changed under the copy. Its text is a sentence for the user.
+class Stale(Exception):
+    """A snapshot cannot be made of what was copied: something that seemed to be as it is stored was changed, or its
+    bytes are needed once more and were let go of.
 
-    Nothing is lost but this snapshot; the next capture copies at once.
+    Nothing is lost but this snapshot; the next capture copies what this one lacked.
     """
 
 
 class Capture(Protocol):
-    """A snapshot under way. What training may change at once is copied already."""
+    """A snapshot under way. What training may change is copied, or is being copied where it cannot change it."""
 
     @property
-    def mode(self) -> str:
-        """How the state is copied, and why so: a clause for people."""
-        ...
-
-    @property
-    def waited(self) -> float:
-        """Seconds that training waited for the copy after `capture` returned. Whole once `finish` has returned and
-        the next step has begun."""
+    def remark(self) -> str:
+        """What made this copy slower than it need be, a clause for people; "" where nothing did."""
         ...
 
     def finish(self) -> Snapshot:
@@ -97,6 +120,6 @@ class Capture(Protocol):
 
         Raises:
             NotStorable: a value cannot be kept; the error names its path.
-            Torn: it must be captured again.
+            Stale: it must be captured again.
         """
         ...

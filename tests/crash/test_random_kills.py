@@ -27,4 +27,3 @@ def test_a_training_killed_anywhere_ends_with_the_bits_of_one_left_alone(framewo
     assert told["left behind"] == []
     assert (done.returncode, told["kills"]) == (0, 12)
     assert told["resumes"] > 0
-    assert told["hidden"] > 0 or framework_name != "torch", "the copies of torch's states hide behind the next step"

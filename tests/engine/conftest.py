@@ -33,11 +33,13 @@ class Taken:
 
     parts: Mapping[str, Any]
     released: bool = False
-    mode: str = "copied at once"
-    waited: float = 0.0
+    remark: str = ""
 
     def finish(self) -> Taken:
         return self
+
+    def stored(self) -> None:
+        """Nothing is let go of."""
 
     def release(self) -> None:
         self.released = True

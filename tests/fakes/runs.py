@@ -36,11 +36,13 @@ class Taken:
     """A capture that is complete."""
 
     parts: dict[str, Any]
-    mode: str = "copied at once"
-    waited: float = 0.0
+    remark: str = ""
 
     def finish(self) -> Taken:
         return self
+
+    def stored(self) -> None:
+        """Nothing is let go of."""
 
     def release(self) -> None:
         """Nothing is held."""

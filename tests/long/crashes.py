@@ -4,8 +4,8 @@
 
 Run it from the repository (a minute and a half on two cores with torch, two or three with Paddle). A small training
 with random augmentation, loader workers, accumulation, BatchNorm, dropout, tied weights, a per-step schedule,
-clipping and an EMA, its copies hidden where the framework's adapter can hide them, is killed in one session after
-another, until it has had its share of kills and may finish. From session to session the number of workers changes;
+clipping and an EMA, is killed in one session after another, until it has had its share of kills and may finish. From
+session to session the number of workers changes;
 from run to run, accumulation and the number of checkpoints kept. The moments are random: anywhere in a session, its
 start included, inside a save, while old checkpoints are deleted, in a validation.
 
@@ -36,12 +36,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import colabkeep
-from colabkeep.frameworks.common.choosing import HIDDEN
 from colabkeep.stores.directory import DirectoryStore
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.testing.lives import Life, Message, Say
 from colabkeep.testing.trainings import SAMPLES, HardTraining, consumed, final_state, open_training, weights_sha256
-from colabkeep.vocabulary.events import CheckpointSetAside, Event, Restored, SaveCommitted
+from colabkeep.vocabulary.events import CheckpointSetAside, Event, Restored
 
 EPOCHS = 6
 KILLS_PER_RUN = 12
@@ -88,7 +87,6 @@ class Trial:
     resumes: int = 0
     workers: list[int] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
-    hidden: int = 0  # saves whose copy hid behind a step
 
     def hear(self, message: Message) -> None:
         if message[0] == "step":
@@ -98,8 +96,6 @@ class Trial:
             self.resumes += 1
         elif message[0] == "damaged":
             self.damaged.append(message[1])
-        elif message[0] == "hidden":
-            self.hidden += 1
 
 
 class Remains:
@@ -148,8 +144,6 @@ def session(training: HardTraining, setting: Setting, folder: Path, workers: int
             say("resumed", event.progress.step)
         elif isinstance(event, CheckpointSetAside):
             say("damaged", event.reason)
-        elif isinstance(event, SaveCommitted) and event.copy == HIDDEN:
-            say("hidden")
 
     words = training.hard_training(
         workers=workers,
@@ -206,7 +200,7 @@ def one_life(trial: Trial, workers: int, moment: Moment | None) -> bool:
 
 def place(told: list[Message]) -> str:
     """Where a session was when it was killed, by the last it said."""
-    words = [message[0] for message in told if message[0] != "hidden"]
+    words = [message[0] for message in told]
     points = [word for word in words if " " in word]
     if not any(word == "step" for word in words):
         return "before its first step"
@@ -292,7 +286,6 @@ def campaign(framework: str, kills: int, seed: int, folder: Path) -> dict[str, o
         "seed": seed,
         "kills": sum(len(trial.kills) for trial in trials),
         "resumes": sum(trial.resumes for trial in trials),
-        "hidden": sum(trial.hidden for trial in trials),
         "runs": len(trials),
         "sessions": sum(len(trial.workers) for trial in trials),
         "places": dict(Counter(place for trial in trials for place in trial.kills).most_common()),

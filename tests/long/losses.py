@@ -180,11 +180,12 @@ class Trainer:
 @dataclass
 class _Taken:
     parts: dict[str, Any]
-    mode: str = "copied at once"
-    waited: float = 0.0
+    remark: str = ""
 
     def finish(self) -> _Taken:
         return self
+
+    def stored(self) -> None: ...
 
     def release(self) -> None: ...
 

@@ -111,8 +111,7 @@ class Story:
                 written=9,
                 seconds=2.0,
                 rung="local",
-                waited=0.02,
-                copy="copied while the next step ran",
+                copy="memory is short",
             )
         )
         if rung != "local":

@@ -242,15 +242,15 @@ def test_how_often_it_saves_is_shown_with_why() -> None:
     the last events, and not when all is over."""
     story = in_phase("durable").tell(cadence(15.0), cadence(100.0))
     told = "aving every 1 min 40 s: a save costs 20 ms here, sessions last about 2.5 h, storage takes one per"
-    last = "The last save stopped training for 0.12 s (copied while the next step ran)."
+    last = "The last save stopped training for 0.1 s (memory is short)."
     text = text_of(render(story.state))
     assert f"S{told} 1 min 20 s; it is not given more than it takes. {last}" in text
     assert "every 15 s" not in text
     assert not [each for each in story.state.happened if "saving every" in each.text]
     assert record(story.state)["cadence"].startswith(f"s{told}")
     assert record(story.state)["last_save"] == {
-        "stopped_training_seconds": 0.12,
-        "copy": "copied while the next step ran",
+        "stopped_training_seconds": 0.1,
+        "copy": "memory is short",
     }
     over = text_of(render(story.stop("finished").state))
     assert "aving every" not in over
@@ -262,13 +262,13 @@ def test_how_often_it_saves_is_said_in_chinese() -> None:
     chinese = text_of(render(in_phase("durable", language="zh").tell(cadence(100.0)).state))
     assert "每 1 min 40 s 保存一次" in chinese
     assert "存储每 1 min 20 s 才能接收一次" in chinese
-    assert "上一次保存使训练停顿 0.12 s" in chinese
+    assert "上一次保存使训练停顿 0.1 s" in chinese
 
 
 def test_who_says_himself_when_to_save_reads_what_it_costs() -> None:
     """Without a word of a cadence that nobody chose; and before the first save nothing is said."""
     text = text_of(render(in_phase("durable").state))
-    assert "The last save stopped training for 0.12 s (copied while the next step ran)." in text
+    assert "The last save stopped training for 0.1 s (memory is short)." in text
     assert "aving every" not in text
     assert "stopped training" not in text_of(render(in_phase("fresh").state))
 
@@ -279,16 +279,14 @@ def test_how_often_it_saves_is_said_in_the_log(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "[colabkeep] saving every 100 s: said\n"
 
 
-def test_what_a_save_costs_is_said_in_the_log_once_for_each_way_of_copying(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The first save, and the first one that is copied otherwise; not hundreds that are like these."""
+def test_what_a_save_costs_is_said_in_the_log_once_for_each_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first save, and the first one that something made slower; not hundreds that are like these."""
     lines = Lines(FakeClock())
-    ways = ["copied while the next step ran", "copied at once: measured to cost this training less"]
-    for step, way in enumerate(ways * 3):
-        lines(SaveStarted(progress=at(step), reason="auto", blocked=0.004))
+    for step, why in enumerate(["", "memory is short"] * 3):
+        lines(SaveStarted(progress=at(step), reason="auto", blocked=0.006))
         facts = {"progress": at(step), "reason": "auto", "bytes": 9, "written": 9, "seconds": 1.0, "rung": "local"}
-        lines(SaveCommitted(checkpoint=f"{step}", waited=0.002, copy=way, **facts))
+        lines(SaveCommitted(checkpoint=f"{step}", copy=why, **facts))
     assert capsys.readouterr().out.splitlines() == [
-        f"[colabkeep] The last save stopped training for 6 ms ({way})." for way in ways
+        "[colabkeep] The last save stopped training for 6 ms.",
+        "[colabkeep] The last save stopped training for 6 ms (memory is short).",
     ]

@@ -200,18 +200,6 @@ def test_slower_steps_count_as_much_as_a_stop() -> None:
     assert meter.cost == pytest.approx(0.35)
 
 
-def test_waiting_inside_a_step_is_not_counted_twice() -> None:
-    """What the first step waited for the rest of the copy is in its time already; without a pace to compare with, it
-    is counted as it was told."""
-    meter, unknown = Meter(), Meter()
-    meter.save()
-    meter.train(50, 0.1)
-    for each in (meter, unknown):
-        each.save(blocked=0.01, steps=10, slow=0.13, waited=0.2)
-    assert meter.cost == pytest.approx(0.31)
-    assert unknown.cost == pytest.approx(0.21)
-
-
 def test_steps_that_happen_to_be_quicker_make_no_save_cheaper_than_its_stop() -> None:
     """Noise never counts as a gain."""
     meter = Meter()

@@ -171,7 +171,7 @@ def _committed(state: PanelState, event: SaveCommitted) -> PanelState:
         rung=_rung(event.rung),
         bytes=event.bytes,
         own=True,
-        stall=state.blocked + event.waited,
+        stall=state.blocked,
         copy=event.copy,
     )
     if state.nan_since is not None and event.progress.step < (state.finite or 0):  # it was on its way when it broke

@@ -31,8 +31,9 @@ def how_it_saves(state: PanelState) -> str:
 
 
 def last_save(state: PanelState) -> str:
-    """How long it stopped training, and how the state was copied; "" before there is one."""
+    """How long it stopped training, and what made that longer, if anything did; "" before there is one."""
     words, saved = words_of(state.language), state.newest_own
-    if saved is None or not saved.copy:
+    if saved is None:
         return ""
-    return words["saves.last"].format(stall=cost_text(saved.stall, words), copy=saved.copy)
+    why = words["saves.why"].format(copy=saved.copy) if saved.copy else ""
+    return words["saves.last"].format(stall=cost_text(saved.stall, words), why=why)

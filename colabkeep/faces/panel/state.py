@@ -37,8 +37,8 @@ FINAL: tuple[Phase, ...] = ("interrupted", "finished", "diverged", "failed")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """A checkpoint and its rung. `seconds`: how long the run had been trained then. `bytes`: None where not known.
-    `own`: this session wrote it; training stood still for `stall` seconds then, and `copy` says how the state was
-    copied. `gone`: it was deleted since, to make room for newer ones."""
+    `own`: this session wrote it; training stood still for `stall` seconds then, and `copy` says what
+    made that longer, if anything did. `gone`: it was deleted since, to make room for newer ones."""
 
     checkpoint: str
     step: int

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from colabkeep.frameworks.common.choosing import STOPPED
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["Captures", "Complete"]
 
 
 class Complete:
-    """A capture, and the snapshot it becomes. What was not copied at once is `rest`, which `finish` sees done.
+    """A capture, and the snapshot it becomes. `finish` does what is `rest`; `keep` hears that it is stored.
 
-    As a context, it takes the staging memory back if filling the trees fails, once `stop` has seen to it that nothing
-    is copied there any more.
+    As a context, it takes the staging memory back if filling the trees fails.
     """
 
-    def __init__(self, owner: Captures, at_once: str = "") -> None:
+    def __init__(self, owner: Captures) -> None:
         self._owner = owner
         self.trees: dict[str, Tree] = {}
-        self.rest: Callable[[], None] = _nothing
-        self.stop: Callable[[], None] = _nothing
-        self.mode = f"{STOPPED}: {at_once}" if at_once else STOPPED
-        self.waited = 0.0
+        self.rest: Callable[[], object] = _nothing
+        self.keep: Callable[[], object] = _nothing
+        self.remark = ""
 
     @property
     def parts(self) -> dict[str, Tree]:
@@ -35,7 +32,7 @@ class Complete:
         """The snapshot, which is this object.
 
         Raises:
-            Torn: what was copied later was changed before.
+            Stale: as `Capture.finish`.
         """
         try:
             self.rest()
@@ -43,6 +40,10 @@ class Complete:
             self.release()
             raise
         return self
+
+    def stored(self) -> None:
+        """A checkpoint holds it."""
+        self.keep()
 
     def release(self) -> None:
         """The memory may be reused."""
@@ -55,7 +56,6 @@ class Complete:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
-            self.stop()
             self.release()
 
 
@@ -65,15 +65,20 @@ class Captures:
     def __init__(self) -> None:
         self._lent: Complete | None = None
 
-    def begin(self, at_once: str = "") -> Complete:
-        """A new capture, to be filled. `at_once`: why nothing may be copied later, if so.
+    @property
+    def lent(self) -> bool:
+        """Is there a snapshot that was not released?"""
+        return self._lent is not None
+
+    def begin(self) -> Complete:
+        """A new capture, to be filled.
 
         Raises:
             RuntimeError: the snapshot before has not been released; its memory would change under its reader.
         """
         if self._lent is not None:
             raise RuntimeError("capture() was called while the snapshot before it is in use; release() it first")
-        self._lent = Complete(self, at_once)
+        self._lent = Complete(self)
         return self._lent
 
     def take_back(self, snapshot: Complete) -> None:
@@ -83,4 +88,4 @@ class Captures:
 
 
 def _nothing() -> None:
-    """All was copied at once."""
+    """All is copied already."""

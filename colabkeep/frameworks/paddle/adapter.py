@@ -75,8 +75,8 @@ class PaddleFramework:
     def owns(self, obj: object) -> bool:
         return isinstance(obj, _KINDS)
 
-    def capture(self, parts: Mapping[str, object], *, at_once: str = "") -> Capture:
-        with self._captures.begin(at_once) as begun:
+    def capture(self, parts: Mapping[str, object]) -> Capture:
+        with self._captures.begin() as begun:
             copies = Copies()
             begun.trees.update(self._recorders.record(parts, copies))
             copies.run()

@@ -24,6 +24,7 @@ from colabkeep.frameworks.base import (
 from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.describing import described
 from colabkeep.frameworks.common.holding import untrained
+from colabkeep.frameworks.common.host_copy import first_touch
 from colabkeep.frameworks.common.marks import opaque_parts, updated_by_hand
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
@@ -31,9 +32,10 @@ from colabkeep.frameworks.torch.facts import exactness, fingerprint
 from colabkeep.frameworks.torch.losses import TorchLosses
 from colabkeep.frameworks.torch.state.boundary import TorchBoundary
 from colabkeep.frameworks.torch.state.compare import module_differences, optimizer_differences, schedule_differences
+from colabkeep.frameworks.torch.state.copies import Copies
+from colabkeep.frameworks.torch.state.device_copy import Devices
 from colabkeep.frameworks.torch.state.devices import refuse_devices
-from colabkeep.frameworks.torch.state.hidden import Hiding
-from colabkeep.frameworks.torch.state.host_memory import HostMemory
+from colabkeep.frameworks.torch.state.host_memory import ORDINARY, HostMemory
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import restore_module
 from colabkeep.frameworks.torch.state.modes import ordinary
@@ -43,14 +45,12 @@ from colabkeep.frameworks.torch.state.remembering import remember
 from colabkeep.frameworks.torch.state.rng import streams
 from colabkeep.frameworks.torch.state.schedulers import restore_helper
 from colabkeep.frameworks.torch.state.settings import describe, setup
-from colabkeep.frameworks.torch.state.staging import Copies
-from colabkeep.frameworks.torch.state.steps import Steps
+from colabkeep.frameworks.torch.state.staging import Slot
 from colabkeep.frameworks.torch.state.unseen import TorchUnseen
 from colabkeep.frameworks.torch.state.updating import restore_optimizer
-from colabkeep.frameworks.torch.state.warming import Warming
 from colabkeep.vocabulary.errors import MemoryFull
 from colabkeep.vocabulary.settings import Item
-from colabkeep.vocabulary.state import Capture, Stateful, Tree
+from colabkeep.vocabulary.state import Capture, Stale, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
 
 __all__ = ["TorchFramework"]
@@ -72,31 +72,35 @@ class TorchFramework:
     def __init__(self, memory: HostMemory | None = None) -> None:
         self._captures = Captures()
         self._memory = memory or HostMemory()
+        self._devices = Devices()
         self._recorders = Recorders(self._memory)
         self._rng = streams()
-        self._steps = Steps()
-        self._hiding = Hiding(self._steps)
-        self._warming = Warming()
 
     def owns(self, obj: object) -> bool:
         return isinstance(obj, _KINDS)
 
-    def capture(self, parts: Mapping[str, object], *, at_once: str = "") -> Capture:
-        self._warming.stop()
+    def capture(self, parts: Mapping[str, object]) -> Capture:
         with ordinary(), self._captures.begin() as begun:
-            self._hiding.settle()
-            moved = self._recorders.refresh(parts)
-            round = self._hiding.begin(parts, moved=moved, at_once=at_once)
-            begun.trees.update(self._recorders.record(parts, round))
-            self._hiding.go(round, begun)
-            begun.mode = self._memory.told(begun.mode)
+            if Devices.capturing():
+                begun.rest = _wait_for_the_graph
+                return begun
+            copies = Copies(self._devices)
+            self._recorders.refresh(parts)
+            begun.trees.update(self._recorders.record(parts, copies))
+            copies.run()
+            self._memory.recalled = False
+            begun.rest, begun.keep, begun.remark = (
+                copies.finish,
+                copies.stored,
+                self._devices.remark or self._memory.remark,
+            )
         return begun
 
     def rehearse(self, parts: Mapping[str, object]) -> Capture:
         refuse_devices(_tensors(parts), _tried)
         with ordinary(), self._captures.begin() as begun:
             self._recorders.refresh(parts)
-            begun.trees.update(self._recorders.record(parts, Copies()))
+            begun.trees.update(self._recorders.record(parts, Copies(self._devices)))
         return begun
 
     def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:
@@ -114,7 +118,6 @@ class TorchFramework:
         return untrained(models, held, [name for name, each in models.get("model", ()) if each.requires_grad])
 
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
-        self._hiding.settle()
         names = _names(parts)
         for name, tree in trees.items():
             target = parts[name]
@@ -134,17 +137,24 @@ class TorchFramework:
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
         optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         schedulers = [part for part in parts.values() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)]
-        self._warm(parts)
-        self._steps.first = lambda: self._warm(parts)  # by then there is state of the optimizer
+        self._touch(parts)
         opaque = [
             *opaque_parts(parts, *_KINDS),
             *updated_by_hand(parts, torch.nn.Module, torch.optim.Optimizer, _trains),
         ]
-        return TorchBoundary(self._rng.streams, _modules(parts), optimizers, schedulers, self._steps, opaque)
+        return TorchBoundary(
+            self._rng.streams, _modules(parts), optimizers, schedulers, lambda: self._touch(parts), opaque
+        )
 
-    def _warm(self, parts: Mapping[str, object]) -> None:
+    def _touch(self, parts: Mapping[str, object]) -> None:
+        """Get the pages of the memory that saves will be copied to. No save waits for them then."""
+        if self._captures.lent:  # the save that uses it has them
+            return
         with ordinary(), suppress(MemoryFull):  # the save that cannot do without will say so
-            self._warming.start(self._recorders.prepare(parts))
+            fresh = [each for each in self._recorders.prepare(parts) if _is_cold(each)]
+            first_touch((slot.memory.data_ptr(), slot.memory.nbytes) for slot in fresh)
+            for slot in fresh:
+                slot.touched = True
 
     def settings(self, parts: Mapping[str, object]) -> PartsSettings:
         return setup(parts)
@@ -153,7 +163,6 @@ class TorchFramework:
         return described(value, describe)
 
     def remember(self, parts: Mapping[str, object]) -> Remembered:
-        self._hiding.settle()
         return remember(parts)
 
     def data(self) -> Data:
@@ -191,12 +200,22 @@ class TorchFramework:
         return int(group.get_world_size()) if group.is_available() and group.is_initialized() else 1
 
 
+def _wait_for_the_graph() -> None:
+    """A CUDA graph is being captured, and neither memory nor waiting is to be had."""
+    raise Stale
+
+
 def _is_module(part: object) -> TypeGuard[torch.nn.Module]:
     return isinstance(part, torch.nn.Module)
 
 
 def _is_optimizer(part: object) -> TypeGuard[torch.optim.Optimizer]:
     return isinstance(part, torch.optim.Optimizer)
+
+
+def _is_cold(slot: Slot) -> bool:
+    """Would a save wait for its pages? What comes from a device is written to behind training."""
+    return not slot.touched and slot.kind == ORDINARY and slot.device.type == "cpu"
 
 
 def _trains(parameter: torch.Tensor) -> bool:

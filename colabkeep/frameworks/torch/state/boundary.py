@@ -3,7 +3,7 @@ begun a step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from colabkeep.frameworks.torch.state.groups import Options
 from colabkeep.frameworks.torch.state.modes import ordinary
 from colabkeep.frameworks.torch.state.places import Places
 from colabkeep.frameworks.torch.state.replay import count_of
-from colabkeep.frameworks.torch.state.steps import Steps
 from colabkeep.frameworks.torch.state.unguarded import Unguarded
 from colabkeep.frameworks.torch.state.watch import Bulk
 
@@ -28,7 +27,10 @@ _Schedulers = Iterable[torch.optim.lr_scheduler.LRScheduler]
 
 class TorchBoundary:
     """Marks streams and buffers; hears from optimizers when they begin to change parameters, and sees when a
-    scheduler has moved on: a loop that is left between a scheduler's step and its own end would step it twice."""
+    scheduler has moved on: a loop that is left between a scheduler's step and its own end would step it twice.
+
+    `first` is called once, at the mark behind the first step that was heard.
+    """
 
     def __init__(
         self,
@@ -36,7 +38,7 @@ class TorchBoundary:
         modules: Iterable[torch.nn.Module],
         optimizers: Iterable[torch.optim.Optimizer],
         schedulers: _Schedulers,
-        steps: Steps,
+        first: Callable[[], None],
         opaque: Sequence[str] = (),
     ) -> None:
         self.opaque = opaque
@@ -53,8 +55,8 @@ class TorchBoundary:
         self._schedulers = list(schedulers)
         self._counts: list[int] = []
         self._torn = False
-        self._steps = steps
-        self._unwatch = steps.watch(self._optimizers, self._begins)
+        self._first: Callable[[], None] | None = first
+        self._heard = [_Heard(optimizer, self._begins) for optimizer in self._optimizers]
 
     def mark(self) -> None:
         self._streams.mark()
@@ -67,11 +69,13 @@ class TorchBoundary:
         self._unguarded.mark()
         self.gradients.mark()
         self._torn = False
-        self._steps.marked()
+        if self._first is not None and self.updates:
+            first, self._first = self._first, None
+            first()
 
     @property
     def updates(self) -> int:
-        return max(map(self._steps.count, self._optimizers), default=0)
+        return max((heard.count for heard in self._heard), default=0)
 
     @property
     def torn(self) -> bool:
@@ -85,7 +89,8 @@ class TorchBoundary:
         self.gradients.rewind()
 
     def close(self) -> None:
-        self._unwatch()
+        for heard in self._heard:
+            heard.close()
 
     def _counted(self) -> list[int]:
         return [count_of(vars(scheduler)) for scheduler in self._schedulers]
@@ -93,6 +98,30 @@ class TorchBoundary:
     def _begins(self) -> None:
         self._torn = True
         self.gradients.begins()
+
+
+class _Heard:
+    """Hears when one optimizer begins a step. Torch calls no hooks where `step` was replaced after the optimizer was
+    made, where it is compiled (they are, when it is traced), and where a CUDA graph replays it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, begins: Callable[[], None]) -> None:
+        self.count = 0
+        self._begins = begins
+        self._handle: Any = None
+        if "_optimizer_step_pre_hooks" in vars(optimizer):  # else super().__init__() was not called
+            self._handle = optimizer.register_step_pre_hook(self)
+            # Before the user's own: one that clips weights changes them.
+            hooks: Any = optimizer._optimizer_step_pre_hooks
+            hooks.move_to_end(self._handle.id, last=False)
+
+    def __call__(self, *step: Any) -> None:
+        self._begins()
+        if not torch.compiler.is_compiling():
+            self.count += 1
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
 
 
 class Buffers:

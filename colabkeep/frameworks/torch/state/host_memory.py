@@ -1,8 +1,6 @@
 """The memory that a run's tensors are copied to: the best kind that the machine has to spare.
 
-    page-locked   for tensors of a GPU: the copy runs at the bus's full speed, and while the host goes on
-    ordinary      into it the driver copies a GPU's memory in chunks, through a small buffer of its own, and the host
-                  waits
+    ordinary      where there is enough
     a file        of this machine's disk, mapped into memory: where even one ordinary copy would get the process killed
                   (Colab's 12.7 GB beside a T4 of 15 GB; a model that is trained on the CPU and takes 60 % of memory)
 
@@ -17,17 +15,15 @@ from typing import Protocol
 
 import torch
 
-from colabkeep.frameworks.common.choosing import STOPPED
 from colabkeep.frameworks.common.room import MappedFile, MemoryRoom, mapped_file, memory_room
 from colabkeep.vocabulary.environment import Environment
 from colabkeep.vocabulary.errors import MemoryFull
 
-__all__ = ["FILE", "ORDINARY", "PINNED", "HostMemory", "Lent"]
+__all__ = ["FILE", "ORDINARY", "HostMemory", "Lent"]
 
-PINNED, ORDINARY, FILE = "page-locked", "ordinary", "file"
+ORDINARY, FILE = "ordinary", "file"
 
-_SPARE = 0.25  # of the machine's memory stays available beside page-locked memory, which cannot be swapped
-_RESERVE = 0.1  # of it beside ordinary memory: what training takes at its peaks
+_RESERVE = 0.1  # of the machine's memory stays available beside ours: what training takes at its peaks
 _LARGE = 2**20  # bytes; less than that is not worth a decision
 _SMALLEST_FILE = 2**26  # bytes: few files, for each takes one of a process's 1024 descriptors
 _PROMISED = 4  # times what was promised here: other runs of this process may be promised as much, unseen
@@ -38,8 +34,6 @@ class Lent(Protocol):
 
     memory: torch.Tensor
     kind: str
-    device: torch.device
-    """Of the tensor that is copied there."""
     touched: bool
     """Has it been written to: are its pages there?"""
 
@@ -51,12 +45,12 @@ class HostMemory:
     def __init__(self, environment: Environment | None = None) -> None:
         self._environment = environment or Environment.here()
         self._lent: weakref.WeakSet[Lent] = weakref.WeakSet()
-        self._pins = True
         self._file: MappedFile | None = None
         self._filed = False  # is memory taken of the file?
         self._short = False
         self._touches = False
-        self._word: tuple[str, bool] | None = None
+        self._word: str | None = None
+        self.recalled = False  # are bytes that were let go of needed once more?
 
     def expect(self, tensors: Iterable[torch.Tensor], held: Iterable[Lent] = ()) -> None:
         """New memory for copies of `tensors` will be asked for, and what is `held` be let go: choose of what kind.
@@ -65,8 +59,8 @@ class HostMemory:
             MemoryFull: there is room neither in memory nor on the disk.
         """
         self._word = None
-        sizes = {id(tensor): (_size(tensor), tensor.is_cuda) for tensor in tensors}.values()
-        size = sum(size for size, _ in sizes) - sum(lent.memory.nbytes for lent in held if lent.kind != FILE)
+        sizes = {id(tensor): _size(tensor) for tensor in tensors}.values()
+        size = sum(sizes) - sum(lent.memory.nbytes for lent in held if lent.kind != FILE)
         if size < _LARGE:
             return
         room = memory_room(self._environment)
@@ -74,25 +68,16 @@ class HostMemory:
             return
         promised = sum(lent.memory.nbytes for lent in self._lent if _is_promised(lent))
         left, reserve = room.available - promised, _RESERVE * room.total
-        locked = sum(_locked(size) if cuda else size for size, cuda in sizes)
-        self._pins = left - locked > _SPARE * room.total
         self._touches = room.available - _PROMISED * (promised + size) < reserve
-        short = not self._pins and left - size < reserve
-        self._filed = short and self._has_file(MappedFile.size_for(size for size, _ in sizes))
+        short = left - size < reserve
+        self._filed = short and self._has_file(MappedFile.size_for(iter(sizes)))
         self._short = short and not self._filed
         if self._short and left + room.swap < size:
             raise _no_room(size, room)
 
-    def take(
-        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> tuple[torch.Tensor, str]:
+    def take(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, str]:
         """Memory for a copy of such a tensor, and its kind."""
         places = 0 if 0 in shape else sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
-        if places and device.type == "cuda" and self._pins:
-            try:
-                return torch.empty_strided(shape, stride, dtype=dtype, device="cpu", pin_memory=True), PINNED
-            except RuntimeError:  # the driver has a limit of its own: ulimit -l, or what other processes hold
-                self._pins = False
         part = self._file.take(places * dtype.itemsize) if self._file is not None and self._filed and places else None
         if part is None:
             return torch.empty_strided(shape, stride, dtype=dtype, device="cpu"), ORDINARY
@@ -105,15 +90,20 @@ class HostMemory:
             lent.touched = True
         self._lent.add(lent)
 
-    def told(self, mode: str) -> str:
-        """`mode`, a clause on how the state is copied, with a word on the memory if it is not the best."""
+    def take_back(self, lent: Lent) -> None:
+        """It is lent no more."""
+        self._lent.discard(lent)
+
+    def recall(self) -> None:
+        """All is to be copied at the next capture. Any thread may call it."""
+        self.recalled = True
+
+    @property
+    def remark(self) -> str:
+        """A clause on the memory, if it is not the best."""
         if self._word is None:
             self._word = self._clause()
-        word, hides = self._word
-        if not word:
-            return mode
-        # Where nothing could hide, the memory is the reason, unless another one was given.
-        return f"{mode}; {word}" if hides or mode.startswith(STOPPED) else f"{STOPPED}: {word}"
+        return self._word
 
     def _has_file(self, need: int) -> bool:
         """Is there a file with so much room, the one in use if it can be?"""
@@ -121,30 +111,16 @@ class HostMemory:
             self._file = mapped_file(self._environment, max(_SMALLEST_FILE, need))
         return self._file is not None
 
-    def _clause(self) -> tuple[str, bool]:
-        """What is to be said, and whether a copy can hide at all: into what is not page-locked, a GPU's cannot."""
-        sizes = dict.fromkeys(((kind, cuda) for kind in (PINNED, ORDINARY, FILE) for cuda in (True, False)), 0)
-        for lent in self._lent:
-            sizes[lent.kind, lent.device.type == "cuda"] += lent.memory.nbytes
-        slow = sizes[ORDINARY, True] + sizes[FILE, True]
-        hides = bool(sizes[PINNED, True] or not slow)
-        if filed := sizes[FILE, True] + sizes[FILE, False]:
-            return f"memory is short, so {_gigabytes(filed)} of it go to a file on this machine's disk first", hides
-        if self._short:
-            return "memory is short, and this machine's disk has no room to stand in for it", hides
-        return (f"page-locked memory ran out for {_gigabytes(slow)} of it" if slow else ""), hides
+    def _clause(self) -> str:
+        if filed := sum(lent.memory.nbytes for lent in self._lent if lent.kind == FILE):
+            return f"memory is short, so {_gigabytes(filed)} of it go to a file on this machine's disk first"
+        return "memory is short, and this machine's disk has no room to stand in for it" if self._short else ""
 
 
 def _size(tensor: torch.Tensor) -> int:
     if torch.nn.parameter.is_lazy(tensor) or tensor.is_nested or tensor.layout is not torch.strided:
         return 0  # refused later, or asked for in parts
     return tensor.nbytes
-
-
-def _locked(size: int) -> int:
-    """What torch takes for so many page-locked bytes: the next power of two (aten/src/ATen/core/CachingHostAllocator.h,
-    torch 2.4 to 2.13; pytorch/pytorch, pull request 171662, January 2026)."""
-    return 1 << (size - 1).bit_length() if size else 0
 
 
 def _is_promised(lent: Lent) -> bool:

@@ -12,13 +12,15 @@ from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import Rebuild, not_storable, rebuild
 from colabkeep.frameworks.torch.state.adopting import adopted
 from colabkeep.frameworks.torch.state.bulk import copy_all
+from colabkeep.frameworks.torch.state.copies import Copies
+from colabkeep.frameworks.torch.state.device_copy import Devices
 from colabkeep.frameworks.torch.state.dtypes import dtype_name, dtype_of, plain_name
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
-from colabkeep.frameworks.torch.state.staging import Copies, Slot, memory_order
+from colabkeep.frameworks.torch.state.staging import Slot, memory_order, slot_leaf
 from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NotStorable
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
-__all__ = ["TensorLeaves", "native", "refuse_dataless", "refuse_expanded", "slot_leaf", "view_host", "view_leaf"]
+__all__ = ["TensorLeaves", "native", "refuse_dataless", "refuse_expanded", "view_host", "view_leaf"]
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -44,7 +46,7 @@ class TensorLeaves:
         self._arrays = ArrayLeaves()
         self._shelf: Shelf[Slot] = Shelf()
         self._met: dict[int, tuple[object, Tree]] = {}  # holds the tensors, so that no id is given twice
-        self._copies = Copies()
+        self._copies = Copies(Devices())
 
     def turn(self, copies: Copies) -> None:
         """A capture begins; copies go to `copies`."""
@@ -55,7 +57,7 @@ class TensorLeaves:
 
     def sweep(self) -> None:
         """A capture is complete."""
-        self._copies = Copies()
+        self._copies = Copies(Devices())
         self._shelf.sweep()
         self._arrays.sweep()
         self._met = {}
@@ -115,15 +117,6 @@ class TensorLeaves:
         elif tensor.requires_grad and tensor.is_leaf:
             details["requires_grad"] = True
         return slot_leaf(slot, **details)
-
-
-def slot_leaf(slot: Slot, **details: Tree) -> Tree:
-    """The leaf of a slot: bare where the bytes, shape and dtype say all, else tagged with the rest."""
-    if dtype_name(slot.dtype) is None:
-        details["dtype"] = plain_name(slot.dtype)
-    if slot.stride is not None:
-        details["stride"] = tuple(slot.stride)
-    return Tagged("torch.tensor", {"data": slot.host, **details}) if details else slot.host
 
 
 def refuse_dataless(tensor: torch.Tensor, path: str) -> None:

@@ -13,11 +13,12 @@ import torch
 
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import encode
+from colabkeep.frameworks.torch.state.copies import Copies
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless, refuse_expanded
 from colabkeep.frameworks.torch.state.places import Place, Places
-from colabkeep.frameworks.torch.state.staging import Copies, Slot, expect_slots
-from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
+from colabkeep.frameworks.torch.state.staging import Slot, expect_slots
+from colabkeep.frameworks.torch.state.tensors import Entry, Tensors
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["ModuleRecorder"]
@@ -47,7 +48,7 @@ class ModuleRecorder:
 
     def slots(self) -> Sequence[Slot]:
         """The slots of the plan."""
-        return self._plan.tracked.slots
+        return self._plan.tensors.slots
 
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Each parameter, under each of its names."""
@@ -60,7 +61,7 @@ class ModuleRecorder:
             NotStorable: something in a module's extra state.
         """
         plan = self._plan
-        copies.track(plan.tracked)
+        copies.take(plan.tensors)
         self._leaves.turn(copies)
         weights, transient = plan.weights, plan.transient
         for place in plan.loose:
@@ -78,14 +79,15 @@ class ModuleRecorder:
         places.refuse_hidden(self.part)
         self._shelf.turn()
         expect_slots(self._memory, self._shelf, _planned(places, self.part))
-        plan = _Plan(self.part, places, self._slot)
+        plan = _Plan(self.part, places, self._slot, self._memory)
         self._shelf.sweep()
         return plan
 
     def _slot(self, place: Place, tensor: torch.Tensor) -> Slot:
         frozen = place.parameter and not tensor.requires_grad
         slot = self._shelf.take(place.name)
-        if slot is None or not slot.fits(tensor):
+        regain = slot is not None and slot.proof is not None and not frozen
+        if slot is None or regain or not slot.fits(tensor):
             slot = Slot(tensor, self._memory, frozen=frozen)
         elif slot.host.frozen != frozen:
             slot.show(frozen=frozen)
@@ -108,7 +110,9 @@ def _planned(places: Places, part: str) -> dict[str, torch.Tensor]:
 class _Plan:
     """What a capture of a module does, as long as its tensors are the same objects."""
 
-    def __init__(self, part: str, places: Places, slot_for: Callable[[Place, torch.Tensor], Slot]) -> None:
+    def __init__(
+        self, part: str, places: Places, slot_for: Callable[[Place, torch.Tensor], Slot], memory: HostMemory
+    ) -> None:
         self.places = places
         self.weights: dict[str, Tree] = {}
         self.transient: dict[str, Tree] = {}
@@ -124,10 +128,10 @@ class _Plan:
             else:
                 if id(tensor) not in entries:
                     name, slot = f"{part}.{place.name}", slot_for(place, tensor)
-                    entries[id(tensor)] = Entry(name, tensor, slot, buffer=not place.parameter)
+                    entries[id(tensor)] = Entry(name, tensor, slot)
                 entries[id(tensor)].show(self.weights if place.kept else self.transient, place.name)
-        self.tracked = Tracked(list(entries.values()))
+        self.tensors = Tensors(list(entries.values()), memory)
 
     def holds(self) -> bool:
         """Is the module still the one that was planned for?"""
-        return self.places.unchanged() and self.tracked.fits()
+        return self.places.unchanged() and self.tensors.fits()

@@ -26,11 +26,12 @@ from colabkeep.frameworks.common.objects import told_state
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import child, encode
 from colabkeep.frameworks.common.watch import Watch
+from colabkeep.frameworks.torch.state.copies import Copies
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves, refuse_dataless
 from colabkeep.frameworks.torch.state.nested import tell_inner
-from colabkeep.frameworks.torch.state.staging import Copies, Slot, expect_slots
-from colabkeep.frameworks.torch.state.tracking import Entry, Tracked
+from colabkeep.frameworks.torch.state.staging import Slot, expect_slots
+from colabkeep.frameworks.torch.state.tensors import Entry, Tensors
 from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.state import Tree
 
@@ -59,16 +60,14 @@ class OptimizerRecorder:
         self._shelf: Shelf[Slot] = Shelf()
         self._plan: _Plan | None = None
 
-    def refresh(self, names: ParameterNames) -> bool:
-        """Plan anew if the optimizer changed since. True when so, or when there is no plan that would tell."""
-        if self._plan is not None and self._plan.holds(names):
-            return False
-        self._plan = self._new_plan(names)
-        return True
+    def refresh(self, names: ParameterNames) -> None:
+        """Plan anew if the optimizer changed since."""
+        if self._plan is None or not self._plan.holds(names):
+            self._plan = self._new_plan(names)
 
     def slots(self) -> Sequence[Slot]:
         """The slots of the plan."""
-        return () if self._plan is None else self._plan.tracked.slots
+        return () if self._plan is None else self._plan.tensors.slots
 
     def record(self, copies: Copies, names: ParameterNames) -> Tree:
         """The optimizer's tree; its tensors are filled when `copies` runs. After `refresh`.
@@ -87,7 +86,7 @@ class OptimizerRecorder:
             state, other = self._slow_state(told["state"], list(_flat(named)))
             more = {key: value for key, value in told.items() if key not in ("state", "param_groups")}
         else:
-            copies.track(self._plan.tracked)
+            copies.take(self._plan.tensors)
             groups, named = optimizer.param_groups, self._plan.named
             state, other, more = self._plan.state, {}, {}
         tree = {
@@ -161,7 +160,7 @@ class OptimizerRecorder:
         ):
             return None
         self._shelf.turn()
-        plan = _Plan(self.part, optimizer, names, self._slots)
+        plan = _Plan(self.part, optimizer, names, self._slots, self._memory)
         self._shelf.sweep()
         return plan
 
@@ -201,6 +200,7 @@ class _Plan:
         optimizer: torch.optim.Optimizer,
         names: ParameterNames,
         slots_for: Callable[[Mapping[str, torch.Tensor]], Mapping[str, Slot]],
+        memory: HostMemory,
     ) -> None:
         self._optimizer, self._names = optimizer, names
         self.named = parameter_names(optimizer, names)
@@ -228,7 +228,7 @@ class _Plan:
                 path = paths[id(value)]
                 entries[id(value)] = Entry(path, value, slots[path])
             entries[id(value)].show(leaves, key)
-        self.tracked = Tracked(list(entries.values()))
+        self.tensors = Tensors(list(entries.values()), memory)
 
     def holds(self, names: ParameterNames) -> bool:
         """Has the optimizer still the parameters, names and state tensors that were planned for?"""
@@ -240,7 +240,7 @@ class _Plan:
             and [len(group["params"]) for group in self._optimizer.param_groups] == list(map(len, self.named))
             and all(map(is_, now, self._parameters))
             and self._watch.unchanged()
-            and self.tracked.fits()
+            and self.tensors.fits()
         )
 
 

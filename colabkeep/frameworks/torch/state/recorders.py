@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from colabkeep.frameworks.common.names import ParameterNames
-from colabkeep.frameworks.common.objects import encode_object
+from colabkeep.frameworks.common.objects import encode_object, told_state
+from colabkeep.frameworks.torch.state.copies import Copies
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.frameworks.torch.state.leaves import TensorLeaves
 from colabkeep.frameworks.torch.state.modules import ModuleRecorder
 from colabkeep.frameworks.torch.state.optimizers import OptimizerRecorder
+from colabkeep.frameworks.torch.state.scalers import on_device, scaler_state, tells_as_torch
 from colabkeep.frameworks.torch.state.schedulers import without_functions
-from colabkeep.frameworks.torch.state.staging import Copies, Slot
+from colabkeep.frameworks.torch.state.staging import Slot
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["ObjectRecorder", "Recorders"]
@@ -30,8 +32,12 @@ class ObjectRecorder:
     def record(self, copies: Copies) -> Tree:
         """The object's tree; its tensors are filled when `copies` runs."""
         self._leaves.turn(copies)
-        scheduler = isinstance(self.target, torch.optim.lr_scheduler.LRScheduler)
-        tree = encode_object(self.part, self.target, self._leaves, without_functions if scheduler else None)
+        if isinstance(self.target, torch.amp.GradScaler) and tells_as_torch(self.target):
+            tree = told_state(self.target, scaler_state(self.target), self.part, self._leaves)
+            copies.fill(tree["state"], on_device(self.target))
+        else:
+            scheduler = isinstance(self.target, torch.optim.lr_scheduler.LRScheduler)
+            tree = encode_object(self.part, self.target, self._leaves, without_functions if scheduler else None)
         self._leaves.sweep()
         return tree
 
@@ -44,7 +50,6 @@ class Recorders:
         self._modules: dict[str, ModuleRecorder] = {}
         self._others: dict[str, OptimizerRecorder | ObjectRecorder] = {}
         self._names = ParameterNames(())
-        self._news = False  # of what `refresh` found and has not told: it was broken off, or asked by `prepare`
 
     def record(self, parts: Mapping[str, object], copies: Copies) -> dict[str, Tree]:
         """The trees of all parts; their tensors are filled when `copies` runs. After `refresh`.
@@ -68,33 +73,27 @@ class Recorders:
             NotStorable: a part cannot be kept.
             MemoryFull: there is no room for a copy of it.
         """
-        self._news = self.refresh(parts)
+        self.refresh(parts)
         for module in self._modules.values():
             yield from module.slots()
         for optimizer in self._optimizers():
             yield from optimizer.slots()
 
-    def refresh(self, parts: Mapping[str, object]) -> bool:
-        """Plan for exactly these parts; the memory of those that are gone is let go. True if a module or an optimizer
-        may have other tensors than before.
+    def refresh(self, parts: Mapping[str, object]) -> None:
+        """Plan for exactly these parts; the memory of those that are gone is let go.
 
         Raises:
             NotStorable: a part cannot be kept.
             MemoryFull: there is no room for a copy of it.
         """
-        before, news = list(self._optimizers()), self._news
-        self._news = True
-        renamed = self._find(parts)
-        moved = [optimizer.refresh(self._names) for optimizer in self._optimizers()]  # all of them: no any()
-        self._news = False
-        # Of the other parts some are new objects at every save: whom a tensor belongs to is asked of optimizers alone.
-        return news or renamed or True in moved or before != list(self._optimizers())
+        self._find(parts)
+        for optimizer in self._optimizers():
+            optimizer.refresh(self._names)
 
     def _optimizers(self) -> Iterator[OptimizerRecorder]:
         return (other for other in self._others.values() if isinstance(other, OptimizerRecorder))
 
-    def _find(self, parts: Mapping[str, object]) -> bool:
-        """Recorders for the parts. True if the names of parameters are not as they were."""
+    def _find(self, parts: Mapping[str, object]) -> None:
         modules: dict[str, ModuleRecorder] = {}
         others: dict[str, OptimizerRecorder | ObjectRecorder] = {}
         renamed = False
@@ -118,4 +117,3 @@ class Recorders:
         if renamed:
             self._names = ParameterNames((name, module.parameters()) for name, module in modules.items())
         self._modules, self._others = modules, others
-        return renamed

@@ -1,27 +1,34 @@
 """Tensors on their way into host memory that is allocated once and reused.
 
 Fresh memory costs seven times the copy in page faults, so a slot lives as long as its tensor keeps
-its shape. Copies are collected first and made in one go.
+its shape.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from operator import attrgetter
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from colabkeep.frameworks.common.shelf import Shelf
-from colabkeep.frameworks.torch.state.dtypes import dtype_name
-from colabkeep.frameworks.torch.state.host_memory import PINNED, HostMemory
-from colabkeep.frameworks.torch.state.side_stream import record_events
-from colabkeep.vocabulary.state import HostTensor
+from colabkeep.frameworks.torch.state.dtypes import dtype_name, plain_name
+from colabkeep.frameworks.torch.state.host_memory import HostMemory
+from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
-__all__ = ["Copies", "Slot", "expect_slots", "memory_order", "row_major"]
+__all__ = ["Proof", "Slot", "expect_slots", "memory_order", "row_major", "slot_leaf"]
+
+
+class Proof(NamedTuple):
+    """What tells that a tensor is as it was stored: the checksum of its bytes. The address and the version that it had
+    only tell when it is not."""
+
+    address: int
+    version: int | None
+    checksum: bytes | None
 
 
 class Slot:
@@ -30,10 +37,15 @@ class Slot:
     With `keep_order` the memory has the tensor's own order of dimensions (channels last, transposed),
     so that the copy is one straight move; `host` then shows the dimensions in that order.
     Otherwise the memory is row-major, which any reader of the file understands.
+
+    `new`: its bytes are others than those that `host` was shown with. `touched`: it has been written to, so its pages
+    are there. `proof` is that of a tensor whose bytes are stored and were let go of; one that was proven to be
+    `restless` keeps its memory.
     """
 
     __slots__ = (
-        "__weakref__", "device", "dtype", "host", "kind", "memory", "shape", "source_stride", "stride", "touched",
+        "__weakref__", "device", "dtype", "host", "kind", "memory", "new", "proof", "restless", "shape",
+        "source_stride", "stride", "touched",
     )  # fmt: skip
 
     def __init__(
@@ -44,10 +56,11 @@ class Slot:
         order = memory_order(self.shape, self.source_stride) if keep_order else None
         dims = tuple(self.shape) if order is None else tuple(self.shape[d] for d in order)
         stride = row_major(self.shape) if order is None else self.source_stride
-        self.memory, self.kind = memory.take(self.shape, stride, self.dtype, self.device)
+        self.memory, self.kind = memory.take(self.shape, stride, self.dtype)
         kept = self.memory.stride()
         self.stride = None if kept == row_major(self.shape) else kept  # None: those of row-major memory
-        self.touched = False  # has it been written to: are its pages there?
+        self.touched, self.new, self.restless = False, True, False
+        self.proof: Proof | None = None
         memory.note(self)
         name = dtype_name(self.dtype)
         if name is None:  # safetensors does not know it: its bytes
@@ -55,9 +68,9 @@ class Slot:
         self.host = HostTensor(dtype=name, shape=dims, data=_view(self.memory), frozen=frozen, lasting=True)
 
     @property
-    def pinned(self) -> bool:
-        """Can a GPU copy into it beside its kernels?"""
-        return self.kind == PINNED
+    def size(self) -> int:
+        """Bytes of the tensor."""
+        return self.host.data.nbytes
 
     def show(self, *, frozen: bool) -> None:
         """Show the same memory as trained or frozen from now on."""
@@ -65,9 +78,23 @@ class Slot:
 
     def renew(self) -> None:
         """Show the memory by another object: its bytes are new."""
-        old = self.host
-        self.host = HostTensor(dtype=old.dtype, shape=old.shape, data=old.data, frozen=old.frozen, lasting=True)
-        self.touched = True
+        self.host = replace(self.host, data=self.host.data)
+        self.touched, self.new = True, False
+
+    def let_go(self, proof: Proof, memory: HostMemory) -> None:
+        """The bytes are stored, and `proof` tells whether the tensor still has them."""
+        self.proof = proof
+        self.host.let_go(memory.recall)
+        memory.take_back(self)
+        self.memory = self.memory.new_empty(0)
+
+    def regain(self, memory: HostMemory) -> None:
+        """It is to be copied once more."""
+        self.proof, self.touched, self.new = None, False, True
+        stride = row_major(self.shape) if self.stride is None else self.stride
+        self.memory, self.kind = memory.take(self.shape, stride, self.dtype)
+        self.host = replace(self.host, data=_view(self.memory))
+        memory.note(self)
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """Can this slot take the tensor as it is now?"""
@@ -79,51 +106,13 @@ class Slot:
         )
 
 
-class Copies:
-    """Copies to be made: from the live tensors (held here, so that none goes away) to their slots."""
-
-    def __init__(self) -> None:
-        self._targets: list[torch.Tensor] = []
-        self._sources: list[torch.Tensor] = []
-        self._small: list[tuple[memoryview, memoryview]] = []
-
-    def add(self, slot: Slot, source: torch.Tensor) -> None:
-        """One copy."""
-        self._targets.append(slot.memory)
-        self._sources.append(source)
-
-    def extend(self, targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> None:
-        """Many copies."""
-        self._targets += targets
-        self._sources += sources
-
-    def assign(self, small: Iterable[tuple[memoryview, memoryview]]) -> None:
-        """Many small copies, as views of where to and where from. The caller keeps the memory alive."""
-        self._small += small
-
-    def track(self, tracked: Any) -> None:
-        """A part's tensors, of which the changed ones are to be copied. Here none is: this is how one rehearses."""
-
-    def run(self) -> None:
-        """Make all copies. When this returns, the sources may change."""
-        for event in self.launch():
-            event.synchronize()
-
-    def launch(self) -> list[Any]:
-        """Have all copies made before whatever is launched after them; those on the CPU are made when this returns.
-
-        Returns events of the GPUs; the slots hold the copies, and this object may go, once they have come.
-        """
-        for place, live in self._small:
-            place[:] = live
-        with torch.no_grad():
-            if all(map(attrgetter("is_cpu"), self._sources)):
-                if self._sources:  # one call: the loop runs in C++
-                    torch._foreach_copy_(self._targets, self._sources)
-                return []
-            for target, source in zip(self._targets, self._sources, strict=True):
-                target.copy_(source, non_blocking=source.is_cuda)
-        return record_events(source.device for source in self._sources if source.is_cuda)
+def slot_leaf(slot: Slot, **details: Tree) -> Tree:
+    """The leaf of a slot: bare where the bytes, shape and dtype say all, else tagged with the rest."""
+    if dtype_name(slot.dtype) is None:
+        details["dtype"] = plain_name(slot.dtype)
+    if slot.stride is not None:
+        details["stride"] = tuple(slot.stride)
+    return Tagged("torch.tensor", {"data": slot.host, **details}) if details else slot.host
 
 
 def expect_slots(memory: HostMemory, shelf: Shelf[Slot], wanted: Mapping[str, torch.Tensor]) -> None:

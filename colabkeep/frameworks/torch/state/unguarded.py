@@ -9,9 +9,8 @@ from operator import attrgetter
 import torch
 
 from colabkeep.frameworks.torch.state.places import Places
-from colabkeep.frameworks.torch.state.steps import is_torchs_own
 
-__all__ = ["Unguarded"]
+__all__ = ["Unguarded", "is_torchs_own"]
 
 _VERSION = attrgetter("_version")
 
@@ -49,6 +48,11 @@ class Unguarded:
 
     def _look(self) -> tuple[list[int], list[int]]:
         return list(map(_VERSION, self._parameters)), list(map(torch.Tensor.data_ptr, self._parameters))
+
+
+def is_torchs_own(optimizer: torch.optim.Optimizer) -> bool:
+    """Is it of one of torch's own classes, whose ways are known?"""
+    return type(optimizer).__module__.startswith("torch.optim.")
 
 
 def _tells(parameter: torch.Tensor) -> bool:

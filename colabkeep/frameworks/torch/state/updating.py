@@ -14,7 +14,7 @@ from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.state.loading import fill
 from colabkeep.frameworks.torch.state.nested import inner_optimizers, load
 from colabkeep.frameworks.torch.state.optimizers import parameter_names
-from colabkeep.frameworks.torch.state.steps import is_torchs_own
+from colabkeep.frameworks.torch.state.unguarded import is_torchs_own
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["restore_optimizer"]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from colabkeep.frameworks.common import moves
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import captured, same_bits
 
@@ -57,34 +54,3 @@ def continues(resumed: Any) -> Callable[..., Parts]:
         return later
 
     return check
-
-
-@pytest.fixture
-def late_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copying thread begins when somebody waits for it, so that what follows a save comes before its copy."""
-    really, wait = _thread.start_new_thread, moves.Moves.wait
-    gates: dict[int, threading.Event] = {}
-
-    def late(work: Any, arguments: tuple[Any, ...]) -> int:
-        gate = gates[id(work.__self__)] = threading.Event()
-        return really(lambda: (gate.wait(), work(*arguments)), ())
-
-    def waited_for(self: moves.Moves) -> None:
-        if id(self) in gates:
-            gates[id(self)].set()
-        wait(self)
-
-    monkeypatch.setattr(moves._thread, "start_new_thread", late)
-    monkeypatch.setattr(moves.Moves, "wait", waited_for)
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """The copying thread begins when this is set."""
-    gate, really = threading.Event(), _thread.start_new_thread
-
-    def held(work: Callable[..., None], arguments: tuple[Any, ...]) -> int:
-        return really(lambda: (gate.wait(60), work(*arguments)), ())
-
-    monkeypatch.setattr(moves._thread, "start_new_thread", held)
-    return gate

@@ -14,7 +14,7 @@ from colabkeep.frameworks.torch.data.arrays import TENSORS
 from colabkeep.frameworks.torch.state.leaves import native
 from colabkeep.frameworks.torch.training.means import RunningMean
 from colabkeep.testing.frameworks import captured, same_bits, through_files
-from tests.frameworks.torch.state.trainings import Training, finished, mlp
+from tests.frameworks.torch.state.trainings import WIDE, Training, finished, mlp
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_a_resume_does_not_ask_for_the_default_device(request: pytest.FixtureReq
     assert native(trees["model"])["weights"]["weight"].device.type == "cpu"
 
 
-def test_a_hidden_copy_does_not_ask_for_the_default_device(request: pytest.FixtureRequest) -> None:
+def test_a_copy_does_not_ask_for_the_default_device(request: pytest.FixtureRequest) -> None:
     """A model on another device than the default one is saved while it trains."""
-    rows = [torch.randn(4, 160) for _ in range(4)]
+    rows = [torch.randn(4, WIDE) for _ in range(4)]
 
     def step(parts: dict[str, Any]) -> None:
         parts["model"](rows.pop()).square().mean().backward()

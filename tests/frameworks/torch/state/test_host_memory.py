@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.frameworks.torch.state import host_memory
-from colabkeep.frameworks.torch.state.host_memory import FILE, ORDINARY, PINNED, HostMemory
+from colabkeep.frameworks.torch.state.host_memory import FILE, ORDINARY, HostMemory
 from colabkeep.frameworks.torch.state.staging import Slot
 from colabkeep.testing.frameworks import captured, same_bits, through_files
 from colabkeep.vocabulary.environment import Environment
@@ -123,7 +122,7 @@ def test_a_state_of_most_of_the_memory_is_saved_by_way_of_the_disk(tmp_path: Pat
         snapshot = capture.finish()
         assert same_bits(through_files(snapshot.parts), reference)
         snapshot.release()
-        assert "GB of it go to a file on this machine's disk first" in capture.mode
+        assert "GB of it go to a file on this machine's disk first" in capture.remark
     hosts = [snapshot.parts["model"]["weights"][f"{n}.weight"] for n in range(LAYERS)]
     assert kinds_of_memory(hosts) == {"file"}
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -261,8 +260,8 @@ def test_a_machine_with_room_says_nothing_of_memory(tmp_path: Path) -> None:
     framework = TorchFramework(Machine(tmp_path, 90).memory)
     capture = framework.capture(training())
     capture.finish().release()
-    assert "memory" not in capture.mode
-    assert "disk" not in capture.mode
+    assert "memory" not in capture.remark
+    assert "disk" not in capture.remark
 
 
 def test_where_neither_memory_nor_disk_has_room_the_run_is_not_killed_but_told(tmp_path: Path) -> None:
@@ -274,95 +273,5 @@ def test_where_neither_memory_nor_disk_has_room_the_run_is_not_killed_but_told(t
         framework.rehearse(training())
     machine.has(8)  # it fits, but only just
     capture = framework.capture(training())
-    assert capture.mode.endswith("memory is short, and this machine's disk has no room to stand in for it")
+    assert capture.remark.startswith("memory is short, and this machine's disk has no room to stand in for it")
     capture.finish().release()
-
-
-class Elsewhere:
-    """Where a tensor of a GPU is, as far as the choice of memory goes."""
-
-    type = "cuda"
-
-
-def on_gpu(memory: HostMemory, megabytes: int) -> list[Any]:
-    """Memory for tensors of a GPU of one megabyte each: of what kind. No GPU is asked."""
-    tensors = [torch.empty(MB // 4) for _ in range(megabytes)]
-    for tensor in tensors:
-        tensor.__class__ = GpuTensor
-    memory.expect(tensors)
-    lent = []
-    for tensor in tensors:
-        where: Any = Elsewhere()
-        taken, kind = memory.take(tensor.shape, tensor.stride(), tensor.dtype, where)
-        lent.append(Taken(taken, kind))
-        memory.note(lent[-1])
-    return lent
-
-
-class GpuTensor(torch.Tensor):
-    """A tensor that says to be on a GPU."""
-
-    is_cuda = True
-
-
-class Taken:
-    """Who holds memory for a tensor of a GPU."""
-
-    def __init__(self, memory: torch.Tensor, kind: str) -> None:
-        self.memory, self.kind, self.device, self.touched = memory, kind, torch.device("cuda"), False
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A driver that locks as many allocations as the list's one number says, counted down."""
-    left = [10**6]
-    really = torch.empty_strided
-
-    def empty_strided(*arguments: Any, pin_memory: bool = False, **named: Any) -> torch.Tensor:
-        if pin_memory:
-            left[0] -= 1
-            if left[0] < 0:
-                raise RuntimeError("CUDA error: out of memory")
-        return really(*arguments, **named)
-
-    monkeypatch.setattr(host_memory.torch, "empty_strided", empty_strided)
-    return left
-
-
-@pytest.mark.parametrize(("available", "kind"), [(60, PINNED), (40, ORDINARY), (25, FILE)])
-def test_memory_for_a_gpu_is_page_locked_while_there_is_enough(
-    tmp_path: Path, driver: list[int], available: int, kind: str
-) -> None:
-    """Page-locked memory cannot be swapped: a quarter of the machine's stays free of it; then ordinary, then a file."""
-    lent = on_gpu(Machine(tmp_path, available).memory, 20)
-    assert {one.kind for one in lent} == {kind}
-
-
-def test_page_locked_memory_is_counted_as_torch_rounds_it(tmp_path: Path, driver: list[int]) -> None:
-    """Seventeen megabytes take thirty-two."""
-    machine = Machine(tmp_path, 55)
-    tensor = torch.empty(17 * MB // 4)
-    tensor.__class__ = GpuTensor
-    machine.memory.expect([tensor])
-    where: Any = Elsewhere()
-    assert machine.memory.take(tensor.shape, tensor.stride(), tensor.dtype, where)[1] == ORDINARY
-
-
-def test_a_driver_that_locks_no_more_is_not_asked_again(tmp_path: Path, driver: list[int]) -> None:
-    """Its limit is met once; what is left is copied at once, and both are said."""
-    memory = Machine(tmp_path, 90).memory
-    driver[0] = 3
-    lent = on_gpu(memory, 5)
-    assert [one.kind for one in lent] == [PINNED] * 3 + [ORDINARY] * 2
-    assert driver[0] == -1
-    assert memory.told("copied while the next step ran") == (
-        "copied while the next step ran; page-locked memory ran out for 0.0021 GB of it"
-    )
-    del lent[:3]
-    memory.expect([])
-    assert memory.told("copied while the next step ran") == (
-        "copied at once: page-locked memory ran out for 0.0021 GB of it"
-    )
-    assert memory.told("copied at once: asked for") == (
-        "copied at once: asked for; page-locked memory ran out for 0.0021 GB of it"
-    )
