@@ -110,14 +110,14 @@ class Seeded:
         self._cargo = cargo
 
     def __getitems__(self, batch: Any) -> Any:
-        if is_probing(batch):
-            return self._cargo.look(*batch[1:])
-        return Loaded(self._cargo.load(batch, self._collated)) if tagged(batch) else self._items(batch)
+        if tagged(batch):
+            return Loaded((self._cargo.load(batch, self._collated),))
+        return self._cargo.look(*batch[1:]) if is_probing(batch) else self._items(batch)
 
     def __getitem__(self, index: Any) -> Any:
-        if is_probing(index):
-            return self._cargo.look(*index[1:])
-        return Loaded(self._cargo.load(index, self._single)) if tagged(index) else self._cargo.dataset[index]
+        if tagged(index):
+            return Loaded((self._cargo.load(index, self._single),))
+        return self._cargo.look(*index[1:]) if is_probing(index) else self._cargo.dataset[index]
 
     def _collated(self, batch: Any) -> Any:
         return self._cargo.collate_fn(self._items(batch))
@@ -143,11 +143,8 @@ class Seeded:
         return getattr(self._cargo.dataset, name)
 
 
-class Loaded:
-    """A batch that is collated already: its seed counts for that, too."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+class Loaded(tuple[Any]):
+    """Holds a batch that is collated already: its seed counts for that, too."""
 
 
 class Collate:
@@ -158,7 +155,7 @@ class Collate:
 
     def __call__(self, items: Any) -> Any:
         if type(items) is Loaded:
-            return items.value
+            return items[0]
         return items if type(items) is Probed else self._cargo.collate_fn(items)
 
 

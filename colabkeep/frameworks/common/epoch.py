@@ -92,10 +92,10 @@ class MapEpoch:
         return indices
 
     def _indices(self) -> Iterator[Any]:
-        place, quiet = self._place, self._adapted.quiet
-        for position, index in enumerate(self._order.remaining(), place.batches):
+        seed, epoch, quiet = self._place.seed, self._place.epoch, self._adapted.quiet
+        for position, index in enumerate(self._order.remaining(), self._place.batches):
             self._ahead.append(index)
-            yield index if quiet else tag(derive(place.seed, "batch", place.epoch, position), place.epoch, index)
+            yield index if quiet else tag(derive(seed, "batch", epoch, position), epoch, index)
 
 
 def fixed_facts(dataset: Any, sampling: Sampling, seed: int) -> dict[str, Any]:

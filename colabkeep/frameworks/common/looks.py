@@ -98,17 +98,19 @@ class _Python(Seen):
         super().__init__(words)
         self._generator = generator
         self._gauss = generator.gauss_next
+        ((self._kept, self._live),) = self._pairs
+        ((self._copy, _),) = self._copies
 
     def keep(self) -> None:
-        super().keep()
         self._gauss = self._generator.gauss_next
+        self._copy[:] = self._live
 
     def moved(self) -> bool:
-        return self._generator.gauss_next is not self._gauss or super().moved()
+        return self._kept != self._live or self._generator.gauss_next is not self._gauss
 
     def put_back(self) -> None:
-        super().put_back()
         self._generator.gauss_next = self._gauss
+        self._live[:] = self._kept
 
     def glance(self) -> object:
         return super().glance(), self._generator.gauss_next
@@ -128,6 +130,9 @@ def python_look(generator: random.Random) -> Look:
 class NumpyLook:
     """A `RandomState`, whose bit generator may be exchanged at any time (`numpy.random.set_bit_generator`)."""
 
+    moved: Callable[[], bool]  # an exchange, too, for the owner's bytes hold the address
+    glance: Callable[[], object]
+
     def __init__(self, owner: np.random.RandomState) -> None:
         self._owner = owner
         self._begin()
@@ -137,15 +142,9 @@ class NumpyLook:
             self._begin()
         self._look.keep()
 
-    def moved(self) -> bool:
-        return self._look.moved()  # an exchange, too, for the owner's bytes hold the address
-
     def put_back(self) -> None:
         if self._owner._bit_generator is self._bits:  # whoever exchanged it while it was to stay meant it
             self._look.put_back()
-
-    def glance(self) -> object:
-        return self._look.glance(), self._owner._bit_generator
 
     def _begin(self) -> None:
         owner: Any = self._owner
@@ -153,6 +152,7 @@ class NumpyLook:
         words, own = numpy_words(owner), _numpy_own(owner)
         asked = Asked(lambda: owner.get_state(legacy=False), owner.set_state)
         self._look: Look = Seen(words, own) if words is not None and own is not None else asked
+        self.moved, self.glance = self._look.moved, self._look.glance
 
 
 def numpy_words(owner: np.random.RandomState) -> memoryview | None:

@@ -27,7 +27,7 @@ class Seeding:
         pairs = list(zip(streams.all, self._looks, strict=True))
         self._told: Sequence[Look] = [look for stream, look in pairs if stream.told]
         self._untold: Sequence[Look] = [look for stream, look in pairs if not stream.told]
-        self._seed_told = streams.seed_told
+        self._tellers = streams.tellers
 
     def load(self, seed: int, read: Callable[[Any], Any], index: Any) -> Any:
         """What `read(index)` gives under this seed. It is called twice if this is the first to draw of many."""
@@ -36,7 +36,8 @@ class Seeding:
             look.keep()
         try:
             if self._draws is False:
-                self._seed_told(seed)
+                for salt, start in self._tellers:
+                    start(seed ^ salt)
                 try:
                     value = read(index)
                 except Exception:

@@ -68,7 +68,8 @@ class Kinds:
 
 
 class Streams:
-    """Several streams handled as one. Each gets a seed of its own from the one seed given."""
+    """Several streams handled as one. Each gets a seed of its own from the one seed given: its seeder's, after `^` with
+    the salt beside it. `tellers` are the (salt, seeder) of those that tell their seed."""
 
     def __init__(self, shared: Sequence[Stream] = (), found: Sequence[Stream] = ()) -> None:
         self.all = (*shared, *found)
@@ -77,7 +78,7 @@ class Streams:
         self._seeders = tuple(
             (number * _SPREAD & _MASK, stream.seed) for number, stream in zip(numbers, self.all, strict=True)
         )
-        self._tellers = tuple(one for one, stream in zip(self._seeders, self.all, strict=True) if stream.told)
+        self.tellers = [one for one, stream in zip(self._seeders, self.all, strict=True) if stream.told]
 
     @classmethod
     def of(cls, kinds: Kinds, *roots: object) -> Streams:
@@ -101,11 +102,6 @@ class Streams:
     def seed(self, seed: int) -> None:
         """Start all anew."""
         for salt, start in self._seeders:
-            start(seed ^ salt)
-
-    def seed_told(self, seed: int) -> None:
-        """The same for those alone that tell their seed, each with its own."""
-        for salt, start in self._tellers:
             start(seed ^ salt)
 
 

@@ -28,9 +28,9 @@ class Batches:
 
     def __getitem__(self, index: Any) -> Any:
         cargo = self._cargo
-        if is_probing(index):
-            return cargo.look(*index[1:])
-        return cargo.load(index, self._read) if tagged(index) else self._read(index)
+        if tagged(index):
+            return cargo.load(index, self._read)
+        return cargo.look(*index[1:]) if is_probing(index) else self._read(index)
 
     def _read(self, index: Any) -> Any:
         cargo, dataset = self._cargo, self._cargo.dataset
