@@ -1,4 +1,7 @@
-"""What the loop of `resumable_fit` adds to each step of an equal loop written by hand, its display on."""
+"""What the loop of `resumable_fit` adds to each step of an equal loop written by hand, in a notebook as most are.
+
+NumPy's generators are loaded, as pandas, scikit-learn and Matplotlib do; a data set of one's own is read by a DataLoader
+that shuffles, in the main process; the display is on, and saves are as by default."""
 
 from __future__ import annotations
 
@@ -6,37 +9,68 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy.random  # noqa: F401 - see above
 import torch
 from epochs import MANY, Turns, compared, fitting, in_turn, saves
 from measuring import Figure, Setting, figure
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 Task = tuple[Callable[[], nn.Module], Any]
 
+_DEFAULT = "auto"  # of `resumable_fit`
+
+
+class Rows(Dataset[Any]):
+    """A data set as people write them. It draws nothing."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self._x, self._y = x, y
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._x[index], self._y[index]
+
+
+class Trainer:
+    """Whose method collates, so that the loader leads to the optimizer, and to all that hears of its steps."""
+
+    optimizer: Any = None
+
+    def collate(self, items: Any) -> Any:
+        return default_collate(items)
+
 
 def run(setting: Setting) -> list[Figure]:
-    """Epochs by hand and epochs of ours in turn: without saves, with saves when colabkeep chooses (its default), and
-    with one every half second."""
+    """Epochs by hand and epochs of ours in turn: as in a notebook, with simpler data, without saves, and with one every
+    half second."""
     torch.set_num_threads(1)
-    found = []
     few, many = (2, 3) if setting.quick else (6, MANY)
     steps = 20 if setting.quick else 1000
-    for name, task in (("list of batches", _tiny(steps)), ("DataLoader over TensorDataset", _tiny_loader(steps))):
-        found += _added(f"tiny MLP, {name}", steps * few, _rounds(setting, 12, task, few, None))
-    steps *= 5
-    task = _tiny(steps)
-    name, turns = 'tiny MLP, save_every="auto"', _rounds(setting, 3, task, many, "auto")
-    found += [*_added(name, steps * many, turns), saves(name, turns)]
+    rows, trainer = _tiny_rows(steps), Trainer()
+    led = DataLoader(rows, batch_size=8, shuffle=True, collate_fn=trainer.collate)
+    found = []
+    for name, data, number, save_every in (
+        ("a data set of one's own", DataLoader(rows, batch_size=8, shuffle=True), 6, _DEFAULT),
+        ("a collate_fn that leads to the optimizer", led, 6, _DEFAULT),
+        ("list of batches", _tiny_list(steps), 12, None),
+        ("DataLoader over TensorDataset", _tiny_tensors(steps), 12, None),
+    ):
+        epochs = many if save_every else few
+        turns = _rounds(setting, number, (_mlp, data), epochs, save_every, trainer)
+        found += _added(f"tiny MLP, {name}", steps * epochs, turns)
+        found += [saves(f"tiny MLP, {name}", turns)] if save_every else []
     task = _cnn(3 if setting.quick else 40)
-    found += compared("small CNN", _rounds(setting, 12, task, few, None))
     for name, number, epochs, save_every, goal in (
-        ('small CNN, save_every="auto"', 5, many, "auto", 1.02),
+        ("small CNN", 6, many, _DEFAULT, 1.02),
+        ("small CNN, never saved", 12, few, None, 1.02),
         ("small CNN, saved every 0.5 s", 12, few, "1 epoch", None),
     ):
         turns = _rounds(setting, number, task, epochs, save_every)
-        found += [*compared(name, turns, goal), saves(name, turns)]
+        found += [*compared(name, turns, goal), *([saves(name, turns)] if save_every else [])]
     return found
 
 
@@ -49,9 +83,11 @@ def _added(name: str, steps: int, turns: Sequence[Turns]) -> list[Figure]:
     ]
 
 
-def _rounds(setting: Setting, number: int, task: Task, epochs: int, save_every: str | None) -> list[Turns]:
+def _rounds(
+    setting: Setting, number: int, task: Task, epochs: int, save_every: str | None, trainer: Trainer | None = None
+) -> list[Turns]:
     return [
-        in_turn(_by_hand(task), _ours(task, epochs + 1, save_every, setting.folder))
+        in_turn(_by_hand(task), _ours(task, epochs + 1, save_every, setting.folder, trainer or Trainer()))
         for _ in range(setting.rounds(number))
     ]
 
@@ -72,10 +108,10 @@ def _by_hand(task: Task) -> Callable[[], None]:
     return epoch
 
 
-def _ours(task: Task, epochs: int, save_every: str | None, folder: Path) -> Callable[[Any], None]:
+def _ours(task: Task, epochs: int, save_every: str | None, folder: Path, trainer: Trainer) -> Callable[[Any], None]:
     torch.manual_seed(0)
     model, data = task[0](), task[1]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     return fitting(model, data, optimizer, cross_entropy, max_epochs=epochs, storage=folder, save_every=save_every)
 
 
@@ -83,13 +119,17 @@ def _mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
-def _tiny(steps: int) -> Task:
-    return _mlp, list(zip(torch.randn(steps, 8, 16), torch.randint(0, 4, (steps, 8)), strict=True))
+def _tiny_list(steps: int) -> Any:
+    return list(zip(torch.randn(steps, 8, 16), torch.randint(0, 4, (steps, 8)), strict=True))
 
 
-def _tiny_loader(steps: int) -> Task:
+def _tiny_rows(steps: int) -> Rows:
+    return Rows(torch.randn(steps * 8, 16), torch.randint(0, 4, (steps * 8,)))
+
+
+def _tiny_tensors(steps: int) -> Any:
     data = TensorDataset(torch.randn(steps * 8, 16), torch.randint(0, 4, (steps * 8,)))
-    return _mlp, DataLoader(data, batch_size=8, shuffle=True)
+    return DataLoader(data, batch_size=8, shuffle=True)
 
 
 def _cnn(steps: int) -> Task:
@@ -106,5 +146,5 @@ def _cnn(steps: int) -> Task:
             nn.Linear(32 * 5 * 5, 10),
         )
 
-    data = TensorDataset(torch.randn(steps * 64, 1, 28, 28), torch.randint(0, 10, (steps * 64,)))
+    data = Rows(torch.randn(steps * 64, 1, 28, 28), torch.randint(0, 10, (steps * 64,)))
     return build, DataLoader(data, batch_size=64, shuffle=True)

@@ -10,13 +10,12 @@ __all__ = ["SystemClock"]
 class SystemClock:
     """The machine's time."""
 
+    monotonic = staticmethod(time.monotonic)
+    """Seconds that never run backwards."""
+
     def time(self) -> float:
         """Seconds since 1970 (UTC)."""
         return time.time()
-
-    def monotonic(self) -> float:
-        """Seconds that never run backwards."""
-        return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
         """Wait that many seconds."""

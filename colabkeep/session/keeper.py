@@ -97,12 +97,13 @@ class Keeper:
 
     def due(self, now: float) -> str | None:
         """The reason to save at this boundary, or None. `now` in seconds of the run's clock."""
+        here, pace = self._position.progress, self._pace
         return (
             (now >= self._watch_from and self._near(now))
             or self._asked
             or self._saver.due(now)
-            or self._pace.policy.due(self._position.progress, self._mark, now)
-            or (self._pace.chooses and self._is_best() and "best")
+            or pace.policy.due(here, self._mark, now)
+            or (pace.chooses and not here.batches and self._is_best() and "best")
             or None
         )
 
@@ -222,7 +223,7 @@ class Keeper:
         """Is this the end of an epoch, not saved yet, that is among the best? Where colabkeep chooses when to save,
         none of these is left out: no later save has its weights."""
         here = self._position.progress
-        return not here.batches and here != self._mark.progress and self._is_among_best()
+        return here != self._mark.progress and self._is_among_best()
 
     def _is_among_best(self) -> bool:
         best = self._spec.best

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from colabkeep.frameworks.base import Batch, Boundary, LoaderState, Remembered
@@ -146,7 +147,7 @@ class Loop:
             UsageError, Incompatible: as `batches`.
         """
         watched: list[Iterator[Any]] = []
-        watched.append((self._position.batch + start, value) for value in self._batches(loader, watched))
+        watched.append(self._batches(loader, watched, start))
         return watched[0]
 
     def steps(self, max_steps: int | None) -> Iterator[int]:
@@ -189,14 +190,17 @@ class Loop:
             return position.next(loader, name)  # half a step is done: who asks to stop waits for the rest of it
         return self._signals.at_once(lambda: position.next(loader, name))
 
-    def _batches(self, loader: object, watched: list[Iterator[Any]]) -> Iterator[Any]:
-        """`watched`: the iterator that was given to the user's code, where somebody may count what it gives."""
+    def _batches(self, loader: object, watched: list[Iterator[Any]], start: int | None = None) -> Iterator[Any]:
+        """`watched`: the iterator that was given to the user's code, where somebody may count what it gives. `start`:
+        the number of an epoch's first batch, where they are asked for with their numbers."""
         position, starting = self._position, self._session.starting
         arrive(self)
         opened = starting.opens(position.open, loader)
         told = _tell_notes(self, opened.notes, 0)
-        values = starting.batches(self._signals.between(opened))
-        batch = next(values, None)
+        fetch = partial(next, iter(opened), None)
+        batch = self._signals.at_once(fetch)
+        if batch is not None and not starting.over:
+            starting.lap("loader")
         if watched and batch is not None and not self._looked and (kind := counted_by(watched[0])) is not None:
             _tell_counted(self, _COUNTED[kind])
         watched.clear()  # in a circle, a loop that is left would be closed by the garbage collector, on any thread
@@ -207,8 +211,8 @@ class Loop:
                 value = position.hand_out(batch)
                 if len(opened.notes) > told:
                     told = _tell_notes(self, opened.notes, told)
-                yield value
-                batch = self._next_batch(opened, values)
+                yield value if start is None else (position.batch + start, value)
+                batch = self._next_batch(opened, fetch)
             position.refuse_nothing(loader)
             exhausted = True
             position.memory.arrive()
@@ -216,7 +220,7 @@ class Loop:
             position.batches_over(opened, exhausted=exhausted)
         _tell_notes(self, opened.notes, told)
 
-    def _next_batch(self, opened: LoaderState, values: Iterator[Batch]) -> Batch | None:
+    def _next_batch(self, opened: LoaderState, fetch: Callable[[], Batch | None]) -> Batch | None:
         """The loop asks for its next batch: all that its body did is done. This is where it may be saved."""
         position = self._position
         if position.loader is not opened:
@@ -226,20 +230,23 @@ class Loop:
             )
         if not position.stepped:  # in the middle of an accumulation
             self.poll()
-            return next(values, None)
+            return self._signals.at_once(fetch)
         self._rest()
-        if position.all_read or position.blind:
-            return next(values, None)
-        now = self._spec.clock.monotonic()
-        reason, batch = (self._keeper.due(now) if opened.length is None else None), None
-        if opened.length is None and (reason is not None or self._stops(now)):
-            position.hold()
-            batch = next(values, None)
-            if batch is None:  # it was the last one, so this belongs to the end of the epoch
-                self._keeper.ask(reason)
-                return None
+        if position.batch + 1 == opened.length or position.blind:
+            return self._signals.at_once(fetch)
+        now, reason = self._spec.clock.monotonic(), None
+        if opened.length is None:
+            reason = self._keeper.due(now)
+            if reason is not None or self._stops(now):
+                position.hold()
+                batch = self._signals.at_once(fetch)
+                if batch is None:  # it was the last one, so this belongs to the end of the epoch
+                    self._keeper.ask(reason)
+                    return None
+                self._pause(now, reason)
+                return batch
         self._pause(now, reason)
-        return next(values, None) if batch is None else batch
+        return self._signals.at_once(fetch)
 
     @abstractmethod
     def step(self, loss: Any = None) -> None:

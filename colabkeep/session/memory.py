@@ -77,9 +77,13 @@ class LoopMemory:
 
     def mark(self) -> None:
         """The training is between two steps."""
-        self.state.mark()
-        self.averages.mark()
-        self.streams.mark()
+        state, averages, streams = self.state, self.averages, self.streams
+        if state._values or state._marked:  # most loops use none of them, and this is done in every step
+            state.mark()
+        if averages._pending or averages._read:
+            averages.mark()
+        if streams._streams:
+            streams.mark()
 
     def rewind(self) -> str | None:
         """Go back to the last mark, in what `parts` tells; or say why that cannot be, in a clause. Random streams are

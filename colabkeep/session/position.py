@@ -58,7 +58,8 @@ class Position:
         self._same = same
         self.memory = LoopMemory(framework, self._data, same, seed, stored)
         self._seed = seed
-        self._read = (progress.batches, progress.epoch_samples)
+        self.batch = progress.batches - 1  # the number in its epoch, from 0, of the batch handed out last
+        self._samples = progress.epoch_samples  # of the epoch, handed out so far
         self._stored = stored.get("loader")  # where the loader was
         self._facts = None if progress.batches else self._stored  # what the last whole epoch was read from
         self._exhausted = False  # did the loop over the epoch's batches come to its end?
@@ -67,7 +68,7 @@ class Position:
     @property
     def all_read(self) -> bool:
         """Was the last batch of the epoch handed out, as far as its length is known?"""
-        return self.loader is not None and self._read[0] == self.loader.length
+        return self.loader is not None and self.batch + 1 == self.loader.length
 
     @property
     def behind(self) -> bool:
@@ -78,11 +79,6 @@ class Position:
     def ends(self) -> bool:
         """Is the next place to resume from the end of the epoch?"""
         return self.blind or self._exhausted or self.all_read or self.place is Place.BEHIND
-
-    @property
-    def batch(self) -> int:
-        """The number in its epoch, from 0, of the batch handed out last."""
-        return self._read[0] - 1
 
     def go(self, place: Place) -> None:
         """Another part of a loop is under way."""
@@ -100,7 +96,7 @@ class Position:
         self.close_loader()  # a loop may have been left in the middle of the epoch, and begun again
         self.go(Place.EPOCH)
         self.blind = self._exhausted = False
-        self._read = self.progress.batches, self.progress.epoch_samples
+        self.batch, self._samples = self.progress.batches - 1, self.progress.epoch_samples
         if self.progress.batches:
             self.memory.begin_epoch_again()
         else:
@@ -146,8 +142,8 @@ class Position:
         if not self.memory.arrived:
             self.memory.arrive()  # not before: making an iterator must not shift the streams
         value, count = batch
-        batches, samples = self._read
-        self._read = batches + 1, samples + (count or 0)
+        self.batch += 1
+        self._samples += count or 0
         self.batch_samples = self.memory.averages.samples = count
         self.resting = self.stepped = False
         self._held = None
@@ -172,7 +168,7 @@ class Position:
         Raises:
             UsageError: it has.
         """
-        if not self._read[0]:
+        if self.batch < 0:
             raise no_batches(loader)
 
     def batches_over(self, loader: LoaderState, *, exhausted: bool) -> None:
@@ -209,11 +205,11 @@ class Position:
 
     def advance(self, seconds: float) -> Progress:
         """A step is done; all batches read so far were part of it or of steps before."""
-        before, (batches, samples) = self.progress, self._read
+        before, samples = self.progress, self._samples
         self.progress = Progress(
             epoch=before.epoch,
             step=before.step + 1,
-            batches=batches,
+            batches=self.batch + 1,
             epoch_samples=samples,
             samples=before.samples + samples - before.epoch_samples,
             seconds=seconds,
@@ -229,7 +225,7 @@ class Position:
             UsageError: it read batches, and no step was counted.
         """
         before = self.progress
-        if self._read[0] and not before.batches:
+        if self.batch >= 0 and not before.batches:
             raise UsageError(
                 problem="An epoch went by without run.step(); nothing was counted and nothing can be saved.",
                 remedy="Call run.step() after each optimizer.step().",
@@ -239,7 +235,7 @@ class Position:
         self.close_loader()
         self.go(Place.FREE)
         self.stepped, self.blind = True, False
-        self._read = 0, 0
+        self.batch, self._samples = -1, 0
         self.progress = Progress(epoch=before.epoch + 1, step=before.step, samples=before.samples, seconds=seconds)
         return self.progress
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -91,8 +92,9 @@ class Run(Unlosable, Loop):
         self._strangers = Strangers(spec.framework.unseen(spec.parts), self.resumed_from, self._announcer.queue.append)
         self._announcer.observers.append(self._strangers)
         self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began
-        self._began = spec.clock.monotonic()
-        self._zero = self._began - self._session.progress.seconds  # when it would have begun, without a break
+        now = spec.clock.monotonic()
+        self._until = math.inf if spec.max_time is None else now + spec.max_time
+        self._zero = now - self._session.progress.seconds  # when it would have begun, without a break
         self._saver.begin(self._zero)
         self._signals.install()
         self._announcer.write_to(self._session.journal)
@@ -239,12 +241,12 @@ class Run(Unlosable, Loop):
             self._keeper.save(reason, wait=self._keeper.waits or self._spec.waits)
         if self._announcer.queue:
             self._announcer.drain()
-        self._leave_if_asked(now)
+        if self._signals.requested is not None or now >= self._until or self._position.blind:
+            self._leave_if_asked(now)
 
     def _stops(self, now: float) -> bool:
         """Is it time to leave?"""
-        limit = self._spec.max_time
-        return self._signals.requested is not None or (limit is not None and now - self._began >= limit)
+        return self._signals.requested is not None or now >= self._until
 
     def _leave_if_asked(self, now: float) -> None:
         self.poll()

@@ -40,6 +40,7 @@ class RunSettings:
 
     def __init__(self, framework: Framework, parts: Mapping[str, object], on_change: str) -> None:
         self._objects = framework.settings(parts)
+        self.mark = self._objects.mark
         self._on_change = on_change
         self._callers = {n: part for n, part in parts.items() if isinstance(part, TellsSettings)}
         call = {name: item for part in self._callers.values() for name, item in part.written_settings().items()}
@@ -128,10 +129,6 @@ class RunSettings:
                 "what you want, run the cells that build model, optimizer and scheduler again, then this one."
             )
         ]
-
-    def mark(self) -> None:
-        """The training is between two steps."""
-        self._objects.mark()
 
     def rewind(self) -> str | None:
         """Go back to the last mark in what training moves beside tensors; or say why that cannot be, in a clause."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from colabkeep.vocabulary.clock import Clock
 from colabkeep.vocabulary.events import FirstStepDone
@@ -34,19 +34,8 @@ class Starting:
             self.lap("ready")
         return opening(loader)
 
-    def batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches, the first of them timed; once there was a step, the very same iterator."""
-        return batches if self.over else self._first(batches)
-
     def first_step(self) -> FirstStepDone:
         """The first step is done; nothing is timed any more."""
         self.lap("step")
         self.over = True
         return FirstStepDone(laps=self.laps)
-
-    def _first(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            self.lap("loader")
-            yield batch
-            break
-        yield from batches

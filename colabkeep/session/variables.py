@@ -80,8 +80,7 @@ class RunState(MutableMapping[str, Any]):
 
     def mark(self) -> None:
         """The training is between two steps."""
-        if self._values or self._marked:
-            vars(self).update(_marked=dict(self._values), _versions=_versions(self._values))
+        vars(self).update(_marked=dict(self._values), _versions=_versions(self._values))
 
     def rewind(self) -> str | None:
         """Go back to the last mark; or say which variable may have been changed since, in a clause."""

@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 
 from colabkeep.frameworks.base import Probe, Probed
 from colabkeep.frameworks.common.iterables import Place
-from colabkeep.frameworks.common.streams import Streams
 from colabkeep.frameworks.common.walk import reachable
 from colabkeep.vocabulary.errors import UsageError
 from colabkeep.vocabulary.state import Stateful
@@ -32,9 +31,6 @@ class Adapted(Protocol):
 
     away: bool
     """Samples are loaded in workers."""
-
-    streams: Streams | None
-    """Those that loading in this process draws from, and which have to be kept apart from training's."""
 
     def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
         """Iterate over the batches of `indices`, in this order. `listed`: the order is known already, so that

@@ -48,7 +48,7 @@ class Attributes:
         self._parameters = _once(parameters)
         self._rows = [_Row(name, vars(module), self._keys(module)) for name, module in self._modules]
         self._frozen: frozenset[str] = frozenset()
-        self._restless: list[_Row] = []  # those in which training was seen to move something
+        self.restless: list[_Row] = []  # those in which training was seen to move something
         self._marked: list[dict[str, Plain]] = []
 
     @property
@@ -92,15 +92,15 @@ class Attributes:
         for row in self._rows:
             row.begin(written[row.name].options if row.name in written else {})
         self._frozen = frozenset(chain.from_iterable(item.frozen for item in written.values()))
-        self._restless = [row for row in self._rows if not row.quiet()]
+        self.restless = [row for row in self._rows if not row.quiet()]
         self.mark()
 
     def moved(self) -> dict[str, Tree]:
         """What is not as written, by "attributes", "frozen" and "modes"; the first two only where there is any."""
         found: dict[str, Tree] = {"modes": self.modes()}
         restless = [row for row in self._rows if not row.quiet()]
-        if restless != self._restless:
-            self._restless = restless
+        if restless != self.restless:
+            self.restless = restless
             self.mark()
         attributes = {row.name: row.moved() for row in restless}
         attributes = {name: values for name, values in attributes.items() if values}
@@ -113,16 +113,15 @@ class Attributes:
 
     def mark(self) -> None:
         """The training is between two steps: remember what it was seen to move."""
-        if self._restless:
-            self._marked = [row.values() for row in self._restless]
+        self._marked = [row.values() for row in self.restless]
 
     def rewind(self) -> str | None:
         """Put that back to the last mark; or name an attribute that was moved and that nobody had seen to move."""
-        known = set(map(id, self._restless))
+        known = set(map(id, self.restless))
         for row in self._rows:
             if id(row) not in known and not row.quiet() and (moved := row.moved()):
                 return ".".join(filter(None, (row.name, next(iter(moved)))))
-        for row, values in zip(self._restless, self._marked, strict=True):
+        for row, values in zip(self.restless, self._marked, strict=True):
             for key, value in values.items():
                 row.put(key, value)
         return None

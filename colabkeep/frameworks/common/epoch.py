@@ -18,8 +18,6 @@ from colabkeep.vocabulary.state import Tree
 
 __all__ = ["MapEpoch", "all_facts", "fixed_facts"]
 
-_END = object()
-
 
 class MapEpoch:
     """The batches behind a place in the epoch's order. The loop's own random streams do not move.
@@ -55,11 +53,17 @@ class MapEpoch:
         self._iterator: Any = None
 
     def __iter__(self) -> Iterator[Batch]:
-        ahead, bare = self._ahead, self._bare
+        ahead, bare, followed = self._ahead, self._bare, self._followed
+        indices = self._indices()
+        if self._inspector is not None:
+            indices = self._inspected(self._inspector, indices)
+        self._iterator = self._adapted.begin(self._place, indices, listed=not followed)
         try:
-            for value in self._values():
+            if self._inspector is not None and self._adapted.away:
+                self._inspector.found(next(self._iterator))
+            for value in self._iterator:
                 index = ahead.popleft()
-                if self._followed:
+                if followed:
                     self._order.consumed(index)
                 yield Batch(value, leading(value) if bare and not isinstance(index, (list, tuple)) else len(index))
         except GeneratorExit:
@@ -80,26 +84,6 @@ class MapEpoch:
         if iterator is not None:
             self._adapted.end(iterator)
 
-    def _values(self) -> Iterator[Any]:
-        streams, indices = self._adapted.streams, self._indices()
-        if self._inspector is not None:
-            indices = self._inspected(self._inspector, indices)
-        self._iterator = self._adapted.begin(self._place, indices, listed=not self._followed)
-        if self._inspector is not None and self._adapted.away:
-            self._inspector.found(next(self._iterator))
-        if streams is None:
-            yield from self._iterator
-            return
-        while True:
-            outer = streams.take()
-            try:
-                value = next(self._iterator, _END)
-            finally:
-                streams.put(outer)
-            if value is _END:
-                return
-            yield value
-
     def _inspected(self, inspector: Inspector, indices: Iterator[Any]) -> Iterator[Any]:
         """Let it see its samples: in the worker that gets the first index, or here and now."""
         if self._adapted.away:
@@ -108,10 +92,10 @@ class MapEpoch:
         return indices
 
     def _indices(self) -> Iterator[Any]:
-        place, quiet = self._place, self._adapted.quiet
-        for position, index in enumerate(self._order.remaining(), place.batches):
+        seed, epoch, quiet = self._place.seed, self._place.epoch, self._adapted.quiet
+        for position, index in enumerate(self._order.remaining(), self._place.batches):
             self._ahead.append(index)
-            yield index if quiet else tag(derive(place.seed, "batch", place.epoch, position), place.epoch, index)
+            yield index if quiet else tag(derive(seed, "batch", epoch, position), epoch, index)
 
 
 def fixed_facts(dataset: Any, sampling: Sampling, seed: int) -> dict[str, Any]:

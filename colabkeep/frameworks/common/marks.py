@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from colabkeep.frameworks.common.looks import Look
 from colabkeep.frameworks.common.randomness import Stream
 
 __all__ = ["Modes", "StreamMarks", "opaque_parts", "updated_by_hand"]
@@ -45,27 +46,35 @@ class StreamMarks:
 
     def __init__(self, streams: Sequence[Stream], opaque: Sequence[str] = ()) -> None:
         self.opaque = opaque
-        self._streams = [stream for stream in streams if stream.here]
-        self._states: list[Any] = [None] * len(self._streams)
-        self._known: list[tuple[Callable[[], object], object]] = [(object, None)]  # the first mark reads
+        self._marks = [_Mark(stream) for stream in streams if stream.here]
 
     def mark(self) -> None:
-        for glance, seen in self._known:
-            if glance() != seen:
-                self._read()
-                return
-
-    def _read(self) -> None:
-        self._states = [stream.read() for stream in self._streams]
-        self._known = [(glance, glance()) for stream in self._streams for glance in stream.glances]
+        for mark in self._marks:
+            if mark.look is None or mark.look.moved():
+                mark.read()
 
     def rewind(self) -> None:
-        for stream, state in zip(self._streams, self._states, strict=True):
-            if state is not None:
-                stream.write(state)
+        for mark in self._marks:
+            if mark.state is not None:
+                mark.stream.write(mark.state)
 
     def close(self) -> None:
         """Nothing of the user's was touched."""
+
+
+class _Mark:
+    """One stream, as it was when it was read last."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.look: Look | None = None
+        self.state: Any = None
+
+    def read(self) -> None:
+        self.state = self.stream.read()
+        self.look = self.look or self.stream.look()
+        if self.look is not None:
+            self.look.keep()
 
 
 class Modes:

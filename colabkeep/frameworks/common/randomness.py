@@ -1,38 +1,19 @@
-"""The global random streams of Python and NumPy: read, put back, and seen cheaply not to have moved."""
+"""The global random streams of Python and NumPy: read and put back."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import random
 import struct
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import combinations
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol
 
+from colabkeep.frameworks.common.looks import Look, NumpyLook, python_look
 from colabkeep.vocabulary.errors import CheckpointDamaged
 from colabkeep.vocabulary.state import Tree
 
-__all__ = [
-    "MOVED",
-    "Glances",
-    "NumpyStream",
-    "PythonStream",
-    "Stream",
-    "Streams",
-    "bytes_at",
-    "look_through",
-    "pack_python",
-    "unpack_python",
-]
-
-
-Glances: TypeAlias = "tuple[Callable[[], object], ...]"
-
-MOVED: Glances = (object,)
-"""For a stream that cannot be glanced at: it always says that it moved."""
+__all__ = ["NumpyStream", "PythonStream", "Stream", "Streams", "pack_python", "unpack_python"]
 
 
 class Stream(Protocol):
@@ -42,14 +23,13 @@ class Stream(Protocol):
     here: bool
     """False where this installation can never draw from it (no such device in this build)."""
 
-    @property
-    def glances(self) -> Glances:
-        """Calls of a tenth of a microsecond. As long as each gives what it gave before, nothing was drawn."""
+    def look(self) -> Look | None:
+        """A look at it as it is now. None: it has to be read each time."""
         ...
 
     def read(self) -> Any:
         """The state, as plain values and arrays that are not changed any more; None when the stream does
-        not exist (yet). Draws nothing, and takes about a microsecond if nothing was drawn since the last time."""
+        not exist (yet). Draws nothing."""
         ...
 
     def write(self, state: Any) -> None:
@@ -132,16 +112,12 @@ class PythonStream:
 
     def __init__(self) -> None:
         self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
-        self.glances = _python_glances(self._generator) if _python_glances_work() else MOVED
-        self._seen: object = None
-        self._state: Tree = None
+
+    def look(self) -> Look:
+        return python_look(self._generator)
 
     def read(self) -> Tree:
-        # getstate() builds 625 integers, 8 µs; looking at the position and a few words as bytes takes 0.2 µs.
-        look = look_through(self.glances)
-        if look != self._seen:
-            self._seen, self._state = look, pack_python(self._generator.getstate())
-        return self._state
+        return pack_python(self._generator.getstate())
 
     def write(self, state: Any) -> None:
         self._generator.setstate(unpack_python(state))
@@ -153,96 +129,17 @@ class NumpyStream:
     name = "numpy"
     here = True
 
-    def __init__(self) -> None:
-        self.glances: Glances = (partial(sys.modules.get, "numpy"),)
-        self._found = False
-        self._seen: object = None
-        self._state: Any = None
+    def look(self) -> Look | None:
+        # NumPy 2 loads this module when it is first used, which may be between a mark and the rewind.
+        return NumpyLook(_numpy_random().mtrand._rand) if "numpy" in sys.modules else None
 
     def read(self) -> Any:
-        if "numpy" not in sys.modules:
-            return None
-        # NumPy 2 loads this module when it is first used, which may be between a mark and the rewind.
-        module = sys.modules.get("numpy.random") or importlib.import_module("numpy.random")
-        if not self._found:
-            self.glances, self._found = _numpy_glances(module.get_state.__self__), True
-        look = look_through(self.glances)  # 0.3 µs, against 25 µs for the state itself
-        if look != self._seen:
-            self._seen, self._state = look, _pack_numpy(module.get_state(legacy=False))
-        return self._state
+        return _pack_numpy(_numpy_random().get_state(legacy=False)) if "numpy" in sys.modules else None
 
     def write(self, state: Any) -> None:
         # It was in use when the state was read. If it is imported later only, it has to begin from there.
-        importlib.import_module("numpy.random").set_state(_unpack_numpy(state))
+        _numpy_random().set_state(_unpack_numpy(state))
 
 
-_HEADER = object.__basicsize__
-_GLANCE = 40  # bytes: the position in the 624 words and nine of them. A draw moves the position, a refill every word
-_TWISTER = 2500  # bytes of the words and the position
-
-
-def bytes_at(address: int, size: int) -> Callable[[], bytes]:
-    """Reads memory that somebody else owns and keeps."""
-    view: memoryview = memoryview((ctypes.c_ubyte * size).from_address(address))
-    return view.tobytes
-
-
-def look_through(glances: Glances) -> list[object]:
-    """What all the glances give now."""
-    return [glance() for glance in glances]
-
-
-def _python_glances(generator: random.Random) -> Glances:
-    # Position and words of the Mersenne twister follow the object's header. They are compared, never used.
-    return bytes_at(id(generator) + _HEADER, _GLANCE), partial(getattr, generator, "gauss_next")
-
-
-def _python_glances_work() -> bool:
-    """Does the layout assumed above hold on this interpreter? Tried on a generator of our own."""
-    trial = random.Random(1)  # noqa: S311  # no secret
-    trial.random()  # the first draw changes every word; those below change the position alone, and must be seen
-    look = partial(look_through, _python_glances(trial))
-    state, before = trial.getstate(), look()
-    trial.random()
-    drawn = look()
-    trial.setstate(state)
-    back = look()
-    trial.gauss(0, 1)
-    one = look()
-    trial.gauss(0, 1)  # takes the second of a pair: moves nothing but the remembered one
-    return before == back and _all_differ(before, drawn, one, look())
-
-
-def _all_differ(*looks: object) -> bool:
-    return not any(a == b for a, b in combinations(looks, 2))
-
-
-def _numpy_glances(generator: Any) -> Glances:
-    """Glances at the global RandomState, or one that always says "moved" if its layout is another."""
-    trial = type(generator)(1)
-    trial.random_sample()  # as above
-    look = partial(look_through, _numpy_bytes(trial))
-    state, before = trial.get_state(legacy=False), look()
-    trial.random_sample()
-    drawn = look()
-    trial.set_state(state)
-    back = look()
-    trial.standard_normal()
-    one = look()
-    trial.standard_normal()  # the second of a pair, as above
-    works = before == back and _all_differ(before, drawn, one, look())
-    swapped = type(generator._bit_generator) is not type(trial._bit_generator)
-    return MOVED if swapped or not works else _numpy_bytes(generator)
-
-
-def _numpy_bytes(generator: Any) -> Glances:
-    bits = generator._bit_generator  # held, so that the address stays valid whatever is put in its place
-    # The position stands behind the words; the pending Gaussian sits in the RandomState itself.
-    words = bytes_at(bits.ctypes.state_address + _TWISTER - _GLANCE, _GLANCE)
-    own = bytes_at(id(generator) + _HEADER, type(generator).__basicsize__ - _HEADER)
-    # After np.random.set_bit_generator the layout is no longer the one tried.
-    return words, own, partial(_moved_unless, generator, bits)
-
-
-def _moved_unless(generator: Any, bits: Any) -> object:
-    return None if generator._bit_generator is bits else object()
+def _numpy_random() -> Any:
+    return sys.modules.get("numpy.random") or importlib.import_module("numpy.random")

@@ -109,7 +109,8 @@ class Setup:
 
     def mark(self) -> None:
         for attributes in self._modules.values():
-            attributes.mark()
+            if attributes.restless:
+                attributes.mark()
 
     def rewind(self) -> str | None:
         clauses = (attributes.rewind() for attributes in self._modules.values())

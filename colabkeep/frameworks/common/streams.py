@@ -7,14 +7,14 @@ were measured on one core of a small cloud machine.
 
 from __future__ import annotations
 
-import ctypes
 import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from colabkeep.frameworks.common.looks import Asked, Look, NumpyLook, numpy_words, python_look
 from colabkeep.frameworks.common.walk import reachable
 
 if TYPE_CHECKING:
@@ -24,11 +24,19 @@ __all__ = ["NEUTRAL", "Aside", "Kinds", "Recogniser", "Stream", "Streams"]
 
 _SPREAD = 0x9E3779B97F4A7C15  # odd, so that the low 32 bits of its multiples differ: generators that take 32 do too
 _MASK = 2**63 - 1
+_PYTHON: random.Random = random.random.__self__  # type: ignore[attr-defined] # the one behind the module's functions
 _FIRST_FOUND = 16  # salts below belong to the global streams
 
 
 class Stream(Protocol):
-    """One source of random numbers."""
+    """One source of random numbers. `told`: what it was seeded with can be asked for, so a data set may make numbers of
+    that without drawing."""
+
+    told: bool
+
+    def look(self) -> Look:
+        """A look at it as it is now."""
+        ...
 
     def take(self) -> Any:
         """Its state, taken out. The stream MUST be `put` or seeded before anyone draws from it again."""
@@ -60,14 +68,17 @@ class Kinds:
 
 
 class Streams:
-    """Several streams handled as one. Each gets a seed of its own from the one seed given."""
+    """Several streams handled as one. Each gets a seed of its own from the one seed given: its seeder's, after `^` with
+    the salt beside it. `tellers` are the (salt, seeder) of those that tell their seed."""
 
     def __init__(self, shared: Sequence[Stream] = (), found: Sequence[Stream] = ()) -> None:
-        self._all = (*shared, *found)
+        self.all = (*shared, *found)
+        self.found = bool(found)
         numbers = (*range(len(shared)), *range(_FIRST_FOUND, _FIRST_FOUND + len(found)))
         self._seeders = tuple(
-            (number * _SPREAD & _MASK, stream.seed) for number, stream in zip(numbers, self._all, strict=True)
+            (number * _SPREAD & _MASK, stream.seed) for number, stream in zip(numbers, self.all, strict=True)
         )
+        self.tellers = [one for one, stream in zip(self._seeders, self.all, strict=True) if stream.told]
 
     @classmethod
     def of(cls, kinds: Kinds, *roots: object) -> Streams:
@@ -81,11 +92,11 @@ class Streams:
 
     def take(self) -> list[Any]:
         """The states of all, taken out."""
-        return [stream.take() for stream in self._all]
+        return [stream.take() for stream in self.all]
 
     def put(self, taken: Sequence[Any]) -> None:
         """Continue all exactly where `taken` was."""
-        for stream, state in zip(self._all, taken, strict=True):
+        for stream, state in zip(self.all, taken, strict=True):
             stream.put(state)
 
     def seed(self, seed: int) -> None:
@@ -124,12 +135,18 @@ class Aside:
 
 
 class PythonStream:
-    """Python's `random`, or an instance of `random.Random`. take 8, put 2, seed 4 µs."""
+    """A generator of Python's, such as the global one. take 8, put 2, seed 4 µs."""
 
-    def __init__(self, owner: random.Random | ModuleType) -> None:
+    told = False
+
+    def __init__(self, owner: random.Random) -> None:
+        self._owner = owner
         self.take: Callable[[], Any] = owner.getstate
         self.put: Callable[[Any], None] = owner.setstate
         self.seed: Callable[[int], None] = owner.seed
+
+    def look(self) -> Look:
+        return python_look(self._owner)
 
 
 class LegacyStream:
@@ -140,10 +157,15 @@ class LegacyStream:
     expected (checked once), NumPy's own methods are used.
     """
 
+    told = False
+
     def __init__(self, owner: np.random.RandomState) -> None:
         self._owner = owner
         self._bits: Any = None
         self._words: memoryview | None = None
+
+    def look(self) -> Look:
+        return NumpyLook(self._owner)
 
     def seed(self, seed: int) -> None:
         self._owner.seed(seed & 0xFFFFFFFF)
@@ -170,22 +192,8 @@ class LegacyStream:
     def _live(self) -> memoryview | None:
         bits = self._owner._bit_generator
         if bits is not self._bits:  # the first time, or after np.random.set_bit_generator
-            self._bits, self._words = bits, _words(self._owner)
+            self._bits, self._words = bits, numpy_words(self._owner)
         return self._words
-
-
-_MT_BYTES = 624 * 4 + 4
-
-
-def _words(owner: np.random.RandomState) -> memoryview | None:
-    """The 624 words and the position of a Mersenne Twister in memory, None if they are not found there."""
-    state: Any = owner.get_state(legacy=False)
-    if state["bit_generator"] != "MT19937":
-        return None
-    address = owner._bit_generator.ctypes.state_address
-    words = memoryview((ctypes.c_ubyte * _MT_BYTES).from_address(address)).cast("B")
-    expected = state["state"]["key"].tobytes() + int(state["state"]["pos"]).to_bytes(4, sys.byteorder)
-    return words if words == expected else None
 
 
 def _public(words: bytes, gauss: float | None) -> dict[str, Any]:
@@ -199,9 +207,14 @@ def _public(words: bytes, gauss: float | None) -> dict[str, Any]:
 class GeneratorStream:
     """A NumPy `Generator`, through its bit generator. take 1, put 1, seed 7 µs."""
 
+    told = False
+
     def __init__(self, bits: np.random.BitGenerator) -> None:
         self._bits = bits
         self._kind: Any = type(bits)  # NumPy's contract: every bit generator is built from one seed
+
+    def look(self) -> Look:
+        return Asked(self.take, self.put)
 
     def take(self) -> Any:
         return self._bits.state
@@ -215,7 +228,7 @@ class GeneratorStream:
 
 def _shared() -> list[Stream]:
     numpy = sys.modules.get("numpy")
-    streams: list[Stream] = [PythonStream(random)]
+    streams: list[Stream] = [PythonStream(_PYTHON)]
     if numpy is not None:
         streams.append(LegacyStream(numpy.random.mtrand._rand))
     return streams
@@ -224,16 +237,16 @@ def _shared() -> list[Stream]:
 def _recognise(obj: object) -> Stream | None:
     kind = type(obj)
     if issubclass(kind, random.Random):
-        fixed = kind is random.SystemRandom or obj is getattr(random, "_inst", None)
+        fixed = kind is random.SystemRandom or obj is _PYTHON
         return None if fixed else PythonStream(obj)  # type: ignore[arg-type] # issubclass, for objects that fake isinstance
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
     if issubclass(kind, numpy.random.RandomState):
         return None if obj is numpy.random.mtrand._rand else LegacyStream(obj)  # type: ignore[arg-type]
-    if issubclass(kind, numpy.random.Generator):
-        return GeneratorStream(obj.bit_generator)  # type: ignore[attr-defined]
-    return GeneratorStream(obj) if issubclass(kind, numpy.random.BitGenerator) else None  # type: ignore[arg-type]
+    bits: Any = obj.bit_generator if issubclass(kind, numpy.random.Generator) else obj  # type: ignore[attr-defined]
+    own = issubclass(type(bits), numpy.random.BitGenerator) and bits is not numpy.random.mtrand._rand._bit_generator
+    return GeneratorStream(bits) if own else None
 
 
 NEUTRAL = Kinds(_shared, _recognise)

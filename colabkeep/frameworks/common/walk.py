@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,7 @@ _WRAPPERS: dict[type[Any], tuple[str, ...]] = {
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
 }
+_CARRIES = re.compile(r"\.data\.|\.cargo$|\.testing\.")
 _LIBRARIES = frozenset({"torch", "paddle", "numpy", "colabkeep"}) | sys.stdlib_module_names
 
 
@@ -32,13 +34,13 @@ def reachable(*roots: object) -> Iterator[object]:
 
     Reads `__dict__`s, slots, containers, closures, defaults, partials, bound methods, attributes of the user's
     classes, and the module globals that the user's functions name. Calls nothing of the user's. Sets are
-    left out: their order changes from process to process.
+    left out: their order changes from process to process; so are our own objects.
     """
     waiting = deque((root, 0) for root in roots)
     seen: dict[int, object] = {}  # keeps what it has seen alive, so that an id stays taken
     while waiting and len(seen) < _MOST:
         obj, depth = waiting.popleft()
-        if type(obj) in _ATOMS or id(obj) in seen:
+        if type(obj) in _ATOMS or id(obj) in seen or _is_ours(type(obj)):
             continue
         seen[id(obj)] = obj
         yield obj
@@ -131,6 +133,14 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if type(constant) is CodeType:  # lambdas, inner functions, comprehensions
             yield from _names(constant)
+
+
+def _is_ours(kind: type) -> bool:
+    """Is it of a run and its parts, which hold streams that are the training's? A user's data may lead to them: by the
+    method of a trainer, by an optimizer with our hook. What carries the user's own data (adapted loaders, the test kit)
+    is looked into."""
+    module: object = kind.__module__  # a class written in C may have anything there
+    return isinstance(module, str) and module.startswith("colabkeep.") and not _CARRIES.search(module)
 
 
 def _library(module: object) -> bool:

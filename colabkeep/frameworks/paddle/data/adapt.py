@@ -42,7 +42,6 @@ class Adapted:
             "worker_init_fn": WorkerInit(self._cargo),
         }
         self._reader = _reader(loader, replaced)
-        self.streams: Streams | None = None if self.quiet or self.away else self._cargo.streams()
 
     def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
         reader = self._reader

@@ -28,11 +28,12 @@ class Batches:
 
     def __getitem__(self, index: Any) -> Any:
         cargo = self._cargo
-        if is_probing(index):
-            return cargo.look(*index[1:])
         if tagged(index):
-            index = cargo.begin(index)
-        dataset = cargo.dataset
+            return cargo.load(index, self._read)
+        return cargo.look(*index[1:]) if is_probing(index) else self._read(index)
+
+    def _read(self, index: Any) -> Any:
+        cargo, dataset = self._cargo, self._cargo.dataset
         return cargo.collate_fn(dataset[index] if self._bare else [dataset[one] for one in index])
 
 

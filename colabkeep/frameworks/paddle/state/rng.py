@@ -9,7 +9,7 @@ from typing import Any
 
 from paddle.framework import core
 
-from colabkeep.frameworks.common.randomness import MOVED, NumpyStream, PythonStream, Stream, Streams
+from colabkeep.frameworks.common.randomness import NumpyStream, PythonStream, Stream, Streams
 from colabkeep.frameworks.paddle.state.generators import cpu_generator, tells_position
 from colabkeep.vocabulary.state import Tree
 
@@ -42,7 +42,9 @@ class PaddleStream:
 
     name = "paddle"
     here = True
-    glances = MOVED
+
+    def look(self) -> None:
+        """It is asked each time."""
 
     def read(self) -> Any:
         return cpu_generator().get_state()
@@ -66,7 +68,9 @@ class SeedStream:
 
     name = "paddle"
     here = True
-    glances = MOVED
+
+    def look(self) -> None:
+        """It is asked each time."""
 
     def read(self) -> Tree:
         generator = cpu_generator()
@@ -93,7 +97,9 @@ class DeviceStream:
         self._count, self._generator = count, generator
         self.here = count() > 0
         self._absent: list[Any] = []
-        self.glances = MOVED
+
+    def look(self) -> None:
+        """It is asked each time."""
 
     def read(self) -> Tree:
         here = [self._generator(i).get_state() for i in range(self._count())]

@@ -47,13 +47,11 @@ class Adapted:
         self._route = Route()
         self._cargo, replaced = _carried(loader, loader.num_workers, epoch)
         if self.away or not self.quiet:
-            replaced["dataset"] = Seeded(self._cargo)
+            replaced |= {"dataset": Seeded(self._cargo), "collate_fn": Collate(self._cargo)}
         replaced["sampler" if loader.batch_sampler is None else "batch_sampler"] = self._route
         kind = DataLoader if _stateful_loader(base) else type(base)  # ours knows its place better
         self._loader = twin(base, kind, replaced)
         self._outer = around(loader, self._loader)
-        silent = self.quiet or self.away
-        self.streams: Streams | None = None if silent else self._cargo.streams()
 
     def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
         self._cargo.epoch = place.epoch

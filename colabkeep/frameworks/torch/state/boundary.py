@@ -65,8 +65,9 @@ class TorchBoundary:
         if self._schedulers:
             self._counts = self._counted()
         self._modes.mark()
-        self._options = Options(self._optimizers)
-        self._unguarded.mark()
+        self._options.mark()
+        if self._unguarded.parameters:
+            self._unguarded.mark()
         self.gradients.mark()
         self._torn = False
         if self._first is not None and self.updates:

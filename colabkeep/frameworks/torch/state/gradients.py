@@ -41,12 +41,15 @@ class Gradients:
 
     def mark(self) -> None:
         """The training is between two steps."""
-        stands = [(name, each.grad) for name, each in self._watched if each.grad is not None]
-        if stands and not self._is_sure:
-            self._seen.update(name for name, _ in stands)
-        if stands or self._standing:
-            self._standing = {name: (weakref.ref(grad), grad._version) for name, grad in stands}
         self._counted = False
+        standing: _Standing = {}
+        for name, each in self._watched:
+            grad = each.grad
+            if grad is not None:
+                standing[name] = weakref.ref(grad), grad._version
+        if standing and not self._is_sure:
+            self._seen.update(standing)
+        self._standing = standing
 
     def begins(self) -> None:
         """An optimizer begins a step: what stood at the mark was cleared meanwhile, or added to, or is for another."""

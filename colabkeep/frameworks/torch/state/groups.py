@@ -21,19 +21,21 @@ OF_THE_DEVICE = ("fused", "foreach", "capturable")
 
 
 class Options:
-    """The parameter groups of optimizers and their options, at one moment."""
+    """The parameter groups of optimizers and their options, at the last mark."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        self._groups = [(optimizer, list(optimizer.param_groups)) for optimizer in optimizers]
-        self._options = [{**group} for _, groups in self._groups for group in groups]
+        self._optimizers = optimizers
+        self.mark()
+
+    def mark(self) -> None:
+        """Remember them."""
+        self._groups = [(here := optimizer.param_groups, [*here], [*map(dict, here)]) for optimizer in self._optimizers]
 
     def put_back(self) -> None:
         """As they were; a group that came since is gone."""
-        options = iter(self._options)
-        for optimizer, groups in self._groups:
-            optimizer.param_groups[:] = groups
-            for group in groups:
-                kept = next(options)
+        for here, groups, options in self._groups:
+            here[:] = groups
+            for group, kept in zip(groups, options, strict=True):
                 for key in [key for key in group if key not in kept]:
                     del group[key]
                 group.update(kept)

@@ -34,7 +34,7 @@ class Unguarded:
         if not all(map(is_torchs_own, optimizers)):
             heard = set()
         held = {id(p): p for module in modules for _, p in Places(module).parameters()}
-        self._parameters = [p for key, p in held.items() if key not in heard and _tells(p)]
+        self.parameters = [p for key, p in held.items() if key not in heard and _tells(p)]
         self._marked: tuple[list[int], list[int]] = [], []
 
     def mark(self) -> None:
@@ -47,7 +47,7 @@ class Unguarded:
         return self._look() != self._marked
 
     def _look(self) -> tuple[list[int], list[int]]:
-        return list(map(_VERSION, self._parameters)), list(map(torch.Tensor.data_ptr, self._parameters))
+        return list(map(_VERSION, self.parameters)), list(map(torch.Tensor.data_ptr, self.parameters))
 
 
 def is_torchs_own(optimizer: torch.optim.Optimizer) -> bool:

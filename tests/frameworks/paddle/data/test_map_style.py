@@ -474,7 +474,5 @@ def test_paddles_own_thread_reads_what_cannot_draw_and_nothing_else(dataset: Any
     """Plain tensors, arrays and lists are loaded ahead, as Paddle would load them; whatever may draw is seeded."""
     adapted = Adapted(DataLoader(dataset, batch_size=2), epoch=0)
     assert adapted.quiet is quiet
-    assert (adapted.streams is None) is quiet
     drawing = Adapted(DataLoader(dataset, batch_size=2, collate_fn=noisy_collate), epoch=0)
     assert not drawing.quiet
-    assert drawing.streams is not None

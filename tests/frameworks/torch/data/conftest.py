@@ -106,4 +106,6 @@ def fingerprint() -> tuple[Any, ...]:
 
 @pytest.fixture
 def kit() -> SimpleNamespace:
-    return SimpleNamespace(Noisy=Noisy, NoisyStream=NoisyStream, Read=Read, read=read, fingerprint=fingerprint)
+    return SimpleNamespace(
+        Noisy=Noisy, NoisyStream=NoisyStream, Read=Read, read=read, fingerprint=fingerprint, data=TorchData
+    )

@@ -383,6 +383,5 @@ def test_nothing_is_wrapped_around_data_that_cannot_draw(dataset: Any, quiet: bo
     """Plain tensors, arrays and lists are loaded as torch would load them; whatever may draw is seeded."""
     adapted = Adapted(DataLoader(dataset, 2), epoch=0)
     assert (adapted._loader.dataset is dataset) is quiet
-    assert (adapted.streams is None) is quiet
     drawing = DataLoader(dataset, 2, collate_fn=noisy_collate)
-    assert Adapted(drawing, epoch=0).streams is not None
+    assert Adapted(drawing, epoch=0)._loader.dataset is not dataset

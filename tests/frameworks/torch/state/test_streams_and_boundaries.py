@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from colabkeep.frameworks.base import Framework
-from colabkeep.frameworks.common.randomness import NumpyStream, PythonStream
+from colabkeep.frameworks.common.randomness import NumpyStream
 from colabkeep.frameworks.numpy import NumpyFramework
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.frameworks.torch.state.rng import CpuStream
 from colabkeep.testing.frameworks import captured, same_bits
 
 DRAWS: dict[str, Callable[[], Any]] = {
@@ -31,19 +30,6 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "numpy integers": lambda: np.random.randint(0, 10, 3).tolist(),
     "numpy bytes": lambda: np.random.bytes(3),
 }
-
-
-CPU_DRAWS: list[Callable[[], Any]] = [
-    lambda: torch.rand(1),
-    lambda: torch.randn(1),  # every second one is taken from a pair
-    lambda: torch.randn((), dtype=torch.float64),
-    lambda: torch.randn(16),
-    lambda: torch.rand(624),
-    lambda: torch.rand(3 * 624),
-    lambda: torch.randperm(5),
-    lambda: torch.nn.functional.dropout(torch.ones(3)),
-    torch.seed,
-]
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -96,51 +82,6 @@ def test_a_generator_put_in_place_of_numpys_own_is_followed() -> None:
         assert np.random.rand(3).tolist() == first
     finally:
         np.random.set_bit_generator(own)
-
-
-def test_looks_at_memory_are_tried_before_they_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an interpreter with another layout, states are read each time instead: slower, never wrong."""
-    monkeypatch.setattr(
-        "colabkeep.frameworks.common.randomness._python_glances", lambda generator: (lambda: b"the same",)
-    )
-    monkeypatch.setattr("colabkeep.frameworks.common.randomness._numpy_bytes", lambda generator: (lambda: b"the same",))
-    monkeypatch.setattr(
-        "colabkeep.frameworks.torch.state.rng._cpu_bytes", lambda *where: (lambda: b"the same", lambda: b"")
-    )
-    for stream, draw in (
-        (PythonStream(), random.random),
-        (NumpyStream(), np.random.rand),
-        (CpuStream(), lambda: float(torch.rand(()))),
-    ):
-        state = stream.read()
-        first = draw()
-        assert stream.read() is not state
-        stream.write(state)
-        assert draw() == first
-
-
-def test_the_layouts_hold_on_this_interpreter() -> None:
-    """The fast way is in use here: two reads without a draw between give the very same object."""
-    for stream, draw in (
-        (PythonStream(), random.random),
-        (NumpyStream(), np.random.rand),
-        (CpuStream(), lambda: float(torch.rand(()))),
-    ):
-        state = stream.read()
-        assert stream.read() is state
-        draw()
-        assert stream.read() is not state
-
-
-@pytest.mark.parametrize("draw", CPU_DRAWS, ids=range(len(CPU_DRAWS)))
-def test_every_kind_of_draw_on_the_cpu_is_seen(draw: Callable[[], Any]) -> None:
-    """Single numbers, pairs of Gaussians, whole refills, new seeds: what is read is always the state."""
-    stream = CpuStream()
-    for _ in range(3):
-        before = stream.read()
-        draw()
-        assert stream.read() is not before
-        assert torch.equal(stream.read(), torch.default_generator.get_state())
 
 
 def test_numpy_is_not_imported_for_its_stream() -> None:
