@@ -230,6 +230,12 @@ def _gather(tensors: Any, dim: int, device: int | None) -> torch.Tensor:
     return torch.cat([one.to(_device(device if device is None or device >= 0 else 0)) for one in tensors], dim)
 
 
+def _clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """As `copy.deepcopy` of a tensor wants it; the CPU build makes no storages of other devices by itself."""
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return whole.clone().untyped_storage()
+
+
 def _take_the_place_of_cuda(core: Any) -> None:
     process = os.getpid()
     cuda, accelerator = torch.cuda, torch.accelerator
@@ -284,6 +290,7 @@ def _take_the_place_of_cuda(core: Any) -> None:
         setattr(cuda.memory, name, memory[name])
     cuda.random._lazy_call, cuda.random._lazy_init = cuda._lazy_call, cuda._lazy_init
     cuda.streams.Stream, cuda.streams.Event = Stream, Event
+    torch.UntypedStorage.clone = _clone
     torch.version.cuda = "12.8"
     torch.backends.cudnn.version = lambda: 91002
     torch.backends.cuda.is_built = lambda: True

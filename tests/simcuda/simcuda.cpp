@@ -501,8 +501,7 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
         }
   }
   if (d < 0) d = device_now;
-  const bool is_out = schema.overload_name().find("out") != std::string::npos;
-  auto convert = [&](const Tensor& t, bool writes) -> Tensor {
+  auto convert = [&](const Tensor& t, bool writes, bool is_out = false) -> Tensor {
     if (!t.defined()) return t;
     if (!t.is_cuda()) {
       TORCH_CHECK(!writes || t.numel() == 0 || t.dim() == 0, "simcuda: ", schema.name(), " writes host memory");
@@ -528,7 +527,7 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
       bool writes = info && info->isWrite();
       IValue& a = args[i];
       if (a.isTensor())
-        host[i] = convert(a.toTensor(), writes);
+        host[i] = convert(a.toTensor(), writes, schema.arguments()[i].is_out());
       else if (a.isTensorList()) {
         c10::List<Tensor> l;
         for (const Tensor& t : a.toTensorList()) l.push_back(convert(t, writes));
