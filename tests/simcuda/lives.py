@@ -1,10 +1,11 @@
 """Programs that train on a CUDA device, each life of one in a process of its own, where it can be killed.
 
-A process is a fork of one that has imported torch and used no device, since an import would cost more than such a training.
+A process is a fork of one that has imported torch and used no device: an import takes longer than such a training.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -22,6 +23,7 @@ import colabkeep
 from colabkeep.vocabulary.events import Restored, RestoredInexactly, SaveCommitted, SaveFailing, SaveStarted
 from tests.environments import TESTS
 from tests.simcuda import device
+from tests.simcuda.pieces import cut_small
 
 __all__ = ["KILLED", "Life", "Report", "live"]
 
@@ -44,8 +46,8 @@ class Report:
 
 
 class Life:
-    """What a program is given: where its run lies, and what befalls it. `end`: at a save that begins when an earlier one was
-    committed ("killed", "interrupted", "lost": the device), or when one was ("killed_committed")."""
+    """What a program is given: where its run lies, and what befalls it. `end`: "killed", "interrupted" or "lost" (the
+    device), at a save that begins when an earlier one was committed; "forked" (and the child ended), at each save."""
 
     def __init__(self, folder: Path, end: str) -> None:
         self._end, self.folder, self.report = end, folder, Report()
@@ -74,20 +76,20 @@ class Life:
             self.report.failing.append(str(event))
         elif isinstance(event, SaveCommitted):
             self.report.committed.append(event.progress.step)
-            if self._end == "killed_committed":
-                os.kill(os.getpid(), signal.SIGKILL)
-        elif isinstance(event, SaveStarted) and self.report.committed:
-            self._befall()
+        elif isinstance(event, SaveStarted):
+            if self._end == "forked":
+                _fork()
+            elif self.report.committed:
+                self._befall()
 
     def _befall(self) -> None:
-        if self._end == "killed":
+        end, self._end = self._end, ""
+        if end == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif self._end == "interrupted":
+        elif end == "interrupted":
             signal.raise_signal(signal.SIGINT)
-        elif self._end == "lost":
-            self.write()
+        elif end == "lost":
             device.running().lose()
-        self._end = self._end if self._end == "killed_committed" else ""
 
     def ended(self, **objects: Any) -> None:
         """All the state that the program has at its end, and the devices' random streams."""
@@ -130,6 +132,7 @@ def _lived(program: Callable[[Life], None], folder: Path, end: str, schedule: st
         device.start(schedule)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    cut_small()
     life = Life(folder, end)
     try:
         program(life)
@@ -138,6 +141,15 @@ def _lived(program: Callable[[Life], None], folder: Path, end: str, schedule: st
         life.write()
         raise
     life.write()
+
+
+def _fork() -> None:
+    child = os.fork()
+    if child == 0:
+        gc.collect()
+        sys.exit(0)  # as a child does that knows nothing of the run: on its way out it passes the run's own block
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        raise AssertionError("the child failed")
 
 
 def _mix(into: Callable[[bytes], object], value: Any) -> None:

@@ -511,7 +511,7 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
     TORCH_CHECK(dev_of(t) == d || t.dim() == 0,
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:", d, " and ",
                 t.device());
-    if (writes && is_out && !t.numel()) {
+    if (writes && is_out && (!t.numel() || !t.dim())) {  // a loss resizes it there and back
       auto fresh = at::empty({0}, t.options().device(at::kCPU));
       resized.push_back({t, fresh});
       return fresh;

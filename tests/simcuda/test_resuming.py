@@ -1,4 +1,4 @@
-"""Programs on a CUDA device that are killed in a save and started again end with the bits of one that nobody disturbed."""
+"""Programs on a CUDA device that end in a save and are started again come to the bits of one that nobody disturbed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.simcuda.lives import KILLED, live
-from tests.simcuda.programs import PROGRAMS
+from tests.simcuda.programs import PROGRAMS, fp32, teacher
 
 pytestmark = [
     pytest.mark.cuda,
@@ -32,3 +32,23 @@ def test_killed_in_a_save_and_resumed_it_has_the_same_bits(program, tmp_path: Pa
     assert resumed.inexact == []
     assert resumed.digest == whole.digest
     assert whole.notes.get("skipped", 2) == 2
+
+
+def test_interrupted_between_copy_and_drain_it_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Ctrl-C, as soon as training may go on behind a save."""
+    whole = live(fp32, tmp_path / "whole")
+    interrupted = live(fp32, tmp_path / "cut", "interrupted")
+    assert interrupted.error.startswith("KeyboardInterrupt")
+    resumed = live(fp32, tmp_path / "cut")
+    assert resumed.restored
+    assert resumed.restored[0] >= interrupted.committed[-1]
+    assert (resumed.status, resumed.inexact, resumed.digest) == (0, [], whole.digest)
+
+
+@pytest.mark.parametrize("program", [fp32, teacher])
+def test_a_fork_at_every_save_disturbs_nothing(program, tmp_path: Path) -> None:
+    """Each child ends by itself, on its way through the run's block; it stores nothing, and hangs nowhere."""
+    whole = live(program, tmp_path / "whole")
+    forked = live(program, tmp_path / "forked", "forked")
+    assert (forked.status, forked.failing, forked.digest) == (0, [], whole.digest)
+    assert live(program, tmp_path / "forked").restored == [24]
