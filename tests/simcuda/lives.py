@@ -25,7 +25,7 @@ from tests.environments import TESTS
 from tests.simcuda import device
 from tests.simcuda.pieces import cut_small
 
-__all__ = ["KILLED", "Life", "Report", "live"]
+__all__ = ["KILLED", "Life", "Report", "forkserver", "live"]
 
 KILLED = -signal.SIGKILL
 _PATIENCE = 120  # seconds
@@ -104,16 +104,21 @@ class Life:
         (self.folder / "report.json").write_text(json.dumps(asdict(self.report)))
 
 
-def live(program: Callable[[Life], None], folder: Path, end: str = "") -> Report:
-    """One life of a program."""
-    folder.mkdir(exist_ok=True)
-    (folder / "report.json").unlink(missing_ok=True)
+def forkserver() -> Any:
+    """Makes processes that have imported what takes long."""
     if str(TESTS.parent) not in sys.path:
         sys.path.append(str(TESTS.parent))  # last: what is installed comes first
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "tests.simcuda.programs"])
+    return context
+
+
+def live(program: Callable[[Life], None], folder: Path, end: str = "") -> Report:
+    """One life of a program."""
+    folder.mkdir(exist_ok=True)
+    (folder / "report.json").unlink(missing_ok=True)
     here = device.running()
-    process = context.Process(target=_lived, args=(program, folder, end, here.schedule if here else None))
+    process = forkserver().Process(target=_lived, args=(program, folder, end, here.schedule if here else None))
     process.start()
     process.join(_PATIENCE)
     if process.is_alive():

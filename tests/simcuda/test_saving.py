@@ -172,6 +172,26 @@ def test_state_changed_between_two_saves_is_in_the_later_one_only(edit: Callable
     snapshot.release()
 
 
+def test_what_is_frozen_is_proven_on_whatever_stream_a_save_is_made() -> None:
+    """Also where the save before, on a stream that nobody waited for, was given up."""
+    framework, training, found = TorchFramework(), Training(), dict[str, torch.Tensor]()
+    parts = {"model": training.frozen}
+    torch.cuda.synchronize()
+    for number in range(3):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            framework.capture(parts).release()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            capture = framework.capture(parts)
+        snapshot = capture.finish()  # raises Stale where a checksum is wrong
+        found = kept(framework, snapshot, found)
+        assert equal(found, training.frozen.state_dict())
+        withheld = [isinstance(leaf.data, Withheld) for leaf in snapshot.parts["model"]["weights"].values()]
+        assert any(withheld) is (number > 0)
+        snapshot.stored()
+        snapshot.release()
+        torch.cuda.synchronize()
+
+
 class Heard(list[Any]):
     """The saves that were committed."""
 
@@ -247,7 +267,6 @@ def test_a_full_device_never_brings_a_step_out_of_memory(
     room = needed(model, optimizer)
     with simulation.device_memory(room + 2**14):  # the ring of losses; a copy takes 60 KB
         heard = trained(tmp_path, model, optimizer)
-    assert len(heard) >= 3
     assert "no room" in heard[-1].copy
     assert is_in(tmp_path, model, optimizer)
 
