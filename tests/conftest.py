@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ CHOSEN = pytest.StashKey[frozenset[str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--frameworks", default="installed", help='those of this environment: "torch", "torch,paddle", …')
+    parser.addoption("--simulated-gpu", metavar="SCHEDULE", help="two simulated GPUs, see tests/simcuda/README.md")
     parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped")
     parser.addoption("--every-fault", action="store_true", help="a failing disk: each fault at each call, for an hour")
 
@@ -39,10 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[CHOSEN] = chosen(config.getoption("frameworks"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
+    if schedule := config.getoption("simulated_gpu"):
+        # Not a line that begins with "import": by those, tests/environments.py knows who needs torch.
+        import_module("tests.simcuda.device").start(schedule)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"frameworks: {', '.join(sorted(config.stash[CHOSEN])) or 'none'}"
+    simulated = f"; simulated GPUs: {config.getoption('simulated_gpu')}" if config.getoption("simulated_gpu") else ""
+    return f"frameworks: {', '.join(sorted(config.stash[CHOSEN])) or 'none'}{simulated}"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

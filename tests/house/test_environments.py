@@ -61,6 +61,11 @@ def test_every_test_is_run_by_ci(root: Path) -> None:
     assert {str(file.relative_to(root)): bad for file in files if (bad := homeless(root, file))} == {}
 
 
+def test_what_needs_a_cuda_device_is_run_by_ci_on_a_simulated_one(root: Path) -> None:
+    """`python -m tests.simcuda` finds these files by their mark."""
+    assert re.search(r"^python -m tests\.simcuda$", (root / ".ci/run").read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("place", "wanted", "found"),
     [

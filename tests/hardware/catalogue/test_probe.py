@@ -72,7 +72,7 @@ def test_the_real_torch_for_the_cpu_is_told_as_such():
     assert "CPU only" in result.detail
 
 
-@pytest.mark.cuda
+@pytest.mark.card
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_real_torch_computes_on_the_real_card():
     """On a machine with a GPU that torch supports, the trial succeeds."""

@@ -1,4 +1,4 @@
-"""On a machine with a card. These need one; they are not run by CI."""
+"""On a machine with a card. These need a real one; they are not run by CI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from colabkeep.hardware.nvidia_smi import NvidiaSmiFinder
 from colabkeep.vocabulary.environment import Environment
 
 pytestmark = [
-    pytest.mark.cuda,
+    pytest.mark.card,
     pytest.mark.skipif(
         not isinstance(NvidiaSmiFinder().find(Environment.here(), timeout=30.0) or None, Sequence),
         reason="needs a CUDA device",

@@ -1,4 +1,4 @@
-"""One training on two GPUs, by `nn.DataParallel`. These need two; they are not run by CI."""
+"""One training on two GPUs, by `nn.DataParallel`. CI runs these on two simulated ones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import colabkeep
 
 pytestmark = [
     pytest.mark.cuda,
+    pytest.mark.orders,
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
     pytest.mark.filterwarnings("ignore:PyTorch is not compiled with NCCL"),  # DataParallel copies without it
 ]

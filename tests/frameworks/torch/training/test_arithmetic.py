@@ -196,7 +196,7 @@ def test_a_step_never_waits_for_the_device(precision: str) -> None:
         assert len(waits.seen) == 1, "reading the mean is the one wait, so the watch works"
 
 
-@pytest.mark.cuda  # not run by CI, which has no GPU
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_step_on_a_gpu_never_synchronises() -> None:
     """CUDA's own watch finds no synchronisation in the steps, with batches that come from pinned memory."""

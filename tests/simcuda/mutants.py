@@ -1,0 +1,156 @@
+"""Each synchronisation of the product's way from a device to host memory, taken away or put in a wrong place.
+
+What keeps a copy whole is one line each time, and tests that pass without it prove nothing. So each line here is taken
+away in turn, and a schedule must notice. A text that is not found, or found twice, is a failure: the line moved, and
+its mutant has to move with it. Whoever adds a stream, an event or a buffer that is used again adds its mutants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import colabkeep
+from tests.environments import TESTS
+from tests.simcuda.lives import forkserver
+
+__all__ = ["MUTANTS", "PACKAGE", "Mutant", "verdict"]
+
+PACKAGE = Path(colabkeep.__file__).parent
+
+_CHECKS = ("simcuda/test_order.py", "simcuda/test_saving.py", "frameworks/torch/test_losses.py")
+_PATIENCE = 240  # seconds
+_ENDED = 40  # a child that ends otherwise did not come to its tests
+
+
+class Mutant(NamedTuple):
+    """In `file`, `old` becomes `new`. `seen_by`: the schedule that is tried first."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    seen_by: str
+
+
+_COPY = "frameworks/torch/state/device_copy.py"
+_SUMS = "frameworks/torch/state/device_checksums.py"
+_LOSSES = "frameworks/torch/losses.py"
+
+MUTANTS = (
+    Mutant(
+        "the drain does not wait for the copy on the device",
+        _COPY,
+        "side.wait_event(self._events[device])",
+        "pass",
+        "worst_early",
+    ),
+    Mutant(
+        "the event that the drain waits for is of another stream",
+        _COPY,
+        "event.record(cuda.current_stream(device))\n",
+        "event.record(self._devices.side(device))\n",
+        "worst_early",
+    ),
+    Mutant("a piece is read before it has come", _COPY, "self._event.synchronize()", "pass", "worst_late"),
+    Mutant(
+        "the event of a piece is of another stream",
+        _COPY,
+        "event.record(stream)",
+        "event.record(cuda.Stream())",
+        "worst_late",
+    ),
+    Mutant(
+        "the drain does not run on its own stream",
+        _COPY,
+        "cuda.stream(side), ",
+        "",
+        "worst_late",
+    ),
+    Mutant(
+        "pieces do not take turns", _COPY, "cycle(self._devices.pieces)", "cycle(self._devices.pieces[:1])", "eager"
+    ),
+    Mutant(
+        "a large tensor is drained from where training writes",
+        _COPY,
+        "data if own else data.clone()",
+        "data",
+        "worst_late",
+    ),
+    Mutant("the device's copy is given back before it has come", _COPY, "self._data = data", "pass", "side_late"),
+    Mutant(
+        "a small number is drained from where training writes",
+        _COPY,
+        "else tensor.detach().clone()",
+        "else tensor.detach()",
+        "worst_late",
+    ),
+    Mutant(
+        "checksums on another stream do not wait for the ones before",
+        _SUMS,
+        "cuda.current_stream(device).wait_event(self._ready)",
+        "pass",
+        "worst_early",
+    ),
+    Mutant(
+        "checksums do not say when they are done",
+        _SUMS,
+        "self._ready.record(cuda.current_stream(device))",
+        "pass",
+        "worst_early",
+    ),
+    Mutant("losses are read before they have come", _LOSSES, "or not sent.query()", "", "worst_late"),
+    Mutant(
+        "the event of the losses is of another stream",
+        _LOSSES,
+        "event.record(cuda.current_stream(self._values.device))",
+        "event.record(cuda.Stream())",
+        "worst_late",
+    ),
+)
+
+
+def verdict(schedule: str, mutant: Mutant | None, folder: Path) -> pytest.ExitCode:
+    """What the checks say of the product with that change, whose file lies in the folder as `mutated.py`.
+
+    They run in a process of their own; what they print is in the file `said`. One that hangs has failed.
+    """
+    process = forkserver().Process(target=_checked, args=(schedule, mutant and mutant.file, folder))
+    process.start()
+    process.join(_PATIENCE)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return pytest.ExitCode.TESTS_FAILED
+    return pytest.ExitCode(process.exitcode - _ENDED)
+
+
+class _Mutated(MetaPathFinder):
+    """Finds one module elsewhere than where it lies."""
+
+    def __init__(self, module: str, file: Path) -> None:
+        self._module, self._file = module, file
+
+    def find_spec(self, name: str, path: object, target: object = None) -> Any:
+        return spec_from_file_location(name, self._file) if name == self._module else None
+
+
+def _checked(schedule: str, file: str | None, folder: Path) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("colabkeep", "tests")]:
+        del sys.modules[name]  # imported anew, with the mutant
+    if file is not None:
+        module = ".".join(["colabkeep", *Path(file).with_suffix("").parts])
+        sys.meta_path.insert(0, _Mutated(module, folder / "mutated.py"))
+    arguments = ["-n0", "-x", "-q", "-m", "cuda or simulated", "-p", "no:cacheprovider", f"--simulated-gpu={schedule}"]
+    arguments += [f"--rootdir={TESTS.parent}", f"--config-file={TESTS.parent / 'pyproject.toml'}"]
+    arguments += [f"--basetemp={folder / 'tmp'}", *(str(TESTS / check) for check in _CHECKS)]
+    with (folder / "said").open("w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        status = pytest.main(arguments)
+    os._exit(_ENDED + status)
