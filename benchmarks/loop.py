@@ -1,6 +1,6 @@
 """What the loop of `resumable_fit` adds to each step of an equal loop written by hand, in a notebook as most are.
 
-NumPy's generators are loaded, as pandas, scikit-learn and Matplotlib do; a data set of one's own is read by a DataLoader
+NumPy's generators are loaded, as pandas, scikit-learn and Matplotlib do; an own data set is read by a DataLoader
 that shuffles, in the main process; the display is on, and saves are as by default."""
 
 from __future__ import annotations

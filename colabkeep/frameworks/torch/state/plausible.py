@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from colabkeep.frameworks.torch.state.leaves import native
-from colabkeep.frameworks.torch.state.steps import is_torchs_own
+from colabkeep.frameworks.torch.state.unguarded import is_torchs_own
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
 __all__ = ["check_optimizer"]
