@@ -162,6 +162,23 @@ def test_neither_a_step_nor_a_save_waits_for_the_device(no_waiting: None) -> Non
         torch.cuda.set_sync_debug_mode("default")
 
 
+def test_gradients_that_are_cleared_in_place_are_looked_at_all_at_once(no_waiting: None) -> None:
+    """`zero_grad(set_to_none=False)` leaves zeros: they are told by name, and nothing is read one by one."""
+    torch.cuda.set_sync_debug_mode("default")
+    parts = built()
+    training = Training(parts)
+    for _ in range(3):
+        parts["model"](torch.randn(4, 3, 6, 6, device="cuda")).square().mean().backward()
+        parts["optimizer"].step()
+        parts["optimizer"].zero_grad(set_to_none=False)
+        training.boundary.mark()
+    parts["model"][0].bias.grad.fill_(1)
+    torch.cuda.set_sync_debug_mode("error")
+    told = training.boundary.gradients.state_dict()
+    assert set(told["values"]) == {"0.0.bias"}
+    assert len(told["zero"]) == len(list(parts["model"].parameters())) - 1
+
+
 def test_the_scale_is_told_without_waiting(no_waiting: None) -> None:
     """`GradScaler.state_dict()` would wait for the device twice; what is stored is what it tells."""
     torch.cuda.set_sync_debug_mode("default")
