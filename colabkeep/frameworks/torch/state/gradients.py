@@ -85,7 +85,7 @@ class Gradients:
         }
         if not values and not self._seen:
             return {}
-        zero = [name for name, value in values.items() if not torch.count_nonzero(value)] if self._added else []
+        zero = _zero(values) if self._added else []
         return {
             "values": {name: value for name, value in values.items() if name not in zero},
             "zero": zero,
@@ -125,6 +125,22 @@ class Gradients:
     @property
     def _is_sure(self) -> bool:
         return self._clears >= _SURE and not self._added
+
+
+def _zero(values: Mapping[str, torch.Tensor]) -> list[str]:
+    """The names of those that are zero. One wait for each device that they are on."""
+    places: dict[torch.device, list[str]] = {}
+    for name, value in values.items():
+        places.setdefault(value.device, []).append(name)
+    found = []
+    for device, names in places.items():
+        counts = torch.stack([torch.count_nonzero(values[name]) for name in names])
+        if device.type == "cuda":
+            there, counts = counts, torch.empty(len(names), dtype=counts.dtype, device="cpu", pin_memory=True)
+            counts.copy_(there, non_blocking=True)
+            torch.cuda.current_stream(device).synchronize()
+        found += [name for name, count in zip(names, counts.tolist(), strict=True) if not count]
+    return found
 
 
 def _size(parameter: torch.Tensor) -> int:
