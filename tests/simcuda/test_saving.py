@@ -188,6 +188,19 @@ def test_what_is_frozen_is_proven_on_whatever_stream_a_save_is_made() -> None:
         torch.cuda.synchronize()
 
 
+def test_the_scale_of_a_scaler_is_that_of_the_save() -> None:
+    """It lives on the device, and the next update may come before anybody has read it."""
+    framework, scaler = TorchFramework(), torch.amp.GradScaler("cuda", init_scale=512.0)
+    scaler.scale(torch.ones(1, device="cuda"))
+    for number in range(1, 5):
+        scaler._scale.fill_(number + 0.25)
+        capture = framework.capture({"scaler": scaler})
+        scaler._scale.fill_(77.5)
+        snapshot = capture.finish()
+        assert str(number + 0.25) in str(snapshot.parts["scaler"])
+        snapshot.release()
+
+
 class Heard(list[Any]):
     """The saves that were committed."""
 
