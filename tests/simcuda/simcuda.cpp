@@ -459,7 +459,10 @@ static c10::impl::DeviceGuardImplRegistrar guard_registrar(c10::kCUDA, new Guard
 Tensor host_view(const Tensor& t) {
   auto options = t.options().device(at::kCPU).pinned_memory(false).requires_grad(false);
   if (!t.numel()) return at::empty_strided(t.sizes(), t.strides(), options);
-  return at::from_blob(t.data_ptr(), t.sizes(), t.strides(), options);
+  Tensor view = at::from_blob(t.data_ptr(), t.sizes(), t.strides(), options);
+  view._set_conj(t.is_conj());
+  view._set_neg(t.is_neg());
+  return view;
 }
 struct Below {  // the operator itself on host memory, without autograd, autocast or modes
   c10::impl::ExcludeDispatchKeyGuard guard{

@@ -10,7 +10,7 @@ from tests.simcuda.device import Simulation
 from tests.simcuda.lives import live
 from tests.simcuda.programs import fp32, scaled, spread
 
-pytestmark = [pytest.mark.simulated, pytest.mark.orders]
+pytestmark = pytest.mark.simulated
 
 
 @pytest.mark.parametrize("program", [fp32, scaled, spread])

@@ -25,12 +25,10 @@ class Checksums:
     """Those of one device, comparable as long as this object lives."""
 
     def __init__(self, device: torch.device) -> None:
-        generator = torch.Generator("cpu").manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
-        numbers = torch.randint(-(2**63), 2**63 - 1, (_WORDS,), generator=generator, device="cpu").pin_memory()
-        self._numbers = numbers.to(device, non_blocking=True)
+        generator = torch.Generator(device).manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
+        self._numbers = torch.randint(-(2**63), 2**63 - 1, (_WORDS,), generator=generator, device=device)
         self._ready = cuda.Event()  # the stream that is current may be another one next time
         self._done(device)
-        self._pinned = numbers  # until it has come
 
     @staticmethod
     def size(nbytes: int) -> int:

@@ -177,7 +177,10 @@ class DeviceCopy:
                 found = self._devices.checksums(device).of(tensor) if checksum else tensor.detach().clone()
                 parcels.append(_Parcel(found.view(-1).view(torch.uint8), [landing.target]))
             except cuda.OutOfMemoryError:
-                landing.lost = True
+                landing.lost = checksum
+                if not checksum:
+                    few = _Parcel(tensor.detach().view(-1).view(torch.uint8), [landing.target])
+                    self._bring([few], cuda.current_stream(device))
         return parcels
 
     def _taken(self, device: torch.device, pairs: Sequence[Pair]) -> list[_Parcel]:
@@ -194,9 +197,24 @@ class DeviceCopy:
             f"the GPU has no room for a copy of {size / 1e9:.2g} GB beside what a step needs, so training waits "
             "until it is in host memory"
         )
-        straight = (_Parcel(_flat(*pair), [_whole(pair[0])]) for pair in pairs)
-        self._bring(straight, cuda.current_stream(device))
+        straight = [pair for pair in pairs if _is_flat(*pair)]
+        parcels = (_Parcel(_flat(*pair), [_whole(pair[0])]) for pair in straight)
+        self._bring(parcels, cuda.current_stream(device))
+        for slot, source in pairs:
+            if not _is_flat(slot, source):
+                self._bring_span(slot, source)
         return []
+
+    def _bring_span(self, slot: Slot, source: torch.Tensor) -> None:
+        """Straight to host memory, what is not in the slot's order: that is made there, for it takes memory."""
+        span = 1 + sum(step * (size - 1) for step, size in zip(source.stride(), source.shape, strict=True))
+        memory = _seen_as(source, source.detach())
+        data = memory.as_strided((span,), (1,)).view(torch.uint8)
+        landing = Landing(source.dtype, data.nbytes)
+        self._bring([_Parcel(data, [landing.target])], cuda.current_stream(source.device))
+        there = torch.frombuffer(bytearray(landing.bytes or b""), dtype=source.dtype)
+        slot.memory.copy_(_seen_as(source, there.as_strided(source.shape, source.stride())))
+        slot.new = True
 
     def _bring(self, parcels: Iterable[_Parcel], stream: Any) -> None:
         """Bring the parcels one by one, on the stream that is current."""
@@ -272,6 +290,17 @@ def _emptied(parcels: deque[_Parcel]) -> Iterator[_Parcel]:
 
 def _whole(slot: Slot) -> _Target:
     return _Target(slot, slot.memory.data_ptr(), 0, slot.size)
+
+
+def _is_flat(slot: Slot, source: torch.Tensor) -> bool:
+    """Has the tensor's own memory the order that the slot has?"""
+    return not source.is_conj() and not source.is_neg() and (slot.stride is not None or source.is_contiguous())
+
+
+def _seen_as(source: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """A view with the marks of `source`, conjugate and negative, on it; one that has them loses them."""
+    memory = memory.conj() if source.is_conj() else memory
+    return torch._neg_view(memory) if source.is_neg() else memory
 
 
 def _flat(slot: Slot, source: torch.Tensor) -> torch.Tensor:

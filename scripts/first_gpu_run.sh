@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# The first thing to run on a real NVIDIA GPU, from a clone: what the simulated one cannot show, in under eight minutes. Each
+# part has its own limit, and the others go on when one fails. What was found is on the lines that begin with "FACT"; they
+# are in $OUT/facts.txt, to be committed under benchmarks/results. PYTHON=python3.12 chooses the Python; its torch is used.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+export PYTHONPATH=$PWD PIP_DISABLE_PIP_VERSION_CHECK=1
+out=${OUT:-$(mktemp -d)}
+mkdir -p "$out"
+here=$PWD
+python=${PYTHON:-python3}
+seconds=${SECONDS_IN_ALL:-460}
+
+left() { # at most so many seconds, and no more than are left
+    local rest=$((seconds - SECONDS))
+    echo $((rest < $1 ? (rest > 5 ? rest : 5) : $1))
+}
+fact() { echo "FACT $*" | tee -a "$out/facts.txt"; }
+facts() { tee -a "$out/all.txt" | grep --line-buffered "^FACT" | tee -a "$out/facts.txt"; } # those among what a part says
+part() { printf '\n== %d:%02d  %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
+
+part "The machine"
+nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap,pcie.link.gen.current,pcie.link.width.current \
+    --format=csv,noheader | sed 's/^/FACT gpu /' | facts
+fact "host: $(awk '/MemTotal/{printf "%.0f GB", $2 / 1e6}' /proc/meminfo), $(nproc) cores, page-locked limit $(ulimit -l) KiB"
+fact "colabkeep $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
+timeout "$(left 90)" "$python" -m pip install -q cloudpickle google-auth ipywidgets 'PyDrive2>=1.20' requests safetensors tenacity \
+    pytest pytest-xdist pytest-timeout hypothesis 2>&1 | tail -1
+
+part "The tests that need a card"
+timeout "$(left 100)" "$python" -m pytest -m "cuda or card" -n0 -q -p no:cacheprovider --maxfail=8 \
+    tests/frameworks/torch/state tests/frameworks/torch/test_losses.py tests/frameworks/torch/training/test_arithmetic.py \
+    tests/simcuda/test_order.py tests/simcuda/test_saving.py tests/session/torch/test_two_gpus.py tests/hardware \
+    >"$out/tests.txt" 2>&1
+fact "tests: status $?, $(tail -1 "$out/tests.txt")"
+timeout "$(left 60)" "$python" -m pytest -m cuda -n0 -q -p no:cacheprovider tests/simcuda/test_resuming.py >"$out/resuming.txt" 2>&1
+fact "programs killed and resumed: status $?, $(tail -1 "$out/resuming.txt")"
+
+part "Copies: speed, order, memory, graphs"
+timeout "$(left 120)" "$python" scripts/first_gpu/copies.py 2>"$out/copies.txt" | facts
+fact "copies: status ${PIPESTATUS[0]}, $(tail -1 "$out/copies.txt")"
+
+part "The same bits, with real kernels"
+for mode in deterministic benchmark warn-only default; do
+    folder=$(mktemp -d)
+    life() { (cd "$folder" && timeout "$(left 25)" "$python" "$here/scripts/first_gpu/exact.py" "$mode" "$@" 2>>"$out/exact.txt"); }
+    whole=$(life whole "$folder/a" | grep -o 'BITS.*')
+    again=$(life whole "$folder/b" | grep -o 'BITS.*')
+    life killed "$folder/c" >/dev/null
+    status=$?
+    resumed=$(life whole "$folder/c" | grep -oE 'BITS.*|INEXACT.*' | tr '\n' ' ')
+    fact "exact, $mode: whole [$whole] again [$again] killed (status $status) and resumed [$resumed]"
+    rm -rf "$folder"
+done
+
+part "The benchmark of saves"
+if [ "$(left 90)" -gt 40 ]; then
+    timeout "$(left 90)" "$python" benchmarks gpu --results "$out" >"$out/benchmark.txt" 2>&1
+    fact "benchmark: status $?"
+    grep -E "times the copy|ms|tensors" "$out/benchmark.txt" | sed 's/^/FACT benchmark /' | facts
+fi
+fact "took $SECONDS s"
+echo "All of it: $out"
