@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from colabkeep.session.run import Run
-from colabkeep.session.starting import Starting
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.testing.clock import FakeClock
 from colabkeep.vocabulary.events import Event, FirstStepDone
@@ -65,12 +64,3 @@ def test_each_part_of_the_way_is_timed(tmp_path: Path) -> None:
     assert "restore" not in fresh.laps
     assert resumed.laps["restore"] == 11.0
     assert list(resumed.laps) == ["ready", "storage", "import", "find", "read", "restore", "loader", "step"]
-
-
-def test_it_costs_nothing_after_the_first_step() -> None:
-    """From then on the loop is given the loader's own iterator."""
-    starting = Starting(FakeClock(), {"import": 1.0})
-    batches = iter([1, 2, 3])
-    assert list(starting.batches(batches)) == [1, 2, 3]
-    assert starting.first_step().laps["import"] == 1.0
-    assert starting.batches(batches) is batches

@@ -17,12 +17,12 @@ class Seeding:
     To seed all of them takes a fifth of a small step, and most data draws nothing. The first batch shows it: where no
     stream has moved by its end, only those are seeded from then on whose seed can be asked for without a draw. As soon
     as another one has moved after a batch, that batch is loaded again, seeded, and all that follow are seeded, too. So
-    every batch is what it is when all are seeded. What holds a generator of its own is taken to draw.
+    every batch is what it is when all are seeded. Generators that the data holds count like those of Python and NumPy.
     """
 
     def __init__(self, streams: Streams) -> None:
         self._seed = streams.seed
-        self._draws = True if streams.found else None  # None: not known yet
+        self._draws: bool | None = None  # None: not known yet
         self._looks = [stream.look() for stream in streams.all]
         pairs = list(zip(streams.all, self._looks, strict=True))
         self._told: Sequence[Look] = [look for stream, look in pairs if stream.told]
@@ -47,7 +47,6 @@ class Seeding:
                     if not self._moved():
                         back = self._told
                         return value
-                self._draws = True
             self._seed(seed)
             if self._draws:
                 return read(index)

@@ -73,7 +73,6 @@ class Streams:
 
     def __init__(self, shared: Sequence[Stream] = (), found: Sequence[Stream] = ()) -> None:
         self.all = (*shared, *found)
-        self.found = bool(found)
         numbers = (*range(len(shared)), *range(_FIRST_FOUND, _FIRST_FOUND + len(found)))
         self._seeders = tuple(
             (number * _SPREAD & _MASK, stream.seed) for number, stream in zip(numbers, self.all, strict=True)

@@ -155,8 +155,8 @@ GOLDEN: dict[str, str] = {
     "of the seed, noisy": "b467690e82fa4b4e",
     "own seed": "17599d4ceef388b4",
     "own seed, noisy": "925f5ffc2523ab5e",
-    "unlucky": "aaf6e916de85e56e",
-    "unlucky, noisy": "3661297b89382f58",
+    "unlucky": "6fc97562a5fb00d6",
+    "unlucky, noisy": "f8f7c18cc190c33d",
     "reseeded": "6da5a092117bdd0c",
     "reseeded, noisy": "27b4ec13165a385c",
     "own NumPy": "abf575be1b95bbea",
@@ -172,7 +172,7 @@ GOLDEN: dict[str, str] = {
 
 
 def loader(name: str, **words: Any) -> DataLoader[Any]:
-    return DataLoader(Rows(DRAWS[name]()), **{"batch_size": 4, "shuffle": name != "late", **words})
+    return DataLoader(Rows(DRAWS[name]()), **{"batch_size": 4, "shuffle": name not in ("late", "unlucky"), **words})
 
 
 def digest(values: list[torch.Tensor]) -> str:

@@ -123,7 +123,19 @@ def test_a_class_of_the_users_own_is_asked() -> None:
     """It may keep its state anywhere."""
 
     class Own(random.Random):
-        """Draws as any other."""
+        """Counts."""
+
+        count = 0
+
+        def random(self) -> float:
+            self.count += 1
+            return 1 / self.count
+
+        def getstate(self) -> Any:
+            return self.count
+
+        def setstate(self, state: Any) -> None:
+            self.count = state
 
     own = Own(3)
     look = python_look(own)
