@@ -181,6 +181,7 @@ class Checkpointer:
             self._committer.commit(shot)
         except Stale:  # the next capture copies what this one lacked
             self.waiting = shot.reason
+            self._failures = min(self._failures, 1)  # an attempt that did not fail: there is to be another one
         except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
             self._failed(shot.progress, error)
         else:

@@ -74,7 +74,7 @@ def test_killed_it_ends_with_the_weights_of_one_left_alone(tmp_path: Path, whole
                 break
         process.stdout.read()
     assert process.returncode == -signal.SIGKILL
-    assert train(tmp_path) in range(4, 24, 4)
+    assert train(tmp_path) in range(4, 14)  # a save that is due while one is written comes a step or two later
     assert weights(tmp_path) == whole
 
 
