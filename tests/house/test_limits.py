@@ -16,7 +16,7 @@ import pytest
 Rule = Callable[[str, ast.Module], Iterator[str]]
 
 MAX_FUNCTION_LINES = 60
-MAX_CLASS_LINES = 220
+MAX_CLASS_LINES = 240
 MAX_PARAMETERS = 7
 FRONT_DOORS = {
     # Their parameters are the user's words, keyword-only, each with a default: there a long list reads well.
