@@ -98,10 +98,9 @@ class Committer:
         """Make a checkpoint of the shot. When it raises, the run is as it was before.
 
         Raises:
-            NotStorable: the state holds a value that cannot be kept.
+            NotStorable, Stale: as `Capture.finish`.
             RunTakenOver: a newer session writes this run; nothing was committed.
             StoreError: the store failed; what was written is found again by the next attempt.
-            Stale: the state must be captured again.
         """
         started = self._clock.monotonic()
         if self._pruner.lets_go():  # before another one is written beside it: the place may have room for two

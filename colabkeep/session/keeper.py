@@ -134,11 +134,9 @@ class Keeper:
         self._mark = SaveMark(progress=self._position.progress, at=self._spec.clock.monotonic())
         self._note_losses()
         self._saver.save(self._parts(), self._position.progress, reason, self.metrics)
+        if wait and self._saver.wait() and self._saver.waiting is not None:  # what seemed frozen was changed: copy it
+            self.save(reason, wait=True)
         if wait:
-            self._saver.wait()
-            if self._saver.waiting is not None:  # what seemed frozen was changed: this time it is copied
-                self.save(reason)
-                self._saver.wait()
             self._saver.raise_past_failure()
 
     def ask(self, reason: str | None, *, wait: bool = False) -> None:
