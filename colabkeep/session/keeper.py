@@ -220,8 +220,7 @@ class Keeper:
     def _is_best(self) -> bool:
         """Is this the end of an epoch, not saved yet, that is among the best? Where colabkeep chooses when to save,
         none of these is left out: no later save has its weights."""
-        here = self._position.progress
-        return here != self._mark.progress and self._is_among_best()
+        return self._position.progress != self._mark.progress and self._is_among_best()
 
     def _is_among_best(self) -> bool:
         best = self._spec.best

@@ -136,9 +136,7 @@ class Loop:
             UsageError: not once in an epoch of `epochs`, or the loader cannot be resumed.
             Incompatible: the data set or its order is not the one of the run.
         """
-        watched: list[Iterator[Any]] = []
-        watched.append(self._batches(loader, watched))
-        return watched[0]
+        return _watched(self, loader)
 
     def enumerate(self, loader: object, start: int = 0) -> Iterator[tuple[int, Any]]:
         """The batches of `batches` with their numbers in the epoch, which in a resumed epoch go on where they were.
@@ -146,9 +144,7 @@ class Loop:
         Raises:
             UsageError, Incompatible: as `batches`.
         """
-        watched: list[Iterator[Any]] = []
-        watched.append(self._batches(loader, watched, start))
-        return watched[0]
+        return _watched(self, loader, start)
 
     def steps(self, max_steps: int | None) -> Iterator[int]:
         """The numbers of the steps that are left, from 0 up to `max_steps - 1`; None: without end. For loops that know
@@ -229,7 +225,6 @@ class Loop:
                 remedy="Call run.batches(loader) in each epoch, and read its batches there.",
             )
         if not position.stepped:  # in the middle of an accumulation
-            self.poll()
             return self._signals.at_once(fetch)
         self._rest()
         if position.batch + 1 == opened.length or position.blind:
@@ -280,6 +275,13 @@ class Loop:
     @abstractmethod
     def tell(self, event: Event) -> None:
         """Tell an event."""
+
+
+def _watched(run: Loop, loader: object, start: int | None = None) -> Iterator[Any]:
+    """The batches, which know the iterator that they are given to the user's code in."""
+    watched: list[Iterator[Any]] = []
+    watched.append(run._batches(loader, watched, start))
+    return watched[0]
 
 
 def arrive(run: Loop) -> None:
