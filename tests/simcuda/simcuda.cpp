@@ -504,6 +504,8 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
         }
   }
   if (d < 0) d = device_now;
+  bool reduces = false;  // to a number; what only changes one in place may be late
+  for (auto& a : args) reduces |= a.isTensor() && a.toTensor().defined() && a.toTensor().dim() > 0;
   auto convert = [&](const Tensor& t, bool writes, bool is_out = false) -> Tensor {
     if (!t.defined()) return t;
     if (!t.is_cuda()) {
@@ -514,7 +516,7 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
     TORCH_CHECK(dev_of(t) == d || t.dim() == 0,
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:", d, " and ",
                 t.device());
-    if (writes && is_out && (!t.numel() || !t.dim())) {  // a loss resizes it there and back
+    if (writes && is_out && (!t.numel() || (!t.dim() && reduces))) {  // a loss resizes it there and back
       auto fresh = at::empty({0}, t.options().device(at::kCPU));
       resized.push_back({t, fresh});
       return fresh;
