@@ -20,7 +20,7 @@ from colabkeep.frameworks.common.checksums import Reader
 from colabkeep.frameworks.common.resting import Frozen, Resting
 from colabkeep.frameworks.paddle.state.copies import Copies
 from colabkeep.frameworks.paddle.state.leaves import slot_leaf
-from colabkeep.frameworks.paddle.state.memory import on_cpu
+from colabkeep.frameworks.paddle.state.memory import holding, on_cpu
 from colabkeep.frameworks.paddle.state.staging import Slot
 from colabkeep.frameworks.paddle.state.watch import Bulk
 from colabkeep.vocabulary.priority import Breather
@@ -95,7 +95,7 @@ class Tensors:
         self._resting.begin()
         for entry in self._frozen:
             tensor, slot = entry.tensor, entry.slot
-            frozen = Frozen(tensor.data_ptr(), tensor.inplace_version, tensor.detach())
+            frozen = Frozen(tensor.data_ptr(), tensor.inplace_version, holding(tensor))
             if not self._resting.rests(slot, frozen, recalled=self._recall.needed):
                 _copy(entry, copies)
         for entry in self._others:

@@ -99,11 +99,15 @@ def _in_place(weight: Any) -> None:
     weight.scale_(0.5)
 
 
+def _transposed(weight: Any) -> None:
+    weight.data = weight.t()
+
+
 def _other_memory(weight: Any) -> None:
     weight.data = weight * 2.0
 
 
-EDITS = {edit.__name__: edit for edit in (_numpy, _set_value, _row, _in_place, _other_memory)}
+EDITS = {edit.__name__: edit for edit in (_numpy, _set_value, _row, _in_place, _transposed, _other_memory)}
 
 
 @pytest.fixture
@@ -237,7 +241,7 @@ def test_weights_that_are_unfrozen_are_copied(resting_training: Training) -> Non
 
 @pytest.mark.parametrize("away", ["replaced", "deleted", "cleared"])
 def test_memory_that_goes_away_under_the_proof_ends_no_training(away: str, resting_training: Training) -> None:
-    """Weights replaced or moved between a save and its proof: the save is of its moment, or made again."""
+    """Weights replaced or given back between a save and its proof: their memory is held until then."""
     capture, _ = resting_training.save()
     if away == "replaced":
         resting_training.weight.data = paddle.zeros([WIDE, WIDE])
@@ -272,9 +276,12 @@ def test_staging_memory_is_touched_before_the_first_save(training: Training) -> 
 
 
 def test_what_a_save_has_copied_is_not_touched_again(training: Training) -> None:
-    """A save that comes before the first step is not zeroed by that step's end."""
+    """A save that comes right behind the first step is not zeroed when the memory for its moments is made ready."""
+    assert all(slot.touched for slot in training.framework._recorders.prepare(training.parts))
+    training.parts["model"](paddle.randn([4, WIDE])).square().mean().backward()
+    training.parts["optimizer"].step()
     capture, reference = training.save()
-    training.step()
+    training.boundary.mark()
     assert same_bits(finished(capture), reference)
 
 
