@@ -70,8 +70,7 @@ class LayerRecorder:
         refuse_dataless(place.tensor, f"{self.part}.{place.name}")
         frozen = is_frozen(place)
         slot = self._shelf.take(place.name)
-        regain = slot is not None and slot.proof is not None and not frozen
-        if slot is None or regain or not slot.fits(place.tensor):
+        if slot is None or not slot.fits(place.tensor):
             slot = Slot(place.tensor, frozen=frozen, lasting=True)
         elif slot.host.frozen != frozen:
             slot.show(frozen=frozen)

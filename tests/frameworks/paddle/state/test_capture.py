@@ -249,6 +249,8 @@ def test_memory_that_goes_away_under_the_proof_ends_no_training(away: str, resti
         del resting_training.parts["frozen"].weight
     else:
         resting_training.weight._clear_data()
+    others = [paddle.full([WIDE, WIDE], 7.0) for _ in range(8)]  # whoever is given its memory writes to it
+    assert len(others) == 8
     capture.finish().release()
 
 
