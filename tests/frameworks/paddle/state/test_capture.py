@@ -12,7 +12,7 @@ from paddle import nn
 from colabkeep.frameworks.common import host_copy, resting
 from colabkeep.frameworks.paddle.adapter import PaddleFramework
 from colabkeep.frameworks.paddle.state import tensors
-from colabkeep.frameworks.paddle.state.memory import bytes_of
+from colabkeep.frameworks.paddle.state.memory import bytes_of, holding
 from colabkeep.testing.frameworks import Keeper, captured, same_bits, through_files
 from colabkeep.vocabulary.errors import MemoryFull
 from colabkeep.vocabulary.state import HostTensor, Stale, Withheld
@@ -292,7 +292,9 @@ def test_small_tensors_that_moved_are_copied_from_where_they_are(training: Train
     finished(training.framework.capture(training.parts))
     bias = training.parts["model"][0].bias
     assert bias.shape[0] * 4 <= tensors._TINY
+    before = holding(bias)
     bias.data = paddle.arange(WIDE, dtype="float32")
+    assert bias.data_ptr() != before.data_ptr()
     capture, reference = training.save()
     assert same_bits(finished(capture), reference)
 
@@ -313,3 +315,15 @@ def test_memory_that_runs_out_at_a_save_is_told_and_ends_no_training(
             training.framework.capture(parts)
     reference = captured(PaddleFramework(), parts)
     assert same_bits(finished(training.framework.capture(parts)), reference)
+
+
+def test_a_small_tensor_that_was_transposed_where_it_lies_is_copied_as_it_is(framework: PaddleFramework) -> None:
+    """Its address, shape and size are what they were, and its bytes are in another order."""
+    layer = nn.Linear(8, 8)
+    parts = {"model": layer}
+    finished(framework.capture(parts))
+    before = layer.weight.data_ptr()
+    layer.weight.data = layer.weight.t()
+    assert layer.weight.data_ptr() == before
+    reference = captured(PaddleFramework(), parts)
+    assert same_bits(finished(framework.capture(parts)), reference)
