@@ -15,7 +15,7 @@ import paddle
 
 from colabkeep.frameworks.common.checksums import Reader
 from colabkeep.frameworks.common.host_copy import HostCopy
-from colabkeep.frameworks.paddle.state.memory import on_cpu, place_name
+from colabkeep.frameworks.paddle.state.memory import cpu_tensor, on_cpu, place_name
 from colabkeep.frameworks.paddle.state.staging import Slot
 from colabkeep.vocabulary.state import Stale
 
@@ -59,7 +59,7 @@ class Copies:
         if slot.landing is not None:
             self._device.append((slot, slot.landing, source))
             return
-        straight = source if source.is_contiguous() else source.detach().contiguous()
+        straight = source if source.is_contiguous() else _gapless(source)
         self._held.append(straight)
         self._host.add(slot, slot.address, straight.data_ptr(), slot.size)
 
@@ -108,3 +108,10 @@ class Copies:
     def _copy_tiny(self) -> None:
         for place, live in self._tiny:
             place[:] = live
+
+
+def _gapless(source: Any) -> Any:
+    """A row-major copy. Not by `source.contiguous()`, which turns the live tensor itself (Paddle 3.3.1)."""
+    copy = cpu_tensor(source.shape, source.dtype)
+    copy.copy_(source, True)
+    return copy
