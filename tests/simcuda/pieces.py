@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from colabkeep.frameworks.torch.state import device_copy, tensors
+from colabkeep.frameworks.common import resting
+from colabkeep.frameworks.torch.state import device_copy
 
 __all__ = ["SMALL", "cut_small"]
 
 SMALL = (
     (device_copy, "_PIECE", 2**12),
     (device_copy, "_GATHERED", 2**10),
-    (tensors, "_LET_GO", 2**9),
+    (resting, "LET_GO", 2**9),
 )
 
 

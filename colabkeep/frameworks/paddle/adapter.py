@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -28,6 +29,7 @@ from colabkeep.frameworks.common.captures import Captures
 from colabkeep.frameworks.common.compare import scheduler_differences
 from colabkeep.frameworks.common.describing import described
 from colabkeep.frameworks.common.holding import untrained
+from colabkeep.frameworks.common.host_copy import first_touch
 from colabkeep.frameworks.common.marks import opaque_parts, updated_by_hand
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
@@ -36,6 +38,7 @@ from colabkeep.frameworks.paddle.facts import exactness, fingerprint
 from colabkeep.frameworks.paddle.losses import PaddleLosses
 from colabkeep.frameworks.paddle.state.boundary import PaddleBoundary
 from colabkeep.frameworks.paddle.state.compare import layer_differences, optimizer_differences
+from colabkeep.frameworks.paddle.state.copies import Copies
 from colabkeep.frameworks.paddle.state.generators import tells_position
 from colabkeep.frameworks.paddle.state.leaves import native
 from colabkeep.frameworks.paddle.state.loading import restore_layer
@@ -46,8 +49,9 @@ from colabkeep.frameworks.paddle.state.remembering import remember
 from colabkeep.frameworks.paddle.state.rng import streams
 from colabkeep.frameworks.paddle.state.schedulers import restore_helper
 from colabkeep.frameworks.paddle.state.settings import describe, setup
-from colabkeep.frameworks.paddle.state.staging import Copies
+from colabkeep.frameworks.paddle.state.staging import Slot
 from colabkeep.frameworks.paddle.state.updating import restore_optimizer
+from colabkeep.vocabulary.errors import MemoryFull
 from colabkeep.vocabulary.settings import Item
 from colabkeep.vocabulary.state import Capture, Stateful, Tree
 from colabkeep.vocabulary.world import SoloWorld, World
@@ -78,8 +82,13 @@ class PaddleFramework:
     def capture(self, parts: Mapping[str, object]) -> Capture:
         with self._captures.begin() as begun:
             copies = Copies()
-            begun.trees.update(self._recorders.record(parts, copies))
-            copies.run()
+            try:
+                begun.trees.update(self._recorders.record(parts, copies))
+                copies.run()
+            except MemoryError as error:  # Paddle's of a device are of this kind too
+                raise _no_room(error) from error
+            self._recorders.recall.needed = False
+            begun.rest, begun.keep = copies.finish, copies.stored
         return begun
 
     def rehearse(self, parts: Mapping[str, object]) -> Capture:
@@ -126,7 +135,20 @@ class PaddleFramework:
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
         optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
         opaque = [*opaque_parts(parts, *_KINDS), *updated_by_hand(parts, nn.Layer, Optimizer, _trains)]
-        return PaddleBoundary(self._rng.streams, _layers(parts), optimizers, _schedulers(parts), opaque)
+        self._touch(parts)
+        return PaddleBoundary(
+            self._rng.streams, _layers(parts), optimizers, _schedulers(parts), lambda: self._touch(parts), opaque
+        )
+
+    def _touch(self, parts: Mapping[str, object]) -> None:
+        """Get the pages of the memory that saves will be copied to. No save waits for them then."""
+        if self._captures.lent:  # the save that uses it has them
+            return
+        with suppress(MemoryError):  # the save that cannot do without will say so
+            fresh = [each for each in self._recorders.prepare(parts) if _is_cold(each)]
+            first_touch((slot.address, slot.memory.nbytes) for slot in fresh)
+            for slot in fresh:
+                slot.touched = True
 
     def settings(self, parts: Mapping[str, object]) -> PartsSettings:
         return setup(parts)
@@ -173,6 +195,18 @@ class PaddleFramework:
 
 def _trains(parameter: Any) -> bool:
     return not parameter.stop_gradient
+
+
+def _no_room(error: MemoryError) -> MemoryFull:
+    said = (str(error).strip().splitlines() or ["no memory"])[-1]
+    return MemoryFull(
+        problem=f"The state could not be copied, because memory ran out ({said}). The training goes on.",
+        remedy="Make room: a smaller batch, fewer loader workers, or a machine with more memory.",
+    )
+
+
+def _is_cold(slot: Slot) -> bool:
+    return not slot.touched and slot.landing is None and slot.proof is None
 
 
 def _layers(parts: Mapping[str, object]) -> list[nn.Layer]:

@@ -20,6 +20,7 @@ class PaddleLosses:
     """Reads the losses of one run.
 
     Those on a device are read 64 at a time, and after a save, for which Paddle's device has been waited for anyway.
+    Reviewed by reading; never run on a card.
     """
 
     def __init__(self) -> None:
@@ -33,10 +34,14 @@ class PaddleLosses:
         if loss.place.is_cpu_place():
             return at_hand(loss)
         if loss.size == 1 and not loss.is_complex():
-            self._steps.append(step)
             # A copy on the device: a captured graph writes each loss into the same memory.
             kind = "float64" if loss.place.is_gpu_place() else "float32"  # other accelerators need not have float64
-            self._values.append(loss.detach().clone().reshape([]).astype(kind))
+            try:
+                value = loss.detach().clone().reshape([]).astype(kind)
+            except MemoryError:  # the device is full; training is not to end for it, and waits this once
+                return at_hand(loss)
+            self._steps.append(step)
+            self._values.append(value)
         return None
 
     def arrived(self) -> Sequence[tuple[int, float]]:
@@ -45,7 +50,11 @@ class PaddleLosses:
     def settle(self) -> Sequence[tuple[int, float]]:
         if not self._steps:
             return ()
-        found = list(zip(self._steps, map(float, paddle.stack(self._values).tolist()), strict=True))
+        try:
+            numbers = paddle.stack(self._values).tolist()
+        except MemoryError:  # the device is full: one by one
+            numbers = [value.item() for value in self._values]
+        found = list(zip(self._steps, map(float, numbers), strict=True))
         self._steps, self._values, self._known = [], [], 0
         return found
 

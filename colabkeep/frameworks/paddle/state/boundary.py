@@ -21,7 +21,10 @@ __all__ = ["Buffers", "PaddleBoundary"]
 
 class PaddleBoundary:
     """Marks streams and buffers; hears from optimizers when they begin to change parameters, and sees when a
-    scheduler has moved on: a loop that is left between a scheduler's step and its own end would step it twice."""
+    scheduler has moved on: a loop that is left between a scheduler's step and its own end would step it twice.
+
+    `first` is called once, at the mark behind the first step that was heard.
+    """
 
     def __init__(
         self,
@@ -29,6 +32,7 @@ class PaddleBoundary:
         layers: Iterable[nn.Layer],
         optimizers: Iterable[Any],
         schedulers: Iterable[Any],
+        first: Callable[[], None],
         opaque: Sequence[str] = (),
     ) -> None:
         self.opaque, self.gradients = opaque, None
@@ -40,6 +44,7 @@ class PaddleBoundary:
         self._schedulers = list(schedulers)
         self._counts: list[int] = []
         self._torn = False
+        self._first: Callable[[], None] | None = first
         self._taps = [
             _Tap(optimizer, name, self._begins) for optimizer in self._optimizers for name in ("step", "minimize")
         ]
@@ -53,6 +58,9 @@ class PaddleBoundary:
         self._modes.mark()
         self._options = Options(self._optimizers)
         self._torn = False
+        if self._first is not None and self.updates:
+            first, self._first = self._first, None
+            first()
 
     @property
     def updates(self) -> int:
@@ -137,7 +145,7 @@ class Buffers:
     def _plan(self) -> None:
         self._watch = Watch([owner for owner, _ in self.owners])
         held = [(owner, key, value) for owner, _ in self.owners for key, value in owner.items()]
-        self._bulk = Bulk([value for _, _, value in held if value is not None], [])  # freezing one changes what to keep
+        self._bulk = Bulk([value for _, _, value in held if value is not None])  # freezing one changes what to keep
         self._places = [
             (owner, key, value) for owner, changes in self.owners for key, value in owner.items() if changes(value)
         ]

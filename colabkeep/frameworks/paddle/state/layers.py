@@ -7,16 +7,17 @@ non-persistable buffers (None where a buffer is None). A buffer without data yet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from paddle import nn
 
 from colabkeep.frameworks.common.shelf import Shelf
-from colabkeep.frameworks.paddle.state.leaves import refuse_dataless, slot_leaf
+from colabkeep.frameworks.paddle.state.copies import Copies
+from colabkeep.frameworks.paddle.state.leaves import refuse_dataless
 from colabkeep.frameworks.paddle.state.places import Place, Places, held_by, is_frozen
-from colabkeep.frameworks.paddle.state.staging import Copies, Slot
-from colabkeep.frameworks.paddle.state.watch import Bulk
+from colabkeep.frameworks.paddle.state.staging import Slot
+from colabkeep.frameworks.paddle.state.tensors import Entry, Recall, Tensors
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["LayerRecorder"]
@@ -29,9 +30,10 @@ class LayerRecorder:
         NotStorable: a tensor of the layer has no data, or no form that can be kept.
     """
 
-    def __init__(self, part: str, layer: nn.Layer) -> None:
+    def __init__(self, part: str, layer: nn.Layer, recall: Recall) -> None:
         self.part = part
         self.target = layer
+        self._recall = recall
         self._shelf: Shelf[Slot] = Shelf()
         self._plan = self._new_plan()
 
@@ -42,6 +44,10 @@ class LayerRecorder:
         self._plan = self._new_plan()
         return True
 
+    def slots(self) -> Sequence[Slot]:
+        """The slots of the plan."""
+        return self._plan.tensors.slots
+
     def parameters(self) -> Iterator[tuple[str, Any]]:
         """Each parameter, under each of its names."""
         return self._plan.places.parameters()
@@ -49,14 +55,14 @@ class LayerRecorder:
     def record(self, copies: Copies) -> Tree:
         """The layer's tree; its tensors are filled when `copies` runs. After `refresh`."""
         plan = self._plan
-        plan.bulk.add_to(copies)
-        return {"kind": "module", "weights": dict(plan.weights), "transient": dict(plan.transient)}
+        copies.take(plan.tensors)
+        return {"kind": "module", "weights": plan.weights, "transient": plan.transient}
 
     def _new_plan(self) -> _Plan:
         places = Places(self.target)
         places.refuse_hidden(self.part)
         self._shelf.turn()
-        plan = _Plan(places, self._slot)
+        plan = _Plan(places, self._slot, self._recall)
         self._shelf.sweep()
         return plan
 
@@ -65,7 +71,7 @@ class LayerRecorder:
         frozen = is_frozen(place)
         slot = self._shelf.take(place.name)
         if slot is None or not slot.fits(place.tensor):
-            slot = Slot(place.tensor, frozen=frozen)
+            slot = Slot(place.tensor, frozen=frozen, lasting=True)
         elif slot.host.frozen != frozen:
             slot.show(frozen=frozen)
         return self._shelf.keep(place.name, slot)
@@ -74,12 +80,11 @@ class LayerRecorder:
 class _Plan:
     """What a capture of a layer does, as long as its tensors are the same objects."""
 
-    def __init__(self, places: Places, slot_for: Callable[[Place], Slot]) -> None:
+    def __init__(self, places: Places, slot_for: Callable[[Place], Slot], recall: Recall) -> None:
         self.places = places
         self.weights: dict[str, Tree] = {}
         self.transient: dict[str, Tree] = {}
-        slots: dict[int, Slot] = {}  # by tensor: a tied one has one slot
-        tensors: list[Any] = []
+        entries: dict[int, Entry] = {}  # by tensor: a tied one has one slot
         self._unfilled = [place for place in places.places if place.tensor is not None and held_by(place) is None]
         for place in places.places:
             tensor = held_by(place)
@@ -87,14 +92,12 @@ class _Plan:
                 if not place.kept and place.tensor is None:
                     self.transient[place.name] = None
                 continue
-            if id(tensor) not in slots:
-                slots[id(tensor)] = slot_for(place)
-                tensors.append(tensor)
-            section = self.weights if place.kept else self.transient
-            section[place.name] = slot_leaf(slots[id(tensor)])
-        self.bulk = Bulk(tensors, [slot.memory for slot in slots.values()])
+            if id(tensor) not in entries:
+                entries[id(tensor)] = Entry(tensor, slot_for(place))
+            entries[id(tensor)].show(self.weights if place.kept else self.transient, place.name)
+        self.tensors = Tensors(list(entries.values()), recall)
 
     def holds(self) -> bool:
         """Is the layer still the one that was planned for?"""
         filled = any(held_by(place) is not None for place in self._unfilled)
-        return self.places.unchanged() and self.bulk.unchanged() and not filled
+        return self.places.unchanged() and self.tensors.fits() and not filled

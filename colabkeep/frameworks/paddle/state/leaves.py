@@ -11,10 +11,11 @@ from colabkeep.frameworks.common.arrays import ArrayLeaves, native_leaf
 from colabkeep.frameworks.common.bulk import LARGE, copy_pairs, large_ones
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import Rebuild, not_storable, rebuild
+from colabkeep.frameworks.paddle.state.copies import Copies
 from colabkeep.frameworks.paddle.state.dtypes import dtype_name, dtype_of, plain_name
 from colabkeep.frameworks.paddle.state.generators import GeneratorState, plain_state, revived_state
 from colabkeep.frameworks.paddle.state.memory import copy_host, cpu_tensor, has_data, on_cpu, place_name, size_of
-from colabkeep.frameworks.paddle.state.staging import Copies, Slot
+from colabkeep.frameworks.paddle.state.staging import Slot
 from colabkeep.vocabulary.errors import CheckpointUnsupported
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 

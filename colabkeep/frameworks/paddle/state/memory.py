@@ -16,7 +16,17 @@ from paddle.base import framework
 
 from colabkeep.vocabulary.state import HostTensor
 
-__all__ = ["bytes_of", "copy_host", "cpu_tensor", "has_data", "is_somewhere", "on_cpu", "place_name", "size_of"]
+__all__ = [
+    "bytes_of",
+    "copy_host",
+    "cpu_tensor",
+    "has_data",
+    "holding",
+    "is_somewhere",
+    "on_cpu",
+    "place_name",
+    "size_of",
+]
 
 _CPU = paddle.CPUPlace()
 
@@ -61,6 +71,13 @@ def cpu_tensor(shape: Sequence[int], dtype: Any) -> Any:
     """A new tensor on the CPU, whatever the device in use; its numbers are left to chance."""
     with framework._dygraph_place_guard(place=_CPU):
         return paddle.empty(list(shape), dtype=dtype)
+
+
+def holding(tensor: Any) -> Any:
+    """What keeps the tensor's memory. A detached tensor would lose it together with this one (`_clear_data`)."""
+    holder = paddle.Tensor()
+    tensor._share_buffer_to(holder)
+    return holder
 
 
 def copy_host(tensor: Any, host: HostTensor) -> None:

@@ -27,10 +27,11 @@ from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.common.trees import child, encode
 from colabkeep.frameworks.common.watch import Watch
-from colabkeep.frameworks.paddle.state.leaves import TensorLeaves, refuse_dataless, slot_leaf
+from colabkeep.frameworks.paddle.state.copies import Copies
+from colabkeep.frameworks.paddle.state.leaves import TensorLeaves, refuse_dataless
 from colabkeep.frameworks.paddle.state.schedulers import scheduler_state
-from colabkeep.frameworks.paddle.state.staging import Copies, Slot
-from colabkeep.frameworks.paddle.state.watch import Bulk
+from colabkeep.frameworks.paddle.state.staging import Slot
+from colabkeep.frameworks.paddle.state.tensors import Entry, Recall, Tensors
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["MORE", "OptimizerRecorder", "group_parameters", "masters_of", "parameter_names"]
@@ -66,8 +67,9 @@ def masters_of(optimizer: Optimizer) -> dict[str, Any]:
 class OptimizerRecorder:
     """Captures one optimizer, with a plan as long as its tensors are the same objects."""
 
-    def __init__(self, part: str, optimizer: Optimizer) -> None:
+    def __init__(self, part: str, optimizer: Optimizer, recall: Recall) -> None:
         self.part = part
+        self._recall = recall
         self.target = optimizer
         self._leaves = TensorLeaves(devices=True)
         self._loose_leaves = TensorLeaves(devices=False)
@@ -75,7 +77,7 @@ class OptimizerRecorder:
         self._plan: _Plan | None = None
         # LookAhead drives another optimizer, and has accumulators of its own.
         inner = getattr(optimizer, "inner_optimizer", None)
-        self._inner = None if inner is None else OptimizerRecorder(f"{part}.inner_optimizer", inner)
+        self._inner = None if inner is None else OptimizerRecorder(f"{part}.inner_optimizer", inner, recall)
 
     def record(self, copies: Copies, names: ParameterNames) -> Tree:
         """The optimizer's tree; its tensors are filled when `copies` runs.
@@ -83,12 +85,8 @@ class OptimizerRecorder:
         Raises:
             NotStorable: a value in its state or groups.
         """
-        if self._plan is None or not self._plan.holds(names):
-            self._shelf.turn()
-            self._plan = _Plan(self.part, self.target, names, self._shelf)
-            self._shelf.sweep()
-        plan = self._plan
-        plan.bulk.add_to(copies)
+        plan = self._planned(names)
+        copies.take(plan.tensors)
         self._leaves.turn(copies)
         self._loose_leaves.turn(copies)
         tree = {
@@ -114,6 +112,23 @@ class OptimizerRecorder:
         self._loose_leaves.sweep()
         return tree
 
+    def slots(self, names: ParameterNames) -> Iterator[Slot]:
+        """The slots of a plan that holds now.
+
+        Raises:
+            NotStorable: a value in its state.
+        """
+        yield from self._planned(names).tensors.slots
+        if self._inner is not None:
+            yield from self._inner.slots(names)
+
+    def _planned(self, names: ParameterNames) -> _Plan:
+        if self._plan is None or not self._plan.holds(names):
+            self._shelf.turn()
+            self._plan = _Plan(self.part, self.target, names, self._shelf, self._recall)
+            self._shelf.sweep()
+        return self._plan
+
     def _learning_rate(self) -> Tree:
         rate = self.target._learning_rate
         if not isinstance(rate, LRScheduler):
@@ -130,7 +145,9 @@ class OptimizerRecorder:
 class _Plan:
     """What a capture of an optimizer does, as long as it keeps the same tensors."""
 
-    def __init__(self, part: str, optimizer: Optimizer, names: ParameterNames, shelf: Shelf[Slot]) -> None:
+    def __init__(
+        self, part: str, optimizer: Optimizer, names: ParameterNames, shelf: Shelf[Slot], recall: Recall
+    ) -> None:
         self._optimizer, self._names = optimizer, names
         self._part, self._shelf = part, shelf
         self.named = parameter_names(optimizer, names)
@@ -143,15 +160,15 @@ class _Plan:
         }
         self._held = optimizer._accumulators, optimizer._accumulators_holder, masters_of(optimizer)
         self._watch = Watch([*self._held, *optimizer._accumulators.values()])
-        self._slots: dict[int, Slot] = {}
-        self._tensors: list[Any] = []
-        self.masters = {
-            structured[name]: self._leaf(master, f"masters[{structured[name]!r}]")
-            for name, master in masters_of(optimizer).items()
-            if name in structured  # else of a parameter that it does not train any more
-        }
-        self.state = self._state(structured)
-        self.bulk = Bulk(self._tensors, [slot.memory for slot in self._slots.values()])
+        self._entries: dict[int, Entry] = {}
+        self.masters: dict[str, Tree] = {}
+        for name, master in masters_of(optimizer).items():
+            if name in structured:  # else of a parameter that it does not train any more
+                self._show(master, f"masters[{structured[name]!r}]", self.masters, structured[name])
+        self.state: dict[str, dict[str, Tree]] = {}
+        for name, kind, tensor in _accumulators(optimizer, structured):
+            self._show(tensor, f"state[{name!r}].{kind}", self.state.setdefault(name, {}), kind)
+        self.tensors = Tensors(list(self._entries.values()), recall)
 
     def holds(self, names: ParameterNames) -> bool:
         """Has the optimizer still the parameters, names and tensors that were planned for?"""
@@ -163,7 +180,7 @@ class _Plan:
             and all(one is other for one, other in zip(held, self._held, strict=True))
             and now == list(map(id, self._parameters))
             and self._watch.unchanged()
-            and self.bulk.unchanged()
+            and self.tensors.fits()
         )
 
     def graded(self) -> list[str]:
@@ -171,24 +188,15 @@ class _Plan:
         named = zip(chain.from_iterable(self.named), self._parameters, strict=True)
         return [name for name, parameter in named if parameter.grad is not None]
 
-    def _state(self, structured: Mapping[str, str]) -> dict[str, dict[str, Tree]]:
-        state: dict[str, dict[str, Tree]] = {}
-        for name, kind, tensor in _accumulators(self._optimizer, structured):
-            leaves = state.setdefault(name, {})
-            leaves[kind] = self._leaf(tensor, f"state[{name!r}].{kind}")
-        return state
-
-    def _leaf(self, tensor: Any, where: str) -> Tree:
-        slot = self._slots.get(id(tensor))
-        if slot is None:
+    def _show(self, tensor: Any, where: str, section: dict[str, Tree], key: str) -> None:
+        if id(tensor) not in self._entries:
             path = f"{self._part}.{where}"
             refuse_dataless(tensor, path)
             slot = self._shelf.take(path)
             if slot is None or not slot.fits(tensor):
-                slot = Slot(tensor)
-            self._slots[id(tensor)] = self._shelf.keep(path, slot)
-            self._tensors.append(tensor)
-        return slot_leaf(slot)
+                slot = Slot(tensor, lasting=True)
+            self._entries[id(tensor)] = Entry(tensor, self._shelf.keep(path, slot))
+        self._entries[id(tensor)].show(section, key)
 
 
 def _accumulators(optimizer: Optimizer, structured: Mapping[str, str]) -> Iterator[tuple[str, str, Any]]:

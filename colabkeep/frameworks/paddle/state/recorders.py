@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from paddle import nn
 from paddle.optimizer import Optimizer
@@ -11,11 +11,13 @@ from paddle.optimizer.lr import LRScheduler
 from colabkeep.frameworks.common.names import ParameterNames
 from colabkeep.frameworks.common.objects import encode_object
 from colabkeep.frameworks.common.trees import encode
+from colabkeep.frameworks.paddle.state.copies import Copies
 from colabkeep.frameworks.paddle.state.layers import LayerRecorder
 from colabkeep.frameworks.paddle.state.leaves import TensorLeaves
 from colabkeep.frameworks.paddle.state.optimizers import OptimizerRecorder
 from colabkeep.frameworks.paddle.state.schedulers import scheduler_state
-from colabkeep.frameworks.paddle.state.staging import Copies
+from colabkeep.frameworks.paddle.state.staging import Slot
+from colabkeep.frameworks.paddle.state.tensors import Recall
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["ObjectRecorder", "Recorders"]
@@ -45,6 +47,7 @@ class Recorders:
     """The recorders of all parts, and the names of the parameters that they share."""
 
     def __init__(self) -> None:
+        self.recall = Recall()
         self._layers: dict[str, LayerRecorder] = {}
         self._others: dict[str, OptimizerRecorder | ObjectRecorder] = {}
         self._names = ParameterNames(())
@@ -65,6 +68,19 @@ class Recorders:
                 trees[name] = (other or self._layers[name]).record(copies)
         return trees
 
+    def prepare(self, parts: Mapping[str, object]) -> Iterator[Slot]:
+        """Plan for these parts; the slots of layers and optimizers, some of which may be new.
+
+        Raises:
+            NotStorable: a part cannot be kept.
+        """
+        self._refresh(parts)
+        for layer in self._layers.values():
+            yield from layer.slots()
+        for other in self._others.values():
+            if isinstance(other, OptimizerRecorder):
+                yield from other.slots(self._names)
+
     def _refresh(self, parts: Mapping[str, object]) -> None:
         """Recorders for exactly these parts; the memory of those that are gone is let go."""
         layers: dict[str, LayerRecorder] = {}
@@ -74,15 +90,17 @@ class Recorders:
             if isinstance(target, nn.Layer):
                 layer = self._layers.get(name)
                 if layer is None or layer.target is not target:
-                    layer, renamed = LayerRecorder(name, target), True
+                    layer, renamed = LayerRecorder(name, target, self.recall), True
                 elif layer.refresh():
                     renamed = True
                 layers[name] = layer
             else:
                 other = self._others.get(name)
                 if other is None or other.target is not target:
-                    kind = OptimizerRecorder if isinstance(target, Optimizer) else ObjectRecorder
-                    other = kind(name, target)
+                    if isinstance(target, Optimizer):
+                        other = OptimizerRecorder(name, target, self.recall)
+                    else:
+                        other = ObjectRecorder(name, target)
                 others[name] = other
         if renamed or list(layers) != list(self._layers):
             self._names = ParameterNames((name, layer.parameters()) for name, layer in layers.items())

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import torch
 
+from colabkeep.frameworks.common.checksums import Reader
 from colabkeep.frameworks.common.host_copy import HostCopy
-from colabkeep.frameworks.torch.state.checksums import Reader
 from colabkeep.frameworks.torch.state.device_copy import DeviceCopy, Devices, Landing
 from colabkeep.frameworks.torch.state.staging import Slot
 from colabkeep.vocabulary.state import Stale, Tree

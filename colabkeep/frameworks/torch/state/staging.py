@@ -10,25 +10,16 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import NamedTuple
 
 import torch
 
+from colabkeep.frameworks.common.resting import Proof
 from colabkeep.frameworks.common.shelf import Shelf
 from colabkeep.frameworks.torch.state.dtypes import dtype_name, plain_name
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
 from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
 
-__all__ = ["Proof", "Slot", "expect_slots", "memory_order", "row_major", "slot_leaf"]
-
-
-class Proof(NamedTuple):
-    """What tells that a tensor is as it was stored: the checksum of its bytes. The address and the version that it had
-    only tell when it is not."""
-
-    address: int
-    version: int | None
-    checksum: bytes | None
+__all__ = ["Slot", "expect_slots", "memory_order", "row_major", "slot_leaf"]
 
 
 class Slot:
@@ -71,6 +62,11 @@ class Slot:
     def size(self) -> int:
         """Bytes of the tensor."""
         return self.host.data.nbytes
+
+    @property
+    def address(self) -> int:
+        """Where the copy is."""
+        return self.memory.data_ptr()
 
     def show(self, *, frozen: bool) -> None:
         """Show the same memory as trained or frozen from now on."""

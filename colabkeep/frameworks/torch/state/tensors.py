@@ -1,27 +1,22 @@
 """The tensors of one part: which of them are copied, and how those that are not are known to be as they were stored.
 
-    trained      copied; a large one only if it has other bytes than its copy
-    frozen       copied once. When that is stored, the copy is let go of, and from then on the checksum of all the
-                 tensor's bytes, taken behind training, says whether they are those that are stored. If they are not,
-                 the snapshot is stale, and the tensor counts as trained from then on.
-
-Nothing is concluded from version counters: they do not see writes through `x.data`, through NumPy, or by torch's fused
-optimizers. One that has moved is a reason to copy, no more.
+trained      copied; a large one only if it has other bytes than its copy
+frozen       copied once, and proven from then on, as `common.resting` tells
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
-from colabkeep.frameworks.torch.state.checksums import Reader
+from colabkeep.frameworks.common import resting
+from colabkeep.frameworks.common.checksums import Reader
+from colabkeep.frameworks.common.resting import Frozen, Resting
 from colabkeep.frameworks.torch.state.copies import Copies
-from colabkeep.frameworks.torch.state.device_copy import Landing
 from colabkeep.frameworks.torch.state.host_memory import HostMemory
-from colabkeep.frameworks.torch.state.staging import Proof, Slot, row_major, slot_leaf
+from colabkeep.frameworks.torch.state.staging import Slot, row_major, slot_leaf
 from colabkeep.frameworks.torch.state.watch import Bulk
 from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.priority import Breather
@@ -31,7 +26,6 @@ __all__ = ["Entry", "Tensors"]
 
 _TINY = 2**12  # bytes; fewer are copied by the interpreter itself in 0.1 µs, a tenth of what torch takes to begin
 _LARGE = 2**16  # bytes; from here on a copy is worth more than the microsecond that a block of its own takes
-_LET_GO = 2**17  # bytes; fewer are not worth a proof
 _ADDRESS = torch.Tensor.data_ptr
 _EXACT = (torch.Tensor, torch.nn.Parameter)
 
@@ -58,17 +52,6 @@ class Entry:
             section[key] = leaf
 
 
-class _Frozen(NamedTuple):
-    """A frozen tensor at a capture. Its memory is held, so that nobody else is given it meanwhile."""
-
-    slot: Slot
-    address: int
-    version: int | None
-    held: torch.Tensor
-    landing: Landing | None
-    """Of a device, where its checksum comes to."""
-
-
 class Tensors:
     """The tensors of one part. One capture is `add_to`, the copies, `prove` and `renew`; then `stored`, if it is."""
 
@@ -84,9 +67,7 @@ class Tensors:
         self._small: list[Slot] = []
         self._sources: list[torch.Tensor] = []
         self._tiny: list[tuple[memoryview, memoryview]] = []  # where to, and where from
-        self._resting: list[_Frozen] = []  # of this capture: not copied, to be proven
-        self._copied: list[_Frozen] = []  # of this capture: will rest
-        self._proofs: list[tuple[Slot, Proof]] = []
+        self._resting: Resting[Slot] = Resting()
 
     def fits(self) -> bool:
         """Do the slots still fit the tensors?"""
@@ -102,17 +83,14 @@ class Tensors:
         addresses = list(map(_ADDRESS, self._tensors))
         if addresses != self._addresses:
             self._sort(addresses)
-        self._resting, self._copied, self._proofs = [], [], []
+        self._resting.begin()
         for entry in self._frozen:
             tensor, slot = entry.tensor, entry.slot
             version = None if tensor.is_inference() else tensor._version
             landing = copies.device.look(tensor, checksum=True) if tensor.is_cuda else None
-            frozen = _Frozen(slot, tensor.data_ptr(), version, tensor.detach(), landing)
-            if slot.proof is not None and slot.proof[:2] == frozen[1:3] and not self._memory.recalled:
-                self._resting.append(frozen)
-            else:
+            frozen = Frozen(tensor.data_ptr(), version, tensor.detach(), landing)
+            if not self._resting.rests(slot, frozen, recalled=self._memory.recalled):
                 self._copy(entry, copies)
-                self._copied.append(frozen)
         for entry in self._blocks:
             self._copy(entry, copies)
         for slot in self._small:
@@ -122,13 +100,10 @@ class Tensors:
 
     def prove(self, reader: Reader) -> bool:
         """The copies are made, and training goes on: has all that was not copied the bytes that are stored?"""
-        wrong = [frozen.slot for frozen in self._resting if not _is_as_stored(frozen, reader)]
-        for slot in wrong:
-            slot.restless = True
+        proven = self._resting.prove(reader)
+        if not proven:
             self._addresses = []
-        self._proofs = [(each.slot, _proof(each, reader)) for each in self._copied]
-        self._resting, self._copied = [], []  # their memory is the user's alone again
-        return not wrong
+        return proven
 
     def renew(self) -> None:
         """Show what is new as new."""
@@ -140,9 +115,8 @@ class Tensors:
 
     def stored(self) -> None:
         """The snapshot is stored: let go of what rests from now on."""
-        for slot, proof in self._proofs:
+        for slot, proof in self._resting.stored():
             slot.let_go(proof, self._memory)
-        self._proofs = []
 
     def _copy(self, entry: Entry, copies: Copies) -> None:
         slot = entry.slot
@@ -162,8 +136,8 @@ class Tensors:
             if not address and slot.size:
                 raise _gone(entry.name)
             straight = _is_straight(tensor, slot)
-            provable = straight and (tensor.is_cuda or _READS)
-            if provable and slot.host.frozen and slot.size >= _LET_GO and not slot.restless:
+            provable = straight and (tensor.is_cuda or resting.READS)
+            if provable and slot.host.frozen and slot.size >= resting.LET_GO and not slot.restless:
                 self._frozen.append(entry)
             elif tensor.is_cuda or (straight and (slot.host.frozen or slot.size >= _LARGE)):
                 self._blocks.append(entry)
@@ -177,9 +151,6 @@ class Tensors:
         self._addresses = addresses
 
 
-_READS = Reader.works()
-
-
 def _is_straight(tensor: torch.Tensor, slot: Slot) -> bool:
     """Is it one gapless block of memory, in the very order that its slot has?"""
     return (
@@ -190,19 +161,6 @@ def _is_straight(tensor: torch.Tensor, slot: Slot) -> bool:
         and not tensor.is_conj()
         and not tensor.is_neg()
     )
-
-
-def _is_as_stored(frozen: _Frozen, reader: Reader) -> bool:
-    proof, landing = frozen.slot.proof, frozen.landing
-    now = reader.checksum(frozen.address, frozen.slot.size) if landing is None else landing.bytes
-    return proof is not None and now is not None and now == proof.checksum
-
-
-def _proof(frozen: _Frozen, reader: Reader) -> Proof:
-    if frozen.landing is not None:
-        return Proof(frozen.address, frozen.version, frozen.landing.bytes)
-    checksum = reader.checksum(frozen.slot.memory.data_ptr(), frozen.slot.size)
-    return Proof(frozen.address, frozen.version, checksum)
 
 
 def _view(address: int, size: int) -> memoryview:

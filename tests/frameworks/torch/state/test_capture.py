@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from colabkeep.frameworks.common import host_copy
-from colabkeep.frameworks.torch.state import checksums, tensors
+from colabkeep.frameworks.common import checksums, host_copy, resting
+from colabkeep.frameworks.torch.state import tensors
 from colabkeep.testing.frameworks import same_bits, through_files
 from colabkeep.vocabulary.errors import NotStorable
 from colabkeep.vocabulary.state import HostTensor, Stale, Withheld
@@ -448,7 +448,7 @@ def test_where_memory_cannot_be_read_so_frozen_weights_are_compared_at_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another system, or a container that forbids it, keeps the copy and looks at every byte."""
-    monkeypatch.setattr(tensors, "_READS", False)
+    monkeypatch.setattr(resting, "READS", False)
     training, weight = frozen()
     capture, reference = training.save()
     same = capture.finish()
