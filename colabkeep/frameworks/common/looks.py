@@ -149,7 +149,8 @@ class NumpyLook:
     def _begin(self) -> None:
         owner: Any = self._owner
         self._bits = owner._bit_generator  # held, so that the address stays valid whatever is put in its place
-        words, own = numpy_words(owner), _numpy_own(owner)
+        exact = type(owner) is sys.modules["numpy"].random.RandomState  # one of a class of its own has attributes, too
+        words, own = (numpy_words(owner), _numpy_own(owner)) if exact else (None, None)
         asked = Asked(lambda: owner.get_state(legacy=False), owner.set_state)
         self._look: Look = Seen(words, own) if words is not None and own is not None else asked
         self.moved, self.glance = self._look.moved, self._look.glance

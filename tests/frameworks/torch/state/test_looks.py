@@ -162,3 +162,20 @@ def test_a_bit_generator_put_in_place_of_numpys_own_is_followed(kind: Any) -> No
         assert np.random.rand(3).tolist() == first
     finally:
         np.random.set_bit_generator(own)
+
+
+def test_what_somebody_added_to_a_generator_of_numpys_stays() -> None:
+    """Where its bytes are put back, attributes of a class of one's own are not among them."""
+
+    class Counting(np.random.RandomState):
+        calls: list[int]
+
+    owner = Counting(3)
+    look = NumpyLook(owner)
+    look.keep()
+    first = owner.standard_normal()
+    owner.calls = [1]
+    look.put_back()
+    assert owner.standard_normal() == first
+    assert owner.calls == [1]
+    assert isinstance(look._look, Asked)
