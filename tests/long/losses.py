@@ -173,7 +173,7 @@ class Trainer:
     def __init__(self) -> None:
         self.step = 0
 
-    def capture(self, parts: Any, *, at_once: str = "") -> Any:
+    def capture(self, parts: Any) -> Any:
         return _Taken(state(self.step))
 
 
