@@ -4,10 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol, TypeVar
 
+from colabkeep.frameworks.common.checksums import Reader
 from colabkeep.vocabulary.state import Tree
 
-__all__ = ["Captures", "Complete"]
+__all__ = ["Captures", "Complete", "Part"]
+
+Copies_contra = TypeVar("Copies_contra", contravariant=True)
+
+
+class Part(Protocol[Copies_contra]):
+    """The tensors of one part of a run, for the copies of a capture."""
+
+    def add_to(self, copies: Copies_contra) -> None:
+        """Have copied what is to be copied."""
+        ...
+
+    def prove(self, reader: Reader) -> bool:
+        """The copies are made: has all that was not copied the bytes that are stored?"""
+        ...
+
+    def renew(self) -> None:
+        """Show what is new as new."""
+        ...
+
+    def stored(self) -> None:
+        """The snapshot is stored."""
+        ...
 
 
 class Complete:

@@ -9,10 +9,11 @@ The way of a GPU was reviewed by reading, against the rules that torch's keeps; 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import paddle
 
+from colabkeep.frameworks.common.captures import Part
 from colabkeep.frameworks.common.checksums import Reader
 from colabkeep.frameworks.common.host_copy import HostCopy
 from colabkeep.frameworks.paddle.state.memory import cpu_tensor, on_cpu, place_name
@@ -20,26 +21,6 @@ from colabkeep.frameworks.paddle.state.staging import Slot
 from colabkeep.vocabulary.state import Stale
 
 __all__ = ["Copies"]
-
-
-class Part(Protocol):
-    """The tensors of one part of a run."""
-
-    def add_to(self, copies: Copies) -> None:
-        """Have copied what is to be copied."""
-        ...
-
-    def prove(self, reader: Reader) -> bool:
-        """The copies are made: has all that was not copied the bytes that are stored?"""
-        ...
-
-    def renew(self) -> None:
-        """Show what is new as new."""
-        ...
-
-    def stored(self) -> None:
-        """The snapshot is stored."""
-        ...
 
 
 class Copies:
@@ -50,7 +31,7 @@ class Copies:
         self._device: list[tuple[Slot, Any, Any]] = []
         self._tiny: list[tuple[memoryview, memoryview]] = []
         self._held: list[Any] = []
-        self._parts: list[Part] = []
+        self._parts: list[Part[Copies]] = []
 
     def add(self, slot: Slot, source: Any) -> None:
         """One copy."""
@@ -67,7 +48,7 @@ class Copies:
         """Many tiny copies, as views of where to and where from. The caller keeps the memory alive."""
         self._tiny += tiny
 
-    def take(self, part: Part) -> None:
+    def take(self, part: Part[Copies]) -> None:
         """Those of a part's tensors that are to be copied."""
         part.add_to(self)
         self._parts.append(part)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import Protocol
 
 import torch
 
+from colabkeep.frameworks.common.captures import Part
 from colabkeep.frameworks.common.checksums import Reader
 from colabkeep.frameworks.common.host_copy import HostCopy
 from colabkeep.frameworks.torch.state.device_copy import DeviceCopy, Devices, Landing
@@ -15,26 +15,6 @@ from colabkeep.frameworks.torch.state.staging import Slot
 from colabkeep.vocabulary.state import Stale, Tree
 
 __all__ = ["Copies"]
-
-
-class Part(Protocol):
-    """The tensors of one part of a run."""
-
-    def add_to(self, copies: Copies) -> None:
-        """Have copied what is to be copied."""
-        ...
-
-    def prove(self, reader: Reader) -> bool:
-        """The copies are made: has all that was not copied the bytes that are stored?"""
-        ...
-
-    def renew(self) -> None:
-        """Show what is new as new."""
-        ...
-
-    def stored(self) -> None:
-        """The snapshot is stored."""
-        ...
 
 
 class Copies:
@@ -46,7 +26,7 @@ class Copies:
         self._slots: list[Slot] = []
         self._sources: list[torch.Tensor] = []
         self._tiny: list[tuple[memoryview, memoryview]] = []
-        self._tensors: list[Part] = []
+        self._tensors: list[Part[Copies]] = []
         self._late: list[tuple[dict[str, Tree], str, Landing]] = []
 
     def add(self, slot: Slot, source: torch.Tensor) -> None:
@@ -66,7 +46,7 @@ class Copies:
         """Many tiny copies, as views of where to and where from. The caller keeps the memory alive."""
         self._tiny += tiny
 
-    def take(self, tensors: Part) -> None:
+    def take(self, tensors: Part[Copies]) -> None:
         """Those of a part's tensors that are to be copied."""
         tensors.add_to(self)
         self._tensors.append(tensors)
