@@ -15,7 +15,7 @@ from measuring import Figure, figure
 import colabkeep
 from colabkeep.vocabulary.events import EpochDone, Event, RunStarted, SaveCommitted
 
-__all__ = ["MANY", "Turns", "compared", "fitting", "in_turn", "saves"]
+__all__ = ["MANY", "Turns", "compared", "fitting", "in_turn", "saves", "terminal"]
 
 MANY = 40
 """Epochs of half a second: so long that it is saved as `save_every="auto"` saves, some 15 seconds apart."""
@@ -36,7 +36,7 @@ def fitting(model: Any, data: Any, optimizer: Any, loss_fn: Any, **words: Any) -
     """`resumable_fit` from the beginning, as a user calls it in a terminal, with one observer."""
 
     def fit(observer: Any) -> None:
-        with _terminal():
+        with terminal():
             colabkeep.resumable_fit(
                 model,
                 data,
@@ -107,7 +107,7 @@ def saves(name: str, turns: Sequence[Turns]) -> Figure:
 
 
 @contextlib.contextmanager
-def _terminal() -> Iterator[None]:
+def terminal() -> Iterator[None]:
     """A terminal that somebody reads, so that the display does all it does for a user."""
     reader, writer = os.openpty()
 

@@ -76,7 +76,8 @@ def remote(contestant: Any, megabytes: float, folder: Path, rate: float) -> dict
         found["remote"] = [time.perf_counter() - start - steps.idling]
 
     contestant.train(work, script, folder, rate=rate * 1e6)
-    return {**found, **{name: some for name, some in steps.found(bare).items() if name in ("stall", "slower")}}
+    told = steps.found(bare)
+    return {**found, **{name: told[name] for name in ("stall", "all", "slower")}}
 
 
 def resume(contestant: Any, megabytes: float, folder: Path) -> dict[str, float]:
@@ -97,6 +98,7 @@ class _Steps:
         self._work = work
         self._idle: list[float] = []
         self._stalls: list[float] = []
+        self._all: list[float] = []
         self._gaps: list[float] = []
         self._slower: list[float] = []
         self.idling = 0.0
@@ -126,6 +128,7 @@ class _Steps:
         step = median(idle)
         self._idle += idle
         self._stalls.append(stall + self._work.waited)
+        self._all.append(sum(gaps) - len(gaps) * step)
         self._gaps.append((max(gaps) - step) * 1e3)
         self._slower.append(fmean(behind[1:]) / step)
 
@@ -133,6 +136,7 @@ class _Steps:
         return {
             "step": [one * 1e3 for one in self._idle],
             "stall": [stall / bare for stall in self._stalls],
+            "all": [more / bare for more in self._all],
             "gap": self._gaps,
             "slower": self._slower,
         }

@@ -109,7 +109,7 @@ class LossRecord:
 
     def hear(self, step: int, loss: Any) -> bool:
         """The loss of a step, anything: what is not one number is left out. Is there something to be told?"""
-        number = self._take(step, loss)
+        number = loss if loss.__class__ is float else self._take(step, loss)
         if number is None:
             return loss is not None and self._hear_all(self._reader.arrived())
         proof = self.proof

@@ -92,7 +92,7 @@ class Manifest:
         unknown = dict(self.unknown)
         beside = unknown.pop("blobs", [{}] * len(self.blobs))
         record: dict[str, Any] = {name: getattr(self, name) for name in _KNOWN}
-        record["progress"] = {**asdict(self.progress), **unknown.pop("progress", {})}
+        record["progress"] = {**self.progress._asdict(), **unknown.pop("progress", {})}
         record["blobs"] = [{**asdict(blob), **more} for blob, more in zip(self.blobs, beside, strict=True)]
         record["metrics"] = {name: _number_out(value) for name, value in self.metrics.items()}
         return seal({**record, **unknown})
@@ -232,7 +232,7 @@ def _progress(entry: dict[str, Any]) -> tuple[Progress, dict[str, Any]]:
     """The position, and what this version does not know of it."""
     if not set(_POSITION) <= set(entry):
         raise ValueError("progress")
-    names = [f.name for f in fields(Progress)]
+    names = Progress._fields
     known = {name: entry[name] for name in names if name in entry}
     for name, value in known.items():
         if not (_is_time if name == "seconds" else _is_count)(value):

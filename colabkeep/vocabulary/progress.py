@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Progress"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(NamedTuple):
     """A position between two optimizer steps, counted over the whole run.
 
     `epoch` is the epoch under way, from 0; at the end of epoch *e* it is *e + 1* with

@@ -48,7 +48,7 @@ def test_what_a_checkpoint_says_of_itself_is_text(user, storage):
     evil = replace(
         manifest,
         id=f"{step:012d}-{manifest.session}",
-        progress=replace(manifest.progress, step=step, seconds=2.0**62),
+        progress=manifest.progress._replace(step=step, seconds=2.0**62),
         metrics={EVIL: 1.0, MATHS: float("nan"), "val_loss": float("inf")},
         reason=EVIL,
         framework=EVIL,

@@ -67,9 +67,13 @@ class Cargo:
         _, seed, epoch, index = tagged
         if epoch != self.epoch:
             self._tell(epoch)
+        return self.seeding().load(seed, read, index)
+
+    def seeding(self) -> Seeding:
+        """What loads each batch under a seed of its own, in this process."""
         if self._seeding is None:
             self._seeding = Seeding(self.streams())
-        return self._seeding.load(seed, read, index)
+        return self._seeding
 
     def streams(self) -> Streams:
         """The global streams and those the objects hold, looked for once per process."""
@@ -111,18 +115,20 @@ class Seeded:
 
     def __getitems__(self, batch: Any) -> Any:
         if tagged(batch):
-            return Loaded((self._cargo.load(batch, self._collated),))
+            return Loaded((self._cargo.load(batch, self.collated),))
         return self._cargo.look(*batch[1:]) if is_probing(batch) else self._items(batch)
 
     def __getitem__(self, index: Any) -> Any:
         if tagged(index):
-            return Loaded((self._cargo.load(index, self._single),))
+            return Loaded((self._cargo.load(index, self.single),))
         return self._cargo.look(*index[1:]) if is_probing(index) else self._cargo.dataset[index]
 
-    def _collated(self, batch: Any) -> Any:
+    def collated(self, batch: Any) -> Any:
+        """The batch of these indices."""
         return self._cargo.collate_fn(self._items(batch))
 
-    def _single(self, index: Any) -> Any:
+    def single(self, index: Any) -> Any:
+        """The item of this index, where the loader gives single ones."""
         return self._cargo.collate_fn(self._cargo.dataset[index])
 
     def _items(self, batch: Any) -> Any:

@@ -13,7 +13,7 @@ from colabkeep.frameworks.common.batches import leading
 from colabkeep.frameworks.common.cargo import tag
 from colabkeep.frameworks.common.iterables import Place, changed, length_of
 from colabkeep.frameworks.common.order import Order, Sampling
-from colabkeep.vocabulary.seeds import derive
+from colabkeep.vocabulary.seeds import derive_each
 from colabkeep.vocabulary.state import Tree
 
 __all__ = ["MapEpoch", "all_facts", "fixed_facts"]
@@ -92,10 +92,16 @@ class MapEpoch:
         return indices
 
     def _indices(self) -> Iterator[Any]:
-        seed, epoch, quiet = self._place.seed, self._place.epoch, self._adapted.quiet
-        for position, index in enumerate(self._order.remaining(), self._place.batches):
-            self._ahead.append(index)
-            yield index if quiet else tag(derive(seed, "batch", epoch, position), epoch, index)
+        place, ahead = self._place, self._ahead
+        if self._adapted.quiet:
+            for index in self._order.remaining():
+                ahead.append(index)
+                yield index
+        else:
+            seeds = derive_each(place.seed, "batch", place.epoch, start=place.batches)
+            for index, seed in zip(self._order.remaining(), seeds, strict=False):
+                ahead.append(index)
+                yield tag(seed, place.epoch, index)
 
 
 def fixed_facts(dataset: Any, sampling: Sampling, seed: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import random
 import signal
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -109,7 +108,7 @@ def compared(form: Form, tmp_path: Path, **words: Any) -> Training:
     for step in sorted({1, 5, 6, 7, 8, steps - 4, steps - 1}):
         session(form, tmp_path / "parts", die_at=step, **words)
     last = session(form, tmp_path / "parts", **words)
-    assert replace(last.run.progress, seconds=0.0) == replace(whole.run.progress, seconds=0.0)
+    assert last.run.progress._replace(seconds=0.0) == whole.run.progress._replace(seconds=0.0)
     assert state(tmp_path / "parts") == state(tmp_path / "whole")
     return whole
 

@@ -43,7 +43,8 @@ class TorchTraining:
         self._device = next(options.model.parameters()).device
         self.precision = resolve_precision(options.precision, self._device)
         self._autocast = autocast(self.precision, self._device)
-        self._plain = self._device.type == "cpu" and self.precision == "32-true"  # nothing to move, nothing to cast
+        self._here = self._device.type == "cpu"  # nothing to move, and a loss is read without a wait
+        self._plain = self._here and self.precision == "32-true"  # nor to cast
         self._scaler = gradient_scaler(self.precision, self._device, options.optimizer)
         self.scaler: object | None = self._scaler
 
@@ -52,8 +53,8 @@ class TorchTraining:
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def backward(self, batch: Any, *, share: float) -> torch.Tensor:
-        """Forward and backward of one micro-batch; its loss, unscaled, detached, on its device.
+    def backward(self, batch: Any, *, share: float) -> torch.Tensor | float:
+        """Forward and backward of one micro-batch; its loss, unscaled: detached, on its device, or a number on the CPU.
 
         Raises:
             UsageError: the batch or the loss is not of the form that training needs.
@@ -69,7 +70,7 @@ class TorchTraining:
         if self._scaler is not None:
             scaled = self._scaler.scale(scaled)
         scaled.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        return loss.item() if self._here else loss.detach()
 
     def step(self) -> None:
         """Unscale, clip, one optimizer update (float16: none if a gradient is not finite), clear gradients."""

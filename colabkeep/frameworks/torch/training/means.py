@@ -9,13 +9,13 @@ import torch
 
 __all__ = ["RunningMean"]
 
-_GATHERED = 256  # losses of a CPU model added in one go, 0.3 µs each; one by one 2 µs, and 6 among the steps of a model
+_GATHERED = 256  # numbers added in one go, 0.3 µs each; one by one 2 µs, and 6 among the steps of a model
 
 
 class RunningMean:
     """A mean that adds on its device, in float64, and waits only when read.
 
-    Saved and loaded, it goes on with the same bits. On the CPU, values are gathered and added many at a time,
+    Saved and loaded, it goes on with the same bits. On the CPU, numbers are gathered and added many at a time,
     always at the same counts, wherever it was saved. On a GPU they are added at once: a graph that is played
     again writes its next loss over the last one.
     """
@@ -26,7 +26,7 @@ class RunningMean:
         self._sum = torch.zeros((), dtype=self._dtype, device=device)
         self._weight = 0.0
         self._gathers = device.type == "cpu"
-        self._values: list[torch.Tensor] = []
+        self._values: list[float] = []
         self._weights: list[float] = []
 
     def add(self, value: Any, weight: float) -> None:
@@ -35,9 +35,7 @@ class RunningMean:
         if not self._gathers:
             self._sum.add_(value, alpha=weight)
             return
-        self._values.append(
-            value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=self._dtype, device="cpu")
-        )
+        self._values.append(value if value.__class__ is float else float(value))
         self._weights.append(weight)
         if len(self._values) == _GATHERED:
             self._sum = self._total()
@@ -66,14 +64,11 @@ class RunningMean:
         """Go on from what `state_dict` returned; that of the first versions had gathered nothing."""
         self._sum.copy_(state_dict["sum"])
         self._weight = float(state_dict["weight"])
-        self._values, self._weights = list(state_dict.get("values", ())), list(state_dict.get("weights", ()))
+        self._values = list(map(float, state_dict.get("values", ())))
+        self._weights = list(state_dict.get("weights", ()))
 
     def _gathered(self) -> torch.Tensor:
-        return (
-            torch.stack(self._values).to(self._dtype)
-            if self._values
-            else torch.empty(0, dtype=self._dtype, device=self._sum.device)
-        )
+        return torch.tensor(self._values, dtype=self._dtype, device=self._sum.device)
 
     def _total(self) -> torch.Tensor:
         if not self._values:

@@ -198,6 +198,36 @@ def test_batches_are_those_of_seeding_always(kit: SimpleNamespace, name: str, co
         assert digest(kit.read(loader(name, collate_fn=collate), after=first).values) == digest(whole.values)
 
 
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_loader_of_a_class_of_its_own_is_read_by_torch(kit: SimpleNamespace, name: str) -> None:
+    """It may do anything with its batches, so its iterator is torch's; what comes is the same."""
+
+    class Loader(DataLoader[Any]):
+        pass
+
+    own = Loader(Rows(DRAWS[name]()), batch_size=4, shuffle=name not in ("late", "unlucky"), collate_fn=noisy)
+    assert digest(kit.read(own).values) == GOLDEN[f"{name}, noisy"]
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["batches", "single items"])
+def test_items_come_as_from_torch(kit: SimpleNamespace, single: bool) -> None:
+    """In batches that a data set fetches itself, or one by one; and one that ends the epoch early does so."""
+
+    class Fetching(Rows):
+        def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+            return [self[index] + 0.5 for index in indices]
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if index == _LATE:
+                raise StopIteration
+            return super().__getitem__(index)
+
+    data = DataLoader(Fetching(nothing), batch_size=None if single else 4)
+    torchs_own = list(data)
+    assert len(torchs_own) == (_LATE if single else _LATE // 4)
+    assert digest(kit.read(data).values) == digest(torchs_own)
+
+
 @pytest.mark.parametrize("name", ["late", "everything", "of the seed", "own NumPy", "nothing"])
 def test_workers_find_out_for_themselves(kit: SimpleNamespace, name: str) -> None:
     """Each sees when its batches begin to draw; what they give is the same, in a resumed and the next epoch, too."""
