@@ -12,6 +12,7 @@ go of before the event of its last piece has come. So `record_stream` is not nee
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ __all__ = ["DeviceCopy", "Devices", "Landing"]
 
 _PIECE = 2**25  # bytes: 3 ms on the wire, and twice of it is all the page-locked memory that is taken
 _GATHERED = 2**20  # bytes: a smaller tensor is gathered with others, for a copy of its own is ten microseconds
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed
 _MARGIN = 1 / 16  # of a device: what a step may need beyond the peak so far, and what lies in too small pieces
 
 cuda: Any = torch.cuda
@@ -164,11 +166,12 @@ class DeviceCopy:
 
     def finish(self) -> None:
         """Return when all is in host memory. Whatever the device raises is raised here."""
-        for device, parcels in self._parcels.items():
-            side = self._devices.side(device)
-            side.wait_event(self._events[device])
-            with cuda.device(device), cuda.stream(side), torch.no_grad():
-                self._bring(_emptied(parcels), side)
+        with _beside_captures():
+            for device, parcels in self._parcels.items():
+                side = self._devices.side(device)
+                side.wait_event(self._events[device])
+                with cuda.device(device), cuda.stream(side), torch.no_grad():
+                    self._bring(_emptied(parcels), side)
 
     def _looked(self, device: torch.device) -> list[_Parcel]:
         parcels = []
@@ -249,6 +252,22 @@ class _Arrival:
             first, last = max(start, self._start), min(start + size, end)
             if first < last:
                 move_if_different(owner, address + first - start, here + first - self._start, last - first)
+
+
+@contextlib.contextmanager
+def _beside_captures() -> Iterator[None]:
+    """Training may capture a CUDA graph meanwhile. As torch captures by default, a wait for an event on this thread
+    would end it with an error, unless the thread says that its calls are none of the graph's
+    (https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__STREAM.html, cudaThreadExchangeStreamCaptureMode)."""
+    exchange = getattr(ctypes.CDLL(None), "cudaThreadExchangeStreamCaptureMode", None)
+    mode = ctypes.c_int(_RELAXED)
+    if exchange is not None:  # there is none on ROCm, nor on a simulated device
+        exchange(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        if exchange is not None:
+            exchange(ctypes.byref(mode))  # what it was
 
 
 def _copied(pairs: Iterable[Pair]) -> list[_Parcel]:
