@@ -43,7 +43,7 @@ def wheel_problems(wheel: zipfile.ZipFile, version: str) -> list[str]:
     ]
     if description != (ROOT / "README.md").read_bytes():
         problems.append("the description is not README.md")
-    if "colabkeep = colabkeep.faces.cli:main" not in wheel.read(f"{info}/entry_points.txt").decode():
+    if "colabkeep = colabkeep.ui.cli:main" not in wheel.read(f"{info}/entry_points.txt").decode():
         problems.append("the command `colabkeep` is not declared")
     return problems
 

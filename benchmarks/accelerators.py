@@ -9,10 +9,9 @@ from pathlib import Path
 
 from measuring import Figure, Setting, figure
 
+from colabkeep.core.system import Environment
 from colabkeep.hardware import find_accelerators
-from colabkeep.testing.devices import fake_device_files
-from colabkeep.testing.nvidia import fake_nvidia_smi, fake_nvml
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.testing.devices import fake_device_files, fake_nvidia_smi, fake_nvml
 
 _QUERY = ("--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits")
 

@@ -28,7 +28,7 @@ from states import copied, size, stirred, tensors, trained
 from torch import nn
 
 import colabkeep
-from colabkeep.vocabulary.priority import give_way
+from colabkeep.core.system import give_way
 
 Busy = Callable[[], bool]
 _Writing = Callable[[], AbstractContextManager[Busy]]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from measuring import Figure, Setting, figure
 
+from colabkeep.core.system import Environment
 from colabkeep.platforms import find_platform
-from colabkeep.vocabulary.environment import Environment
 
 _FIRST = (
     "import time\n"
-    "from colabkeep.vocabulary.environment import Environment\n"
+    "from colabkeep.core.system import Environment\n"
     "here = Environment.here()\n"
     "start = time.perf_counter()\n"
     "from colabkeep.platforms import find_platform\n"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from measuring import Figure, Setting, figure
 
-from colabkeep.testing.nvidia import fake_nvidia_smi
+from colabkeep.testing.devices import fake_nvidia_smi
 
 _HEAVY = ("torch", "paddle", "numpy", "google", "requests", "ipywidgets")
 _LOADED = """
 import sys
-from colabkeep.faces.cli import main
+from colabkeep.ui.cli import main
 main(["doctor", "--json"])
 print(*sys.modules)
 """

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from measuring import Figure, figure
 
 import colabkeep
-from colabkeep.vocabulary.events import EpochDone, Event, RunStarted, SaveCommitted
+from colabkeep.core.events import EpochDone, Event, RunStarted, SaveCommitted
 
 __all__ = ["MANY", "Turns", "compared", "fitting", "in_turn", "saves", "terminal"]
 

@@ -19,11 +19,11 @@ import colabkeep
 CELLS = (
     """
     import json, time
-    from colabkeep.faces.panel.notebook import NotebookPanel
-    from colabkeep.faces.panel.state import PanelState
+    from colabkeep.ui.panel.displays import NotebookPanel
+    from colabkeep.ui.panel.state import PanelState
     from colabkeep.testing.clock import FakeClock
-    from colabkeep.vocabulary.events import LengthTold, Recalled, RunStarted, RunStopped, SaveCommitted, StepDone
-    from colabkeep.vocabulary.progress import Progress
+    from colabkeep.core.events import LengthTold, Recalled, RunStarted, RunStopped, SaveCommitted, StepDone
+    from colabkeep.core.manifest import Progress
     """,
     """
     clock, times, begin = FakeClock(), [], 5120

@@ -27,7 +27,7 @@ class ColabKeep:
 
     def train(self, work: Work, script: Script, folder: Path, rate: float = 0.0) -> None:
         import colabkeep
-        from colabkeep.stores.directory import DirectoryStore
+        from colabkeep.stores.local import DirectoryStore
         from colabkeep.stores.tiered import TieredStore
 
         storage: Any = folder / "run"
@@ -459,7 +459,7 @@ def _slow(rate: float) -> Any:
     """System calls that write so many bytes a second."""
     from dataclasses import replace
 
-    from colabkeep.stores._posix import OS_FILES
+    from colabkeep.stores.shared.files import OS_FILES
 
     def write(descriptor: int, data: memoryview) -> int:
         written = os.write(descriptor, data[: 2**20])

@@ -105,7 +105,7 @@ def _resume(storage: Path, megabytes: float) -> tuple[float, dict[str, float]]:
     taken = time.monotonic()
 
     import colabkeep
-    from colabkeep.vocabulary.events import FirstStepDone
+    from colabkeep.core.events import FirstStepDone
 
     told = {"torch": imported, "building": taken - imported}
     door, heard = colabkeep.Run, list[Mapping[str, float]]()

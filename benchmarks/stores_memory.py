@@ -34,8 +34,8 @@ def _child(what: str, url: str, secret: str, size: int, disk: Path) -> float:
     from stores_service import PIECE, Source, opened
 
     from colabkeep.stores.base import BytesSource
-    from colabkeep.stores.directory import DirectoryStore
-    from colabkeep.stores.drive.upload import CHUNK_BYTES
+    from colabkeep.stores.drive.transfer import CHUNK_BYTES
+    from colabkeep.stores.local import DirectoryStore
     from colabkeep.stores.tiered import TieredStore
 
     name, drive = "run/blobs/large", opened((url, secret))

@@ -17,11 +17,11 @@ from measuring import Figure, Setting, figure
 from stores_service import Look, Source, address, opened, service
 
 import colabkeep
-from colabkeep._engine.repository import Repository
-from colabkeep.faces.reports import list_record, show_record
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.core.policies import KeepLast
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.policies import KeepLast
+from colabkeep.ui.records import list_record, show_record
 from tests.fakes.drive import Drive, reset_request
 from tests.fakes.runs import RUN, filled, resumed
 

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from colabkeep.core.system import Clock
 from colabkeep.stores.base import Store
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
-from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.stores.google.secret import read_secret
-from colabkeep.vocabulary.clock import Clock
+from colabkeep.stores.drive.files import read_place
+from colabkeep.stores.google.account import Account, SignedIn, read_secret
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where `tests` is; colabkeep is imported already
 

@@ -13,7 +13,7 @@ from measuring import Figure, Setting, figure
 from stores_service import PIECE, Source, address, opened, service
 
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.upload import CHUNK_BYTES
+from colabkeep.stores.drive.transfer import CHUNK_BYTES
 
 GOAL = 1 / 0.9  # of the bare loop's time
 

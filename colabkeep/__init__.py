@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from colabkeep._version import __version__
-from colabkeep.vocabulary.errors import ColabKeepError
+from colabkeep.core.errors import ColabKeepError
 
 if TYPE_CHECKING:
     from colabkeep.api import Run, mount, resumable_fit, secret
-    from colabkeep.faces.bench import bench
-    from colabkeep.faces.gpus import compare_gpus
-    from colabkeep.faces.report import report
-    from colabkeep.looking import browse, check
+    from colabkeep.inspect import browse, check
     from colabkeep.session.verify import verify_resume
     from colabkeep.session.weights import load_weights
+    from colabkeep.ui.bench import bench
+    from colabkeep.ui.gpus import compare_gpus
+    from colabkeep.ui.report import report
 
 __all__ = [
     "ColabKeepError",
@@ -38,14 +38,14 @@ __all__ = [
 
 _PLACES = {
     "Run": "colabkeep.api",
-    "browse": "colabkeep.looking",
-    "check": "colabkeep.looking",
+    "browse": "colabkeep.inspect",
+    "check": "colabkeep.inspect",
     "mount": "colabkeep.api",
     "resumable_fit": "colabkeep.api",
     "secret": "colabkeep.api",
-    "bench": "colabkeep.faces.bench",
-    "compare_gpus": "colabkeep.faces.gpus",
-    "report": "colabkeep.faces.report",
+    "bench": "colabkeep.ui.bench",
+    "compare_gpus": "colabkeep.ui.gpus",
+    "report": "colabkeep.ui.report",
     "load_weights": "colabkeep.session.weights",
     "verify_resume": "colabkeep.session.verify",
 }
@@ -63,9 +63,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Called by `%load_ext colabkeep`: shows the check and registers `%colabkeep`."""
-    import_module("colabkeep.faces.magics").load(shell)
+    import_module("colabkeep.ui.magics").load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Called by `%unload_ext colabkeep`."""
-    import_module("colabkeep.faces.magics").unload(shell)
+    import_module("colabkeep.ui.magics").unload(shell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from colabkeep.faces.cli import main
+from colabkeep.ui.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

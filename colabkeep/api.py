@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from colabkeep.faces.panel.choosing import Progress, displays
-from colabkeep.faces.panel.ladder import Display
-from colabkeep.faces.result import FitResult, run_html
+from colabkeep.core.arguments import Duration, door, read_duration
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import Event, MachineChecked
+from colabkeep.core.policies import OVERHEAD, Mode, SaveEvery
+from colabkeep.core.settings import OnChange
+from colabkeep.core.system import Environment, SystemClock
 from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
-from colabkeep.session.announcer import Announcer
-from colabkeep.session.clock import SystemClock
+from colabkeep.session.event_bus import EventBus
 from colabkeep.session.fit import fit
-from colabkeep.session.leftovers import is_open
-from colabkeep.session.refusals import check_callbacks
 from colabkeep.session.rehearsal import REHEARSAL
+from colabkeep.session.run import is_open
+from colabkeep.session.validation import check_callbacks
 from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
 from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
-from colabkeep.vocabulary.cadence import OVERHEAD
-from colabkeep.vocabulary.door import door
-from colabkeep.vocabulary.durations import Duration, read_duration
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import Event, MachineChecked
-from colabkeep.vocabulary.policies import Mode, SaveEvery
-from colabkeep.vocabulary.settings import OnChange
+from colabkeep.ui.panel.choosing import Display, Progress, displays
+from colabkeep.ui.result import FitResult, run_html
 
 __all__ = ["Run", "mount", "resumable_fit", "secret"]
 
@@ -124,7 +120,7 @@ class Run(session.Run):
             checkpoint from before, which is kept; "stop" ends the training with `TrainingDiverged` too, and does not
             save those weights.
         seed: of the order of the data and the randomness in data sets.
-        callbacks: functions called with each event (`colabkeep.vocabulary.events`).
+        callbacks: functions called with each event (`colabkeep.core.events`).
         progress: True shows what this front end can: a panel in a notebook, lines of text elsewhere, both in a Kaggle
             batch run. "html", "widgets" (ipywidgets, with the same panel below it for when they are dead) or "text"
             choose one; False shows nothing. Where checkpoints lie on this machine's disk, a page and a record for
@@ -400,16 +396,15 @@ def secret(name: str, *, timeout: Duration = 20.0) -> str:
 def _check_first(on_bad_gpu: str, storage: Storage, run_name: str | None, shown: Sequence[Display]) -> None:
     if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not shown):
         return  # nobody would hear it
-    from colabkeep.faces.check import Report, examine
-    from colabkeep.session.check.checkup import judge_again, refuse_bad
-    from colabkeep.session.check.past import cards_before
+    from colabkeep.ui.check.advice import cards_before, judge_again, refuse_bad
+    from colabkeep.ui.check.report import Report, examine
 
     report = examine(probe=True)
     if report.checkup.verdict.word == "reconnect":  # unless it was tried before, to no avail
         report = Report(judge_again(report.checkup, cards_before(storage, run_name)))
     lines = report.opening_lines(storage_was_named=not isinstance(storage, str) or storage != "auto")
     found = MachineChecked(verdict=report.checkup.verdict.word, lines=tuple(lines))
-    Announcer(tuple(shown), SystemClock()).tell(found)  # as in a run: a display that fails ends nothing
+    EventBus(tuple(shown), SystemClock()).tell(found)  # as in a run: a display that fails ends nothing
     if on_bad_gpu == "stop":
         refuse_bad(report.checkup.verdict)
 

@@ -28,8 +28,8 @@ import nbformat
 from nbclient import NotebookClient
 
 import colabkeep
+from colabkeep.core.system import Environment
 from colabkeep.testing.platforms import fake_aistudio, fake_colab, fake_kaggle
-from colabkeep.vocabulary.environment import Environment
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 MACHINE = Path(__file__).with_name("notebook_machine")
@@ -188,7 +188,7 @@ def _joined(outputs: list[Notebook]) -> list[Notebook]:
 @contextmanager
 def uploading(drive: Path) -> Iterator[None]:
     """What Colab's DriveFS does besides: each file in the Drive is uploaded, and says so in its attributes
-    (`colabkeep.stores.mounted.uploads`). Without that, a run waits for it at its end.
+    (`colabkeep.stores.colab_drive.uploads`). Without that, a run waits for it at its end.
 
     A file system without such attributes leaves it at the waiting.
     """

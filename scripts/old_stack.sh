@@ -22,4 +22,4 @@ pip install -c "$work/constraints.txt" "${stack[@]}" cloudpickle google-auth PyD
 export PYTHONPATH=$PWD
 python -c 'import IPython, ipykernel, ipywidgets
 print("IPython", IPython.__version__, "· ipykernel", ipykernel.__version__, "· ipywidgets", ipywidgets.__version__)'
-python -m pytest tests/panel tests/browser -n 2 "$@"
+python -m pytest tests/panel tests/browse -n 2 "$@"

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import colabkeep
-from colabkeep.vocabulary.events import EpochDone, Event, Restored, SaveCommitted, StepDone
+from colabkeep.core.events import EpochDone, Event, Restored, SaveCommitted, StepDone
 
 __all__ = ["Digits", "Teller", "main", "network"]
 

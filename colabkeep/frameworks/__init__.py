@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from colabkeep.core.errors import MissingDependency, UsageError
 from colabkeep.frameworks.base import Framework
-from colabkeep.vocabulary.errors import MissingDependency, UsageError
 
 __all__ = ["FRAMEWORKS", "Entry", "find_framework", "open_framework"]
 

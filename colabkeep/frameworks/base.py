@@ -26,9 +26,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from colabkeep.vocabulary.settings import Change, Item, Settings
-from colabkeep.vocabulary.state import Capture, Stateful, Tree
-from colabkeep.vocabulary.world import World
+from colabkeep.core.settings import Change, Item, Settings
+from colabkeep.core.state import Capture, Stateful, Tree, World
 
 __all__ = [
     "Batch",

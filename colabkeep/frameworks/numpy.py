@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from colabkeep.core.settings import Item
+from colabkeep.core.state import Capture, SoloWorld, Stateful, Tree, World
 from colabkeep.frameworks.base import (
     Boundary,
     Data,
@@ -23,28 +25,24 @@ from colabkeep.frameworks.base import (
     TrainingOptions,
     Unseen,
 )
-from colabkeep.frameworks.common.arrays import ArrayLeaves, array_leaf, describe_array
-from colabkeep.frameworks.common.captures import Captures
-from colabkeep.frameworks.common.describing import described
-from colabkeep.frameworks.common.losses import HostLosses
-from colabkeep.frameworks.common.marks import StreamMarks, opaque_parts
-from colabkeep.frameworks.common.means import PlainMean
-from colabkeep.frameworks.common.objects import (
+from colabkeep.frameworks.shared.describe import described
+from colabkeep.frameworks.shared.host_memory import Captures
+from colabkeep.frameworks.shared.modules import NothingUnseen, remember_objects
+from colabkeep.frameworks.shared.rng import NumpyStream, PythonStream, StreamMarks, Streams, opaque_parts
+from colabkeep.frameworks.shared.settings import NoOptimizing, Setup
+from colabkeep.frameworks.shared.training import HostLosses, PlainMean, no_loop_for
+from colabkeep.frameworks.shared.trees import (
+    ArrayLeaves,
+    array_leaf,
+    child,
+    describe_array,
     encode_object,
     missing_parts,
     object_differences,
+    rebuild,
     restore_object,
     shortened,
 )
-from colabkeep.frameworks.common.randomness import NumpyStream, PythonStream, Streams
-from colabkeep.frameworks.common.refusals import no_loop_for
-from colabkeep.frameworks.common.remembering import remember_objects
-from colabkeep.frameworks.common.setup import NoOptimizing, Setup
-from colabkeep.frameworks.common.trees import child, rebuild
-from colabkeep.frameworks.common.unseen import NothingUnseen
-from colabkeep.vocabulary.settings import Item
-from colabkeep.vocabulary.state import Capture, Stateful, Tree
-from colabkeep.vocabulary.world import SoloWorld, World
 
 __all__ = ["NumpyFramework"]
 
@@ -106,7 +104,7 @@ class NumpyFramework:
         return remember_objects(parts)
 
     def data(self) -> Data:
-        from colabkeep.frameworks.common.iterables import IterableData
+        from colabkeep.frameworks.shared.iterables import IterableData
 
         return IterableData()
 

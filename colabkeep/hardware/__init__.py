@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from importlib import import_module
 
+from colabkeep.core.system import Environment
 from colabkeep.hardware.base import Accelerator, Answer, Finder, Hidden, Trouble
-from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["find_accelerators"]
 
@@ -27,16 +27,16 @@ class _Part:
 
 _FAMILIES = (
     (
-        _Part("colabkeep.hardware.nvml:NvmlFinder", share=0.5),  # the rest is for the next ones, if the library hangs
-        _Part("colabkeep.hardware.nvidia_smi:NvidiaSmiFinder", share=0.9),
+        _Part("colabkeep.hardware.nvidia:NvmlFinder", share=0.5),  # the rest is for the next ones, if the library hangs
+        _Part("colabkeep.hardware.nvidia:NvidiaSmiFinder", share=0.9),
         _Part("colabkeep.hardware.loaded:LoadedFinder"),
-        _Part("colabkeep.hardware.rocm:RocmFinder"),
-        _Part("colabkeep.hardware.nvidia_traces:NvidiaTraces"),
+        _Part("colabkeep.hardware.others:RocmFinder"),
+        _Part("colabkeep.hardware.nvidia:NvidiaTraces"),
     ),
-    (_Part("colabkeep.hardware.tpu:TpuFinder"),),
-    (_Part("colabkeep.hardware.loaded:LoadedXpuFinder"), _Part("colabkeep.hardware.xpu:XpuFinder")),
-    (_Part("colabkeep.hardware.npu:NpuFinder"),),
-    (_Part("colabkeep.hardware.mps:MpsFinder"),),
+    (_Part("colabkeep.hardware.others:TpuFinder"),),
+    (_Part("colabkeep.hardware.loaded:LoadedXpuFinder"), _Part("colabkeep.hardware.others:XpuFinder")),
+    (_Part("colabkeep.hardware.others:NpuFinder"),),
+    (_Part("colabkeep.hardware.others:MpsFinder"),),
 )
 
 

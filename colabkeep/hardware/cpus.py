@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.system import Environment
 
 __all__ = ["advised_workers", "usable_cpus"]
 

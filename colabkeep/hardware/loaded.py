@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from colabkeep.core.system import Environment
+from colabkeep.core.timeouts import within_or
 from colabkeep.hardware.base import Accelerator, Answer, Kind
-from colabkeep.hardware.nvidia_troubles import silent
-from colabkeep.hardware.patience import within
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.hardware.nvidia import silent
 
 __all__ = ["LoadedFinder", "LoadedXpuFinder"]
 
@@ -31,7 +31,9 @@ class LoadedFinder:
             framework = sys.modules.get(module) if module in environment.modules else None
             if framework is not None:
                 # A call into a driver in trouble fails, or never returns.
-                found = within(timeout, partial(_asked, framework, ask), otherwise=silent(f"{module}, as loaded here,"))
+                found = within_or(
+                    timeout, partial(_asked, framework, ask), otherwise=silent(f"{module}, as loaded here,")
+                )
                 if found:
                     return found
         return []

@@ -1,20 +1,68 @@
-"""Does a framework's build have kernels for a card?
-
-CUDA code is compiled for compute capabilities. Machine code ("sm_86") runs on its own capability and on later ones of
-the same major number; portable code ("compute_90", PTX) is compiled on first use for anything later. Torch's own check
-compares major numbers only and its install hint lags the builds, so neither is believed (read in torch 2.11 to 2.15).
+"""Whether the installed framework can use a card: drivers, kernels, the official torch wheels, and which build is
+installed.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.hardware.catalogue import capability_of
-from colabkeep.hardware.drivers import runs_on
 
-__all__ = ["has_kernels", "is_made_for", "supports"]
+__all__ = [
+    "architectures",
+    "has_kernels",
+    "has_wheel",
+    "installed_build",
+    "is_made_for",
+    "needed_driver",
+    "runs_on",
+    "supports",
+    "wheels_for",
+    "wheels_in_short",
+]
+
+# From CUDA 11 on a driver runs every build of its own major version and of those before (NVIDIA, "CUDA Compatibility",
+# minor version compatibility, 2026). CUDA's own compatibility package can lift that on data-centre cards; whether it is
+# there, only a trial tells.
+
+
+_LEAST: Mapping[int, str] = {11: "450.80", 12: "525.60", 13: "580.65"}
+"""The oldest driver for Linux, by CUDA's major version (release notes of CUDA 11.8, 12.9 and 13.0)."""
+
+_VERSION = re.compile(r"(\d{1,6})(?:\.(\d{1,6}))?")
+
+
+def needed_driver(cuda: str) -> str | None:
+    """The oldest driver that runs builds for this CUDA ("13.0"); None where that is not known."""
+    major = _VERSION.match(cuda)
+    return None if major is None else _LEAST.get(int(major[1]))
+
+
+def runs_on(driver: str | None, cuda: str | None) -> bool | None:
+    """Does this driver ("550.54.15") run builds for this CUDA? None where that is not known."""
+    least = None if cuda is None else needed_driver(cuda)
+    here = None if driver is None else _VERSION.match(driver)
+    return None if least is None or here is None else _numbers(here[0]) >= _numbers(least)
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, _, minor = version.partition(".")
+    return int(major), int(minor or 0)
+
+
+# CUDA code is compiled for compute capabilities. Machine code ("sm_86") runs on its own capability and on later ones of
+# the same major number; portable code ("compute_90", PTX) is compiled on first use for anything later. Torch's own
+# check compares major numbers only and its install hint lags the builds, so neither is believed (read in torch 2.11 to
+# 2.15).
+
 
 Capability = tuple[int, int]
 
@@ -80,3 +128,315 @@ def _runs(code: re.Match[str], capability: Capability) -> bool:
 def _was_dropped(cuda: str, capability: Capability) -> bool:
     major = cuda.split(".", maxsplit=1)[0]
     return major.isdigit() and any(int(major) >= toolkit and capability < floor for toolkit, floor in _DROPPED)
+
+
+# Read from the build scripts of the releases (pytorch/builder up to 2.5, pytorch/pytorch `.ci/manywheel` after that)
+# and their release matrices (pytorch pull requests 164471, 175253, 182849, 187075, 194367, 197555), autumn 2026. Where
+# release notes and wheel differ, the wheel is right: 2.8 still has 7.0.
+
+Python = tuple[int, int]
+
+_TO_AMPERE = "37 50 60 70 75 80 86"
+_TO_HOPPER = "50 60 70 75 80 86 90"
+_WITH_KEPLER = "37 50 60 70 75 80 86 90"
+_FROM_VOLTA = "70 75 80 86 90 100 120"
+_FROM_TURING = "75 80 86 90 100 120"
+_PORTABLE = f"{_FROM_TURING} compute_120"
+_CU129 = f"{_FROM_VOLTA} compute_120"
+"""By the build script, and `get_arch_list` of 2.9.1. The matrices leave cu129 out; its index has it to 2.13."""
+_LATER = f"{_FROM_TURING} …"  # whether 7.0 is still in it is not known
+
+
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """`default` is the wheel that a bare `pip install torch` gives; `wheels` has the codes of each by its tag."""
+
+    series: str
+    default: str
+    wheels: Mapping[str, str]
+
+
+_RELEASES = (
+    _Release("1.13", "cu117", {"cu116": _TO_AMPERE, "cu117": _TO_AMPERE}),
+    _Release("2.0", "cu117", {"cu117": _TO_AMPERE, "cu118": _WITH_KEPLER}),
+    _Release("2.1", "cu121", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER}),
+    _Release("2.2", "cu121", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER}),
+    _Release("2.3", "cu121", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER}),
+    _Release("2.4", "cu121", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER, "cu124": _TO_HOPPER}),
+    _Release("2.5", "cu124", {"cu118": _WITH_KEPLER, "cu121": _TO_HOPPER, "cu124": _TO_HOPPER}),
+    _Release("2.6", "cu124", {"cu118": _WITH_KEPLER, "cu124": _TO_HOPPER, "cu126": _TO_HOPPER}),
+    _Release("2.7", "cu126", {"cu118": _WITH_KEPLER, "cu126": _TO_HOPPER, "cu128": _FROM_TURING}),
+    _Release("2.8", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu129": _CU129}),
+    _Release("2.9", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu129": _CU129, "cu130": _PORTABLE}),
+    _Release("2.10", "cu128", {"cu126": _TO_HOPPER, "cu128": _FROM_VOLTA, "cu129": _CU129, "cu130": _PORTABLE}),
+    _Release("2.11", "cu130", {"cu126": _TO_HOPPER, "cu128": _FROM_TURING, "cu129": _LATER, "cu130": _FROM_TURING}),
+    _Release("2.12", "cu130", {"cu126": _TO_HOPPER, "cu129": _LATER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+    _Release("2.13", "cu130", {"cu126": _TO_HOPPER, "cu129": _LATER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+    _Release("2.14", "cu130", {"cu126": _TO_HOPPER, "cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+    _Release("2.15", "cu132", {"cu130": _FROM_TURING, "cu132": _FROM_TURING}),
+)
+_PYTHONS: Mapping[str, tuple[int, int]] = {
+    "1.13": (7, 11),
+    "2.2": (8, 12),
+    "2.5": (9, 13),
+    "2.9": (10, 14),
+    "2.15": (11, 15),
+}
+"""The first and the last Python 3 that a series and those after it have wheels for (package index, November 2026)."""
+
+_ARM: Mapping[str, str] = {"cu126": "80 90", "cu130": "80 90 100 110 120", "cu132": "80 90 100 110 120"}
+
+
+def architectures(version: str, machine: str) -> tuple[str, ...] | None:
+    """What the official wheel of this `version` ("2.11.0+cu128") has kernels for on a `machine` ("x86_64").
+
+    None for any other: a version without the wheels' tag was compiled by somebody else, for what they chose.
+    """
+    release, _, tag = version.partition("+")
+    series = ".".join(release.split(".")[:2])
+    if not release.replace(".", "").isdigit():  # nightly and source builds: "2.9.0.dev2025", "2.5.0a0"
+        return None
+    wheels = next((known.wheels for known in _RELEASES if known.series == series), {})
+    codes = wheels.get(tag)
+    if codes is not None and machine == "aarch64":
+        codes = _ARM.get(tag)
+    elif machine != "x86_64":
+        codes = None
+    return None if codes is None else _names(codes)
+
+
+def wheels_for(capability: Capability, driver: str | None = None, python: Python | None = None) -> str:
+    """One sentence: which official torch wheels have kernels for cards of this capability, and how to get one. Where a
+    `driver` is told, one that it can run; where a `python` is, one that is made for it."""
+    default, other = _with(capability)
+    card = f"cards of compute capability {capability[0]}.{capability[1]}"
+    first, last = _RELEASES[0].series, _RELEASES[-1].series
+    if not default and not other:
+        return f"No official torch wheel from {first} to {last} has kernels for {card}."
+    if _all_with(capability)[-1] not in _fitting(capability, driver, python):
+        return _within(capability, driver, python, card)
+    if last in default:
+        since = (
+            "Every default torch wheel has" if default[0] == first else f"Default torch wheels since {default[0]} have"
+        )
+        lacking = _lacking(capability, default[0])
+        but = f", but their {' and '.join(lacking)} wheels have none" if lacking else ""
+        tag = _RELEASES[-1].default
+        return f"{since} kernels for {card}{but}: {_install('torch', tag)}."
+    series, tag = other[-1] if other else (default[-1], _release(default[-1]).default)
+    until = f"up to torch {default[-1]}" if default else "in no release"
+    return (
+        f"The default torch wheels had kernels for {card} {until}; the last official ones are those of {series} for "
+        f"{tag}: {_install(f'torch=={series}.*', tag)}."
+    )
+
+
+def has_wheel(capability: Capability, driver: str | None = None, python: Python | None = None) -> bool:
+    """Is there an official torch wheel for cards of this capability that this driver and this Python can run?"""
+    return bool(_fitting(capability, driver, python))
+
+
+def _within(capability: Capability, driver: str | None, python: Python | None, card: str) -> str:
+    """The same where the newest of them does not run here."""
+    running, fits = _fitting(capability, driver, None), _fitting(capability, driver, python)
+    if not running:
+        least = needed_driver(_cuda(_all_with(capability)[0][1]))
+        return (
+            f"No official torch wheel with kernels for {card} runs on driver {driver}: they need driver {least} or "
+            "newer."
+        )
+    runs = "" if driver is None else f" and runs on driver {driver}"
+    series, tag = (fits or running)[-1]
+    newest = f"The newest official torch wheel that has kernels for {card}{runs}"
+    if not fits:
+        most = _pythons(series)[1]
+        return (
+            f"{newest} is that of {series} for {tag}, which there is up to Python 3.{most} only, and this is "
+            f"{_text(python)}: in an environment with Python 3.{most} run {_install(f'torch=={series}.*', tag)}."
+        )
+    made = "" if fits[-1] == running[-1] else f", among those for Python {_text(python)},"
+    return f"{newest}{made} is that of {series} for {tag}: {_install(f'torch=={series}.*', tag)}."
+
+
+def _fitting(capability: Capability, driver: str | None, python: Python | None) -> list[tuple[str, str]]:
+    """(series, tag) of the wheels with kernels for it that may run here, the newest last."""
+    return [
+        (series, tag)
+        for series, tag in _all_with(capability)
+        if runs_on(driver, _cuda(tag)) is not False and (python is None or _is_for(python, series))
+    ]
+
+
+def _is_for(python: Python, series: str) -> bool:
+    first, last = _pythons(series)
+    return (3, first) <= python <= (3, last)
+
+
+def _pythons(series: str) -> tuple[int, int]:
+    order = [release.series for release in _RELEASES]
+    return [told for since, told in _PYTHONS.items() if order.index(since) <= order.index(series)][-1]
+
+
+def _text(python: Python | None) -> str:
+    return "" if python is None else f"{python[0]}.{python[1]}"
+
+
+def _all_with(capability: Capability) -> list[tuple[str, str]]:
+    """(series, tag) of every wheel that has kernels for it, the newest last; the default of a series after its others
+    where CUDA is the same or newer."""
+    return [(known.series, tag) for known in _RELEASES for tag in sorted(known.wheels) if _has(known, tag, capability)]
+
+
+def _cuda(tag: str) -> str:
+    """ "cu128" → "12.8"."""
+    return f"{tag[2:-1]}.{tag[-1]}"
+
+
+def _install(wanted: str, tag: str) -> str:
+    # Without force, pip finds the request "already satisfied" by any build of that version, such as one for the CPU.
+    return (
+        f'pip install --force-reinstall "{wanted}" --index-url https://download.pytorch.org/whl/{tag} (packages made '
+        "for the notebook's own torch may no longer fit)"
+    )
+
+
+def wheels_in_short(capability: Capability) -> str:
+    """The same in a few characters, for a table: "all", "to 2.7; cu126 to 2.14", "since 2.8"."""
+    default, other = _with(capability)
+    if not default:
+        return "none" if not other else f"{other[-1][1]} to {other[-1][0]}"
+    if _RELEASES[-1].series in default:
+        return "all" if default[0] == _RELEASES[0].series else f"since {default[0]}"
+    more = f"; {other[-1][1]} to {other[-1][0]}" if other and other[-1][0] != default[-1] else ""
+    return f"to {default[-1]}{more}"
+
+
+def _with(capability: Capability) -> tuple[list[str], list[tuple[str, str]]]:
+    """The series whose default wheel has kernels for it, and (series, tag) of the other wheels that have, in order."""
+    default = [known.series for known in _RELEASES if _has(known, known.default, capability)]
+    other = [
+        (known.series, tag)
+        for known in _RELEASES
+        for tag in sorted(known.wheels)
+        if tag != known.default and _has(known, tag, capability)
+    ]
+    return default, other
+
+
+def _lacking(capability: Capability, since: str) -> list[str]:
+    """The tags of wheels without kernels for it among the releases from `since` on."""
+    later = _RELEASES[_RELEASES.index(_release(since)) :]
+    return sorted({tag for known in later for tag in known.wheels if not _has(known, tag, capability)})
+
+
+def _release(series: str) -> _Release:
+    return next(known for known in _RELEASES if known.series == series)
+
+
+def _has(release: _Release, tag: str, capability: Capability) -> bool:
+    # Portable code is not counted on: few wheels carry it, and it is to leave them for its size.
+    codes = [code for code in _names(release.wheels[tag]) if code.startswith("sm_")]
+    return has_kernels(codes, capability) is True
+
+
+def _names(codes: str) -> tuple[str, ...]:
+    return tuple(code if not code.isdigit() else f"sm_{code}" for code in codes.split())
+
+
+def installed_build(framework: str) -> Build | None:
+    """The build of `framework` ("torch" or "paddle") that `import` gives here; None if there is none.
+
+    Imports nothing, and never initialises CUDA. Of a build without CUDA it is known that it has kernels for no card of
+    NVIDIA's.
+    """
+    folder = _folder(framework)
+    if folder is None:
+        return None
+    version, cuda, hip, stated = _version(framework, folder)
+    if not version:
+        return Build(framework=framework, version="unknown", cuda=None, architectures=None, known_from="unknown")
+    if cuda is None:
+        return Build(framework=framework, version=version, cuda=None, architectures=(), known_from="table", hip=hip)
+    if framework == "torch":
+        if (told := _told()) is not None:
+            return Build(framework=framework, version=version, cuda=cuda, architectures=told, known_from="loaded")
+        if (made := architectures(version, _machine())) is not None:
+            return Build(framework=framework, version=version, cuda=cuda, architectures=made, known_from="table")
+    if stated:
+        return Build(framework=framework, version=version, cuda=cuda, architectures=stated, known_from="stated")
+    return Build(framework=framework, version=version, cuda=cuda, architectures=None, known_from="unknown")
+
+
+_FILES: Mapping[str, tuple[str, ...]] = {
+    "torch": ("version.py",),
+    "paddle": ("version/__init__.py", "version.py"),  # a folder since Paddle 2.3
+}
+_FLAGS = re.compile(r"NVCC architecture flags:(.*)")
+_CODE_IN_TEXT = re.compile(r"(?:sm|compute)_\w+(?=[,;\]\s]|$)")
+
+
+def _folder(framework: str) -> Path | None:
+    """Where the package lies that is loaded, or would be."""
+    file = getattr(sys.modules.get(framework), "__file__", None)
+    if file is None and framework not in sys.modules:
+        spec = importlib.util.find_spec(framework)
+        file = spec.origin if spec is not None and spec.submodule_search_locations is not None else None
+    return None if file is None else Path(file).parent
+
+
+def _version(framework: str, folder: Path) -> tuple[str, str | None, str | None, tuple[str, ...]]:
+    """Version, CUDA version, HIP version and architectures, read in the text of the package's version file; "", None
+    and () if there is none to read."""
+    for name in _FILES[framework]:
+        try:
+            facts = _constants((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError):
+            continue
+        version = facts.get("__version__", facts.get("full_version"))
+        cuda, hip = facts.get("cuda", facts.get("cuda_version")), facts.get("hip")
+        return str(version or ""), _known(cuda), _known(hip), _stated(facts.get("compiled_cuda_archs"))
+    return "", None, None, ()
+
+
+def _stated(archs: object) -> tuple[str, ...]:
+    """What Paddle 3 says it was compiled for: [70, 75, 80]. Portable code that may lie beside it is not told."""
+    codes = tuple(f"sm_{arch}" for arch in archs if str(arch).isdigit()) if isinstance(archs, list) else ()
+    return (*codes, "…") if codes else ()
+
+
+def _known(version: object) -> str | None:
+    return None if version in (None, "", "False") else str(version)  # "False" is Paddle's None
+
+
+def _constants(source: str) -> dict[str, object]:
+    """The constants, and lists of them, that a module of plain assignments gives names to."""
+    found: dict[str, object] = {}
+    for node in ast.parse(source).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+            found[target.id] = value.value
+        elif isinstance(target, ast.Name) and isinstance(value, ast.List):
+            found[target.id] = [one.value for one in value.elts if isinstance(one, ast.Constant)]
+    return found
+
+
+def _told() -> tuple[str, ...] | None:
+    """What the loaded torch says it was compiled for; None if none is loaded or it does not say.
+
+    Its description of itself is asked. `torch.cuda.get_arch_list` starts the driver up to torch 2.12, and what lies
+    behind it (`_cuda_getArchFlags`) marks every process forked later as unfit for CUDA (torch/csrc/cuda/Module.cpp,
+    `poison_fork`), which would break training on two GPUs from a notebook.
+    """
+    show = getattr(getattr(sys.modules.get("torch"), "__config__", None), "show", None)
+    line = _FLAGS.search(show()) if callable(show) else None
+    if line is None:
+        return None
+    # "-gencode;arch=compute_75,code=sm_75;…": what is behind code= lies in the build, what is behind arch= does not.
+    codes = [code for part in re.findall(r"code=(\[[^\]]*\]|[^;\s]*)", line[1]) for code in _CODE_IN_TEXT.findall(part)]
+    return tuple(dict.fromkeys(codes)) or None
+
+
+def _machine() -> str:
+    """The processor the wheels for Linux were made for; "" on another system."""
+    return os.uname().machine if sys.platform == "linux" else ""

@@ -1,5 +1,5 @@
 """The platforms, in the order in which they are asked: one line each; those without a file of their own are the rows
-of `others`.
+of `services`.
 
 Kaggle comes before Colab, because its image is built on Colab's and carries its module and variables
 (Kaggle/docker-python, pull request 1444, November 2024). The last one matches everything.
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 
+from colabkeep.core.errors import UsageError
+from colabkeep.core.system import Environment
 from colabkeep.platforms.base import Platform
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
 
 __all__ = ["find_platform", "platform_names"]
 
@@ -20,7 +20,7 @@ _PLATFORMS = (
     "colabkeep.platforms.kaggle.platform:KagglePlatform",
     "colabkeep.platforms.aistudio:AIStudioPlatform",
     "colabkeep.platforms.colab.platform:ColabPlatform",
-    "colabkeep.platforms.others:rows",
+    "colabkeep.platforms.services:rows",
     "colabkeep.platforms.local:JupyterPlatform",
     "colabkeep.platforms.local:ScriptPlatform",
 )

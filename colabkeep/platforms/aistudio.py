@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 
-from colabkeep.platforms._variables import secret_from_variable
-from colabkeep.platforms.base import Copied, Home, Menus, SessionLimits
+from colabkeep.core.system import Environment
+from colabkeep.platforms.base import Copied, DefaultStorage, Menus, SessionLimits, secret_from_variable
 from colabkeep.platforms.local import FOLDER
-from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["AIStudioPlatform"]
 
@@ -50,17 +49,17 @@ class AIStudioPlatform:
     def kind(self, environment: Environment) -> str:
         return "notebook"
 
-    def home(self, environment: Environment) -> Home:
+    def home(self, environment: Environment) -> DefaultStorage:
         folder = str(environment.path(f"{_WORK}/{FOLDER}"))
         if not environment.is_dir(_USER):
-            return Home(
+            return DefaultStorage(
                 storage=folder,
                 folder=folder,
                 persists=False,
                 reason=f"There is no {_USER} here, so this is not an AI Studio environment.",
                 remedy='Unset COLABKEEP_PLATFORM; or name a folder: storage="checkpoints".',
             )
-        return Home(
+        return DefaultStorage(
             storage=folder,
             folder=folder,
             persists=None,
@@ -74,7 +73,7 @@ class AIStudioPlatform:
             packages=str(environment.path(_LIBRARIES)),
         )
 
-    def mount(self, environment: Environment, *, timeout: float) -> Home:
+    def mount(self, environment: Environment, *, timeout: float) -> DefaultStorage:
         return self.home(environment)
 
     def limits(self, environment: Environment) -> SessionLimits:

@@ -1,26 +1,126 @@
-"""What a platform must tell. A new platform is one file, one line in `colabkeep.platforms`, and one subclass of
-`colabkeep.testing.platforms.PlatformContract`; one without a file of its own is a row of the table in `others.py`.
-
-A platform is a notebook service, or a plain machine. It is recognised and described from an `Environment` alone.
-Every method but `mount` and `secret`:
-
-* MUST be quick (a few file look-ups), and MUST NOT raise for anything found in the environment, import a package
-  of the service, start a process, ask the user, touch a network, or write a file.
-* MUST look up every path below `Environment.root`.
-
-`mount` and `secret` may ask the user and talk to the service's front end; they MUST return or raise in bounded time.
-A secret's value MUST NOT appear in an error, a log or a `repr`. A user's own token in a variable is never a marker.
+"""What a platform must tell. A new platform is one file, one line in `colabkeep.platforms`, and one subclass of the
+contract suite; and what all of them share: the front end, secrets in variables, machines that are thrown away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Literal, Protocol, TypeAlias
 
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.errors import SecretError
+from colabkeep.core.system import Environment
 
-__all__ = ["Confidence", "Copied", "Home", "Menus", "Platform", "SessionLimits"]
+__all__ = [
+    "Confidence",
+    "Copied",
+    "DefaultStorage",
+    "Menus",
+    "Platform",
+    "SessionLimits",
+    "file_system",
+    "front_end",
+    "is_container",
+    "may_vanish",
+    "secret_from_variable",
+]
+
+
+def front_end(environment: Environment) -> Literal["notebook", "terminal", "process"]:
+    """notebook: a kernel, which a notebook talks to; terminal: IPython in a terminal; process: plain Python, also
+    one that a notebook started with `!python`."""
+    if not environment.shell:
+        return "process"
+    return "terminal" if "TerminalInteractiveShell" in environment.shell else "notebook"
+
+
+_FILES = ("/.dockerenv", "/run/.containerenv")  # Docker's, and Podman's
+_VARIABLES = {
+    "KUBERNETES_SERVICE_HOST": "Kubernetes",
+    "CLOUD_ML_JOB_ID": "a Vertex AI job",
+    "AIP_MODEL_DIR": "a Vertex AI job",
+    "SM_TRAINING_ENV": "a SageMaker job",
+    "AZUREML_RUN_ID": "an Azure ML job",
+    "AWS_BATCH_JOB_ID": "an AWS Batch job",
+    "ECS_CONTAINER_METADATA_URI_V4": "a container of Amazon ECS",
+    "K_SERVICE": "Cloud Run",
+    "CLOUD_RUN_JOB": "a Cloud Run job",
+    "DATABRICKS_RUNTIME_VERSION": "Databricks",  # the driver's own disk goes with the cluster
+    "SPACE_ID": "a Space of the Hugging Face Hub",
+    "GITHUB_ACTIONS": "a CI job",
+    "CI": "a CI job",
+    "container": "a container",  # systemd's container interface: podman, systemd-nspawn, lxc
+}
+_LAYERS = frozenset({"overlay", "fuse.fuse-overlayfs", "aufs", "tmpfs", "ramfs"})
+"""File systems of a container's own layer, or of memory alone."""
+
+_NO = ("", "0", "false")
+
+
+def may_vanish(environment: Environment) -> str:
+    """Why what lies on this machine's disk may be gone with it, as words that follow "this is"; "" where nothing says
+    so. A folder on a disk of its own counts as lasting only where nothing else marks a container: what is mounted
+    there may be the host's, or be made anew each time."""
+    for file in _FILES:
+        if environment.is_file(file):
+            return f"a container ({file} is there)"
+    for name, what in _VARIABLES.items():
+        if environment.environ.get(name, "").strip().lower() not in _NO:
+            return f"{what} ({name} is set)"
+    kind = file_system(environment)
+    return f"a folder on {kind}, as containers and live systems have it" if kind in _LAYERS else ""
+
+
+def is_container(environment: Environment) -> bool:
+    """Is this one that sees only the devices that it was handed?"""
+    variables = (environment.environ.get(name, "").strip().lower() for name in ("container", "KUBERNETES_SERVICE_HOST"))
+    return any(map(environment.is_file, _FILES)) or any(value not in _NO for value in variables)
+
+
+def file_system(environment: Environment) -> str:
+    """The kind of file system that the current folder lies on; "" where that is not told (as outside Linux)."""
+    folder = PurePosixPath(environment.folder)
+    if folder.is_relative_to(environment.root):
+        folder = "/" / folder.relative_to(environment.root)
+    holding, kind = PurePosixPath(), ""
+    for line in environment.text("/proc/mounts").splitlines():
+        fields = line.split(" ")
+        point = PurePosixPath(fields[1].replace("\\040", " ")) if len(fields) > 2 else PurePosixPath()
+        # Of two mounts at one point the later one hides the earlier.
+        if point.is_absolute() and folder.is_relative_to(point) and len(point.parts) >= len(holding.parts):
+            holding, kind = point, fields[2]
+    return kind
+
+
+def secret_from_variable(environment: Environment, name: str) -> str:
+    """The value of the environment variable `name`.
+
+    Raises:
+        SecretError: it is not set, or empty.
+    """
+    value = environment.environ.get(name, "")
+    if value:
+        return value
+    raise SecretError(
+        problem=f"There is no secret {name!r}: no environment variable of that name is set, or it is empty.",
+        remedy=(
+            f"Set it where this program is started (export {name}=…), or in a cell that nobody else sees: "
+            f'import os, getpass; os.environ["{name}"] = getpass.getpass()'
+        ),
+    )
+
+
+# A platform is a notebook service, or a plain machine. It is recognised and described from an `Environment` alone.
+# Every method but `mount` and `secret`:
+#
+# * MUST be quick (a few file look-ups), and MUST NOT raise for anything found in the environment, import a package
+#   of the service, start a process, ask the user, touch a network, or write a file.
+# * MUST look up every path below `Environment.root`.
+#
+# `mount` and `secret` may ask the user and talk to the service's front end; they MUST return or raise in bounded time.
+# A secret's value MUST NOT appear in an error, a log or a `repr`. A user's own token in a variable is never a marker.
+
 
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 """How sure a fact is: read in the service's own source or documentation; several users; one user, old, or inferred."""
@@ -54,7 +154,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
+class DefaultStorage:
     """Where checkpoints go. `storage`: what `colabkeep.stores.open_store` takes. `folder`: the folder shown to the
     user. `persists`: does it outlive the machine (None: could not be proven)? `reason`: one sentence saying so and why.
     `remedy`: what to do now where it does not persist or that is not sure, else "". `earlier`: folders, read-only,
@@ -107,11 +207,11 @@ class Platform(Protocol):
         """Which variety of it: "hosted", "enterprise", "batch", …; the words are in the platform's file."""
         ...
 
-    def home(self, environment: Environment) -> Home:
+    def home(self, environment: Environment) -> DefaultStorage:
         """Where checkpoints go as things stand now; nothing is mounted for it."""
         ...
 
-    def mount(self, environment: Environment, *, timeout: float) -> Home:
+    def mount(self, environment: Environment, *, timeout: float) -> DefaultStorage:
         """Make the persistent place ready, asking the user if need be, who has `timeout` seconds for the answer; the
         service may take a minute more to start it. Healthy already: returns at once.
 

@@ -11,9 +11,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from colabkeep.core.arguments import parse_duration, read_duration
+from colabkeep.core.system import Environment
 from colabkeep.platforms.base import Confidence, Platform, SessionLimits
-from colabkeep.vocabulary.durations import parse_duration, read_duration
-from colabkeep.vocabulary.environment import Environment
 
 __all__ = ["SessionTime", "session_time"]
 

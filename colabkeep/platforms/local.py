@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from colabkeep.platforms._front import front_end
-from colabkeep.platforms._vanishing import is_container, may_vanish
-from colabkeep.platforms._variables import secret_from_variable
-from colabkeep.platforms.base import Home, Menus, SessionLimits
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.system import Environment
+from colabkeep.platforms.base import (
+    DefaultStorage,
+    Menus,
+    SessionLimits,
+    front_end,
+    is_container,
+    may_vanish,
+    secret_from_variable,
+)
 
 __all__ = ["FOLDER", "JupyterPlatform", "ScriptPlatform"]
 
@@ -39,20 +44,22 @@ class _OwnMachine:
     name: str
     title: str
 
-    def home(self, environment: Environment) -> Home:
+    def home(self, environment: Environment) -> DefaultStorage:
         if _is_below(environment.folder, environment.path(_AISTUDIO)) and environment.is_dir(f"{_AISTUDIO}/work"):
             return _work_after_all(environment)
         folder = str(environment.folder / FOLDER)
         if why := may_vanish(environment):
-            return Home(storage=folder, folder=folder, persists=None, reason=_UNPROVEN.format(why), remedy=_ELSEWHERE)
-        return Home(
+            return DefaultStorage(
+                storage=folder, folder=folder, persists=None, reason=_UNPROVEN.format(why), remedy=_ELSEWHERE
+            )
+        return DefaultStorage(
             storage=folder,
             folder=folder,
             persists=True,
             reason="Checkpoints lie on this machine's own disk, in the folder that Python was started in.",
         )
 
-    def mount(self, environment: Environment, *, timeout: float) -> Home:
+    def mount(self, environment: Environment, *, timeout: float) -> DefaultStorage:
         return self.home(environment)
 
     def limits(self, environment: Environment) -> SessionLimits:
@@ -99,11 +106,11 @@ class ScriptPlatform(_OwnMachine):
         return front_end(environment)
 
 
-def _work_after_all(environment: Environment) -> Home:
+def _work_after_all(environment: Environment) -> DefaultStorage:
     # AI Studio has no official marker. Where it was not recognised, this folder is the better choice there, and
     # no worse one on a machine whose user happens to have that name.
     folder = str(environment.path(f"{_AISTUDIO}/work/{FOLDER}"))
-    return Home(
+    return DefaultStorage(
         storage=folder,
         folder=folder,
         persists=None,

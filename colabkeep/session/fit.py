@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from colabkeep.session.catalogue import CheckpointInfo, checkpoints, find_run
-from colabkeep.session.opening import RunSpec, taken_over
+from colabkeep.checkpoint.inspect import CheckpointInfo, checkpoints, find_run
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import LengthTold, Noted, RestoredInexactly
+from colabkeep.core.state import derive
+from colabkeep.session.open import RunSpec, taken_over
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import FitPlan, wire_fit
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import LengthTold, Noted, RestoredInexactly
-from colabkeep.vocabulary.seeds import derive
 
 __all__ = ["Best", "FitResult", "fit", "train"]
 

@@ -1,20 +1,50 @@
-"""Which machine each session of a run was given: noted in its lease, read by the sessions after it."""
+"""The machine under a session: which one it is, how long sessions live on it, when it goes, how it or its user asks
+to stop, and what is said then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
-from colabkeep._engine.repository import Repository
+from colabkeep.checkpoint.inspect import sessions
+from colabkeep.checkpoint.journal import Line, read_journal
+from colabkeep.checkpoint.lease import fences
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.core.arguments import duration_text
+from colabkeep.core.events import MachineGiven
+from colabkeep.core.policies import SessionLifetime, mean_session
+from colabkeep.core.system import Clock, Environment
+from colabkeep.core.timeouts import TimedCall
 from colabkeep.hardware import find_accelerators
 from colabkeep.platforms import find_platform
-from colabkeep.session.catalogue import sessions
-from colabkeep.session.check.errands import Errand
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.events import MachineGiven
+from colabkeep.platforms.base import SessionLimits
+from colabkeep.platforms.lifetime import session_time
 
-__all__ = ["earlier_cards", "machine_id", "this_machine"]
+__all__ = [
+    "ALL_SAVED",
+    "UNKNOWN",
+    "Deadline",
+    "Sessions",
+    "StopRequests",
+    "UsualLifetime",
+    "earlier_cards",
+    "earlier_lifetimes",
+    "find_deadline",
+    "machine_id",
+    "still_copying",
+    "still_saving",
+    "this_machine",
+    "usual_lifetime",
+]
 
 _TOOL_PATIENCE = 1.0  # seconds for the tool that lists accelerators, at the start of every run
 _PATIENCE = 2.0  # seconds for all that is asked about them
@@ -30,7 +60,7 @@ def this_machine(environment: Environment) -> MachineGiven:
         UsageError: COLABKEEP_PLATFORM names none.
     """
     platform = find_platform(environment)
-    asked = Errand("the accelerators", lambda: find_accelerators(environment, timeout=_TOOL_PATIENCE))
+    asked = TimedCall("the accelerators", lambda: find_accelerators(environment, timeout=_TOOL_PATIENCE))
     answers, _ = asked.answer(_PATIENCE)
     return MachineGiven(
         platform=platform.name,
@@ -67,3 +97,315 @@ def _cards(leases: Iterable[dict[str, Any]], here: str) -> Iterator[str]:
             seen.add(id)
         if isinstance(names, list) and names and isinstance(names[0], str):
             yield names[0]
+
+
+_SESSIONS_LOOKED_AT = 8  # sessions; the first and the last part of the journal of each is a request
+_GUESS_LEFT = 4 * 3600.0  # seconds; a machine that stops some time after its page was left
+_LONGEST = 7 * 24 * 3600.0  # seconds; what claims more had its clock set meanwhile, as machines do when they boot
+_GUESS_OWN = 24 * 3600.0  # seconds; of a machine that nothing is known to end: updates, power, whoever else uses it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualLifetime:
+    """How many `seconds` a session lives on such a machine, until this run's own past tells more; `source` says from
+    what. `vanishes`: machines of this kind are taken away."""
+
+    seconds: float
+    source: str
+    vanishes: bool
+
+
+UNKNOWN = UsualLifetime(seconds=_GUESS_OWN, source="a guess: nothing is known that ends this machine", vanishes=False)
+"""Of a machine of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """How long sessions live here: what is `usual`, and the `lives` of the run's earlier ones."""
+
+    usual: UsualLifetime
+    lives: Sequence[SessionLifetime] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The mean time between two disconnects."""
+        return mean_session(self.usual.seconds, self.lives)
+
+    @property
+    def vanishes(self) -> bool:
+        """Machines of this kind do, or one of this run's did."""
+        return self.usual.vanishes or any(life.vanished for life in self.lives)
+
+    @property
+    def source(self) -> str:
+        """From what that is known, for people."""
+        past = f"{len(self.lives)} earlier session(s) of this run, and " if self.lives else ""
+        return f"{past}{self.usual.source}"
+
+
+def usual_lifetime(limits: SessionLimits) -> UsualLifetime:
+    """What is usual under these limits. Where users report nothing, sessions are taken to end anywhere before their
+    limit, so in the middle of it on average."""
+    if limits.usual_seconds is not None:
+        return UsualLifetime(seconds=limits.usual_seconds, source=limits.usual_source, vanishes=True)
+    if limits.max_seconds is not None:
+        return UsualLifetime(
+            seconds=limits.max_seconds / 2, source=f"half of the limit: {limits.source}", vanishes=True
+        )
+    if limits.idle_seconds is not None:
+        return UsualLifetime(seconds=_GUESS_LEFT, source=f"a guess: {limits.source}", vanishes=True)
+    return UNKNOWN
+
+
+def earlier_lifetimes(repository: Repository, session: str, platform: str) -> tuple[SessionLifetime, ...]:
+    """The last sessions of the run on this platform, without `session` itself, by their parts of the journal.
+
+    Raises:
+        StoreError: the store cannot be listed.
+    """
+    fence_of = fences(repository)
+    order = sorted((each for each in fence_of if each != session), key=lambda each: fence_of[each], reverse=True)
+    files = repository.files("journal")
+    diary = read_journal(repository, files, order[:_SESSIONS_LOOKED_AT], 2 * _SESSIONS_LOOKED_AT)
+    return tuple(life for lines in diary.lines.values() for life in _life(lines, platform))
+
+
+def _life(lines: Sequence[Line], platform: str) -> Iterator[SessionLifetime]:
+    """A session that said when it began and where it ran; else nothing. A lost one lived to its last word at least."""
+    times = [line.at for line in lines if line.at is not None]
+    here = any(line.event == "MachineGiven" and line.text("platform") == platform for line in lines)
+    if times and here:
+        seconds = min(_LONGEST, max(times) - min(times))
+        yield SessionLifetime(seconds=seconds, vanished=all(line.event != "RunStopped" for line in lines))
+
+
+_MARGIN = 120.0  # seconds that the last save is early: the session's age is known to a minute or so
+_SHARE = 1 / 12  # of a session that must end by itself: of twelve, an hour for the notebook's other cells and output
+_SLOWER = 2.0  # the last save may take so many times as long: links are slow at times, and one may be on its way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """`at`: when the machine goes at the latest, in seconds of the run's clock. `reserve`: seconds before that in which
+    nothing is to be written any more. `ends`: training ends then by itself, because what a session made is kept only if
+    it ends in time; else it is saved and goes on, since the figure may be wrong. `text` tells the user; `source` says
+    where the figure is from."""
+
+    at: float
+    reserve: float
+    ends: bool
+    text: str
+    source: str = ""
+
+    def last_call(self, seconds: float) -> float:
+        """When the last save must begin to be safe in time, if that takes `seconds`: from the copy until the place
+        where it ends up had it and said so."""
+        return self.at - self.reserve - _SLOWER * seconds
+
+
+def find_deadline(
+    environment: Environment, clock: Clock, *, limit: float | None = None, may_end: bool = True
+) -> Deadline | None:
+    """The end of this session; None where nothing is known of it.
+
+    `limit`: the user's own figure for the whole session, in seconds. `may_end`: False where the user said himself when
+    training ends.
+    """
+    platform = find_platform(environment)
+    time = session_time(platform, environment, clock.time(), limit=limit)
+    if time.left_seconds is None or time.limit_seconds is None:
+        return None
+    ends = may_end and platform.limits(environment).ends_cleanly
+    reserve = time.limit_seconds * _SHARE if ends else _MARGIN
+    then = (
+        f"Training ends by itself {duration_text(reserve)} before that, so that this version's output is kept "
+        "(max_time=… sets another time)."
+        if ends
+        else f"The last save is {duration_text(reserve)} before that."
+    )
+    return Deadline(
+        at=clock.monotonic() + time.left_seconds,
+        reserve=reserve,
+        ends=ends,
+        text=f"This session lasts {duration_text(time.left_seconds)} more at most. {time.source} {then}",
+        source=time.source,
+    )
+
+
+ALL_SAVED = "Everything is saved; the program stops in a moment."
+
+
+def still_saving(number: signal.Signals, seconds: float | None, steps: int) -> str:
+    """The last save is written. `seconds`: it takes so much longer, None: there was none to go by. `steps`: those that
+    no other checkpoint has."""
+    takes = "how long it takes is not known: it is the first one of this session"
+    if seconds is not None:
+        takes = f"about {duration_text(max(1.0, seconds))} more"
+    price = f"; then the last {steps} step(s) are trained again next time" if steps else ", without that save"
+    return (
+        f"{_asked(number)}: the last save is still being written ({takes}), and the program stops after it."
+        f"{_again(number, price)}"
+    )
+
+
+def still_copying(number: signal.Signals, url: str, seconds: float) -> str:
+    """All is saved here, and slower storage is waited for, so long at most; infinite: that has not begun."""
+    left = "" if math.isinf(seconds) else f", for {duration_text(seconds)} more at most"
+    price = "; then the rest is copied when you run this cell again while the machine lives"
+    return (
+        f"{_asked(number)}: everything is saved on this machine. The program waits for {url}{left}, and stops after it."
+        f"{_again(number, price)}"
+    )
+
+
+def _asked(number: signal.Signals) -> str:
+    return "Stop requested" if number == signal.SIGINT else number.name
+
+
+def _again(number: signal.Signals, price: str) -> str:
+    return f" A second request stops at once{price}." if number == signal.SIGINT else ""
+
+
+_Value = TypeVar("_Value")
+_END = object()
+_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopRequests:
+    """Watches SIGINT, SIGTERM and SIGHUP between `install` and `remove`, if called on the main thread.
+
+    Three things can be under way when a signal comes. In a step it becomes a request, which waits for the step's end.
+    In the wait for a batch (`at_once`), which may never end, nothing has to be finished first: it is honoured then.
+    In the last save (`leave`) it waits for the end of that, and `abandoned` tells that somebody would not wait.
+    """
+
+    def __init__(self) -> None:
+        self.requested: signal.Signals | None = None
+        self.abandoned = False
+        self._handlers: list[_Handler] = []
+        self._waits = False  # for a batch
+        self._leaving: Callable[[signal.Signals], None] | None = None
+
+    def install(self) -> None:
+        """Begin to watch. Elsewhere than on the main thread Python allows no handlers: nothing is watched."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _WATCHED:
+            before: Any = _living(signal.getsignal(number))
+            # Ignored signals (nohup) stay ignored; handlers that are not Python's cannot be put back.
+            if before not in (signal.SIG_IGN, None):
+                handler = _Handler(number, self._on_signal, before)
+                self._handlers.append(handler)
+                signal.signal(number, handler)
+
+    def remove(self) -> None:
+        """Watch no more; the handlers that were there are in force again. Calling twice is harmless.
+
+        A handler that somebody else has put on top of ours stays where it is, and ours passes on what it hands down.
+        """
+        while self._handlers:
+            self._handlers.pop().end()
+
+    def honour(self) -> None:
+        """Leave now: raise what the request means to the rest of the program.
+
+        Raises:
+            KeyboardInterrupt: for SIGINT.
+            SystemExit: with status 143 for SIGTERM and 129 for SIGHUP, as a shell reports them.
+        """
+        request, self.requested = self.requested or signal.SIGTERM, None
+        if request == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + request)
+
+    def between(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The same batches. While the next one is waited for, whoever asks to stop is obeyed at once: the last step
+        is finished, and a worker that hangs would never let the loop come to a boundary.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: as `honour`.
+        """
+        fetch = partial(next, iter(batches), _END)
+        while (batch := self.at_once(fetch)) is not _END:
+            yield batch
+
+    def at_once(self, wait: Callable[[], _Value]) -> _Value:
+        """What `wait` returns; while that is waited for, whoever asks to stop is obeyed at once.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: as `honour`.
+        """
+        self._waits = True  # first: what comes after the look below is honoured by the handler
+        try:
+            if self.requested is not None:
+                self.honour()
+            return wait()
+        finally:
+            self._waits = False
+
+    def leave(self, said: Callable[[signal.Signals], None]) -> None:
+        """The last save begins, and is not broken off for a first request. `said` is called for that one, perhaps in
+        the middle of anything else on this thread: it may note something and nothing more."""
+        self._leaving = said
+        if self.requested is not None:
+            said(self.requested)
+
+    def _on_signal(self, number: int) -> None:
+        again, self.requested = self.requested is not None or self.abandoned, signal.Signals(number)
+        if self._leaving is None:
+            if again or self._waits:
+                self.honour()
+        elif not again:
+            self._leaving(self.requested)
+        elif number == signal.SIGINT:  # whoever sends SIGTERM twice sends SIGKILL next, and means no hurry by it
+            self.abandoned = True
+            self.honour()
+
+
+class _Handler:
+    """What is installed for one signal, on top of the handler `before`."""
+
+    def __init__(self, number: signal.Signals, receive: Callable[[int], None], before: Any) -> None:
+        self._number = number
+        self._receive: Callable[[int], None] | None = receive
+        self._process = os.getpid()
+        self._spared = False  # a child, the first Ctrl-C
+        self.before = before
+
+    @property
+    def dead(self) -> bool:
+        return self._receive is None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._receive is None:
+            self._pass_on(number, frame)
+        elif os.getpid() == self._process:
+            self._receive(number)
+        elif number != signal.SIGINT or self._spared:
+            # A forked child has this handler too, and no training: `Pool.terminate` must end it.
+            self._pass_on(number, frame)
+        else:
+            # Terminals and notebooks send Ctrl-C to all: the trainer decides what the step under way still needs.
+            self._spared = True
+
+    def end(self) -> None:
+        """Let go of the run. Its place is given up if nobody is on top, and if this thread may do that."""
+        self._receive = None
+        top: Any = signal.getsignal(self._number)
+        if top is self and threading.current_thread() is threading.main_thread():
+            signal.signal(self._number, _living(self.before))
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        before = _living(self.before)
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, before)
+            os.kill(os.getpid(), number)
+
+
+def _living(handler: Any) -> Any:
+    """The handler itself, or what was there before those whose run is over."""
+    while isinstance(handler, _Handler) and handler.dead:
+        handler = handler.before
+    return handler

@@ -1,22 +1,175 @@
-"""A training that is tried out: its runs are kept in memory, saved when they are told to, and may be killed."""
+"""A training that is tried out, its runs kept in memory and killed on demand; and what objects hold by path, to
+find state that no checkpoint holds.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
+from colabkeep.core.errors import NotStorable
+from colabkeep.core.events import Event, Restored, RestoredInexactly, RunStarted, SaveStarted, StepDone
+from colabkeep.core.manifest import Progress
+from colabkeep.core.policies import SaveMark
+from colabkeep.core.state import HostTensor, Tagged
 from colabkeep.frameworks import open_framework
-from colabkeep.session.census import census
-from colabkeep.session.keeper import Killed
+from colabkeep.frameworks.base import Framework
+from colabkeep.session.open import Value
+from colabkeep.session.scheduler import Killed
 from colabkeep.stores.base import Store
-from colabkeep.vocabulary.events import Event, Restored, RestoredInexactly, RunStarted, SaveStarted, StepDone
-from colabkeep.vocabulary.policies import SaveMark
-from colabkeep.vocabulary.progress import Progress
 
-__all__ = ["REHEARSAL", "Rehearsal", "Spot"]
+__all__ = [
+    "REHEARSAL",
+    "Rehearsal",
+    "Spot",
+    "differences",
+    "flat",
+    "state_digest",
+]
+
+_MOST = 50_000  # nodes; a graph that is larger is compared as far as this
+_PLUMBING = ("_modules.", "_sub_layers.", "_parameters.", "_buffers.")  # of torch and Paddle
+_SKIPPED = {"training", "_iterator", "__weakref__", "__doc__", "__module__", "__qualname__"} | {
+    "_full_name",  # of a Paddle layer: counts the layers made in this process
+    "_data_format",  # of a Paddle BatchNorm: another word for the same after the first forward
+    "_compiled_call_impl",  # of a compiled module: what was compiled so far
+}
+_APART = frozenset(
+    {"torch", "paddle", "numpy", "functools", "threading", "logging", "colabkeep", "tqdm", "rich", "matplotlib"}
+    | {"IPython", "ipywidgets", "ipykernel"}
+)
+"""Packages whose objects keep their state in their state_dict, or show something and keep none."""
+_OPAQUE = (types.ModuleType, type, types.BuiltinFunctionType, types.GeneratorType, types.CodeType)
+
+
+def state_digest(roots: Mapping[str, object], framework: Framework) -> dict[str, str]:
+    """Path → digest or text of every leaf that can be reached from `roots`: numbers, strings, tensors,
+    arrays, generators; through attributes, containers, closures and the globals that functions name."""
+    found: dict[str, str] = {}
+    for path, leaf in _leaves(roots):
+        if leaf is None or isinstance(leaf, (bool, int, float, complex, str, bytes)):
+            found[path] = repr(leaf)
+        else:
+            digest = _digest(leaf, framework)
+            if digest is not None:
+                found[path] = digest
+    return found
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """A sentence for each path that holds something else, or is there only once."""
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    return [
+        f"{_pretty(path)}: {before.get(path, 'absent')} in the run, {after.get(path, 'absent')} after the restore"
+        for path in changed
+    ]
+
+
+def _leaves(roots: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    seen: set[int] = set()
+    todo: list[tuple[str, object]] = list(reversed(list(roots.items())))
+    while todo and len(seen) < _MOST:
+        path, node = todo.pop()
+        if isinstance(node, (bool, int, float, complex, str, bytes)) or node is None:
+            yield path, node
+            continue
+        if id(node) in seen or isinstance(node, _OPAQUE):
+            continue
+        seen.add(id(node))
+        if _is_leaf(node):
+            yield path, node
+        else:
+            todo.extend(reversed([(f"{path}{step}", child) for step, child in _children(node)]))
+
+
+def _is_leaf(node: object) -> bool:
+    kind = type(node)
+    if kind.__name__ in ("Generator", "RandomState", "Random") and kind.__module__ != "builtins":
+        return True
+    return hasattr(node, "dtype") and hasattr(node, "shape")
+
+
+def _children(node: object) -> Iterator[tuple[str, object]]:
+    if isinstance(node, Mapping):
+        yield from ((f".{key}", child) for key, child in node.items() if isinstance(key, (str, int)))
+    elif isinstance(node, (list, tuple, set, frozenset)):
+        yield from ((f"[{i}]", child) for i, child in enumerate(node))
+    elif isinstance(node, types.MethodType):
+        yield ".__self__", node.__self__
+        yield "", node.__func__
+    elif isinstance(node, types.FunctionType):
+        yield from _of_function(node)
+    elif _is_foreign(node):
+        return
+    elif type(node).__module__.startswith("torch._dynamo"):  # a compiled module: what it wraps
+        yield ".", getattr(node, "_orig_mod", None)
+    else:
+        for name, child in getattr(node, "__dict__", {}).items():
+            if name not in _SKIPPED:
+                yield f".{name}", child
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f".<{name}>", cell.cell_contents
+        except ValueError:
+            continue  # a variable that was never set
+    yield from ((f".<default {i}>", value) for i, value in enumerate(function.__defaults__ or ()))
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield f".<global {name}>", function.__globals__[name]
+
+
+def _is_foreign(node: object) -> bool:
+    """An object of a framework's own class keeps its state in its state_dict; modules are looked into all the same."""
+    where = type(node).__module__
+    package = where.partition(".")[0]
+    return package in _APART and not (hasattr(node, "_modules") or hasattr(node, "_sub_layers"))
+
+
+def _digest(leaf: object, framework: Framework) -> str | None:
+    try:
+        snapshot = framework.capture({"leaf": Value(leaf)}).finish()
+    except NotStorable:
+        return None
+    try:
+        return f"{type(leaf).__name__} {_sum(flat(snapshot.parts['leaf'], ''))}"
+    finally:
+        snapshot.release()
+
+
+def flat(tree: object, path: str) -> Iterator[tuple[str, str]]:
+    """Path → digest or text of every leaf of a stored tree."""
+    if isinstance(tree, HostTensor):
+        digest = hashlib.sha256(tree.data).hexdigest()[:12]
+        yield path, f"{tree.dtype}{list(tree.shape)} {digest}"
+    elif isinstance(tree, Tagged):
+        yield from flat(tree.value, f"{path}<{tree.kind}>")
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from flat(value, f"{path}.{key}")
+    elif isinstance(tree, (list, tuple)):
+        for i, value in enumerate(tree):
+            yield from flat(value, f"{path}[{i}]")
+    else:
+        yield path, repr(tree)
+
+
+def _sum(leaves: Iterator[tuple[str, str]]) -> str:
+    return hashlib.sha256(repr(list(leaves)).encode()).hexdigest()[:12]
+
+
+def _pretty(path: str) -> str:
+    for plumbing in _PLUMBING:
+        path = path.replace(plumbing, "")
+    return path
+
 
 Spot = tuple[str, int]
 """A run, and the step of a checkpoint of it."""
@@ -64,7 +217,7 @@ class Rehearsal:
         self.steps[run] = step
         if saved is None:
             return
-        self.found[run, saved] = census(_variables(sys._getframe(1)), open_framework(self.framework))
+        self.found[run, saved] = state_digest(_variables(sys._getframe(1)), open_framework(self.framework))
         if (run, saved) == self._die_at:
             raise Killed
 

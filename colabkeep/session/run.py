@@ -1,31 +1,25 @@
-"""One run in one session: counts steps, saves when due, stops cleanly, and knows how to go on."""
+"""One run in one session: counts steps, saves when due, stops cleanly, and knows how to go on; runs entered by hand
+and never closed are ended.
+"""
 
 from __future__ import annotations
 
+import atexit
+import gc
 import math
 import os
-from collections.abc import Iterable, Iterator
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from colabkeep.frameworks.base import Batch
-from colabkeep.session.announcer import Announcer
-from colabkeep.session.deadline import Deadline
-from colabkeep.session.history import History, as_number
-from colabkeep.session.keeper import Keeper, StopTraining, leaving_reason
-from colabkeep.session.leftovers import Unlosable, open_alone, watch
-from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop, arrive
-from colabkeep.session.losses import LossRecord
-from colabkeep.session.opening import RunSpec, open_session
-from colabkeep.session.position import Place, Position
-from colabkeep.session.promise import promise_of
-from colabkeep.session.refusals import unlogged
-from colabkeep.session.signals import StopRequests
-from colabkeep.session.understanding import understood
-from colabkeep.session.unseen import Strangers
-from colabkeep.vocabulary.durability import Durability
-from colabkeep.vocabulary.events import (
+from colabkeep.checkpoint.restore import understood
+from colabkeep.core.durability import Durability
+from colabkeep.core.errors import RunBusy, StoreBusy, UsageError
+from colabkeep.core.events import (
     AlreadyComplete,
     DeadlineNear,
     EpochDone,
@@ -36,9 +30,134 @@ from colabkeep.vocabulary.events import (
     RunStopped,
     StepDone,
 )
-from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.core.manifest import Manifest
+from colabkeep.frameworks.base import Batch
+from colabkeep.session.event_bus import EventBus, UnseenParts
+from colabkeep.session.loop import AROUND, BLIND, FREE, SELDOM, Loop, arrive
+from colabkeep.session.machine import Deadline, StopRequests
+from colabkeep.session.metrics import History, LossRecord, as_number
+from colabkeep.session.open import RunSpec, open_session, promise_of
+from colabkeep.session.position import Place, Position
+from colabkeep.session.scheduler import SaveScheduler, StopTraining, leaving_reason
+from colabkeep.session.validation import unlogged
 
-__all__ = ["Run", "let_go"]
+if TYPE_CHECKING:
+    from colabkeep.session.open import OpenSession
+
+__all__ = [
+    "Run",
+    "Unlosable",
+    "end",
+    "is_open",
+    "let_go",
+    "open_alone",
+    "watch",
+]
+
+# Only what is on its way is finished then. Nothing new is saved: whatever has become of the objects since the last
+# step, the best weights loaded for a look, would be taken for its state.
+
+
+class Unlosable:
+    """What knows when nobody can reach it any more: `abandoned`, then, and held until it is ended, at the latest with
+    the program. Nothing is ended where that is noticed: anything may be under way there."""
+
+    abandoned = False
+
+    def __del__(self) -> None:
+        if is_open(self):
+            self.abandoned = True
+            atexit.register(_end_if_open, self)
+
+
+def watch(run: Run) -> Callable[[], None]:
+    """End the run with the program, if it is still open then. Returns what takes that back."""
+    at_exit = partial(_end_at_exit, weakref.ref(run), os.getpid())
+    atexit.register(at_exit)
+    return partial(atexit.unregister, at_exit)
+
+
+def end(run: Run) -> None:
+    """Let what is being saved be saved, say what is not, and let go of the run."""
+
+    run._saver.wait()
+    saved = run._saver.saved or run._session.progress
+    if saved.step < run.progress.step:
+        run.finished = False  # of which nothing is kept
+        run.tell(
+            Noted(
+                text=f"The run {run.name!r} was entered by hand and never closed: what was trained after step "
+                f"{saved.step} is not saved. Write  with colabkeep.Run(…) as run:  around the loop, and its last step "
+                "is."
+            )
+        )
+    let_go(run, None)
+
+
+def open_alone(run: Run, opening: Callable[[], OpenSession]) -> OpenSession:
+    """Open the run. One of the same name and place that nobody in this process can reach any more is ended first.
+
+    Raises:
+        UsageError: it is open already.
+        RunBusy: it is open in another process; or here, and the error says what holds it.
+        ColabKeepError: as `opening`.
+    """
+    if is_open(run):
+        raise UsageError(
+            problem=f"The run {run.name!r} has begun already.",
+            remedy="Enter it once: by  with colabkeep.Run(…) as run:  or by hand, not both.",
+        )
+    try:
+        return opening()
+    except RunBusy as error:
+        holder = error.__cause__.holder if isinstance(error.__cause__, StoreBusy) else ""
+        mine = not holder or holder.startswith(f"process {os.getpid()} on ")  # as `take_lock` writes it
+        other = _other(run) if mine else None
+        if other is None:
+            raise
+        if not other.abandoned:
+            raise _held(other) from error
+    end(other)
+    return opening()
+
+
+def _end_if_open(run: Any) -> None:
+    if is_open(run):
+        end(run)
+
+
+def _end_at_exit(reference: weakref.ref[Run], process: int) -> None:
+    run = reference()
+    if run is not None and is_open(run) and os.getpid() == process:  # a forked child has not got the run
+        end(run)
+
+
+def is_open(run: object) -> bool:
+    """Has it begun, and not ended? Asked of one whose `__init__` may have failed, too."""
+    told = vars(run)
+    return bool(told.get("began")) and told.get("stopped") is None
+
+
+def _other(run: Run) -> Run | None:
+    """The open run of the same name and place in this process, if there is one."""
+
+    gc.collect()  # what hangs together in a circle is known to be unreachable only now
+    found = (each for each in gc.get_objects() if issubclass(type(each), Run))
+    return next((each for each in found if each is not run and is_open(each) and _same(each, run)), None)
+
+
+def _same(one: Run, other: Run) -> bool:
+    return (one.name, one._spec.store.url) == (other.name, other._spec.store.url)
+
+
+def _held(run: Run) -> RunBusy:
+    names = [name for name, value in vars(sys.modules["__main__"]).items() if value is run and name[0] != "_"]
+    holder = f"the variable {names[0]!r}" if names else "an object of this program"
+    return RunBusy(
+        problem=f"The run {run.name!r} is open in this very process: {holder} holds it, at step {run.progress.step}.",
+        remedy=f"Close it, then run this again: {names[0] if names else 'run'}.close()  Whoever writes "
+        "with colabkeep.Run(…) as run:  around the loop never needs that.",
+    )
 
 
 class Run(Unlosable, Loop):
@@ -55,7 +174,7 @@ class Run(Unlosable, Loop):
         self.began = self.finished = False
         self.stopped: str | None = None  # why the session ended, once it has
         self._spec = spec
-        self._announcer = Announcer(spec.observers, spec.clock)
+        self._event_bus = EventBus(spec.observers, spec.clock)
         self._signals = StopRequests()
         self._process = os.getpid()
         self._shown = 0  # the newest step that was told
@@ -66,7 +185,7 @@ class Run(Unlosable, Loop):
         Raises:
             RunBusy, Incompatible, NotStorable, NoUsableCheckpoint, …: as `open_session`.
         """
-        self._session = open_alone(self, lambda: open_session(self._spec, self._announcer.queue))
+        self._session = open_alone(self, lambda: open_session(self._spec, self._event_bus.queue))
         try:
             understood(self.resumed_from, self._start)
         except BaseException:
@@ -79,27 +198,29 @@ class Run(Unlosable, Loop):
         spec, session = self._spec, self._session
         self._saver = session.checkpointer
         self._position = Position(spec.framework, spec.seed, session.progress, session.trees, session.data)
-        self._keeper = Keeper(spec, self._position, self._session, self.history, self.losses)
+        self._save_scheduler = SaveScheduler(spec, self._position, self._session, self.history, self.losses)
         others = unlogged(spec.best, self.history, self._saver.events.append)
-        self._announcer.observers += (*self._keeper.observers, *others)
+        self._event_bus.observers += (*self._save_scheduler.observers, *others)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
-        self._keeper.gradients = gradients = self._boundary.gradients
+        self._save_scheduler.gradients = gradients = self._boundary.gradients
         if session.progress.step:
             if gradients is not None:
                 gradients.load_state_dict(spec.framework.native(session.trees.get("gradients", {})))
             self.undo = spec.framework.remember(spec.parts)
-        self._strangers = Strangers(spec.framework.unseen(spec.parts), self.resumed_from, self._announcer.queue.append)
-        self._announcer.observers.append(self._strangers)
+        self._strangers = UnseenParts(
+            spec.framework.unseen(spec.parts), self.resumed_from, self._event_bus.queue.append
+        )
+        self._event_bus.observers.append(self._strangers)
         self._counts = self.progress.step, 0  # steps, and updates of the optimizer, when this epoch began
         now = spec.clock.monotonic()
         self._until = math.inf if spec.max_time is None else now + spec.max_time
         self._zero = now - self._session.progress.seconds  # when it would have begun, without a break
         self._saver.begin(self._zero)
         self._signals.install()
-        self._announcer.write_to(self._session.journal)
+        self._event_bus.write_to(self._session.journal)
         self.began, self._unwatch = True, watch(self)
-        self._announcer.begin(*_complete(spec, self.resumed_from), _beginning(spec, self._session.id))
+        self._event_bus.begin(*_complete(spec, self.resumed_from), _beginning(spec, self._session.id))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -143,10 +264,10 @@ class Run(Unlosable, Loop):
         now = self._spec.clock.monotonic()
         position = self._position
         progress = position.advance(now - self._zero)
-        self._keeper.count(progress.step, loss)
-        if now >= self._announcer.steps_from:
+        self._save_scheduler.count(progress.step, loss)
+        if now >= self._event_bus.steps_from:
             self._shown = progress.step
-            self._announcer.deliver(StepDone(progress=progress, epoch_batches=self.epoch_batches, loss=loss))
+            self._event_bus.deliver(StepDone(progress=progress, epoch_batches=self.epoch_batches, loss=loss))
         if not position.comes_back:
             self._step_elsewhere(now)
 
@@ -154,9 +275,9 @@ class Run(Unlosable, Loop):
         """Log numbers (or one-element tensors) at the current step. They go into the history, and into a
         checkpoint saved before the next step, where `keep_best` finds them."""
         numbers = {name: as_number(value) for name, value in metrics.items()}
-        self._keeper.metrics.update(numbers)
+        self._save_scheduler.metrics.update(numbers)
         self.history.add(self.progress, numbers)
-        self._announcer.tell(MetricsLogged(progress=self.progress, metrics=numbers))
+        self._event_bus.tell(MetricsLogged(progress=self.progress, metrics=numbers))
 
     def save(self, reason: str = "asked", *, wait: bool = False) -> None:
         """Save as soon as that can be resumed from: in the body of a loop, when it is over; in an epoch that does not
@@ -172,10 +293,10 @@ class Run(Unlosable, Loop):
         position = self._position
         inside = position.in_epoch or position.comes_back
         if inside and not (wait and position.comes_back and position.stepped and not position.ends):
-            self._keeper.ask(reason, wait=wait)
+            self._save_scheduler.ask(reason, wait=wait)
         else:
-            self._keeper.save(reason, wait=wait)
-            self._announcer.drain()
+            self._save_scheduler.save(reason, wait=wait)
+            self._event_bus.drain()
 
     def poll(self) -> None:
         """Honour a request to stop that came between two steps. Call it in long work of your own.
@@ -200,7 +321,7 @@ class Run(Unlosable, Loop):
 
     def tell(self, event: Event) -> None:
         """Hand an event to the observers and the journal."""
-        self._announcer.tell(event)
+        self._event_bus.tell(event)
 
     def _rest(self) -> None:
         self._position.rest()
@@ -210,12 +331,12 @@ class Run(Unlosable, Loop):
     def _step_elsewhere(self, now: float) -> None:
         """A step was done in a loop that does not come back here."""
         if self._position.in_epoch:
-            self._announcer.once(Noted(text=AROUND if self._position.place is Place.BEHIND else BLIND))
-            if self._announcer.queue:
-                self._announcer.drain()
+            self._event_bus.once(Noted(text=AROUND if self._position.place is Place.BEHIND else BLIND))
+            if self._event_bus.queue:
+                self._event_bus.drain()
             self._leave_if_asked(now)
         else:
-            self._announcer.once(Noted(text=FREE))
+            self._event_bus.once(Noted(text=FREE))
             if self.undo is not None:  # where its first step began cannot be told
                 self.undo.release()
                 self.undo = None
@@ -226,21 +347,21 @@ class Run(Unlosable, Loop):
         epoch, now = self.progress.epoch, self._spec.clock.monotonic()
         before, self._counts = self._counts, (self.progress.step, self._boundary.updates)
         if self._counts[0] - before[0] == 1 < self._counts[1] - before[1]:
-            self._announcer.once(Noted(text=SELDOM.format(updates=self._counts[1] - before[1])))
+            self._event_bus.once(Noted(text=SELDOM.format(updates=self._counts[1] - before[1])))
         progress = self._position.end_epoch(now - self._zero)
         self._rest()
-        self._announcer.tell(EpochDone(epoch=epoch, progress=progress, metrics=dict(self._keeper.metrics)))
-        self._keeper.wait_if_best()
+        self._event_bus.tell(EpochDone(epoch=epoch, progress=progress, metrics=dict(self._save_scheduler.metrics)))
+        self._save_scheduler.wait_if_best()
         self._pause(now)
 
     def _pause(self, now: float, reason: str | None = None) -> None:
-        reason = reason or self._keeper.due(now)
+        reason = reason or self._save_scheduler.due(now)
         if reason is not None:
             if reason == "deadline" and self._spec.deadline is not None:
-                _tell_end(self, self._spec.deadline, now, self._keeper.until_safe(now))
-            self._keeper.save(reason, wait=self._keeper.waits or self._spec.waits)
-        if self._announcer.queue:
-            self._announcer.drain()
+                _tell_end(self, self._spec.deadline, now, self._save_scheduler.until_safe(now))
+            self._save_scheduler.save(reason, wait=self._save_scheduler.waits or self._spec.waits)
+        if self._event_bus.queue:
+            self._event_bus.drain()
         if self._signals.requested is not None or now >= self._until or self._position.blind:
             self._leave_if_asked(now)
 
@@ -252,8 +373,8 @@ class Run(Unlosable, Loop):
         self.poll()
         if self._stops(now):
             raise StopTraining("max_time")
-        if self._position.blind and self._keeper.ends(now) and self._spec.deadline is not None:
-            _tell_end(self, self._spec.deadline, now, self._keeper.until_safe(now))
+        if self._position.blind and self._save_scheduler.ends(now) and self._spec.deadline is not None:
+            _tell_end(self, self._spec.deadline, now, self._save_scheduler.until_safe(now))
 
 
 def _tell_end(run: Run, deadline: Deadline, now: float, takes: float) -> None:
@@ -289,14 +410,14 @@ def _beginning(spec: RunSpec, session: str) -> RunStarted:
 
 def _end(run: Run, error: BaseException | None) -> None:
     """Save, wait, let go. A request to stop waits for that; then the program is not to go on behind the run."""
-    announcer, keeper, saver, signals = run._announcer, run._keeper, run._saver, run._signals
+    event_bus, keeper, saver, signals = run._event_bus, run._save_scheduler, run._saver, run._signals
     ends = error is None or isinstance(error, StopTraining)
-    signals.leave(lambda number: announcer.queue.append(keeper.answer(number)))
+    signals.leave(lambda number: event_bus.queue.append(keeper.answer(number)))
     try:
-        obstacle = keeper.leave(error, run._boundary, run, announcer.drain)
+        obstacle = keeper.leave(error, run._boundary, run, event_bus.drain)
         if obstacle is not None:
-            announcer.tell(Noted(text=f"{obstacle}; the newest checkpoint is {run.checkpoint or 'none'}."))
-        saver.wait(meanwhile=announcer.drain)
+            event_bus.tell(Noted(text=f"{obstacle}; the newest checkpoint is {run.checkpoint or 'none'}."))
+        saver.wait(meanwhile=event_bus.drain)
         if ends:
             _show_last(run)
             saver.raise_past_failure()
@@ -311,7 +432,7 @@ def _end(run: Run, error: BaseException | None) -> None:
 
 def let_go(run: Run, error: BaseException | None) -> None:
     """End the run, with nothing saved any more but what is on its way."""
-    announcer = run._announcer
+    event_bus = run._event_bus
     with ExitStack() as last:
         last.callback(run._signals.remove)
         last.callback(run._unwatch)
@@ -322,9 +443,9 @@ def let_go(run: Run, error: BaseException | None) -> None:
         run._session.settings.left(run.name, run.progress.step, failed=isinstance(error, Exception))
         run._strangers.close()
         run.stopped = "interrupt" if run._signals.abandoned else leaving_reason(error, finished=run.finished)
-        announcer.tell(_stopped(run, run.stopped, error))
-        last.callback(announcer.drain)
-        run._keeper.settle(announcer.drain, abandoned=run._signals.abandoned)
+        event_bus.tell(_stopped(run, run.stopped, error))
+        last.callback(event_bus.drain)
+        run._save_scheduler.settle(event_bus.drain, abandoned=run._signals.abandoned)
 
 
 def _show_last(run: Run) -> None:
@@ -332,7 +453,7 @@ def _show_last(run: Run) -> None:
     if run._shown < run.progress.step:
         run.losses.settle()
         if (loss := run.losses.newest) is not None:
-            run._announcer.deliver(StepDone(progress=run.progress, epoch_batches=run.epoch_batches, loss=loss))
+            run._event_bus.deliver(StepDone(progress=run.progress, epoch_batches=run.epoch_batches, loss=loss))
 
 
 def _stopped(run: Run, reason: str, error: BaseException | None) -> RunStopped:

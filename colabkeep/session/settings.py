@@ -6,22 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from colabkeep._engine.restore import Loaded
+from colabkeep.checkpoint.restore import Loaded
+from colabkeep.core.errors import CheckpointDamaged, UsageError
+from colabkeep.core.events import Event, Noted
+from colabkeep.core.settings import Change, Item, Plain, Settings, TellsSettings, changes, from_text, same, to_text
+from colabkeep.core.state import Tree
 from colabkeep.frameworks.base import Framework
-from colabkeep.vocabulary.errors import CheckpointDamaged, UsageError
-from colabkeep.vocabulary.events import Event, Noted
-from colabkeep.vocabulary.settings import (
-    Change,
-    Item,
-    Plain,
-    Settings,
-    TellsSettings,
-    changes,
-    from_text,
-    same,
-    to_text,
-)
-from colabkeep.vocabulary.state import Tree
 
 __all__ = ["SETTINGS", "RunSettings", "check_on_change"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
+from colabkeep.core.errors import UsageError
 from colabkeep.frameworks import open_framework
 from colabkeep.frameworks.base import Framework, MeanLike
-from colabkeep.session.opening import Value
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.session.open import Value
 
 __all__ = ["Averages", "RunState"]
 

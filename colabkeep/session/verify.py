@@ -7,21 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from colabkeep._engine.repository import Repository
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.core.arguments import door
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import Event, RunStarted, StepDone
+from colabkeep.core.manifest import Manifest
 from colabkeep.frameworks import FRAMEWORKS, find_framework, open_framework
 from colabkeep.frameworks.base import Framework
-from colabkeep.frameworks.common.schedules import is_per_step
-from colabkeep.session.census import census, differences, flat
+from colabkeep.frameworks.shared.training import is_per_step
 from colabkeep.session.fit import train
-from colabkeep.session.rehearsal import Rehearsal
+from colabkeep.session.rehearsal import Rehearsal, differences, flat, state_digest
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import FitArguments, RunArguments, decide_interval, plan_fit, wire_fit
 from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore
-from colabkeep.vocabulary.door import door
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import Event, RunStarted, StepDone
-from colabkeep.vocabulary.manifest import Manifest
 
 __all__ = ["ResumeReport", "verify_resume"]
 
@@ -217,7 +216,7 @@ def _trained(arguments: FitArguments, framework: Framework, store: Store, steps:
         restored = isinstance(event, RunStarted) and resume != "never"
         halfway = isinstance(event, StepDone) and event.progress.step == steps
         if restored or halfway:
-            middle.update(census(roots, framework))
+            middle.update(state_digest(roots, framework))
 
     words = replace(
         arguments.run, storage=store, resume=resume, save_every=f"{steps} steps", keep_last=None, observers=(look,)

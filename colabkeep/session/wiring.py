@@ -6,42 +6,44 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
+from colabkeep.core.arguments import checked_run_name, read_duration
+from colabkeep.core.errors import NotPersistent, UsageError
+from colabkeep.core.events import Event
+from colabkeep.core.policies import OVERHEAD, KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every, read_overhead
+from colabkeep.core.settings import Item, Plain
+from colabkeep.core.system import Environment, SystemClock
 from colabkeep.frameworks import find_framework
 from colabkeep.frameworks.base import Data, Framework, MeanLike, Training, TrainingOptions
 from colabkeep.platforms import find_platform
-from colabkeep.platforms.base import Home
-from colabkeep.session.clock import SystemClock
-from colabkeep.session.deadline import find_deadline
-from colabkeep.session.guarding import read_on_nan
-from colabkeep.session.lives import usual_session
-from colabkeep.session.machine import this_machine
-from colabkeep.session.naming import choose_name, refuse_reserved
-from colabkeep.session.opening import RunSpec
-from colabkeep.session.promise import precision_chosen
-from colabkeep.session.refusals import check_monitor, check_resume, check_seed, refuse_classes, refuse_ranks
+from colabkeep.platforms.base import DefaultStorage
+from colabkeep.session.event_bus import Remounting, Starting
+from colabkeep.session.machine import find_deadline, this_machine, usual_lifetime
+from colabkeep.session.open import RunSpec, precision_chosen
 from colabkeep.session.rehearsal import REHEARSAL
-from colabkeep.session.remounting import Remounting
+from colabkeep.session.scheduler import read_on_nan
 from colabkeep.session.settings import check_on_change
-from colabkeep.session.starting import Starting
-from colabkeep.session.stepping import Decided, Length, decide
-from colabkeep.session.unwrapping import bare, bare_parts
+from colabkeep.session.validation import (
+    Decided,
+    Length,
+    check_monitor,
+    check_resume,
+    check_seed,
+    choose_name,
+    decide,
+    refuse_classes,
+    refuse_ranks,
+    refuse_reserved,
+)
 from colabkeep.stores import open_store
-from colabkeep.stores.base import Store
-from colabkeep.stores.doors import Doors
-from colabkeep.vocabulary.cadence import OVERHEAD, read_overhead
-from colabkeep.vocabulary.durations import read_duration
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import NotPersistent, UsageError
-from colabkeep.vocabulary.events import Event
-from colabkeep.vocabulary.names import checked_run_name
-from colabkeep.vocabulary.policies import KeepBest, KeepLast, Mode, RetentionPolicy, parse_save_every
-from colabkeep.vocabulary.settings import Item, Plain
+from colabkeep.stores.base import Store, StoreContext
 
 __all__ = [
     "FitArguments",
     "FitPlan",
     "FitState",
     "RunArguments",
+    "bare",
+    "bare_parts",
     "decide_interval",
     "find_store",
     "open_home",
@@ -51,6 +53,24 @@ __all__ = [
     "wire_fit",
     "wire_run",
 ]
+
+_INSIDE = {"accelerate.optimizer": "optimizer", "accelerate.scheduler": "scheduler"}
+
+
+def bare(part: Any) -> Any:
+    """The optimizer or scheduler that `accelerator.prepare` was given; anything else as it is."""
+    inside = _INSIDE.get(type(part).__module__)
+    return part if inside is None else getattr(part, inside)
+
+
+def bare_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a run, taken out. A scaler that only a prepared optimizer knows becomes a part of its own."""
+    taken = {name: bare(part) for name, part in parts.items()}
+    for name, part in parts.items():
+        scaler = getattr(part, "scaler", None) if taken[name] is not part else None
+        if scaler is not None and not any(scaler is other for other in taken.values()):
+            taken[f"{name}.scaler"] = scaler
+    return taken
 
 
 _SECRET_SECONDS = 20.0  # how long the notebook's page may take to answer
@@ -236,7 +256,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         closes_store=store is not arguments.storage,
         save_every=parse_save_every(arguments.save_every),
         overhead=read_overhead(arguments.overhead),
-        usual=usual_session(find_platform(here).limits(here)),
+        usual=usual_lifetime(find_platform(here).limits(here)),
         retention=_retention(arguments.keep_last, best),
         best=best,
         resume=arguments.resume,
@@ -391,7 +411,7 @@ def _settings(arguments: FitArguments, loader: object) -> dict[str, str]:
 
 def find_store(storage: Any, remount: Callable[[], bool] | None = None) -> Store:
     """Open what the user wrote; "auto" is the platform's own place, with what earlier sessions left there. `remount`:
-    as in `Doors`; only a training has one, for who merely looks shall not be asked to agree to anything.
+    as in `StoreContext`; only a training has one, for who merely looks shall not be asked to agree to anything.
 
     Raises:
         UsageError: it names no store.
@@ -400,10 +420,10 @@ def find_store(storage: Any, remount: Callable[[], bool] | None = None) -> Store
     if isinstance(storage, str) and storage == "auto":
         here = Environment.here()
         return open_home(find_platform(here).home(here), remount)
-    return open_store(storage, doors=_doors(Environment.here(), remount))
+    return open_store(storage, context=_context(Environment.here(), remount))
 
 
-def open_home(home: Home, remount: Callable[[], bool] | None = None) -> Store:
+def open_home(home: DefaultStorage, remount: Callable[[], bool] | None = None) -> Store:
     """Open a platform's own place, with what earlier sessions left there. `remount`: as in `find_store`.
 
     Raises:
@@ -414,15 +434,15 @@ def open_home(home: Home, remount: Callable[[], bool] | None = None) -> Store:
             problem=f"Checkpoints would go to {home.folder}, which is gone with this machine. {home.reason}",
             remedy=home.remedy or 'Name a folder that outlives it: storage="<folder>".',
         )
-    return open_store(home.storage, home.earlier, Doors(remount=remount))
+    return open_store(home.storage, home.earlier, StoreContext(remount=remount))
 
 
-def _doors(environment: Environment, remount: Callable[[], bool] | None) -> Doors:
+def _context(environment: Environment, remount: Callable[[], bool] | None) -> StoreContext:
     """What this platform can do for a store; nothing is asked of it yet."""
     home = environment.environ.get("HOME")
     cache = environment.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else None)
     platform = find_platform(environment)
-    return Doors(
+    return StoreContext(
         secret=lambda name: platform.secret(environment, name, timeout=_SECRET_SECONDS),
         user=platform.google_user(environment),
         disk=None if cache is None else environment.path(cache) / "colabkeep",

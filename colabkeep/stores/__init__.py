@@ -11,10 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from colabkeep.stores._shown import is_key_file, shown
-from colabkeep.stores.base import Store
-from colabkeep.stores.doors import Doors
-from colabkeep.vocabulary.errors import MissingDependency, UsageError
+from colabkeep.core.errors import MissingDependency, UsageError
+from colabkeep.stores.base import Store, StoreContext, is_key_file, shown
 
 __all__ = ["Storage", "open_store", "shown"]
 
@@ -39,10 +37,10 @@ class _Part:
 
 
 _PARTS = (
-    _Part("file", "colabkeep.stores.directory:open_url", "Folders need a POSIX system: Linux, macOS or WSL."),
+    _Part("file", "colabkeep.stores.local:open_url", "Folders need a POSIX system: Linux, macOS or WSL."),
     _Part(
         "mounted",
-        "colabkeep.stores.mounted:open_url",
+        "colabkeep.stores.colab_drive:open_url",
         "Folders need a POSIX system: Linux, macOS or WSL.",
         signs_in=True,
         far=True,
@@ -59,19 +57,19 @@ _PARTS = (
     _Part("memory", "colabkeep.stores.memory:open_url", "Install colabkeep again: a part of it is missing."),
     _Part(
         "hf",
-        "colabkeep.stores.huggingface.opening:open_url",
+        "colabkeep.stores.hub.huggingface_store:open_url",
         'Run: pip install "colabkeep[hf]"',
         signs_in=True,
         far=True,
     ),
     _Part(
         "aistudio",
-        "colabkeep.stores.aistudio.opening:open_url",
+        "colabkeep.stores.hub.aistudio_store:open_url",
         'Run: pip install "colabkeep[aistudio]"',
         signs_in=True,
         far=True,
     ),
-    _Part("*", "colabkeep.stores.anywhere.opening:open_url", 'Run: pip install "colabkeep[s3]"', far=True),  # the last
+    _Part("*", "colabkeep.stores.fsspec.store:open_url", 'Run: pip install "colabkeep[s3]"', far=True),  # the last
 )
 
 _PLUS = re.compile(r" \+ (?=/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)  # how a pair of stores says its url
@@ -79,12 +77,12 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _SLASH_FORGOTTEN = re.compile(r"(file|mounted|drive|kaggle|hf|aistudio|s3|gs|gcs|sftp|https?):/", re.IGNORECASE)
 
 
-def open_store(storage: Storage, earlier: Sequence[str] = (), doors: Doors = Doors()) -> Store:
+def open_store(storage: Storage, earlier: Sequence[str] = (), context: StoreContext = StoreContext()) -> Store:
     """The store that `storage` names: see `Storage`. Nothing is written, and nothing is contacted yet.
 
     `earlier`: folders with runs of earlier sessions, which are read as if they lay in the store, and never written.
-    `doors`: what the platform can do for a sign-in. With its disk, a far place that is named alone (a URL, not a store)
-    becomes a pair with a folder on that disk in front, so that no save waits for a network.
+    `context`: what the platform can do for a sign-in. With its disk, a far place that is named alone (a URL, not a
+    store) becomes a pair with a folder on that disk in front, so that no save waits for a network.
 
     Raises:
         UsageError: it is none of these, or a URL of an unknown kind.
@@ -93,12 +91,12 @@ def open_store(storage: Storage, earlier: Sequence[str] = (), doors: Doors = Doo
     if earlier:
         from colabkeep.stores.overlay import OverlayStore
 
-        return OverlayStore(open_store(storage, doors=doors), [open_store(folder) for folder in earlier])
-    store, far = _open(storage, doors)
-    if not far or doors.disk is None:
+        return OverlayStore(open_store(storage, context=context), [open_store(folder) for folder in earlier])
+    store, far = _open(storage, context)
+    if not far or context.disk is None:
         return store
-    front = _load(_PARTS[0], "colabkeep.stores.directory:open_private", str(doors.disk))
-    return _pair((front(doors.disk / "front" / _folder_name(store.url)), store), doors)
+    front = _load(_PARTS[0], "colabkeep.stores.local:open_private", str(context.disk))
+    return _pair((front(context.disk / "front" / _folder_name(store.url)), store), context)
 
 
 def _folder_name(url: str) -> str:
@@ -107,39 +105,39 @@ def _folder_name(url: str) -> str:
     return f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
 
-def _open(storage: Storage, doors: Doors) -> tuple[Store, bool]:
+def _open(storage: Storage, context: StoreContext) -> tuple[Store, bool]:
     """The store as it was named, and whether saves to it would wait for a network."""
     if all(callable(getattr(storage, method, None)) for method in ("put", "get", "list")):
         return cast("Store", storage), False
     if isinstance(storage, tuple | list):
-        return _pair(storage, doors), False
+        return _pair(storage, context), False
     if not isinstance(storage, str | os.PathLike):
-        return _signed_in(storage, doors), True
+        return _signed_in(storage, context), True
     path: object = os.fspath(storage)
     if not isinstance(path, str) or not path.strip() or (isinstance(storage, str) and is_key_file(storage)):
         raise _no_place(storage)
     if isinstance(storage, str) and len(sides := _PLUS.split(path, maxsplit=1)) == 2:
-        return _pair(sides, doors), False
+        return _pair(sides, context), False
     if isinstance(storage, str) and (url := _URL.match(path)):
-        return _opened(url[1].lower(), path, doors)
+        return _opened(url[1].lower(), path, context)
     if isinstance(storage, str) and (almost := _SLASH_FORGOTTEN.match(path)):
         raise UsageError(
             problem=f"storage={shown(storage)} would be a folder of that name on this machine: a URL has two slashes.",
             remedy=f'Write storage="{almost[1]}://…"; a folder of that name is storage="./{almost[1]}:/…".',
         )
     on_disk = os.fsdecode(path.encode(errors="surrogateescape"))  # a locale of ASCII has no other way to write it
-    return _opened("file", Path(on_disk).expanduser().absolute().as_uri(), doors)
+    return _opened("file", Path(on_disk).expanduser().absolute().as_uri(), context)
 
 
-def _signed_in(storage: object, doors: Doors) -> Store:
+def _signed_in(storage: object, context: StoreContext) -> Store:
     """The Drive of a PyDrive2 object."""
-    from colabkeep.stores.google.bridge import is_pydrive
+    from colabkeep.stores.google.account import is_pydrive
 
     if not is_pydrive(storage):
         raise _no_place(storage)
     from colabkeep.stores.drive import open_pydrive
 
-    return open_pydrive(storage, doors)
+    return open_pydrive(storage, context)
 
 
 def _no_place(storage: object) -> UsageError:
@@ -149,11 +147,11 @@ def _no_place(storage: object) -> UsageError:
     )
 
 
-def _opened(scheme: str, url: str, doors: Doors) -> tuple[Store, bool]:
+def _opened(scheme: str, url: str, context: StoreContext) -> tuple[Store, bool]:
     for part in _PARTS:
         if part.scheme in (scheme, "*"):
             opener = _load(part, part.opener, url)
-            store: Store | None = opener(url, doors) if part.signs_in else opener(url)
+            store: Store | None = opener(url, context) if part.signs_in else opener(url)
             if store is not None:
                 return store, part.far
     raise UsageError(
@@ -172,7 +170,7 @@ def _load(part: _Part, opener: str, url: str) -> Callable[..., Any]:
         ) from error
 
 
-def _pair(storage: tuple[Any, ...] | list[Any], doors: Doors) -> Store:
+def _pair(storage: tuple[Any, ...] | list[Any], context: StoreContext) -> Store:
     if len(storage) != 2 or any(isinstance(side, tuple | list) for side in storage):
         raise UsageError(
             problem=f"storage={shown(storage)} is not a pair of places.",
@@ -181,7 +179,7 @@ def _pair(storage: tuple[Any, ...] | list[Any], doors: Doors) -> Store:
         )
     from colabkeep.stores.tiered import TieredStore
 
-    front, behind = (_open(side, doors)[0] for side in storage)
+    front, behind = (_open(side, context)[0] for side in storage)
     given_by_name = not (front is storage[0] and behind is storage[1])  # two memory stores have the same url
     if front is behind or (given_by_name and front.url == behind.url):
         raise UsageError(

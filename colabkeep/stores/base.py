@@ -1,25 +1,5 @@
-"""What a store must do. A new store is one file, one line in `colabkeep.stores`, and one subclass
-of `colabkeep.testing.stores.StoreContract`.
-
-A store keeps *immutable named bytes*. A name is a relative path of one or more parts joined by
-"/", each part matching ``[A-Za-z0-9._-]+`` and not starting with a dot (`check_name`). A store:
-
-* MUST make an object appear under its name whole or not at all, whatever moment the process,
-  the machine or a single call dies. A reader never sees a part of it.
-* MUST NOT change, truncate, replace or rename over bytes that stand under a name. `put` on a
-  name that exists raises `NameTaken` and leaves the old bytes alone.
-* MUST leave no temporary file behind when `put` raises, for *any* exception, KeyboardInterrupt
-  included. What a SIGKILL leaves behind is removed by `sweep`.
-* MUST say truly how durable an object is (`Receipt.rung`): "unknown" is an honest answer.
-* MUST translate foreign exceptions into `StoreError`s, keeping the cause: `StoreFull` for a full
-  disk or quota, `StoreUnavailable` where trying again may help, plain `StoreError` where not.
-
-**Threads.** `put`, `delete` and `confirm` are called by one writer thread; `get` and `list` may be
-called by other threads at the same time.
-
-**Retries.** The engine may call any method again after a `retryable` error. A store that talks to a
-network retries what it knows to be passing by itself, with a bound. A `put` that is tried again
-reads `Source.chunks()` from the start again.
+"""What a store must do. A new store is one file, one line in `colabkeep.stores`, and one subclass of the contract
+suite; and what a store may need that only others know.
 """
 
 from __future__ import annotations
@@ -28,33 +8,117 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal, Protocol, TypeAlias
 
-from colabkeep.vocabulary.budget import Budget
-from colabkeep.vocabulary.errors import StoreError, UsageError
+from colabkeep.core.errors import SecretError, StoreError, UsageError
+from colabkeep.core.rate_limits import Budget
 
 __all__ = [
     "RUN_FOLDERS",
     "Behind",
     "BytesSource",
+    "DurabilityLevel",
     "Entry",
     "Lock",
     "Receipt",
-    "Rung",
     "Source",
     "Store",
+    "StoreContext",
     "StoreProperties",
     "as_front",
     "check_name",
+    "is_key_file",
     "remade",
     "rest",
     "run_of",
+    "shown",
     "sides",
     "sign_in",
 ]
 
-Rung: TypeAlias = Literal["local", "sent", "confirmed", "unknown"]
+_URL = re.compile(r"([a-z][a-z0-9+.-]+:/{1,2})(.*)", re.IGNORECASE | re.DOTALL)  # with a slash forgotten, too
+_KEY_FILE = re.compile(r"\{\s*\"|.*[\r\n]", re.DOTALL)
+
+
+def is_key_file(text: str) -> bool:
+    """Is it what is in a key file, rather than where one is?"""
+    return _KEY_FILE.match(text.strip()) is not None
+
+
+def shown(storage: object) -> str:
+    """Of a URL the place alone: whatever is before an "@", or after "?" or "#", may be a secret. Of what is no string
+    (credentials, a key file that was read), and of the text of a key file, its type."""
+    if isinstance(storage, tuple | list):
+        sides = ", ".join(map(shown, storage))
+        return f"({sides})" if isinstance(storage, tuple) else f"[{sides}]"
+    if not isinstance(storage, str):
+        return f"<{type(storage).__name__}>"
+    if is_key_file(storage):
+        return f"<{type(storage).__name__} of {len(storage)} characters>"
+    return repr(" + ".join(map(_place, storage.split(" + "))))
+
+
+def _place(side: str) -> str:
+    """One side of a pair, or the only one."""
+    url = _URL.fullmatch(side.strip())
+    if url is None:
+        return side
+    _, at, rest = url[2].rpartition("@")
+    place = re.split(r"[?#]", rest, maxsplit=1)[0]
+    return f"{url[1]}{'…@' if at else ''}{place}{'?…' if place != rest else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreContext:
+    """Handed in by whoever knows the platform; what is None is not to be had.
+
+    `secret`: the value of the user's secret of a name; raises `SecretError` where there is none. `user`: make the
+    page's user known to google-auth (Colab's `authenticate_user`); raises `PlatformError` where that cannot be done.
+    Both may ask the notebook's page, so they are called on the main thread. `disk`: what lies in there is quick to
+    reach, outlives the kernel and not the machine. `remount`: mount the user's Drive again, if it is not well. It may
+    be called on any thread: False where it cannot be done there and is left to another one. It raises `PlatformError`
+    where it was in vain.
+    """
+
+    secret: Callable[[str], str] | None = None
+    user: Callable[[], None] | None = None
+    disk: Path | None = None
+    remount: Callable[[], bool] | None = None
+
+    def find_secret(self, name: str) -> str | None:
+        """The value of that secret, None if there is none; whoever needs it says what then is to be done."""
+        if self.secret is None:
+            return None
+        try:
+            return self.secret(name)
+        except SecretError:
+            return None
+
+
+# A store keeps *immutable named bytes*. A name is a relative path of one or more parts joined by "/", each part
+# matching ``[A-Za-z0-9._-]+`` and not starting with a dot (`check_name`). A store:
+#
+# * MUST make an object appear under its name whole or not at all, whatever moment the process,
+#   the machine or a single call dies. A reader never sees a part of it.
+# * MUST NOT change, truncate, replace or rename over bytes that stand under a name. `put` on a
+#   name that exists raises `NameTaken` and leaves the old bytes alone.
+# * MUST leave no temporary file behind when `put` raises, for *any* exception, KeyboardInterrupt
+#   included. What a SIGKILL leaves behind is removed by `sweep`.
+# * MUST say truly how durable an object is (`Receipt.rung`): "unknown" is an honest answer.
+# * MUST translate foreign exceptions into `StoreError`s, keeping the cause: `StoreFull` for a full
+#   disk or quota, `StoreUnavailable` where trying again may help, plain `StoreError` where not.
+#
+# **Threads.** `put`, `delete` and `confirm` are called by one writer thread; `get` and `list` may be called by other
+# threads at the same time.
+#
+# **Retries.** The engine may call any method again after a `retryable` error. A store that talks to a network retries
+# what it knows to be passing by itself, with a bound. A `put` that is tried again reads `Source.chunks()` from the
+# start again.
+
+
+DurabilityLevel: TypeAlias = Literal["local", "sent", "confirmed", "unknown"]
 """local: on this machine's disk; sent: handed to the remote; confirmed: the remote itself stated
 the right digest; unknown: it is there as it was put, and the store cannot tell more. What is not is "local" at most."""
 
@@ -199,13 +263,13 @@ class StoreProperties:
     `max_object_bytes`, `free_bytes`: bytes, None where unknown or unlimited. `lists_lag`: a fresh
     object may be missing from `list` for a while. `behind`: the slower side of a store that has two; then
     `free_bytes` are those of the faster one. `folder`: on this machine's own disk, where small files beside the objects
-    may be replaced (`colabkeep.stores.notes`); None where there is none. `account`: who is signed in, as the service
-    names them; None where nobody is, or it was not told. `versions`: what is put is sent with all the rest, as a
+    may be replaced (`colabkeep.stores.shared.files`); None where there is none. `account`: who is signed in, as the
+    service names them; None where nobody is, or it was not told. `versions`: what is put is sent with all the rest, as a
     version that stays: nothing is put here to try it out. `budget`: what the place takes for a time, where that is
     known.
     """
 
-    top_rung: Rung
+    top_rung: DurabilityLevel
     persists: bool | None = None
     locks: bool = False
     max_object_bytes: int | None = None
@@ -225,7 +289,7 @@ class Receipt:
     name: str
     size: int
     sha256: str
-    rung: Rung
+    rung: DurabilityLevel
     id: str | None = None
 
 

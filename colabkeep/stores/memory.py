@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import BinaryIO
 
-from colabkeep.stores._shown import shown
-from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreBusy, StoreError, UsageError
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreBusy, StoreError, UsageError
+from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, shown
 
 __all__ = ["MemoryStore", "open_url"]
 

@@ -8,7 +8,7 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock:
-    """Implements `colabkeep.vocabulary.clock.Clock`. `sleep` returns at once and moves the time on.
+    """Implements `colabkeep.core.system.Clock`. `sleep` returns at once and moves the time on.
 
     `slept` lists, in seconds, what was asked of `sleep`.
     """

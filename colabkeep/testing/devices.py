@@ -1,14 +1,36 @@
-"""Devices that are not there, as the kernel would show them below the root folder of a machine."""
+"""Accelerators that are not there: device files as the kernel would show them, and machines with NVIDIA cards."""
 
 from __future__ import annotations
 
+import inspect
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Literal, TypeAlias
 
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.system import Environment
+from colabkeep.hardware.catalogue import cards as catalogue
+from colabkeep.testing import nvidia_smi as program
 
-__all__ = ["fake_device_files", "fake_mac", "fake_pci_device", "fake_tpu"]
+__all__ = [
+    "CardLike",
+    "Does",
+    "FakeCard",
+    "fake_card",
+    "fake_device_files",
+    "fake_mac",
+    "fake_nvidia_smi",
+    "fake_nvml",
+    "fake_pci_device",
+    "fake_tpu",
+]
 
-_TPUS = {  # generation: PCI device and subsystem; see `colabkeep.hardware.tpu`
+_TPUS = {  # generation: PCI device and subsystem; see `colabkeep.hardware.others`
     "v2": ("0x0027", "0x004e"),
     "v3": ("0x0027", "0x004f"),
     "v4": ("0x005e", "0x0000"),
@@ -62,3 +84,237 @@ def fake_mac(root: Path, says: str = "echo 'Apple M2 Pro'; echo 17179869184") ->
         (root / name).write_text(text, encoding="utf-8")
     (root / "usr/sbin/sysctl").chmod(0o755)
     return Environment(environ={"PATH": "/usr/bin:/bin"}, root=root, folder=root)
+
+
+# ::
+#
+#     root = tmp_path / "machine"
+#     fake_nvidia_smi(root / "usr/bin", ["Tesla T4", "Tesla T4"])
+#     machine = Environment(environ={"PATH": "/usr/bin"}, root=root, folder=tmp_path)
+#     assert [card.name for card in find_accelerators(machine)] == ["Tesla T4", "Tesla T4"]
+
+
+Does: TypeAlias = Literal[
+    "answers",
+    "old",  # a driver that does not know the newer fields
+    "localised",  # numbers as German writes them, unless it is asked in plain English (LC_ALL=C)
+    "always localised",
+    "no devices",
+    "no driver",
+    "no library",  # that of the driver is missing
+    "mismatch",  # driver and library are of different versions
+    "garbage",
+    "empty",
+    "truncated",
+    "lost",  # one more card has fallen off the bus
+    "fails",  # the right answer, and an exit code that takes it back
+    "endless",
+    "hangs",
+    "ignores SIGTERM",
+    "hangs with a child",
+    "closes and hangs",  # answers, closes its output, and does not end
+]
+"""What the fake program does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeCard:
+    """A card as its driver tells it; None: "[N/A]". `memory_mib`: in all; `used_mib`: by whom ever. `slices`: the
+    profiles it is partitioned into (MIG), such as "1g.5gb", with the MiB of each. `divisible`: in MIG mode
+    also where it has no slices."""
+
+    name: str
+    memory_mib: int | None = 15360
+    capability: tuple[int, int] = (7, 5)
+    used_mib: int = 0
+    slices: tuple[tuple[str, int], ...] = ()
+    divisible: bool = False
+
+    @property
+    def mig(self) -> bool:
+        """Is it in MIG mode?"""
+        return self.divisible or bool(self.slices)
+
+
+CardLike: TypeAlias = FakeCard | str | tuple[str, int, tuple[int, int]]
+"""A fake card, the name of one of the catalogue, or (name, memory in MiB, capability)."""
+
+
+def fake_card(card: CardLike) -> FakeCard:
+    """The fake card that is meant.
+
+    Raises:
+        LookupError: the catalogue has no NVIDIA card of that name.
+    """
+    if isinstance(card, FakeCard):
+        return card
+    if isinstance(card, tuple):
+        name, memory, capability = card
+        return FakeCard(name=name, memory_mib=memory, capability=capability)
+    for known in catalogue():
+        if known.capability is not None and card in (known.name, *known.names):
+            # A machine tells the title only where it is one of the names it tells.
+            name = card if card in known.names else known.names[0]
+            return FakeCard(name=name, memory_mib=known.total_mib[1], capability=known.capability)
+    raise LookupError(f"the catalogue has no NVIDIA card called {card!r}")
+
+
+def fake_nvidia_smi(
+    folder: Path, cards: Sequence[CardLike] = (), *, does: Does = "answers", driver: str = "580.82.07"
+) -> Path:
+    """Put a program `nvidia-smi` into `folder`, which is made if need be, and return its path.
+
+    It answers `--query-gpu=… --format=csv,noheader,nounits` and `-L`. `does` says how it misbehaves. One that hangs
+    leaves the ids of its processes in `nvidia-smi.pids` beside it. Without cards it says that there are none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "nvidia-smi"
+    records = [_record(number, fake_card(card), driver) for number, card in enumerate(cards)]
+    told = {"does": does if records or does != "answers" else "no devices", "cards": records}
+    path.with_name("nvidia-smi.json").write_text(json.dumps(told), encoding="utf-8")
+    path.write_text(f"#!{sys.executable} -IS\n{inspect.getsource(program)}", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def _record(number: int, card: FakeCard, driver: str) -> dict[str, Any]:
+    fields = {
+        "uuid": _uuid(number),
+        "name": card.name,
+        "memory.total": "[N/A]" if card.memory_mib is None else str(card.memory_mib),
+        "memory.used": "[N/A]" if card.memory_mib is None else str(card.used_mib),
+        "driver_version": driver,
+        "compute_cap": "{}.{}".format(*card.capability),
+        "mig.mode.current": "Enabled" if card.mig else "Disabled" if card.capability >= (8, 0) else "[N/A]",
+    }
+    slices = [(profile, _uuid(number, place)) for place, (profile, _) in enumerate(card.slices)]
+    return {"fields": fields, "slices": slices}
+
+
+def _uuid(card: int, place: int | None = None) -> str:
+    tail = f"{card + 1:08x}-5b1c-4c9e-9f2a-{0 if place is None else place + 1:012x}"
+    return f"GPU-{tail}" if place is None else f"MIG-{tail}"
+
+
+_ERRORS = (
+    "Uninitialized",
+    "InvalidArgument",
+    "NotSupported",
+    "NoPermission",
+    "NotFound",
+    "DriverNotLoaded",
+    "Timeout",
+    "LibraryNotFound",
+    "FunctionNotFound",
+    "GpuIsLost",
+    "LibRmVersionMismatch",
+    "Unknown",
+)
+
+
+def fake_nvml(
+    cards: Sequence[CardLike] = (),
+    *,
+    fails: str = "",
+    error: str = "Unknown",
+    hangs: str = "",
+    driver: str = "580.82.07",
+) -> ModuleType:
+    """A module like `pynvml` (nvidia-ml-py 13), for `sys.modules["pynvml"]`; the machine needs a `/dev/nvidiactl` too.
+
+    `fails`: the function that raises `NVMLError_<error>` whatever it is asked. `hangs`: the function that does not
+    return until `module.released` is set. `module.calls` has the names of the functions called so far.
+    """
+    module: Any = ModuleType("pynvml")
+    module.calls, module.released = [], threading.Event()
+    module.NVMLError = type("NVMLError", (Exception,), {})
+    errors = {name: type(f"NVMLError_{name}", (module.NVMLError,), {}) for name in _ERRORS}
+    for kind in errors.values():
+        setattr(module, kind.__name__, kind)
+    module.NVML_DEVICE_MIG_DISABLE, module.NVML_DEVICE_MIG_ENABLE, module.nvmlMemory_v2 = 0, 1, 0x02000028
+    library = _Library([fake_card(card) for card in cards], driver, errors)
+
+    def call(name: str, function: Callable[..., object], *values: Any, **named: Any) -> object:
+        module.calls.append(name)
+        if name == hangs:
+            module.released.wait()
+        if name == fails:
+            raise errors[error]
+        return function(*values, **named)
+
+    for name, function in library.functions():
+        setattr(module, name, partial(call, name, function))
+    if fails and not hasattr(module, fails):
+        raise LookupError(f"the fake has no function {fails!r}")
+    return module  # type: ignore[no-any-return]
+
+
+class _Library:
+    """The functions, under their true names. A handle is (card, slice or None)."""
+
+    def __init__(self, cards: Sequence[FakeCard], driver: str, errors: dict[str, type[Exception]]) -> None:
+        self._cards = cards
+        self._driver = driver
+        self._errors = errors
+
+    def functions(self) -> Iterator[tuple[str, Callable[..., object]]]:
+        for name in dir(self):
+            if name.startswith("nvml"):
+                yield name, getattr(self, name)
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return self._driver
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self._cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> tuple[int, int | None]:  # noqa: N802
+        if not 0 <= index < len(self._cards):
+            raise self._errors["InvalidArgument"]
+        return index, None
+
+    def nvmlDeviceGetName(self, handle: tuple[int, int | None]) -> str:  # noqa: N802
+        number, place = handle
+        card = self._cards[number]
+        return card.name if place is None else f"{card.name} MIG {card.slices[place][0]}"
+
+    def nvmlDeviceGetUUID(self, handle: tuple[int, int | None]) -> str:  # noqa: N802
+        return _uuid(*handle)
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: tuple[int, int | None]) -> tuple[int, int]:  # noqa: N802
+        return self._cards[handle[0]].capability
+
+    def nvmlDeviceGetMemoryInfo(self, handle: tuple[int, int | None], version: int | None = None) -> Any:  # noqa: N802
+        """The first version counts what the driver keeps for itself as used."""
+        number, place = handle
+        card = self._cards[number]
+        if card.memory_mib is None:
+            raise self._errors["NotSupported"]
+        total = card.memory_mib if place is None else card.slices[place][1]
+        used = card.used_mib if place is None else 0
+        kept = 0 if version else 256
+        memory = {"total": total, "used": used + kept, "free": total - used - 256}
+        return SimpleNamespace(**{name: mebibytes << 20 for name, mebibytes in memory.items()})
+
+    def nvmlDeviceGetMigMode(self, handle: tuple[int, int | None]) -> list[int]:  # noqa: N802
+        card = self._cards[handle[0]]
+        if card.capability < (8, 0):
+            raise self._errors["NotSupported"]
+        return [card.mig] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: tuple[int, int | None]) -> int:  # noqa: N802
+        return 7 if self._cards[handle[0]].capability >= (8, 0) else 0
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(  # noqa: N802
+        self, device: tuple[int, int | None], index: int
+    ) -> tuple[int, int | None]:
+        """Slices stand at the odd places, as a driver leaves gaps."""
+        if index % 2 == 0 or index // 2 >= len(self._cards[device[0]].slices):
+            raise self._errors["NotFound"]
+        return device[0], index // 2

@@ -24,11 +24,11 @@ from typing import Any
 
 import pytest
 
+from colabkeep.core.errors import NotStorable
+from colabkeep.core.settings import changes, from_text, to_text
+from colabkeep.core.state import HostTensor, Tagged, Tree
 from colabkeep.frameworks.base import Framework
-from colabkeep.frameworks.common.trees import rebuild
-from colabkeep.vocabulary.errors import NotStorable
-from colabkeep.vocabulary.settings import changes, from_text, to_text
-from colabkeep.vocabulary.state import HostTensor, Tagged, Tree
+from colabkeep.frameworks.shared.trees import rebuild
 
 __all__ = [
     "FrameworkContract",

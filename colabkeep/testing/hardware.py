@@ -10,7 +10,7 @@ Subclass it in a test file, and every obligation is checked on your finder::
             fake_device_files(root, "mine0")
             return machine(root)
 
-The fakes of `colabkeep.testing.nvidia` and `colabkeep.testing.devices` can be had from here too.
+The fakes of `colabkeep.testing.devices` and `colabkeep.testing.devices` can be had from here too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,20 @@ from typing import get_args
 
 import pytest
 
+from colabkeep.core.system import Environment
 from colabkeep.hardware.base import Accelerator, Answer, Finder, Hidden, Kind, Trouble
-from colabkeep.testing.devices import fake_device_files, fake_mac, fake_pci_device, fake_tpu
-from colabkeep.testing.nvidia import CardLike, Does, FakeCard, fake_card, fake_nvidia_smi, fake_nvml
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.testing.devices import (
+    CardLike,
+    Does,
+    FakeCard,
+    fake_card,
+    fake_device_files,
+    fake_mac,
+    fake_nvidia_smi,
+    fake_nvml,
+    fake_pci_device,
+    fake_tpu,
+)
 
 __all__ = [
     "CardLike",

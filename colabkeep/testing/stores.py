@@ -22,15 +22,8 @@ from typing import ClassVar
 
 import pytest
 
+from colabkeep.core.errors import ColabKeepError, NameTaken, ObjectNotFound, StoreBusy, StoreError, UsageError
 from colabkeep.stores.base import BytesSource, Entry, Receipt, Store
-from colabkeep.vocabulary.errors import (
-    ColabKeepError,
-    NameTaken,
-    ObjectNotFound,
-    StoreBusy,
-    StoreError,
-    UsageError,
-)
 
 __all__ = ["ILLEGAL_NAMES", "ChunkedSource", "StoreContract"]
 

@@ -13,8 +13,8 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
-from colabkeep.faces import cli, demo
-from colabkeep.faces.gpus import compare_gpus
+from colabkeep.ui import cli, demo
+from colabkeep.ui.gpus import compare_gpus
 
 _WIDTH = 96  # columns of the help texts, whatever the terminal is that builds the site
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
-from colabkeep.faces.panel.html import render
+from colabkeep.ui.panel.render import render
 
 HERE = Path(__file__).resolve().parent
 STORIES = HERE.parents[1] / "tests" / "panel" / "conftest.py"

@@ -168,7 +168,7 @@ import subprocess
 
 import cloudpickle
 
-from colabkeep.vocabulary.events import StepDone
+from colabkeep.core.events import StepDone
 
 
 def pull_the_plug(event):

@@ -140,7 +140,7 @@ import sys
 
 import cloudpickle
 
-from colabkeep.vocabulary.events import StepDone
+from colabkeep.core.events import StepDone
 
 
 def pull_the_plug(event):

@@ -20,7 +20,7 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import colabkeep  # noqa: E402
-from colabkeep.vocabulary.events import RestoredInexactly, SaveCommitted  # noqa: E402
+from colabkeep.core.events import RestoredInexactly, SaveCommitted  # noqa: E402
 
 if mode != "default":
     torch.use_deterministic_algorithms(True, warn_only=mode == "warn-only")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.system import Environment
 
 
 def environment(facts: dict[str, Any]) -> Environment:

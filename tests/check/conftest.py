@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import colabkeep
-from colabkeep.faces.check import Report
-from colabkeep.hardware import builds
+from colabkeep.core.system import Environment
+from colabkeep.hardware import support
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.platforms.base import Menus
-from colabkeep.session.check.facts import Facts, Place, device
-from colabkeep.testing.nvidia import CardLike, Does, fake_nvidia_smi
+from colabkeep.testing.devices import CardLike, Does, fake_nvidia_smi
 from colabkeep.testing.platforms import fake_aistudio, fake_colab, fake_kaggle
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.ui.check.facts import Facts, Place, device
+from colabkeep.ui.check.report import Report
 
 MENUS = {
     "colab": Menus(enable="Click enable.", reconnect="Click delete.", switch="Click switch.", offered="T4", draws=True),
@@ -138,7 +138,7 @@ class World:
             self._patch.delitem(sys.modules, framework, raising=False)
         folder.mkdir(parents=True, exist_ok=True)
         self._patch.syspath_prepend(str(folder))
-        self._patch.setattr(builds, "_machine", lambda: "x86_64")  # the wheels that the expectations are about
+        self._patch.setattr(support, "_machine", lambda: "x86_64")  # the wheels that the expectations are about
 
     def check(self, environment: Environment, **words: Any) -> Report:
         """What `colabkeep.check` says there."""

@@ -8,9 +8,9 @@ import pytest
 
 from colabkeep.hardware.base import Accelerator
 from colabkeep.hardware.probe import ProbeResult
-from colabkeep.platforms.base import Home
+from colabkeep.platforms.base import DefaultStorage
 from colabkeep.platforms.lifetime import SessionTime
-from colabkeep.session.check.advice import advise
+from colabkeep.ui.check.advice import advise
 
 from .conftest import P100, T4, build, gpu
 
@@ -30,7 +30,7 @@ def text(facts, code):
 
 
 def home(persists, remedy=""):
-    return Home(storage="/x", folder="/x", persists=persists, reason="Because of this.", remedy=remedy)
+    return DefaultStorage(storage="/x", folder="/x", persists=persists, reason="Because of this.", remedy=remedy)
 
 
 def time_left(seconds):

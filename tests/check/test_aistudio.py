@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colabkeep.session.check import facts as facts_module
+from colabkeep.ui.check import facts as facts_module
 
 V100, A800 = "Tesla V100-SXM2-16GB", "NVIDIA A800-SXM4-80GB"
 PADDLE_11, PADDLE_13 = "paddle 3.3.1+cu118", "paddle 3.3.1+cu130"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import MountError, NotPersistent, SecretError, UsageError
+from colabkeep.core.errors import MountError, NotPersistent, SecretError, UsageError
+from colabkeep.core.system import Environment
 
 
 @pytest.fixture

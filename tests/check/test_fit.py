@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import colabkeep
+from colabkeep.core.errors import BadAccelerator, UsageError
+from colabkeep.core.system import Environment
 from colabkeep.hardware.probe import ProbeResult
 from colabkeep.testing.platforms.contract import laptop
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import BadAccelerator, UsageError
 
 from .conftest import build
 
@@ -91,7 +91,7 @@ def test_the_check_says_nothing_where_nobody_listens(world, fit, capsys, words):
 @pytest.mark.parametrize("words", [{"on_bad_gpu": "ignore"}, {"progress": False}], ids=str)
 def test_what_nobody_wants_to_know_is_not_looked_up(world, fit, monkeypatch, words):
     """Nothing is asked of the machine then."""
-    monkeypatch.setattr("colabkeep.faces.check.examine", lambda **_: pytest.fail("somebody looks"))
+    monkeypatch.setattr("colabkeep.ui.check.report.examine", lambda **_: pytest.fail("somebody looks"))
     assert fit(world.start("script"), **words).steps == 2
 
 
@@ -105,11 +105,9 @@ def test_stop_lets_a_good_session_start(world, fit, capsys):
 def test_a_doubt_is_settled_before_anything_stops(world, fit, monkeypatch, works, steps):
     """A build that should have no kernels for the card is tried first: if it computes, the training runs."""
     doubtful = build("2.10.0+cu128", ("sm_75",))
-    monkeypatch.setattr(
-        "colabkeep.session.check.facts.installed_build", lambda name: doubtful if name == "torch" else None
-    )
+    monkeypatch.setattr("colabkeep.ui.check.facts.installed_build", lambda name: doubtful if name == "torch" else None)
     tried = ProbeResult(works=works, detail="As told.")
-    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: tried)
+    monkeypatch.setattr("colabkeep.ui.check.facts.probe", lambda *_, **__: tried)
     environment = world.start("kaggle", ["Tesla P100-PCIE-16GB"])
     if steps is None:
         with pytest.raises(BadAccelerator) as caught:
@@ -129,7 +127,7 @@ def test_a_word_that_is_none_is_refused_at_once(fit):
 
 def test_a_check_that_fails_does_not_end_the_training(world, fit, capsys, monkeypatch):
     """A part with a bug costs a line, never the training."""
-    monkeypatch.setattr("colabkeep.session.check.facts.find_accelerators", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("colabkeep.ui.check.facts.find_accelerators", lambda *_, **__: 1 // 0)
     assert fit(world.start("colab")).steps == 2
     assert "the accelerators (ZeroDivisionError" in capsys.readouterr().out
 
@@ -155,10 +153,8 @@ def trials(monkeypatch):
         return ProbeResult(works=False, detail="No.")
 
     doubtful = build("2.10.0+cu128", ("sm_75",))
-    monkeypatch.setattr(
-        "colabkeep.session.check.facts.installed_build", lambda name: doubtful if name == "torch" else None
-    )
-    monkeypatch.setattr("colabkeep.session.check.facts.probe", probe)
+    monkeypatch.setattr("colabkeep.ui.check.facts.installed_build", lambda name: doubtful if name == "torch" else None)
+    monkeypatch.setattr("colabkeep.ui.check.facts.probe", probe)
     return made
 
 

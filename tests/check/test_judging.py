@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from colabkeep.hardware.base import Accelerator, Build, Hidden, Trouble
 from colabkeep.hardware.catalogue import cards
 from colabkeep.hardware.probe import ProbeResult
-from colabkeep.platforms.base import Home, Menus
+from colabkeep.platforms.base import DefaultStorage, Menus
 from colabkeep.platforms.lifetime import SessionTime
-from colabkeep.session.check.advice import advise
-from colabkeep.session.check.facts import Facts, Place, best_gpu, device, prove
-from colabkeep.session.check.verdict import judge, speed_text
+from colabkeep.ui.check.advice import advise
+from colabkeep.ui.check.facts import Facts, Place, best_gpu, device, prove
+from colabkeep.ui.check.verdict import judge, speed_text
 
 from .conftest import K80, MENUS, P100, T4, build, gpu
 
@@ -29,7 +29,7 @@ def tried(monkeypatch):
     """Facts with the result of a trial."""
 
     def tried(facts, result):
-        monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: result)
+        monkeypatch.setattr("colabkeep.ui.check.facts.probe", lambda *_, **__: result)
         return prove(facts)
 
     return tried
@@ -228,7 +228,7 @@ def test_a_card_that_computes_is_proven_whatever_it_is_called(session, tried):
 def test_a_card_of_amd_under_a_build_without_rocm_stays_idle(session, torch, monkeypatch):
     """Neither a build for the CPU nor one for CUDA computes on it, and no trial is needed to say so."""
     amd = Accelerator(kind="rocm", name="AMD Instinct MI210")
-    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("colabkeep.ui.check.facts.probe", lambda *_, **__: 1 // 0)
     verdict = judge(prove(session("script", amd, torch=torch)))
     assert (verdict.word, verdict.code) == ("unusable", "cpu-build")
     assert "without ROCm" in verdict.reason
@@ -333,7 +333,12 @@ menus = st.builds(
     Menus, enable=maybe_texts, reconnect=maybe_texts, switch=maybe_texts, offered=texts, draws=st.booleans()
 )
 homes = st.builds(
-    Home, storage=texts, folder=texts, persists=st.sampled_from([True, False, None]), reason=texts, remedy=texts
+    DefaultStorage,
+    storage=texts,
+    folder=texts,
+    persists=st.sampled_from([True, False, None]),
+    reason=texts,
+    remedy=texts,
 )
 seconds = st.none() | st.floats(-1e9, 1e9)
 times = st.builds(

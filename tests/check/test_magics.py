@@ -102,7 +102,7 @@ colabkeep.unload_ipython_extension(shell)
 def test_a_check_that_fails_is_shown_and_the_notebook_starts(notebook):
     """The failure is one line on stderr; the magic is there all the same."""
     out = notebook("""
-import colabkeep.faces.magics as magics
+import colabkeep.ui.magics as magics
 def broken():
     raise RuntimeError("a bug")
 magics.examine = broken

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from colabkeep.testing.nvidia import FakeCard
+from colabkeep.testing.devices import FakeCard
 
 TORCH = "torch 2.10.0+cu128"
 
@@ -77,7 +77,7 @@ def test_a_process_that_may_have_no_more_threads_has_a_report(report, monkeypatc
 
 def test_a_part_that_ends_the_program_is_a_line_with_its_reason(report, monkeypatch):
     """A package that calls sys.exit where it is looked at ends its own question, and is named."""
-    monkeypatch.setattr("colabkeep.session.check.facts.usable_cpus", lambda _: sys.exit("no licence"))
+    monkeypatch.setattr("colabkeep.ui.check.facts.usable_cpus", lambda _: sys.exit("no licence"))
     assert "the CPUs (SystemExit: no licence)" in str(report("script"))
 
 
@@ -257,13 +257,13 @@ def ones(*_, **__): return _Number()
 
 def test_nothing_is_tried_unasked(report, monkeypatch):
     """A second process that imports a framework takes a minute and memory, so it is never a surprise."""
-    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: pytest.fail("a trial"))
+    monkeypatch.setattr("colabkeep.ui.check.facts.probe", lambda *_, **__: pytest.fail("a trial"))
     assert report("kaggle", ["Tesla P100-PCIE-16GB"]).to_dict()["verdict"] == "switch"
 
 
 def test_what_is_certain_is_not_tried(report, monkeypatch):
     """A card that the build has kernels for, one without CUDA, and no card at all: no second process is started."""
-    monkeypatch.setattr("colabkeep.session.check.facts.probe", lambda *_, **__: pytest.fail("a trial"))
+    monkeypatch.setattr("colabkeep.ui.check.facts.probe", lambda *_, **__: pytest.fail("a trial"))
     words = {"probe": True}
     assert report("kaggle", ["Tesla T4"], words=words).to_dict()["verdict"] == "keep"
     assert report("kaggle", ["Tesla T4"], torch="torch 2.10.0+cpu", words=words).to_dict()["verdict"] == "unusable"

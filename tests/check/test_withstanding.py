@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 import colabkeep
-from colabkeep.session.check.checkup import check_up
-from colabkeep.session.check.facts import PATIENCE, gather
-from colabkeep.session.clock import SystemClock
+from colabkeep.core.system import Environment, SystemClock
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.hardware import FakeCard, fake_device_files, fake_mac, fake_pci_device
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.ui.check.advice import check_up
+from colabkeep.ui.check.facts import PATIENCE, gather
 
 DEADLINE = 20.0  # seconds; four times the five that are promised, for a busy machine
 TORCH = "torch 2.10.0+cu128"
@@ -224,7 +223,7 @@ def test_one_part_that_hangs_takes_nothing_else_with_it(world, monkeypatch, part
     world.install(TORCH)
     environment = world.start("kaggle", ["Tesla T4"])
     released = threading.Event()
-    monkeypatch.setattr(f"colabkeep.session.check.facts.{part}", lambda *_, **__: released.wait())
+    monkeypatch.setattr(f"colabkeep.ui.check.facts.{part}", lambda *_, **__: released.wait())
     facts = gather(environment, SystemClock(), patience=PATIENCE / 2)
     released.set()
     assert facts.devices is not None
@@ -371,7 +370,7 @@ def test_a_part_that_fails_is_named_in_the_report(world, monkeypatch):
     """A bug in one part is a line for the user, not the end of the notebook."""
     world.install(TORCH)
     environment = world.start("kaggle", ["Tesla T4"])
-    monkeypatch.setattr("colabkeep.session.check.facts.usable_cpus", lambda _: 1 // 0)
+    monkeypatch.setattr("colabkeep.ui.check.facts.usable_cpus", lambda _: 1 // 0)
     report = world.check(environment)
     assert "the CPUs (ZeroDivisionError" in str(report)
     assert report.to_dict()["verdict"] == "keep"
@@ -417,9 +416,9 @@ def test_what_hangs_does_not_hold_up_the_end_of_the_process(tmp_path, silent):
     silent(tmp_path / "proc/uptime")
     program = f"""
 from pathlib import Path
-from colabkeep.session.check.facts import gather
-from colabkeep.session.clock import SystemClock
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.ui.check.facts import gather
+from colabkeep.core.system import SystemClock
+from colabkeep.core.system import Environment
 root = Path({str(tmp_path)!r})
 print(gather(Environment(environ={{}}, root=root, folder=root), SystemClock(), patience=0.5).untold)
 """

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.faces.cli import main
+from colabkeep.ui.cli import main
 
 
 @dataclass(frozen=True)

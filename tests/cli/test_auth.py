@@ -12,8 +12,8 @@ import threading
 import pytest
 import requests
 
-from colabkeep.faces.cli import main
-from colabkeep.stores.google.secret import read_secret
+from colabkeep.stores.google.account import read_secret
+from colabkeep.ui.cli import main
 from tests.fakes.drive import running_drive
 
 PATIENCE = 60.0  # seconds until a hanging test gives up
@@ -167,7 +167,7 @@ def test_a_notebook_that_would_keep_the_secret_is_warned_of(drive, client_file, 
 
 def test_an_answer_that_does_not_come_is_told(monkeypatch, capsys, client_file):
     """A page that was closed: what to do with a browser elsewhere."""
-    import colabkeep.faces.auth as auth
+    import colabkeep.ui.auth as auth
 
     monkeypatch.setattr(auth, "_PATIENCE", 0.05)
     monkeypatch.setenv("DISPLAY", ":0")
@@ -217,8 +217,8 @@ def test_a_refused_consent_prints_no_secret(drive, client_file, tmp_path):
 
 def test_a_consent_that_ends_soon_is_warned_of(capsys, monkeypatch, client_file):
     """Seven days for a client in Testing: said in capitals before the secret is stored and forgotten."""
-    import colabkeep.faces.auth as auth
-    from colabkeep.stores.google.secret import UserSecret
+    import colabkeep.ui.auth as auth
+    from colabkeep.stores.google.account import UserSecret
 
     def ask(client, scope, ask, clock):
         return UserSecret(client_id="a", client_secret="b", refresh_token="c", expires=clock.time() + 7 * 86400 + 60)

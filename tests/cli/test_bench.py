@@ -14,19 +14,17 @@ from typing import Any
 import pytest
 
 import colabkeep
-from colabkeep.session.bench import forecast
-from colabkeep.session.bench.forecast import Load, live_load, measure
-from colabkeep.session.bench.probing import PROBE, Budget, probe
-from colabkeep.session.bench.rates import rate_of
-from colabkeep.session.clock import SystemClock
-from colabkeep.session.lives import UNKNOWN, Sessions
+from colabkeep.core.arguments import read_size
+from colabkeep.core.errors import CheckpointNotFound, StoreUnavailable, UsageError
+from colabkeep.core.policies import SessionLifetime
+from colabkeep.core.system import SystemClock
+from colabkeep.session.machine import UNKNOWN, Sessions
 from colabkeep.stores.base import BytesSource, Receipt, Source, StoreProperties
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.cadence import Life
-from colabkeep.vocabulary.errors import CheckpointNotFound, StoreUnavailable, UsageError
-from colabkeep.vocabulary.sizes import read_size
+from colabkeep.ui import bench
+from colabkeep.ui.bench import PROBE, Budget, Load, live_load, measure, probe, rate_of
 
 MB = 10**6
 
@@ -66,8 +64,8 @@ class Link:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory copies and is hashed at 1 GB/s, without the seconds that it takes to measure that."""
-    monkeypatch.setattr(forecast, "copy_rate", lambda clock: rate_of(1000 * MB, [1.0]))
-    monkeypatch.setattr(forecast, "hash_rate", lambda clock: rate_of(1000 * MB, [1.0]))
+    monkeypatch.setattr(bench, "copy_rate", lambda clock: rate_of(1000 * MB, [1.0]))
+    monkeypatch.setattr(bench, "hash_rate", lambda clock: rate_of(1000 * MB, [1.0]))
 
 
 BUDGET = Budget(seconds=25.0, largest=8 * 2**20, in_all=24 * 2**20)
@@ -116,7 +114,7 @@ def test_a_place_that_is_nearly_full_is_not_filled_up() -> None:
     store = Small(FakeClock(), 50 * MB)
     load, sessions = Load(bytes=5 * MB, source="as you said"), Sessions(usual=UNKNOWN)
     found = measure(store, load, sessions, 0.01, SystemClock(), lambda _: None)
-    from colabkeep.faces.bench import BenchReport
+    from colabkeep.ui.bench import BenchReport
 
     assert "SUCH A SAVE DOES NOT FIT: only 1.9 MiB are free in " in str(BenchReport(found))
     assert "DOES NOT FIT" not in str(BenchReport(replace(found, load=replace(load, bytes=MB))))
@@ -166,7 +164,7 @@ def test_probes_that_cannot_be_deleted_are_named() -> None:
     found = measure(store, Load(bytes=MB, source=""), Sessions(usual=UNKNOWN), 0.01, SystemClock(), lambda _: None)
     assert sorted(found.far.left) == sorted(store.names())
     assert all(name.startswith(PROBE) for name in found.far.left)
-    from colabkeep.faces.bench import BenchReport
+    from colabkeep.ui.bench import BenchReport
 
     assert found.far.left[0] in str(BenchReport(found))
 
@@ -182,7 +180,7 @@ def test_the_forecast_follows_from_the_measurements() -> None:
     """Both sides of a pair are measured: first on the disk, then across; the cadence is that of a training."""
     clock, said = FakeClock(), list[str]()
     store = TieredStore(MemoryStore(), Link(clock, 5 * MB))
-    lives = [Life(seconds=1800.0, vanished=True)] * 3
+    lives = [SessionLifetime(seconds=1800.0, vanished=True)] * 3
     sessions = Sessions(usual=replace(UNKNOWN, seconds=7200.0, source="users say so"), lives=lives)
     found = measure(store, Load(bytes=500 * MB, source="as you said"), sessions, 0.01, clock, said.append)
     store.close()
@@ -212,7 +210,7 @@ def test_a_place_that_keeps_versions_is_not_tried() -> None:
     store = Versions(clock, 5 * MB)
     found = measure(store, Load(bytes=MB, source=""), Sessions(usual=UNKNOWN), 0.01, SystemClock(), lambda _: None)
     assert (store.put_bytes, found.far, found.untried) == (0, None, store.url)
-    from colabkeep.faces.bench import BenchReport
+    from colabkeep.ui.bench import BenchReport
 
     assert "Nothing was put into" in str(BenchReport(found))
 
@@ -222,7 +220,7 @@ def test_a_notebook_shows_the_same_as_a_table() -> None:
     """Each cell and each sentence, and no text of the user's is taken for markup."""
     store, load = Link(FakeClock(), 5 * MB), Load(bytes=MB, source="<b>mine</b>")
     found = measure(store, load, Sessions(usual=UNKNOWN), 0.01, SystemClock(), lambda _: None)
-    from colabkeep.faces.bench import BenchReport
+    from colabkeep.ui.bench import BenchReport
 
     assert found.far is not None
     report = BenchReport(replace(found, far=replace(found.far, url="<i>drive</i>")))

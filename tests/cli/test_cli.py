@@ -20,12 +20,13 @@ import safetensors.torch
 import torch
 
 import colabkeep
-from colabkeep.faces import reports, tables
-from colabkeep.faces.cli import main
-from colabkeep.session.plain import plain_tensor
-from colabkeep.vocabulary.errors import CheckpointDamaged, NotStorable
-from colabkeep.vocabulary.sealed import seal, unseal
-from colabkeep.vocabulary.state import HostTensor, Tagged
+from colabkeep.core.errors import CheckpointDamaged, NotStorable
+from colabkeep.core.sealed import seal, unseal
+from colabkeep.core.state import HostTensor, Tagged
+from colabkeep.session.weights import plain_tensor
+from colabkeep.ui import records
+from colabkeep.ui import text as ui_text
+from colabkeep.ui.cli import main
 
 
 def ids(storage, run="first"):
@@ -496,10 +497,10 @@ def test_the_version_is_told(capsys):
 def test_the_demo_gets_its_own_words(monkeypatch, capsys):
     """Options of the demo are passed on, its status is ours, and other commands do not load it."""
     seen = []
-    demo = types.ModuleType("colabkeep.faces.demo")
+    demo = types.ModuleType("colabkeep.ui.demo")
     demo.add_arguments = lambda parser: parser.add_argument("--epochs", type=int, default=9)
     demo.main = lambda words: seen.append(words) or 1
-    monkeypatch.setitem(sys.modules, "colabkeep.faces.demo", demo)
+    monkeypatch.setitem(sys.modules, "colabkeep.ui.demo", demo)
     assert main(["demo", "--epochs", "3"]) == 1
     assert isinstance(seen[0], argparse.Namespace)
     assert seen[0].epochs == 3
@@ -515,7 +516,7 @@ def test_an_interrupt_is_answered_briefly(monkeypatch, colabkeep_cli, trained):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reports, "verify_record", interrupted)
+    monkeypatch.setattr(records, "verify_record", interrupted)
     said = colabkeep_cli("verify", "--storage", trained)
     assert (said.status, said.out, said.err) == (130, "", "Interrupted.\n")
 
@@ -523,7 +524,7 @@ def test_an_interrupt_is_answered_briefly(monkeypatch, colabkeep_cli, trained):
 def test_the_commands_that_only_read_are_light(process, trained, tmp_path):
     """list, show, verify and export work where torch is not installed, and do not wait for it where it is."""
     blocked = "import sys; sys.modules |= dict.fromkeys(['torch', 'numpy', 'ipywidgets', 'requests', 'pydrive2'])\n"
-    program = blocked + "from colabkeep.faces.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = blocked + "from colabkeep.ui.cli import main; sys.exit(main(sys.argv[1:]))"
     for words in (["list"], ["show", "first"], ["verify"], ["export", "first", str(tmp_path / "out.safetensors")]):
         command = [sys.executable, "-c", program, *words, "--storage", str(trained)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -570,13 +571,13 @@ def test_a_reader_that_goes_away_is_no_error(trained):
 )
 def test_sizes_are_readable(size, text):
     """Bytes in the unit that a person would use."""
-    assert tables.size_text(size) == text
+    assert ui_text.size_text(size) == text
 
 
 @pytest.mark.parametrize("odd", [None, "x", 1e300, -1e300, 9e18, float("nan"), [1]], ids=str)
 def test_a_time_that_no_calendar_has_is_a_question_mark(odd):
     """What a file claims about time cannot break the listing."""
-    assert tables.local_time(odd) == "?"
+    assert ui_text.local_time(odd) == "?"
 
 
 def test_json_is_one_line_of_strict_json(colabkeep_cli, storage):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import newest_first
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.vocabulary.manifest import FORMAT
-from colabkeep.vocabulary.sealed import seal, unseal
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import newest_first
+from colabkeep.core.manifest import FORMAT
+from colabkeep.core.sealed import seal, unseal
+from colabkeep.stores.local import DirectoryStore
 
 
 def test_all_runs_go_to_another_place(colabkeep_cli, trained, tmp_path):

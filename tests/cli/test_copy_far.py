@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import boto3
 import pytest
 
-from colabkeep.session import copying
+from colabkeep.session import copy
 from colabkeep.stores.kaggle import store as kaggle_store
-from colabkeep.stores.kaggle.pace import Pace
+from colabkeep.stores.kaggle.service import Pace
 from colabkeep.testing.trainings import final_state
 from tests.fakes.drive import lose_answer, refuse, running_drive
 from tests.fakes.hub import TOKEN, Fault, running_hub
@@ -54,7 +54,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     from huggingface_hub import constants
     from huggingface_hub.utils import _http, close_session
 
-    from colabkeep.stores.huggingface import opening
+    from colabkeep.stores.hub import huggingface_store
 
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -62,8 +62,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setattr(f"{detecting.name}._registry", {"standardEnvVars": [], "harnesses": {}})
     monkeypatch.setattr(_http, "time", SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None}))
     with running_hub() as fake:
-        made = opening.Hub
-        monkeypatch.setattr(opening, "Hub", lambda *words, **more: made(*words, **{**more, "endpoint": fake.url}))
+        made = huggingface_store.Hub
+        monkeypatch.setattr(
+            huggingface_store, "Hub", lambda *words, **more: made(*words, **{**more, "endpoint": fake.url})
+        )
         fake.faults = [Fault("POST", "/commit/main", "lost", skip=1), Fault("GET", "/tree/", "short")]
         yield "hf://ada/runs"
         close_session()
@@ -146,8 +148,8 @@ def test_a_drive_that_refuses_is_told_and_the_same_command_goes_on(
 ) -> None:
     """Nobody sits before a silent terminal: what Drive said and what to do are told, in text and JSON, with status 4.
     When that is done, the same command ends with a copy that is verified."""
-    monkeypatch.setattr(copying, "_LOOK", 0.1)
-    monkeypatch.setattr(copying, "_REFUSED", 1.0)
+    monkeypatch.setattr(copy, "_LOOK", 0.1)
+    monkeypatch.setattr(copy, "_REFUSED", 1.0)
     with running_drive(tmp_path) as fake:
         monkeypatch.setenv("COLABKEEP_DRIVE", json.dumps(fake.authorized_user()))
         url = f"drive://runs?service={fake.url}"

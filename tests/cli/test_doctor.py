@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from colabkeep.core.system import Environment
 from colabkeep.hardware.base import Build
 from colabkeep.hardware.probe import ProbeResult
-from colabkeep.session.check import facts
-from colabkeep.testing.nvidia import fake_nvidia_smi
+from colabkeep.testing.devices import fake_nvidia_smi
 from colabkeep.testing.platforms import fake_colab
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.ui.check import facts
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from colabkeep._engine.history import unfolded
-from colabkeep._engine.repository import Repository
-from colabkeep.faces.cli import main
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.checkpoint.compaction import unfolded
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.ui.cli import main
 
-GOLDEN = Path(__file__).parent.parent / "engine/golden/stores/numpy/2026-11-23-0924"
+GOLDEN = Path(__file__).parent.parent / "checkpoint/golden/stores/numpy/2026-11-23-0924"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import colabkeep
-from colabkeep.vocabulary.errors import MissingDependency
+from colabkeep.core.errors import MissingDependency
 
 
 def row_of(text, card):

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from colabkeep._engine.audit import audit
-from colabkeep._engine.lease import take_lease
-from colabkeep._engine.repository import Repository
-from colabkeep.session.clock import SystemClock
-from colabkeep.session.opening import take_lock
-from colabkeep.session.pruning import plan_prune, prune
+from colabkeep.checkpoint.lease import take_lease
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.verify import audit
+from colabkeep.core.errors import RunBusy, StoreUnavailable
+from colabkeep.core.policies import KeepLast
+from colabkeep.core.system import SystemClock
+from colabkeep.session.open import take_lock
+from colabkeep.session.prune import plan_prune, prune
 from colabkeep.stores import open_store
 from colabkeep.stores.base import StoreProperties
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.vocabulary.errors import RunBusy, StoreUnavailable
-from colabkeep.vocabulary.policies import KeepLast
 
 AWAY = StoreUnavailable(problem="The drive is away.", remedy="Wait.")
 
@@ -111,7 +111,7 @@ def test_left_overs_of_a_killed_save_go_too(colabkeep_cli, storage):
     assert not orphan.exists()
     orphan.write_bytes(b"x" * 1000)
     repository = Repository(DirectoryStore(storage), "first")
-    repository.set_aside(min(repository.ids()), "why")
+    repository.quarantine(min(repository.ids()), "why")
     assert colabkeep_cli("prune", "first", "--keep-last", 9, "--storage", storage).status == 0
     assert orphan.exists()
 

@@ -15,11 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import colabkeep
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import load_newest
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.testing.faults import FaultyStore, kill
-from colabkeep.testing.lives import Life, Say
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import load_newest
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.testing.faults import FaultyStore, Life, Say, kill
 from colabkeep.testing.trainings import HardTraining, final_state, open_training
 
 RUN = "points"

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 import pytest
 
 import colabkeep
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import load_newest
-from colabkeep.stores._posix import OS_FILES, Files
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import load_newest
+from colabkeep.core.events import Event, Noted, Pruned, SaveCommitted, SaveFailing
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.stores.shared.files import OS_FILES, Files
 from colabkeep.testing.faults import FaultyFiles, raising
 from colabkeep.testing.trainings import HardTraining, final_state, open_training
-from colabkeep.vocabulary.events import Event, Noted, Pruned, SaveCommitted, SaveFailing
 
 FAULTS: dict[str, BaseException] = {
     "full": OSError(errno.ENOSPC, "No space left on device"),

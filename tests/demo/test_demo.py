@@ -16,17 +16,16 @@ from pathlib import Path
 import pytest
 
 import colabkeep
-from colabkeep.faces.demo import Outcome, add_arguments, main
-from colabkeep.faces.demo_lives import Life, Step, Words, consumed, live
-from colabkeep.session.catalogue import run_names
+from colabkeep.checkpoint.inspect import run_names
+from colabkeep.core.errors import ColabKeepError, MissingDependency, UsageError
 from colabkeep.stores import open_store
-from colabkeep.vocabulary.errors import ColabKeepError, MissingDependency, UsageError
+from colabkeep.ui.demo import Life, Outcome, Step, Words, add_arguments, consumed, live, main
 
 pytestmark = pytest.mark.torch
 
 PROGRAM = """
 import argparse, sys
-from colabkeep.faces import demo
+from colabkeep.ui import demo
 parser = argparse.ArgumentParser()
 demo.add_arguments(parser)
 sys.exit(demo.main(parser.parse_args()))

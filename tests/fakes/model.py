@@ -9,10 +9,10 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreUnavailable
 from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreUnavailable
 
 __all__ = ["run_beside_memory"]
 

@@ -9,22 +9,21 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from colabkeep._engine.codec import encode_parts
-from colabkeep._engine.committer import Committer, Identity, Shot
-from colabkeep._engine.folding import Folding
-from colabkeep._engine.journal import Journal
-from colabkeep._engine.lease import take_lease
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import load_newest
-from colabkeep.session.clock import SystemClock
-from colabkeep.session.story import read_story
+from colabkeep.checkpoint.codec import encode_parts
+from colabkeep.checkpoint.compaction import Folding
+from colabkeep.checkpoint.journal import Journal
+from colabkeep.checkpoint.lease import take_lease
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import load_newest
+from colabkeep.checkpoint.writer import Committer, Identity, Shot
+from colabkeep.core.events import Event
+from colabkeep.core.manifest import Manifest, Progress
+from colabkeep.core.policies import RetentionPolicy
+from colabkeep.core.state import HostTensor
+from colabkeep.core.system import SystemClock
+from colabkeep.session.history import read_history
 from colabkeep.stores.base import BytesSource, Store
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.events import Event
-from colabkeep.vocabulary.manifest import Manifest
-from colabkeep.vocabulary.policies import RetentionPolicy
-from colabkeep.vocabulary.progress import Progress
-from colabkeep.vocabulary.state import HostTensor
 
 __all__ = ["RUN", "filled", "folding", "named", "old_sessions", "resumed", "told"]
 
@@ -127,6 +126,10 @@ def folding(store: Store, session: str | None = None) -> Folding:
 
 def told(store: Store) -> dict[str, list[str]]:
     """Session → what it noted, as the report of the run tells."""
-    story = read_story(store, RUN, most=10**6)
-    assert story.troubles == ()
-    return {chapter.session: [told.text for told in chapter.told] for chapter in story.sessions if chapter.told}
+    run_history = read_history(store, RUN, most=10**6)
+    assert run_history.troubles == ()
+    return {
+        session_history.session: [told.text for told in session_history.told]
+        for session_history in run_history.sessions
+        if session_history.told
+    }

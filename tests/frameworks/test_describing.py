@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from colabkeep.frameworks.common.describing import NOT_PLAIN, described, is_plain, plain
-from colabkeep.vocabulary.settings import Item, changes
+from colabkeep.core.settings import Item, changes
+from colabkeep.frameworks.shared.describe import NOT_PLAIN, described, is_plain, plain
 
 SCALE = 0.5  # a global, as notebooks have them
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from colabkeep.frameworks.common.randomness import PythonStream, Streams
-from colabkeep.vocabulary.errors import CheckpointDamaged
+from colabkeep.core.errors import CheckpointDamaged
+from colabkeep.frameworks.shared.rng import PythonStream, Streams
 
 
 @pytest.mark.parametrize(

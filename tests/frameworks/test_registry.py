@@ -9,11 +9,11 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from colabkeep.core.errors import MissingDependency, UsageError
 from colabkeep.frameworks import FRAMEWORKS, Entry, find_framework, open_framework
 from colabkeep.frameworks.base import TrainingOptions
 from colabkeep.frameworks.numpy import NumpyFramework
 from colabkeep.testing.frameworks import Keeper
-from colabkeep.vocabulary.errors import MissingDependency, UsageError
 
 INSTALLED = [entry.name for entry in FRAMEWORKS if find_spec(entry.module) is not None]
 OTHERS = [entry for entry in FRAMEWORKS if entry.name != "numpy"]

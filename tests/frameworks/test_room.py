@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from colabkeep.frameworks.common.room import MappedFile, MemoryRoom, mapped_file, memory_room
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.system import Environment
+from colabkeep.frameworks.shared.host_memory import MappedFile, MemoryRoom, mapped_file, memory_room
 
 MB = 2**20
 MEMINFO = "MemTotal:    12000 kB\nMemFree:   1 kB\nMemAvailable:    9000 kB\nSwapFree:   500 kB\n"

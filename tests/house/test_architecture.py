@@ -36,12 +36,12 @@ def test_the_import_contracts_are_kept(root: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("vocabulary/progress.py", "import colabkeep.stores.base"),
+        ("core/manifest.py", "import colabkeep.stores.base"),
         ("stores/memory.py", "import colabkeep.frameworks.base"),
-        ("_engine/codec.py", "import colabkeep.stores.directory"),
-        ("vocabulary/seeds.py", "import numpy"),
+        ("checkpoint/codec.py", "import colabkeep.stores.local"),
+        ("core/state.py", "import numpy"),
         ("session/run.py", "import torch"),
-        ("stores/directory.py", "import colabkeep.testing"),
+        ("stores/local.py", "import colabkeep.testing"),
         ("frameworks/paddle/facts.py", "import torch"),
         ("frameworks/torch/facts.py", "import paddle"),
     ],

@@ -21,9 +21,9 @@ import pytest
 
 import colabkeep
 from colabkeep import api
-from colabkeep.faces import cli
+from colabkeep.core import errors, events
 from colabkeep.stores import open_store
-from colabkeep.vocabulary import errors, events
+from colabkeep.ui import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -44,7 +44,7 @@ def imported(python: Python, tmp_path: Path) -> dict[str, Any]:
 def test_importing_loads_the_standard_library_and_the_errors_only(imported: dict[str, Any]) -> None:
     """No framework, no store, no widget: a notebook that imports colabkeep waits for nothing."""
     ours = {name for name in imported["modules"] if name.split(".")[0] == "colabkeep"}
-    assert ours <= {"colabkeep", "colabkeep._version", "colabkeep.vocabulary", "colabkeep.vocabulary.errors"}
+    assert ours <= {"colabkeep", "colabkeep._version", "colabkeep.core", "colabkeep.core.errors"}
     foreign = {name.split(".")[0] for name in imported["modules"]} - {"colabkeep"} - set(imported["standard"])
     assert foreign == set()
 

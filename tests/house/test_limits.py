@@ -55,27 +55,23 @@ MUTATORS = {
     "sort",
 }
 PICKLES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
-WORKER_BORDER = "frameworks/common/cargo.py"  # a data set on its way to the loader's workers, never to a disk
+WORKER_BORDER = "frameworks/shared/workers.py"  # a data set on its way to the loader's workers, never to a disk
 WRITERS = {
-    "stores/directory.py",  # the directory store, in three files
-    "stores/_posix.py",
-    "stores/_locks.py",
-    "stores/notes.py",  # pages for people beside the objects, which are replaced
-    "stores/mounted/drafts.py",  # files on a mounted Drive
-    "stores/mounted/places.py",  # and their folders
+    "stores/local.py",  # the directory store, in three files
+    "stores/shared/files.py",  # and pages for people beside the objects, which are replaced
+    "stores/shared/locks.py",
+    "stores/colab_drive/files.py",  # files on a mounted Drive, and their folders
     "stores/kaggle/child.py",  # kagglehub takes a whole folder only: one of hard links, in a process of its own
-    "stores/_process.py",  # the pipe to such a process
-    "stores/_serving.py",  # and the one back
-    "stores/aistudio/spool.py",  # aistudio-sdk takes a file only
-    "frameworks/common/room.py",  # memory where there is none: a file without a name, gone with the process
-    "frameworks/paddle/data/segments.py",  # shared memory of dead processes, removed
-    "frameworks/torch/data/leftovers.py",  # sockets of dead processes and their folders, removed
-    "faces/demo.py",  # its temporary folder
-    "faces/demo_lives.py",  # what a life of the demo says, in a file without a name
-    "faces/cli.py",  # the null device, when whoever read the output went away
+    "stores/shared/process.py",  # the pipes to such a process and back
+    "stores/hub/lfs.py",  # aistudio-sdk takes a file only
+    "frameworks/shared/host_memory.py",  # memory where there is none: a file without a name, gone with the process
+    "frameworks/paddle/reading.py",  # shared memory of dead processes, removed
+    "frameworks/torch/data.py",  # sockets of dead processes and their folders, removed
+    "ui/demo.py",  # its temporary folder, and what a life of the demo says, in a file without a name
+    "ui/cli.py",  # the null device, when whoever read the output went away
 }
 TEST_KIT = "testing/"  # plays the part of the user and of the machine, so it may make folders and damage files
-READER_OF_ENVIRONMENT = "vocabulary/environment.py"
+READER_OF_ENVIRONMENT = "core/system.py"
 
 
 def size(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:

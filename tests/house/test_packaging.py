@@ -78,7 +78,7 @@ def test_types_are_shipped_and_tests_are_not(installed: Distribution) -> None:
 def test_the_command_is_installed_and_answers(installed: Distribution) -> None:
     """`colabkeep --help` works from any folder and names its words."""
     (command,) = installed.entry_points.select(group="console_scripts")
-    assert (command.name, command.value) == ("colabkeep", "colabkeep.faces.cli:main")
+    assert (command.name, command.value) == ("colabkeep", "colabkeep.ui.cli:main")
     program = Path(sysconfig.get_path("scripts")) / "colabkeep"
     done = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

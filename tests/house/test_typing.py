@@ -16,7 +16,7 @@ from typing import Any
 
 import colabkeep
 from colabkeep.stores.memory import MemoryStore
-from colabkeep.vocabulary.events import Event
+from colabkeep.core.events import Event
 
 def tell(event: Event) -> None: ...
 def loss(output: Any, target: Any) -> Any: ...

@@ -18,11 +18,11 @@ from paddle import nn
 from paddle.callbacks import Callback, EarlyStopping, ReduceLROnPlateau
 
 import colabkeep
+from colabkeep.core.errors import Incompatible, RunBusy, UnknownArgument, UsageError
+from colabkeep.core.events import Event, Noted
 from colabkeep.integrations.paddle_hapi import Resumable
 from colabkeep.testing.trainings import final_state
 from colabkeep.testing.trainings.paddle import one_thread
-from colabkeep.vocabulary.errors import Incompatible, RunBusy, UnknownArgument, UsageError
-from colabkeep.vocabulary.events import Event, Noted
 
 EPOCHS = 4
 BATCHES = 9  # of an epoch, the last one short

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 import colabkeep
-from colabkeep._engine.audit import audit
-from colabkeep._engine.codec import encode_parts
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import load_id, load_newest
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.vocabulary.errors import ColabKeepError
-from colabkeep.vocabulary.sealed import dumps
-from colabkeep.vocabulary.state import Tree
+from colabkeep.checkpoint.codec import encode_parts
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import load_id, load_newest
+from colabkeep.checkpoint.verify import audit
+from colabkeep.core.errors import ColabKeepError
+from colabkeep.core.sealed import dumps
+from colabkeep.core.state import Tree
+from colabkeep.stores.local import DirectoryStore
 
 RUN = "run"
 
@@ -82,7 +82,7 @@ def train(storage: Path) -> None:
                 run.log(loss=1 / (epoch + session + 1))
                 run.save(wait=True)
     repository = Repository(DirectoryStore(storage), RUN)
-    repository.set_aside(min(repository.ids()), "so that there is a mark as well")
+    repository.quarantine(min(repository.ids()), "so that there is a mark as well")
 
 
 def flip_bits(storage: Path, flips: int, seed: int) -> Outcome:

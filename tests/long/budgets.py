@@ -4,7 +4,7 @@
 
 Run it from the repository; twelve hours take some minutes. The run, its cadence, its uploads and the client library are
 the real ones; the service is the fake one with the limits of a free account (`tests.fakes.hub`), or its requests and
-bytes are counted and held against what is published: by Google for Drive (`colabkeep.vocabulary.budget`), by AWS for
+bytes are counted and held against what is published: by Google for Drive (`colabkeep.core.rate_limits`), by AWS for
 S3. Kaggle and AI Studio publish no limit: what they are asked for is told, and what is at risk is checked. Time is a
 clock that is moved by ten seconds for each step of training; what the link needs takes no time of that clock.
 
@@ -30,28 +30,28 @@ from typing import Any, TypeAlias
 import boto3
 import numpy as np
 
+from colabkeep.core.rate_limits import DRIVE, KAGGLE_VERSION_SECONDS, Limit
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
-from colabkeep.stores._patience import Patience
-from colabkeep.stores.aistudio import opening as studio
-from colabkeep.stores.aistudio.store import AIStudioStore
-from colabkeep.stores.anywhere import opening as anywhere
-from colabkeep.stores.anywhere.store import AnywhereStore
 from colabkeep.stores.base import Store
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.drive.files import read_place
+from colabkeep.stores.fsspec import store as anywhere
+from colabkeep.stores.fsspec.store import AnywhereStore
 from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.stores.huggingface import opening
-from colabkeep.stores.huggingface.store import HuggingFaceStore
+from colabkeep.stores.hub import aistudio_store as studio
+from colabkeep.stores.hub import huggingface_store
+from colabkeep.stores.hub.aistudio_store import AIStudioStore
+from colabkeep.stores.hub.huggingface_store import HuggingFaceStore
 from colabkeep.stores.kaggle import KaggleStore
-from colabkeep.stores.kaggle.hub import Hub as KaggleHub
-from colabkeep.stores.kaggle.pace import Pace
-from colabkeep.stores.mounted import MountedStore
+from colabkeep.stores.kaggle.service import Hub as KaggleHub
+from colabkeep.stores.kaggle.service import Pace
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.stores.shared.retry import Patience
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.mounts import FakeMount
-from colabkeep.vocabulary.budget import DRIVE, KAGGLE_VERSION_SECONDS, Limit
 from tests.fakes.aistudio.service import TOKEN as STUDIO_TOKEN
 from tests.fakes.aistudio.service import USER, running_aistudio
 from tests.fakes.drive import running_drive
@@ -101,7 +101,7 @@ def hub(clock: FakeClock) -> Iterator[Opened]:
     constants.HF_HUB_DISABLE_XET = True  # there is no such service here
     with running_hub(commits_per_hour=128, requests_per_window=1000, now=clock.monotonic) as fake:
         url, patience = "hf://ada/run", Patience(first=0.0, longest=0.0)
-        door = opening.open_url(url, token=TOKEN, endpoint=fake.url, patience=patience)
+        door = huggingface_store.open_url(url, token=TOKEN, endpoint=fake.url, patience=patience)
         assert isinstance(door, HuggingFaceStore)
         store = HuggingFaceStore(door._hub, url, monotonic=clock.monotonic)
 
@@ -229,7 +229,7 @@ def settle(run: Run, store: Store) -> None:
 
 def _rests(store: Store) -> bool:
     if isinstance(store, TieredStore):
-        return bool(store._copier.pending()) and store._carrier.rest(urgent=False) > 0.0
+        return bool(store._upload_thread.pending()) and store._uploader.rest(urgent=False) > 0.0
     assert isinstance(store, KaggleStore)
     publisher = store._publisher
     with publisher._state:
@@ -240,7 +240,7 @@ def _rests(store: Store) -> bool:
 def arrived(store: Store) -> set[str]:
     """The names of what the service has."""
     if isinstance(store, TieredStore):
-        return set(store._carrier.arrivals())
+        return set(store._uploader.arrivals())
     assert isinstance(store, KaggleStore)
     return {name for name, _ in store._dataset.confirmed}
 

@@ -36,11 +36,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import colabkeep
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.testing.faults import FaultyStore
-from colabkeep.testing.lives import Life, Message, Say
+from colabkeep.core.events import CheckpointSetAside, Event, Restored
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.testing.faults import FaultyStore, Life, Message, Say
 from colabkeep.testing.trainings import SAMPLES, HardTraining, consumed, final_state, open_training, weights_sha256
-from colabkeep.vocabulary.events import CheckpointSetAside, Event, Restored
 
 EPOCHS = 6
 KILLS_PER_RUN = 12
@@ -259,7 +258,7 @@ def campaign(framework: str, kills: int, seed: int, folder: Path) -> dict[str, o
     """Kill as often as asked; what came of it."""
     began, chance, remains = time.monotonic(), random.Random(seed), Remains()
     training = open_training(framework)
-    training.one_thread()  # see the top of `colabkeep.testing.lives`
+    training.one_thread()  # see the top of `colabkeep.testing.faults`
     # What a first session imports on the way (a second of work) is there for all that are forked from here on.
     session(training, Setting(accumulate=1), folder / "warm-up", 0, lambda *_: None)
     ready = time.monotonic()

@@ -40,20 +40,13 @@ from pathlib import Path
 from typing import Any
 
 import colabkeep
-from colabkeep._engine.audit import audit
-from colabkeep._engine.repository import Repository
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.verify import audit
+from colabkeep.core.errors import ColabKeepError
+from colabkeep.core.events import CheckpointSetAside, Event, Restored, RestoredInexactly, RungReached, SaveCommitted
 from colabkeep.stores import Storage, open_store
-from colabkeep.testing.lives import Life, Message, Say
+from colabkeep.testing.faults import Life, Message, Say
 from colabkeep.testing.trainings import HardTraining, consumed, final_state, open_training, weights_sha256
-from colabkeep.vocabulary.errors import ColabKeepError
-from colabkeep.vocabulary.events import (
-    CheckpointSetAside,
-    Event,
-    Restored,
-    RestoredInexactly,
-    RungReached,
-    SaveCommitted,
-)
 from tests.long.crashes import PATIENCE, Moment, Remains, lived, misread
 from tests.long.places import PLACES, Place, opened
 
@@ -315,7 +308,7 @@ class Prepared:
 
 def prepared(folder: Path) -> Prepared:
     training = open_training("torch")
-    training.one_thread()  # see the top of `colabkeep.testing.lives`
+    training.one_thread()  # see the top of `colabkeep.testing.faults`
     # What a first session imports on the way (a second of work) is there for all that are forked from here on.
     colabkeep.resumable_fit(**training.hard_training(epochs=1), run_name=RUN, storage=folder / "warm-up")
     whole, wanted = undisturbed(training, folder)

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from colabkeep.testing.lives import Life, Say
+from colabkeep.testing.faults import Life, Say
 from tests.loops.harness import NEVER, Door, Port, examine, names
 
 PATIENCE = 3600.0  # seconds; for all ports of one process
@@ -45,7 +45,7 @@ def share(wanted: list[str], words: argparse.Namespace, folder: Path, say: Say) 
 
 def campaign(words: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """The records of all ports that are asked for, in the order in which they were done."""
-    torch.set_num_threads(1)  # see the top of `colabkeep.testing.lives`
+    torch.set_num_threads(1)  # see the top of `colabkeep.testing.faults`
     ports = list(map(Port, words.only or names()))  # what they import is there for all that are forked from here on
     for port in ports:
         if port.missing:

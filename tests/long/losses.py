@@ -37,23 +37,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from colabkeep._engine.checkpointer import Checkpointer
-from colabkeep._engine.committer import Committer, Identity
-from colabkeep._engine.journal import Journal
-from colabkeep._engine.lease import take_lease
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import Loaded, load_id, load_newest
-from colabkeep.session.clock import SystemClock
+from colabkeep.checkpoint.journal import Journal
+from colabkeep.checkpoint.lease import take_lease
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import Loaded, load_id, load_newest
+from colabkeep.checkpoint.writer import Checkpointer, Committer, Identity
+from colabkeep.core.durability import Durability
+from colabkeep.core.errors import NameTaken, NoUsableCheckpoint, ObjectNotFound, StoreUnavailable
+from colabkeep.core.events import Event, RungReached, SaveCommitted
+from colabkeep.core.manifest import Progress
+from colabkeep.core.policies import KeepBest, KeepLast
+from colabkeep.core.state import HostTensor
+from colabkeep.core.system import SystemClock
 from colabkeep.stores.base import BytesSource, Receipt, StoreProperties
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.lives import Life, Message, Say
-from colabkeep.vocabulary.durability import Durability
-from colabkeep.vocabulary.errors import NameTaken, NoUsableCheckpoint, ObjectNotFound, StoreUnavailable
-from colabkeep.vocabulary.events import Event, RungReached, SaveCommitted
-from colabkeep.vocabulary.policies import KeepBest, KeepLast
-from colabkeep.vocabulary.progress import Progress
-from colabkeep.vocabulary.state import HostTensor
+from colabkeep.testing.faults import Life, Message, Say
 
 RUN = "losses"
 FAILING = 0.3  # of the drive's operations

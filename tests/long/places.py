@@ -19,10 +19,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from colabkeep.session.clock import SystemClock
-from colabkeep.stores._patience import Patience
+from colabkeep.core.system import SystemClock
 from colabkeep.stores.base import Store
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.stores.shared.retry import Patience
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.testing.mounts import FakeMount
 
@@ -108,7 +108,7 @@ class Served(Place):
 
 class S3(Served):
     service = "s3"
-    modules = ("s3fs", "colabkeep.stores.anywhere.s3", "aiobotocore.session")
+    modules = ("s3fs", "colabkeep.stores.fsspec.filesystem", "aiobotocore.session")
 
     def environment(self) -> dict[str, str]:
         return {
@@ -122,7 +122,7 @@ class S3(Served):
         }
 
     def opens(self, run: int, disk: Path) -> Store:
-        from colabkeep.stores.anywhere import opening
+        from colabkeep.stores.fsspec import store as opening
 
         store = opening.open_url(f"s3://checkpoints/run-{run}", patience=RUN_PATIENCE)
         assert store is not None
@@ -131,7 +131,7 @@ class S3(Served):
 
 class HuggingFace(Served):
     service = "hub"
-    modules = ("huggingface_hub.hf_api", "colabkeep.stores.huggingface.opening", "httpx")
+    modules = ("huggingface_hub.hf_api", "colabkeep.stores.hub.huggingface_store", "httpx")
 
     def environment(self) -> dict[str, str]:
         return {"HF_HUB_DISABLE_XET": "1", "HF_HOME": str(self.folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -142,7 +142,7 @@ class HuggingFace(Served):
         from huggingface_hub import constants
         from huggingface_hub.utils import _http
 
-        from colabkeep.stores.huggingface import opening
+        from colabkeep.stores.hub import huggingface_store
         from tests.fakes.hub import TOKEN
 
         constants.HF_HUB_DISABLE_XET = True  # there is no such service here
@@ -151,19 +151,21 @@ class HuggingFace(Served):
             import_module(detecting.name)._registry = {"standardEnvVars": [], "harnesses": {}}
         # Its waits between two attempts; it has no setting for them.
         _http.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: time.sleep(min(seconds, 0.05))})
-        return opening.open_url(f"hf://ada/run-{run}", token=TOKEN, endpoint=self.address, patience=RUN_PATIENCE)
+        return huggingface_store.open_url(
+            f"hf://ada/run-{run}", token=TOKEN, endpoint=self.address, patience=RUN_PATIENCE
+        )
 
 
 class Studio(Served):
     service = "aistudio"
-    modules = ("colabkeep.stores.aistudio.opening", "requests")
+    modules = ("colabkeep.stores.hub.aistudio_store", "requests")
 
     def opens(self, run: int, disk: Path) -> Store:
-        from colabkeep.stores.aistudio import opening
+        from colabkeep.stores.hub import aistudio_store
         from tests.fakes.aistudio.service import TOKEN, USER
 
         url = f"aistudio://{USER}/run-{run}"
-        return opening.open_url(url, token=TOKEN, endpoint=self.address, patience=RUN_PATIENCE)
+        return aistudio_store.open_url(url, token=TOKEN, endpoint=self.address, patience=RUN_PATIENCE)
 
 
 class Kaggle(Served):
@@ -173,8 +175,7 @@ class Kaggle(Served):
     may_refuse = "is a whole set of files that colabkeep wrote"
 
     def opens(self, run: int, disk: Path) -> Store:
-        from colabkeep.stores.kaggle.hub import Hub
-        from colabkeep.stores.kaggle.pace import Pace
+        from colabkeep.stores.kaggle.service import Hub, Pace
         from colabkeep.stores.kaggle.store import KaggleStore
         from tests.fakes.kaggle.state import TOKEN
 
@@ -210,7 +211,7 @@ class Drive(Place):
 
     def opens(self, run: int, disk: Path) -> Store:
         from colabkeep.stores.drive import DriveStore
-        from colabkeep.stores.drive.place import read_place
+        from colabkeep.stores.drive.files import read_place
         from colabkeep.stores.google.account import Account, SignedIn
 
         account = Account(lambda: SignedIn(credentials=self._credentials))
@@ -235,7 +236,7 @@ class Mount(Place):
         self._fails = 0.002
 
     def opens(self, run: int, disk: Path) -> Store:
-        from colabkeep.stores.mounted import MountedStore
+        from colabkeep.stores.colab_drive import MountedStore
 
         mount = self._here(run)
         mount.fails = self._fails

@@ -25,19 +25,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from colabkeep._engine.committer import Committer, Identity, Shot
-from colabkeep._engine.journal import Journal
-from colabkeep._engine.lease import take_lease
-from colabkeep._engine.repository import Repository
+from colabkeep.checkpoint.journal import Journal
+from colabkeep.checkpoint.lease import take_lease
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.writer import Committer, Identity, Shot
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreFull
+from colabkeep.core.events import Event, SpaceShort
+from colabkeep.core.manifest import Progress
+from colabkeep.core.policies import KeepBest, KeepLast
+from colabkeep.core.state import HostTensor
 from colabkeep.stores.base import Entry, Receipt, StoreProperties
 from colabkeep.stores.memory import MemoryLock
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreFull
-from colabkeep.vocabulary.events import Event, SpaceShort
-from colabkeep.vocabulary.policies import KeepBest, KeepLast
-from colabkeep.vocabulary.progress import Progress
-from colabkeep.vocabulary.state import HostTensor
 
 RUN = "quota"
 MINUTES = 10  # between two saves

@@ -34,21 +34,19 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from colabkeep._engine.committer import Committer, Identity, Shot
-from colabkeep._engine.journal import Journal
-from colabkeep._engine.lease import KEEPS, LEASE_FILE, take_lease
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import load_newest
-from colabkeep.session.pruning import prune
+from colabkeep.checkpoint.journal import Journal
+from colabkeep.checkpoint.lease import KEEPS, LEASE_FILE, take_lease
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import load_newest
+from colabkeep.checkpoint.writer import Committer, Identity, Shot
+from colabkeep.core.errors import ColabKeepError, NoUsableCheckpoint, RunTakenOver
+from colabkeep.core.events import COMMITTED, Event, SaveCommitted
+from colabkeep.core.manifest import Manifest, Progress
+from colabkeep.core.policies import KeepLast
+from colabkeep.session.prune import prune
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.drive.files import read_place
 from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.vocabulary.diary import COMMITTED
-from colabkeep.vocabulary.errors import ColabKeepError, NoUsableCheckpoint, RunTakenOver
-from colabkeep.vocabulary.events import Event, SaveCommitted
-from colabkeep.vocabulary.manifest import Manifest
-from colabkeep.vocabulary.policies import KeepLast
-from colabkeep.vocabulary.progress import Progress
 from tests.fakes.drive import Drive, File, partial_listing, running_drive, stale_listing
 from tests.fakes.drive.clock import SharedClock
 from tests.fakes.drive.requests import Index

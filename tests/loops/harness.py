@@ -39,10 +39,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import colabkeep
-from colabkeep.testing.lives import Life, Message, Say
-from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.errors import ColabKeepError
-from colabkeep.vocabulary.events import (
+from colabkeep.core.errors import ColabKeepError
+from colabkeep.core.events import (
     EpochDone,
     Event,
     Noted,
@@ -52,6 +50,8 @@ from colabkeep.vocabulary.events import (
     SaveStarted,
     StepDone,
 )
+from colabkeep.testing.faults import Life, Message, Say
+from colabkeep.testing.trainings import final_state
 
 __all__ = ["NEVER", "PORTS", "Door", "Port", "Record", "examine", "names"]
 

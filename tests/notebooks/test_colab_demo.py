@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from colabkeep.session.catalogue import checkpoints, find_run
+from colabkeep.checkpoint.inspect import checkpoints, find_run
 from colabkeep.stores import open_store
 from colabkeep.testing.platforms import fake_colab, fake_kaggle
 

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from colabkeep.faces.panel.model import Panel
-from colabkeep.faces.panel.state import PanelState
-from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.durability import Place, Standing, assess
-from colabkeep.vocabulary.events import (
+from colabkeep.core.durability import Place, Standing, assess
+from colabkeep.core.events import (
     DeadlineNear,
     DurabilityTold,
     Event,
@@ -34,7 +31,10 @@ from colabkeep.vocabulary.events import (
     StepDone,
     StoreDegraded,
 )
-from colabkeep.vocabulary.progress import Progress
+from colabkeep.core.manifest import Progress
+from colabkeep.testing.clock import FakeClock
+from colabkeep.ui.panel.model import Panel
+from colabkeep.ui.panel.state import PanelState
 
 DRIVE = Place(url="/content/drive/MyDrive/runs", top="confirmed", persists=True)
 PROMISE = (
@@ -49,7 +49,7 @@ def at(step: int, *, of: int = 100) -> Progress:
 
 
 @dataclass
-class Story:
+class RunHistory:
     """Tells a run to a panel, and remembers all it told."""
 
     clock: FakeClock = field(default_factory=FakeClock)
@@ -62,13 +62,13 @@ class Story:
     def __post_init__(self) -> None:
         self.panel = Panel(self.clock, PanelState(platform="Google Colab", language=self.language))
 
-    def tell(self, *events: Event) -> Story:
+    def tell(self, *events: Event) -> RunHistory:
         for event in events:
             self.events.append(event)
             self.panel.take(event)
         return self
 
-    def start(self, *, resumed_at: int | None = None) -> Story:
+    def start(self, *, resumed_at: int | None = None) -> RunHistory:
         self.tell(MachineChecked(verdict="keep", lines=("Google Colab (hosted), Tesla T4: keep.",)))
         ends = self.clock.time() + 7 * 3600
         self.tell(
@@ -89,14 +89,14 @@ class Story:
             self.tell(Recalled(points=points, resumed_at=(resumed_at,), sessions=2))
         return self.tell(LengthTold(max_epochs=10))
 
-    def train(self, first: int, last: int, *, broken: bool = False) -> Story:
+    def train(self, first: int, last: int, *, broken: bool = False) -> RunHistory:
         for step in range(first, last + 1):
             self.clock.advance(1 / 3)
             loss = math.nan if broken else 3.0 / (1 + step / 50)
             self.tell(StepDone(progress=at(step), epoch_batches=100, loss=loss))
         return self
 
-    def save(self, step: int, *, rung: str | None = "confirmed") -> Story:
+    def save(self, step: int, *, rung: str | None = "confirmed") -> RunHistory:
         """Save: captured (None), or committed and on its rung."""
         self.tell(SaveStarted(progress=at(step), reason="epoch", blocked=0.1))
         if rung is None:
@@ -121,7 +121,7 @@ class Story:
         durability = assess(tuple(self.standings.values()), self.place, seconds)
         return self.tell(DurabilityTold(durability=durability))
 
-    def stop(self, reason: str, error: str = "") -> Story:
+    def stop(self, reason: str, error: str = "") -> RunHistory:
         newest = next(reversed(self.standings), None)
         return self.tell(RunStopped(reason=reason, progress=self.panel.state.progress, checkpoint=newest, error=error))
 
@@ -130,21 +130,21 @@ class Story:
         return self.panel.state
 
 
-def in_phase(phase: str, **words: Any) -> Story:
+def in_phase(phase: str, **words: Any) -> RunHistory:
     """A story that has come to this state."""
-    story = Story(**words)
+    run_history = RunHistory(**words)
     if phase == "starting":
-        return story
+        return run_history
     if phase == "saved":
-        story.place = Place(url="/content/runs", top="local", persists=None)
-        return story.start().train(1, 100).save(100, rung="local").train(101, 112)
+        run_history.place = Place(url="/content/runs", top="local", persists=None)
+        return run_history.start().train(1, 100).save(100, rung="local").train(101, 112)
     if phase in ("fresh", "resumed"):
-        return story.start(resumed_at=200 if phase == "resumed" else None)
-    story.start().train(1, 100).save(100).train(101, 200)
+        return run_history.start(resumed_at=200 if phase == "resumed" else None)
+    run_history.start().train(1, 100).save(100).train(101, 200)
     if phase == "saving":
-        return story.save(200, rung=None).train(201, 212)
-    story.save(200, rung="local" if phase == "uploading" else "confirmed").train(201, 204)
-    story.train(205, 212, broken=phase in ("nan", "diverged"))
+        return run_history.save(200, rung=None).train(201, 212)
+    run_history.save(200, rung="local" if phase == "uploading" else "confirmed").train(201, 204)
+    run_history.train(205, 212, broken=phase in ("nan", "diverged"))
     more: dict[str, Event] = {
         "degraded": StoreDegraded(url="drive", detail="The drive is away."),
         "unsaved": SaveFailing(progress=at(210), error="The disk is full.", retry_in=15.0),
@@ -152,13 +152,17 @@ def in_phase(phase: str, **words: Any) -> Story:
         "nan": LossNotFinite(step=205, value="nan", finite=204, checkpoint=f"{200:012d}-s1"),
     }
     if phase in more:
-        return story.tell(more[phase])
+        return run_history.tell(more[phase])
     if phase == "diverged":
-        story.tell(more["nan"])
+        run_history.tell(more["nan"])
     if phase == "finished":
-        story.train(213, 1000).save(1000)
+        run_history.train(213, 1000).save(1000)
     reasons = {"interrupted": "interrupt", "finished": "finished", "diverged": "finished", "failed": "error"}
-    return story.stop(reasons[phase], "ValueError: no" if phase == "failed" else "") if phase in reasons else story
+    return (
+        run_history.stop(reasons[phase], "ValueError: no" if phase == "failed" else "")
+        if phase in reasons
+        else run_history
+    )
 
 
 PHASES = (

@@ -18,15 +18,14 @@ from typing import Any, TextIO
 import pytest
 
 import colabkeep
-from colabkeep.faces.lines import Lines, text_stream
-from colabkeep.faces.panel.choosing import displays
-from colabkeep.faces.panel.ladder import Ladder, Silence
-from colabkeep.faces.panel.pacing import Paced
-from colabkeep.faces.panel.state import PanelState
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import EpochDone, Event, LengthTold, Noted, RunStarted, SaveStarted, StepDone
+from colabkeep.core.system import Environment
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import EpochDone, Event, LengthTold, Noted, RunStarted, SaveStarted, StepDone
+from colabkeep.ui.panel.choosing import Ladder, Silence, displays
+from colabkeep.ui.panel.displays import Lines, text_stream
+from colabkeep.ui.panel.model import Paced
+from colabkeep.ui.panel.state import PanelState
 
 from .conftest import at, in_phase
 from .test_rendering import LINE
@@ -144,8 +143,8 @@ def test_another_state_is_shown_at_once() -> None:
 
 def test_saves_that_come_every_moment_do_not_keep_the_steps_away() -> None:
     """The curve and the speed go on being told, however often the panel is shown for a save."""
-    story = in_phase("durable")
-    pair = [event for event in story.events if type(event).__name__ in ("SaveStarted", "SaveCommitted")][:2]
+    run_history = in_phase("durable")
+    pair = [event for event in run_history.events if type(event).__name__ in ("SaveStarted", "SaveCommitted")][:2]
     clock, heard = FakeClock(), 0
     paced = Paced(clock, PanelState(), 1.0)
     paced.due(START)
@@ -162,8 +161,8 @@ def test_saves_that_come_every_moment_do_not_keep_the_steps_away() -> None:
 
 def test_states_that_alternate_quickly_do_not_flood_the_page() -> None:
     """A save at each step of a fast loop is four updates a second, no more."""
-    story = in_phase("durable")
-    pair = [event for event in story.events if type(event).__name__ in ("SaveStarted", "SaveCommitted")][:2]
+    run_history = in_phase("durable")
+    pair = [event for event in run_history.events if type(event).__name__ in ("SaveStarted", "SaveCommitted")][:2]
     events: list[tuple[float, Event]] = [(0.0, START)]
     events += [(1 + n / 100, pair[n % 2]) for n in range(500)]
     assert len(shown_at(events)) <= 2 + 4 * 5

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colabkeep.faces.drawing import colours
-from colabkeep.faces.drawing.curve import Mark, curve
-from colabkeep.faces.drawing.markup import (
+from colabkeep.ui import drawing
+from colabkeep.ui.drawing import (
+    Mark,
     Markup,
     badge,
     bar,
     chip,
+    curve,
     details,
     escape,
     frame,
@@ -47,15 +48,15 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def all_colours() -> list[colours.Colour]:
-    return [value for value in vars(colours).values() if isinstance(value, colours.Colour)]
+def all_colours() -> list[drawing.Colour]:
+    return [value for value in vars(drawing).values() if isinstance(value, drawing.Colour)]
 
 
 @pytest.mark.parametrize("colour", all_colours(), ids=lambda colour: colour.ink)
-def test_every_text_can_be_read(colour: colours.Colour) -> None:
+def test_every_text_can_be_read(colour: drawing.Colour) -> None:
     """A contrast of 7 on its own paper and on white, also for those who see little."""
     assert contrast(colour.ink, colour.paper) >= 7
-    assert contrast(colour.ink, colours.TEXT.paper) >= 7
+    assert contrast(colour.ink, drawing.TEXT.paper) >= 7
 
 
 def test_the_measure_of_contrast_is_right() -> None:
@@ -84,7 +85,7 @@ def everything(text: str) -> Markup:
     """All builders at once, with the same text in every place."""
     return frame(
         join(
-            chip("!", text, colours.RED),
+            chip("!", text, drawing.RED),
             badge(text),
             paragraph(text, strong=True, quiet=True, lines=2),
             bar(0.5),
@@ -94,7 +95,7 @@ def everything(text: str) -> Markup:
             curve([(1, 2.0), (2, 1.0)], [Mark(1, "resumed", text), Mark(2, "local", text)], title=text),
             text,
         ),
-        colours.BLUE,
+        drawing.BLUE,
     )
 
 
@@ -222,7 +223,7 @@ def test_marks_differ_in_more_than_their_colour() -> None:
     assert "stroke-dasharray" in svg
     assert ">resumed at 100<" in svg
     fills = re.findall(r'<path d="M\d+ \d+l4 8h-8z" fill="(#\w+)"', svg)
-    assert fills == [colours.TEXT.ink, colours.TEXT.paper]
+    assert fills == [drawing.TEXT.ink, drawing.TEXT.paper]
 
 
 def test_a_thousand_marks_are_as_many_as_there_is_room_for() -> None:

@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from colabkeep.faces.lines import Lines
-from colabkeep.faces.panel.html import render
-from colabkeep.faces.panel.model import Panel, fold
-from colabkeep.faces.panel.state import PanelState
-from colabkeep.faces.panel.status import record
-from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.durability import Place
-from colabkeep.vocabulary.events import (
+from colabkeep.core.durability import Place
+from colabkeep.core.events import (
     CadenceChosen,
     DeadlineNear,
     DurabilityTold,
@@ -30,9 +24,13 @@ from colabkeep.vocabulary.events import (
     StepDone,
     StoreDegraded,
 )
-from colabkeep.vocabulary.progress import Progress
-
-from .conftest import PHASES, Story, at, in_phase, text_of
+from colabkeep.core.manifest import Progress
+from colabkeep.testing.clock import FakeClock
+from colabkeep.ui.panel.displays import Lines, record
+from colabkeep.ui.panel.model import Panel, fold
+from colabkeep.ui.panel.render import render
+from colabkeep.ui.panel.state import PanelState
+from tests.panel.conftest import PHASES, RunHistory, at, in_phase, text_of
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -43,23 +41,23 @@ def test_each_state_is_reached_by_what_happens(phase: str) -> None:
 
 def test_what_matters_most_is_shown() -> None:
     """Failed before ending, ending before degraded, degraded before saving, saving before durable."""
-    story = in_phase("durable")
+    run_history = in_phase("durable")
     order = ["durable"]
-    story.save(212, rung=None)
-    order.append(story.state.phase)
-    story.tell(StoreDegraded(url="drive", detail="away"))
-    order.append(story.state.phase)
-    story.tell(DeadlineNear(seconds=60.0))
-    order.append(story.state.phase)
-    story.stop("error")
-    order.append(story.state.phase)
+    run_history.save(212, rung=None)
+    order.append(run_history.state.phase)
+    run_history.tell(StoreDegraded(url="drive", detail="away"))
+    order.append(run_history.state.phase)
+    run_history.tell(DeadlineNear(seconds=60.0))
+    order.append(run_history.state.phase)
+    run_history.stop("error")
+    order.append(run_history.state.phase)
     assert order == ["durable", "saving", "degraded", "ending", "failed"]
 
 
 def test_what_is_safe_is_said_before_the_ledger_counts_it_again() -> None:
     """A checkpoint that the place has confirmed is one to go on from, at once; the panel does not contradict itself."""
-    story = in_phase("durable")
-    told = [event for event in story.save(300).events[-4:] if not isinstance(event, DurabilityTold)]
+    run_history = in_phase("durable")
+    told = [event for event in run_history.save(300).events[-4:] if not isinstance(event, DurabilityTold)]
     early = in_phase("durable").train(213, 300).tell(*told)
     assert early.state.phase == "durable"
     assert (early.state.safe_step, early.state.safe_seconds) == (300, pytest.approx(100.0))
@@ -69,53 +67,64 @@ def test_what_is_safe_is_said_before_the_ledger_counts_it_again() -> None:
 def test_a_place_that_goes_with_the_machine_is_not_called_safe_before_it_is_told_either() -> None:
     """A checkpoint that arrives there saves nothing."""
     place = Place(url="memory://", top="local", persists=False)
-    story = Story(place=place).start().train(1, 50).save(50, rung="local").train(51, 60)
-    told = [event for event in story.events if type(event).__name__ == "SaveCommitted"]
-    assert story.tell(*told).state.safe_step is None
+    run_history = RunHistory(place=place).start().train(1, 50).save(50, rung="local").train(51, 60)
+    told = [event for event in run_history.events if type(event).__name__ == "SaveCommitted"]
+    assert run_history.tell(*told).state.safe_step is None
 
 
 def test_a_save_says_how_far_the_training_is() -> None:
     """A display hears of few steps: what is safe is never beyond what is shown as trained."""
-    story = in_phase("durable").save(260, rung="confirmed")
-    assert story.state.progress.step == 260
-    assert story.state.lost_steps == 0
+    run_history = in_phase("durable").save(260, rung="confirmed")
+    assert run_history.state.progress.step == 260
+    assert run_history.state.lost_steps == 0
 
 
 def test_a_storage_that_works_again_ends_the_alarm() -> None:
     """The chip goes back to what it was when the store says so, and a later alarm has its own time."""
-    story = in_phase("degraded")
-    assert story.state.trouble_since == pytest.approx(story.clock.time())
-    story.tell(StoreDegraded(url="drive", detail="works again", healed=True))
-    assert story.state.phase == "durable"
-    story.clock.advance(100)
-    story.tell(StoreDegraded(url="drive", detail="away"))
-    assert story.state.trouble_since == pytest.approx(story.clock.time())
+    run_history = in_phase("degraded")
+    assert run_history.state.trouble_since == pytest.approx(run_history.clock.time())
+    run_history.tell(StoreDegraded(url="drive", detail="works again", healed=True))
+    assert run_history.state.phase == "durable"
+    run_history.clock.advance(100)
+    run_history.tell(StoreDegraded(url="drive", detail="away"))
+    assert run_history.state.trouble_since == pytest.approx(run_history.clock.time())
 
 
 def test_a_save_that_works_ends_the_alarm_of_one_that_failed() -> None:
     """ "Not saved" stands until something is saved."""
-    story = in_phase("unsaved")
-    assert (story.state.phase, story.state.failing) == ("degraded", "The disk is full.")
-    assert story.save(212).state.phase == "durable"
+    run_history = in_phase("unsaved")
+    assert (run_history.state.phase, run_history.state.failing) == ("degraded", "The disk is full.")
+    assert run_history.save(212).state.phase == "durable"
 
 
 def test_what_would_be_lost_counts_from_the_last_safe_step() -> None:
     """Not from the newest checkpoint, which is on this machine only yet."""
-    story = in_phase("uploading")
-    assert (story.state.safe_step, story.state.lost_steps) == (100, 112)
-    assert story.state.lost_seconds == pytest.approx(112 / 3)
+    run_history = in_phase("uploading")
+    assert (run_history.state.safe_step, run_history.state.lost_steps) == (100, 112)
+    assert run_history.state.lost_seconds == pytest.approx(112 / 3)
 
 
 def test_nothing_is_safe_in_a_place_that_goes_with_the_machine() -> None:
     """All of it would be lost, and the state is not called durable."""
-    story = Story(place=Place(url="memory://", top="local", persists=False)).start().train(1, 50).save(50, rung="local")
-    assert (story.state.phase, story.state.safe_step, story.state.lost_steps) == ("degraded", None, 50)
+    run_history = (
+        RunHistory(place=Place(url="memory://", top="local", persists=False))
+        .start()
+        .train(1, 50)
+        .save(50, rung="local")
+    )
+    assert (run_history.state.phase, run_history.state.safe_step, run_history.state.lost_steps) == (
+        "degraded",
+        None,
+        50,
+    )
 
 
 def test_a_place_that_cannot_tell_is_not_waited_for() -> None:
     """Its checkpoints stay "unknown" for ever, and the panel does not say "uploading" for ever."""
-    story = Story(place=Place(url="mount", top="sent", persists=True)).start().train(1, 50).save(50, rung="unknown")
-    assert story.state.phase == "durable"
+    run_history = (
+        RunHistory(place=Place(url="mount", top="sent", persists=True)).start().train(1, 50).save(50, rung="unknown")
+    )
+    assert run_history.state.phase == "durable"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +140,8 @@ def test_a_place_that_cannot_tell_is_not_waited_for() -> None:
 )
 def test_progress_goes_by_what_ends_the_run_first(told: list[Any], share: float | None, total: int | None) -> None:
     """By epochs or by steps; unknown where neither was said."""
-    story = Story().tell(*told).train(201, 212)
-    assert (story.state.share, story.state.total_steps) == (pytest.approx(share) if share else None, total)
+    run_history = RunHistory().tell(*told).train(201, 212)
+    assert (run_history.state.share, run_history.state.total_steps) == (pytest.approx(share) if share else None, total)
 
 
 def test_steps_in_all_are_not_guessed_where_a_step_takes_several_batches() -> None:
@@ -144,36 +153,36 @@ def test_steps_in_all_are_not_guessed_where_a_step_takes_several_batches() -> No
 
 def test_speed_and_time_left_are_those_of_the_last_half_minute() -> None:
     """A slow beginning does not make the rest look long."""
-    story = Story().tell(LengthTold(max_steps=1000))
+    run_history = RunHistory().tell(LengthTold(max_steps=1000))
     for step in range(1, 101):
-        story.tell(StepDone(progress=Progress(step=step, seconds=step * 10.0), epoch_batches=None))
+        run_history.tell(StepDone(progress=Progress(step=step, seconds=step * 10.0), epoch_batches=None))
     for n in range(1, 201):
-        story.tell(StepDone(progress=Progress(step=100 + n, seconds=1000.0 + n * 0.2), epoch_batches=None))
-    assert story.state.steps_per_second == pytest.approx(5.0)
-    assert story.state.seconds_left == pytest.approx(700 / 5)
+        run_history.tell(StepDone(progress=Progress(step=100 + n, seconds=1000.0 + n * 0.2), epoch_batches=None))
+    assert run_history.state.steps_per_second == pytest.approx(5.0)
+    assert run_history.state.seconds_left == pytest.approx(700 / 5)
 
 
 def test_one_step_tells_no_speed() -> None:
     """Nothing is divided by nothing at the start."""
-    story = Story().start().train(1, 1)
-    assert (story.state.steps_per_second, story.state.seconds_left) == (None, None)
+    run_history = RunHistory().start().train(1, 1)
+    assert (run_history.state.steps_per_second, run_history.state.seconds_left) == (None, None)
 
 
 def test_the_curve_covers_all_sessions_and_stays_bounded() -> None:
     """What was recalled comes first, own steps follow, in order; a day of steps does not make the page heavy."""
-    story = Story().start(resumed_at=500).train(501, 3000)
-    steps = [step for step, _ in story.state.points]
+    run_history = RunHistory().start(resumed_at=500).train(501, 3000)
+    steps = [step for step, _ in run_history.state.points]
     assert steps == sorted(steps)
-    assert (steps[0], story.state.resumed_at, story.state.sessions) == (1, (500,), 2)
+    assert (steps[0], run_history.state.resumed_at, run_history.state.sessions) == (1, (500,), 2)
     assert steps[-1] > 2900
     assert 200 < len(steps) <= 512
 
 
 def test_every_resumption_is_marked() -> None:
     """Those of earlier sessions and this one's own, each once."""
-    story = Story().start(resumed_at=300)
-    story.tell(Recalled(points=(), resumed_at=(100, 200, 300), sessions=4))
-    assert (story.state.resumed_at, story.state.sessions) == ((100, 200, 300), 4)
+    run_history = RunHistory().start(resumed_at=300)
+    run_history.tell(Recalled(points=(), resumed_at=(100, 200, 300), sessions=4))
+    assert (run_history.state.resumed_at, run_history.state.sessions) == ((100, 200, 300), 4)
 
 
 @pytest.mark.parametrize(
@@ -196,25 +205,24 @@ def test_a_loss_that_is_not_finite_is_kept_as_it_is() -> None:
 
 def test_what_was_deleted_stays_on_the_curve_only() -> None:
     """Its step was safe then; the table lists what is there."""
-    story = in_phase("durable").tell(Pruned(checkpoints=("000000000100-s1",)))
-    assert [(saved.step, saved.gone) for saved in story.state.saves] == [(200, False), (100, True)]
-    story.tell(Pruned(checkpoints=("000000000200-s1",)))
-    assert story.state.newest_own is None
+    run_history = in_phase("durable").tell(Pruned(checkpoints=("000000000100-s1",)))
+    assert [(saved.step, saved.gone) for saved in run_history.state.saves] == [(200, False), (100, True)]
+    run_history.tell(Pruned(checkpoints=("000000000200-s1",)))
+    assert run_history.state.newest_own is None
 
 
 def test_a_repeated_sentence_is_listed_once() -> None:
     """And the list has an end."""
-    story = Story()
+    run_history = RunHistory()
     for n in range(40):
-        story.tell(Noted(text=f"note {n // 2}"))
-    assert [happened.text for happened in story.state.happened] == [f"note {n}" for n in range(19, 7, -1)]
+        run_history.tell(Noted(text=f"note {n // 2}"))
+    assert [happened.text for happened in run_history.state.happened] == [f"note {n}" for n in range(19, 7, -1)]
 
 
 @pytest.mark.parametrize("cut", range(0, 240, 7))
 def test_a_story_that_breaks_off_is_a_state_like_any_other(cut: int) -> None:
     """A process can die after any event: each prefix of a run can be shown."""
-    from colabkeep.faces.panel.html import render
-    from colabkeep.faces.panel.line import line
+    from colabkeep.ui.panel.render import line, render
 
     whole = in_phase("failed").events
     panel = Panel(FakeClock())
@@ -240,19 +248,19 @@ def cadence(seconds: float) -> CadenceChosen:
 def test_how_often_it_saves_is_shown_with_why() -> None:
     """The latest choice with what the last save cost and how it was copied, also in the file for programs; not among
     the last events, and not when all is over."""
-    story = in_phase("durable").tell(cadence(15.0), cadence(100.0))
+    run_history = in_phase("durable").tell(cadence(15.0), cadence(100.0))
     told = "aving every 1 min 40 s: a save costs 20 ms here, sessions last about 2.5 h, storage takes one per"
     last = "The last save stopped training for 0.1 s (memory is short)."
-    text = text_of(render(story.state))
+    text = text_of(render(run_history.state))
     assert f"S{told} 1 min 20 s; it is not given more than it takes. {last}" in text
     assert "every 15 s" not in text
-    assert not [each for each in story.state.happened if "saving every" in each.text]
-    assert record(story.state)["cadence"].startswith(f"s{told}")
-    assert record(story.state)["last_save"] == {
+    assert not [each for each in run_history.state.happened if "saving every" in each.text]
+    assert record(run_history.state)["cadence"].startswith(f"s{told}")
+    assert record(run_history.state)["last_save"] == {
         "stopped_training_seconds": 0.1,
         "copy": "memory is short",
     }
-    over = text_of(render(story.stop("finished").state))
+    over = text_of(render(run_history.stop("finished").state))
     assert "aving every" not in over
     assert last not in over
 

@@ -22,11 +22,11 @@ pytestmark = pytest.mark.timeout(180)
 PREPARE = """
 from pathlib import Path
 import colabkeep
-from colabkeep.faces.panel.notebook import NotebookPanel
-from colabkeep.faces.panel.state import PanelState
+from colabkeep.ui.panel.displays import NotebookPanel
+from colabkeep.ui.panel.state import PanelState
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.events import LengthTold, RunStarted, RunStopped, StepDone
-from colabkeep.vocabulary.progress import Progress
+from colabkeep.core.events import LengthTold, RunStarted, RunStopped, StepDone
+from colabkeep.core.manifest import Progress
 
 class Number:
     value = 0

@@ -9,14 +9,13 @@ from string import Formatter
 
 import pytest
 
-from colabkeep.faces.drawing import colours
-from colabkeep.faces.drawing.colours import Colour
-from colabkeep.faces.panel.html import COLOURS, render
-from colabkeep.faces.panel.line import line
-from colabkeep.faces.panel.state import FINAL, Happened, PanelState, Saved
-from colabkeep.faces.panel.words import EN, SYMBOLS, ZH, language
-from colabkeep.vocabulary.cadence import Measures, choose
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.policies import Measures, choose
+from colabkeep.core.system import Environment
+from colabkeep.ui import drawing
+from colabkeep.ui.drawing import Colour
+from colabkeep.ui.panel.messages import EN, SYMBOLS, ZH, language
+from colabkeep.ui.panel.render import COLOURS, line, render
+from colabkeep.ui.panel.state import FINAL, Happened, PanelState, Saved
 
 from .conftest import PHASES, in_phase, picture_of, text_of
 
@@ -113,7 +112,7 @@ def test_the_chip_says_the_state_in_a_word_a_sign_and_a_colour(phase: str) -> No
 def test_every_colour_of_a_state_is_one_whose_contrast_is_tested() -> None:
     """None is mixed by hand, and there is one for each state."""
     assert set(COLOURS) == set(PHASES)
-    known = [value for value in vars(colours).values() if isinstance(value, Colour)]
+    known = [value for value in vars(drawing).values() if isinstance(value, Colour)]
     assert all(colour in known for colour in COLOURS.values())
     used = {c for phase in PHASES for c in re.findall(r"#[0-9a-f]{6}", render(in_phase(phase).state))}
     assert used <= {part for colour in known for part in (colour.ink, colour.paper)}

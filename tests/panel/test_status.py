@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import colabkeep
-from colabkeep.faces.cli import main
-from colabkeep.faces.panel.state import PanelState
-from colabkeep.faces.panel.status import StatusFiles, record
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.core.errors import StoreError, UsageError
+from colabkeep.core.events import Event, Noted, RunStarted, RunStopped, StepDone
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
-from colabkeep.stores.notes import write_note
+from colabkeep.stores.shared.files import write_note
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import StoreError, UsageError
-from colabkeep.vocabulary.events import Event, Noted, RunStarted, RunStopped, StepDone
+from colabkeep.ui.cli import main
+from colabkeep.ui.panel.displays import StatusFiles, record
+from colabkeep.ui.panel.state import PanelState
 
 from .conftest import PHASES, at, in_phase, text_of
 from .test_displays import train
@@ -150,7 +150,7 @@ def test_the_record_is_strict_json_in_words_that_stay(phase: str) -> None:
 
 def test_a_page_shows_a_hostile_name_as_text() -> None:
     """It is opened in a browser."""
-    from colabkeep.faces.panel.status import _page
+    from colabkeep.ui.panel.displays import _page
 
     page = _page(worst(in_phase("failed").state))
     assert "<script" not in page

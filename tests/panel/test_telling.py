@@ -10,15 +10,8 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.session.deadline import Deadline
-from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.stores.memory import MemoryStore
-from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import StoreUnavailable
-from colabkeep.vocabulary.events import (
+from colabkeep.core.errors import StoreUnavailable
+from colabkeep.core.events import (
     DurabilityTold,
     Event,
     LengthTold,
@@ -27,6 +20,13 @@ from colabkeep.vocabulary.events import (
     RunStopped,
     StoreDegraded,
 )
+from colabkeep.session.machine import Deadline
+from colabkeep.session.run import Run
+from colabkeep.session.wiring import RunArguments, wire_run
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.stores.memory import MemoryStore
+from colabkeep.stores.tiered import TieredStore
+from colabkeep.testing.clock import FakeClock
 
 from .test_displays import Number, train
 

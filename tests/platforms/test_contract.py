@@ -10,7 +10,7 @@ import pytest
 from colabkeep.platforms.aistudio import AIStudioPlatform
 from colabkeep.platforms.kaggle.platform import KagglePlatform
 from colabkeep.platforms.local import JupyterPlatform, ScriptPlatform
-from colabkeep.platforms.others import ROWS, TablePlatform
+from colabkeep.platforms.services import ROWS, TablePlatform
 from colabkeep.testing.platforms import PlatformContract, fake_aistudio, fake_kaggle
 from colabkeep.testing.platforms.contract import laptop
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from colabkeep.core.errors import UsageError
+from colabkeep.core.system import Environment
 from colabkeep.platforms import find_platform, platform_names
-from colabkeep.platforms.others import ROWS
+from colabkeep.platforms.services import ROWS
 from colabkeep.testing.platforms import fake_aistudio, fake_colab, fake_kaggle
 from colabkeep.testing.platforms.contract import laptop
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
 
 KERNEL = "<ipykernel.zmqshell.ZMQInteractiveShell object at 0x7f1b2c3d4e5f>"
 TERMINAL = "<IPython.terminal.interactiveshell.TerminalInteractiveShell object at 0x7f1b2c3d4e5f>"
@@ -171,10 +171,10 @@ def test_recognising_a_service_loads_no_other():
         "import sys\n"
         "from pathlib import Path\n"
         "from colabkeep.platforms import find_platform\n"
-        "from colabkeep.vocabulary.environment import Environment\n"
+        "from colabkeep.core.system import Environment\n"
         "here = Environment(environ={'KAGGLE_KERNEL_RUN_TYPE': 'Batch'}, root=Path('/nowhere'), folder=Path('/'))\n"
         "assert find_platform(here).name == 'kaggle'\n"
-        "for name in ('colabkeep.platforms.colab.platform', 'colabkeep.platforms.others', 'torch', 'urllib.error'):\n"
+        "for name in ('colabkeep.platforms.colab.platform', 'colabkeep.platforms.services', 'torch', 'urllib.error'):\n"
         "    assert name not in sys.modules, name\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import colabkeep
-from colabkeep.faces.cli import main
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import CheckpointSetAside, RungReached
+from colabkeep.core.system import Environment
 from colabkeep.testing.platforms import fake_colab, fake_kaggle
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import CheckpointSetAside, RungReached
+from colabkeep.ui.cli import main
 from tests.fakes.drive import Settings
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.drive.effects import refuse

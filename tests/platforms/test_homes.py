@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from colabkeep.core.errors import NotPersistent, SecretError
+from colabkeep.core.system import Environment
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.aistudio import AIStudioPlatform
-from colabkeep.platforms.others import ROWS, TablePlatform
+from colabkeep.platforms.services import ROWS, TablePlatform
 from colabkeep.session.wiring import find_store
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.testing.platforms import fake_aistudio, fake_kaggle
 from colabkeep.testing.platforms.contract import laptop
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import NotPersistent, SecretError
 
 ROW = {row.name: TablePlatform(row) for row in ROWS}
 

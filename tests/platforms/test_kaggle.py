@@ -6,11 +6,10 @@ import traceback
 
 import pytest
 
-from colabkeep.platforms.kaggle.inputs import earlier_runs
-from colabkeep.platforms.kaggle.platform import KagglePlatform
+from colabkeep.core.errors import SecretError
+from colabkeep.platforms.kaggle.platform import KagglePlatform, earlier_runs
 from colabkeep.testing.platforms import fake_kaggle
 from colabkeep.testing.platforms.contract import laptop
-from colabkeep.vocabulary.errors import SecretError
 
 HOUR = 3600.0
 VALUE = "hf_the_value_that_nobody_may_see"

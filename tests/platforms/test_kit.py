@@ -13,8 +13,7 @@ import pytest
 
 from colabkeep.platforms.local import ScriptPlatform
 from colabkeep.testing.platforms import PlatformContract, fake_kaggle
-from colabkeep.testing.platforms.contract import laptop
-from colabkeep.testing.platforms.watch import watched
+from colabkeep.testing.platforms.contract import laptop, watched
 
 
 @pytest.mark.parametrize("name", ["read_text", "exists", "is_dir", "is_file", "stat", "is_symlink"])

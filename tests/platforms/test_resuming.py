@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import colabkeep
+from colabkeep.core.events import CheckpointSetAside, StoreDegraded
+from colabkeep.core.system import Environment
 from colabkeep.testing.platforms import fake_aistudio, fake_kaggle
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.events import CheckpointSetAside, StoreDegraded
 
 
 class Weights:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from colabkeep._engine.journal import Journal
-from colabkeep._engine.repository import Repository
+from colabkeep.checkpoint.journal import Journal
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.core.events import MachineGiven
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.events import MachineGiven
 
 MINUTE = 60.0
 COLAB = MachineGiven(platform="colab", kind="hosted", accelerators=("Tesla T4",), id="a")

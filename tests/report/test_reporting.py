@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 import colabkeep
-from colabkeep.faces.cli import main
-from colabkeep.faces.report import report_on
+from colabkeep.core.errors import CheckpointNotFound, MissingDependency, UsageError
+from colabkeep.core.events import MachineGiven
 from colabkeep.stores import open_store
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import CheckpointNotFound, MissingDependency, UsageError
-from colabkeep.vocabulary.events import MachineGiven
+from colabkeep.ui.cli import main
+from colabkeep.ui.report import report_on
 
 HOUR = 3600.0
 HOSTILE = "<script src=https://a.example>alert(1)</script>\x1b[31m\u202e</td></table>&amp;"
@@ -134,7 +134,7 @@ def test_without_a_name_the_only_run_is_meant(tmp_path: Path, kit: SimpleNamespa
         colabkeep.report(storage=tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
     kit.session(tmp_path, clock, to=3)
-    assert colabkeep.report(storage=tmp_path).story.run == "r"
+    assert colabkeep.report(storage=tmp_path).run_history.run == "r"
     kit.session(tmp_path, clock, to=3, run_name="q")
     with pytest.raises(UsageError, match=r"There are 2 runs in .*: q, r\.") as error:
         colabkeep.report(storage=tmp_path)

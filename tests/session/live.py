@@ -34,12 +34,12 @@ def check_cells(training: str, folder: Path) -> None:
         assert "SESAME" not in done.stdout + done.stderr
         sent = dict(re.findall(r"^LIVE ([AC]) (.*)$", done.stdout, re.MULTILINE))
         assert json.loads(sent["A"])["machine"]["python"] in sys.version
-        story = json.loads(sent["C"])
-        assert len(story["sessions"]) == len(steps) + 1
-        assert {save["rung"] for save in story["sessions"][-1]["saves"]} <= {"local", "unknown"}
+        run_history = json.loads(sent["C"])
+        assert len(run_history["sessions"]) == len(steps) + 1
+        assert {save["rung"] for save in run_history["sessions"][-1]["saves"]} <= {"local", "unknown"}
         said = re.search(r"goes on from epoch \d+, step (\d+)", done.stdout)
         assert (int(said[1]) if said else None) == (steps[-1] if steps else None)
-        steps.append(story["totals"]["steps"])
+        steps.append(run_history["totals"]["steps"])
 
 
 def _cell(letter: str) -> str:

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from colabkeep.session.remounting import Remounting
+from colabkeep.core.errors import MountError, StoreUnavailable
+from colabkeep.core.events import Noted, StoreDegraded
+from colabkeep.session.event_bus import Remounting
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.mounted import MountedStore, Remount
+from colabkeep.stores.colab_drive import MountedStore, Remount
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.mounts import FakeMount
-from colabkeep.vocabulary.errors import MountError, StoreUnavailable
-from colabkeep.vocabulary.events import Noted, StoreDegraded
 
 TOLD = StoreDegraded(url="drive", detail="cannot be reached")
 HEALED = StoreDegraded(url="drive", detail="works again", healed=True)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from colabkeep.core.events import Event, FirstStepDone
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.events import Event, FirstStepDone
 
 
 class Slow:

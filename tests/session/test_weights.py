@@ -14,10 +14,10 @@ import safetensors
 import safetensors.numpy
 
 import colabkeep
-from colabkeep.faces.cli import main
-from colabkeep.session.plain import widened
+from colabkeep.core.state import HostTensor
+from colabkeep.session.weights import widened
 from colabkeep.testing.trainings import open_training
-from colabkeep.vocabulary.state import HostTensor
+from colabkeep.ui.cli import main
 
 BFLOAT16 = np.arange(1 << 16, dtype="<u2")  # every one there is
 

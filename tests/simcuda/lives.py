@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import colabkeep
-from colabkeep.vocabulary.events import Restored, RestoredInexactly, SaveCommitted, SaveFailing, SaveStarted
+from colabkeep.core.events import Restored, RestoredInexactly, SaveCommitted, SaveFailing, SaveStarted
 from tests.environments import TESTS
 from tests.simcuda import device
 from tests.simcuda.pieces import cut_small

@@ -43,8 +43,8 @@ class Mutant(NamedTuple):
     seen_by: str
 
 
-_COPY = "frameworks/torch/state/device_copy.py"
-_LOSSES = "frameworks/torch/losses.py"
+_COPY = "frameworks/torch/copies.py"
+_LOSSES = "frameworks/torch/adapter.py"
 
 MUTANTS = (
     Mutant(

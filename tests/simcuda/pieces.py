@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from colabkeep.frameworks.common import resting
-from colabkeep.frameworks.torch.state import device_copy
+from colabkeep.frameworks.shared import host_memory
+from colabkeep.frameworks.torch import copies
 
 __all__ = ["SMALL", "cut_small"]
 
 SMALL = (
-    (device_copy, "_PIECE", 2**12),
-    (device_copy, "_GATHERED", 2**10),
-    (resting, "LET_GO", 2**9),
+    (copies, "_PIECE", 2**12),
+    (copies, "_GATHERED", 2**10),
+    (host_memory, "LET_GO", 2**9),
 )
 
 

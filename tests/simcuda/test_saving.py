@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import colabkeep
+from colabkeep.core.events import SaveCommitted
+from colabkeep.core.state import Stale, Tagged, Withheld
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.frameworks.torch.state.device_copy import Devices
-from colabkeep.vocabulary.events import SaveCommitted
-from colabkeep.vocabulary.state import Stale, Tagged, Withheld
+from colabkeep.frameworks.torch.copies import Devices
 from tests.simcuda.device import Simulation
 from tests.simcuda.pieces import SMALL
 from tests.simcuda.programs import batches, loader, loss_of, net

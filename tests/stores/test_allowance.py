@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colabkeep.stores._allowance import Allowance
+from colabkeep.core.rate_limits import HUB_COMMITS
+from colabkeep.stores.hub.huggingface_store import Allowance
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.budget import HUB_COMMITS
 
 HOUR = HUB_COMMITS.seconds
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from colabkeep.core.errors import ObjectNotFound
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyFiles, FaultyStore, on, raising
 from colabkeep.testing.stores import StoreContract
-from colabkeep.vocabulary.errors import ObjectNotFound
 
 
 def test_the_fake_clock_moves_only_when_told():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from colabkeep.stores._listings import FRESH_SECONDS, Listings
-from colabkeep.vocabulary.errors import StoreUnavailable
+from colabkeep.core.errors import StoreUnavailable
+from colabkeep.stores.shared.listings import FRESH_SECONDS, Listings
 
 
 class Place:

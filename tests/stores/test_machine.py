@@ -13,13 +13,13 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
 from colabkeep.stores.base import BytesSource, Entry
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyFiles, FaultyStore, raising
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
 
 NAMES = st.sampled_from(["run/blobs/a", "run/blobs/b", "run/checkpoints/a", "run/checkpoints/b", "other/blobs/a"])
 PREFIXES = st.sampled_from(["", "run", "run/blobs", "run/checkpoints", "other", "ru", "run/blobs/a"])

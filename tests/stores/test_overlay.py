@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 import colabkeep
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
+from colabkeep.core.manifest import Manifest
 from colabkeep.stores import open_store
 from colabkeep.stores.base import BytesSource, Receipt
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.overlay import OverlayStore
 from colabkeep.testing.faults import FaultyFiles, FaultyStore, on, raising
 from colabkeep.testing.stores import StoreContract
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
-from colabkeep.vocabulary.manifest import Manifest
 
 
 class TestOverlayStore(StoreContract):

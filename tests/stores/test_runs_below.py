@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import colabkeep
-from colabkeep.stores._queue import Queue, Task
 from colabkeep.stores.base import RUN_FOLDERS, BytesSource, Receipt, run_of
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.overlay import OverlayStore
+from colabkeep.stores.shared.upload_queue import Queue, Task
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreBusy, StoreError, StoreUnavailable
 from colabkeep.stores.base import BytesSource, Receipt, StoreProperties
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore, on, raising
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreBusy, StoreError, StoreUnavailable
 
 PATIENCE = 30.0  # seconds until a hanging test gives up
 AWAY = StoreUnavailable(problem="The drive is away.", remedy="Mount it again.")
@@ -418,7 +418,7 @@ def test_what_a_killed_session_left_in_front_is_copied_by_the_next(tiered):
 _KILLED = """
 import sys
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyFiles
 
@@ -454,7 +454,7 @@ def test_closing_stops_in_the_middle_of_a_copy(tiered):
     assert door.reached.wait(PATIENCE)
     closing = threading.Thread(target=store.close)
     closing.start()
-    while not store._copier._closed:
+    while not store._upload_thread._closed:
         closing.join(0.001)
     door.opened.set()
     closing.join(PATIENCE)

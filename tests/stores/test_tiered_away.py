@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from colabkeep.core.errors import StoreError, StoreUnavailable
 from colabkeep.stores.base import BytesSource, StoreProperties
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
 
 PATIENCE = 30.0  # seconds until a hanging test gives up
 LEASE = "run/lease/000001-aaaaaaaa.json"
@@ -117,7 +117,7 @@ def names_of_run(store):
 
 def test_a_store_behind_that_never_answers_is_not_waited_for_at_the_start(tiered, silence, monkeypatch):
     """It is refused in a true sentence, which names what this machine has: going on might fork the run."""
-    monkeypatch.setattr("colabkeep.stores._known._FIRST", 0.05)
+    monkeypatch.setattr("colabkeep.stores.tiered._FIRST", 0.05)
     store = tiered(FaultyStore(Sent(), at=silence))
     put(store.front, "run/checkpoints/000000000001-aaaaaaaa.json")
     silence.over.clear()

@@ -8,16 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from colabkeep.stores._queue import Queue, Task
+from colabkeep.core.errors import StoreError, StoreFull, StoreUnavailable
+from colabkeep.core.manifest import BlobRef, Manifest, Progress
 from colabkeep.stores.base import BytesSource, Receipt, StoreProperties
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
+from colabkeep.stores.shared.upload_queue import Queue, Task
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.vocabulary.errors import StoreError, StoreFull, StoreUnavailable
-from colabkeep.vocabulary.manifest import BlobRef, Manifest
-from colabkeep.vocabulary.progress import Progress
 
 PATIENCE = 30.0  # seconds until a hanging test gives up
 QUICK = (0.001, 0.002)
@@ -469,21 +468,21 @@ def test_what_is_confirmed_is_seen_while_the_queue_is_never_empty(tiered):
             asked.set()
             return Receipt(name=receipt.name, size=receipt.size, sha256=receipt.sha256, rung="confirmed")
 
-    doors = [Door("before put run/b"), Door("before put run/c")]
+    gates = [Door("before put run/b"), Door("before put run/c")]
 
     def at(point):
-        for door in doors:
+        for door in gates:
             door(point)
 
     store = tiered(behind=FaultyStore(Confirming(), at=at))
     receipts = [put(store, name) for name in ("run/a", "run/b", "run/c")]
-    assert doors[0].reached.wait(PATIENCE)
+    assert gates[0].reached.wait(PATIENCE)
     store.confirm(receipts[0])
     assert not asked.is_set(), "not while an object is on the wire"
-    doors[0].opened.set()
-    assert doors[1].reached.wait(PATIENCE)
+    gates[0].opened.set()
+    assert gates[1].reached.wait(PATIENCE)
     assert store.confirm(receipts[0]).rung == "confirmed"
-    doors[1].opened.set()
+    gates[1].opened.set()
 
 
 @pytest.mark.parametrize("front_has", [5, 7])

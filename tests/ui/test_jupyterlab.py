@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import colabkeep
-from colabkeep.faces.drawing.colours import AMBER
-from colabkeep.faces.panel.html import render
+from colabkeep.ui.drawing import AMBER
+from colabkeep.ui.panel.render import render
 from tests.panel.conftest import PHASES, in_phase
 
 from .conftest import Opening
@@ -52,7 +52,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=2e-4)
 """
 IMPATIENT = """
 from functools import partial
-from colabkeep.faces.panel import html, notebook
+from colabkeep.ui.panel import render as html, displays as notebook
 notebook.render = partial(html.render, stale_after=2)
 """
 TRAIN = """

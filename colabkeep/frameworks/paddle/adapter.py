@@ -1,4 +1,6 @@
-"""The Paddle adapter: finds out what each part is, and hands it to the page that knows."""
+"""The Paddle adapter: finds out what each part is, and hands it to the page that knows. Losses on a device are read
+many at a time.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,9 @@ from paddle.amp import AmpScaler
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
+from colabkeep.core.errors import MemoryFull
+from colabkeep.core.settings import Item
+from colabkeep.core.state import Capture, SoloWorld, Stateful, Tree, World
 from colabkeep.frameworks.base import (
     Boundary,
     Data,
@@ -25,38 +30,90 @@ from colabkeep.frameworks.base import (
     TrainingOptions,
     Unseen,
 )
-from colabkeep.frameworks.common.captures import Captures
-from colabkeep.frameworks.common.compare import scheduler_differences
-from colabkeep.frameworks.common.describing import described
-from colabkeep.frameworks.common.holding import untrained
-from colabkeep.frameworks.common.host_copy import first_touch
-from colabkeep.frameworks.common.marks import opaque_parts, updated_by_hand
-from colabkeep.frameworks.common.names import ParameterNames
-from colabkeep.frameworks.common.objects import missing_parts, object_differences, shortened
-from colabkeep.frameworks.common.unseen import NothingUnseen
+from colabkeep.frameworks.paddle.boundary import PaddleBoundary, remember
 from colabkeep.frameworks.paddle.facts import exactness, fingerprint
-from colabkeep.frameworks.paddle.losses import PaddleLosses
-from colabkeep.frameworks.paddle.state.boundary import PaddleBoundary
-from colabkeep.frameworks.paddle.state.compare import layer_differences, optimizer_differences
-from colabkeep.frameworks.paddle.state.copies import Copies
-from colabkeep.frameworks.paddle.state.generators import tells_position
-from colabkeep.frameworks.paddle.state.leaves import native
-from colabkeep.frameworks.paddle.state.loading import restore_layer
-from colabkeep.frameworks.paddle.state.optimizers import group_parameters
-from colabkeep.frameworks.paddle.state.places import Places
-from colabkeep.frameworks.paddle.state.recorders import Recorders
-from colabkeep.frameworks.paddle.state.remembering import remember
-from colabkeep.frameworks.paddle.state.rng import streams
-from colabkeep.frameworks.paddle.state.schedulers import restore_helper
-from colabkeep.frameworks.paddle.state.settings import describe, setup
-from colabkeep.frameworks.paddle.state.staging import Slot
-from colabkeep.frameworks.paddle.state.updating import restore_optimizer
-from colabkeep.vocabulary.errors import MemoryFull
-from colabkeep.vocabulary.settings import Item
-from colabkeep.vocabulary.state import Capture, Stateful, Tree
-from colabkeep.vocabulary.world import SoloWorld, World
+from colabkeep.frameworks.paddle.layers import Places
+from colabkeep.frameworks.paddle.leaves import native
+from colabkeep.frameworks.paddle.optimizers import Recorders, group_parameters, restore_helper
+from colabkeep.frameworks.paddle.restore import (
+    layer_differences,
+    optimizer_differences,
+    restore_layer,
+    restore_optimizer,
+)
+from colabkeep.frameworks.paddle.rng import streams, tells_position
+from colabkeep.frameworks.paddle.settings import describe, setup
+from colabkeep.frameworks.paddle.staging import Copies, Slot
+from colabkeep.frameworks.shared.describe import described
+from colabkeep.frameworks.shared.host_memory import Captures, first_touch
+from colabkeep.frameworks.shared.modules import NothingUnseen, ParameterNames, scheduler_differences, untrained
+from colabkeep.frameworks.shared.rng import opaque_parts, updated_by_hand
+from colabkeep.frameworks.shared.training import at_hand, stored_steps
+from colabkeep.frameworks.shared.trees import missing_parts, object_differences, shortened
 
-__all__ = ["PaddleFramework"]
+__all__ = [
+    "PaddleFramework",
+    "PaddleLosses",
+]
+
+_MANY = 64  # losses of a device that are read in one go
+
+
+class PaddleLosses:
+    """Reads the losses of one run.
+
+    Those on a device are read 64 at a time, and after a save, for which Paddle's device has been waited for anyway.
+    Reviewed by reading; never run on a card.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._values: list[Any] = []
+        self._known = 0  # of them: a save has waited for these
+
+    def take(self, step: int, loss: Any) -> float | None:
+        if not isinstance(loss, paddle.Tensor):
+            return at_hand(loss)
+        if loss.place.is_cpu_place():
+            return at_hand(loss)
+        if loss.size == 1 and not loss.is_complex():
+            # A copy on the device: a captured graph writes each loss into the same memory.
+            kind = "float64" if loss.place.is_gpu_place() else "float32"  # other accelerators need not have float64
+            try:
+                value = loss.detach().clone().reshape([]).astype(kind)
+            except MemoryError:  # the device is full; training is not to end for it, and waits this once
+                return at_hand(loss)
+            self._steps.append(step)
+            self._values.append(value)
+        return None
+
+    def arrived(self) -> Sequence[tuple[int, float]]:
+        return self.settle() if self._known or len(self._steps) >= _MANY else ()
+
+    def settle(self) -> Sequence[tuple[int, float]]:
+        if not self._steps:
+            return ()
+        try:
+            numbers = paddle.stack(self._values).tolist()
+        except MemoryError:  # the device is full: one by one
+            numbers = [value.item() for value in self._values]
+        found = list(zip(self._steps, map(float, numbers), strict=True))
+        self._steps, self._values, self._known = [], [], 0
+        return found
+
+    def state_dict(self) -> Mapping[str, Any]:
+        if not self._steps:
+            return {}
+        self._known = len(self._steps)
+        return {"steps": stored_steps(self._steps), "values": paddle.stack(self._values)}
+
+    def read(self, tree: Tree) -> Sequence[tuple[int, float]]:
+        state = native(tree)
+        if not state:
+            return ()
+        steps = [int(step) for step in state["steps"].tolist()]
+        return list(zip(steps, map(float, state["values"].tolist()), strict=True))
+
 
 _KINDS = (nn.Layer, Optimizer, LRScheduler, AmpScaler, paddle.Tensor)
 
@@ -160,17 +217,17 @@ class PaddleFramework:
         return remember(parts, _schedulers(parts))
 
     def data(self) -> Data:
-        from colabkeep.frameworks.paddle.data.opening import PaddleData
+        from colabkeep.frameworks.paddle.data import PaddleData
 
         return PaddleData()
 
     def training(self, options: TrainingOptions) -> Training:
-        from colabkeep.frameworks.paddle.training.arithmetic import PaddleTraining
+        from colabkeep.frameworks.paddle.training import PaddleTraining
 
         return PaddleTraining(options)
 
     def mean(self, value: object) -> MeanLike:
-        from colabkeep.frameworks.paddle.training.means import RunningMean
+        from colabkeep.frameworks.paddle.training import RunningMean
 
         return RunningMean(value.place if isinstance(value, paddle.Tensor) else paddle.CPUPlace())
 

@@ -1,4 +1,4 @@
-"""What bits depend on, and what prevents the same bits on this machine."""
+"""What bits depend on, what prevents the same bits on this machine, and Paddle's static mode, which is refused."""
 
 from __future__ import annotations
 
@@ -11,12 +11,32 @@ from typing import Any
 
 import paddle
 
+from colabkeep.core.errors import UsageError
+from colabkeep.core.system import Environment
 from colabkeep.frameworks.base import Exactness
-from colabkeep.frameworks.common.reading import UNREADABLE, read_facts
-from colabkeep.frameworks.paddle.state.memory import is_somewhere, place_name
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.frameworks.paddle.staging import is_somewhere, place_name
+from colabkeep.frameworks.shared.describe import UNREADABLE, read_facts
 
-__all__ = ["exactness", "fingerprint"]
+__all__ = [
+    "exactness",
+    "fingerprint",
+    "refuse_static_mode",
+]
+
+
+def refuse_static_mode() -> None:
+    """Refuse to train where batches are fed to a program.
+
+    Raises:
+        UsageError: Paddle is in static graph mode.
+    """
+    if not paddle.in_dynamic_mode():
+        raise UsageError(
+            problem="Paddle is in static graph mode, where batches are fed to a program by name: their order "
+            "cannot be kept from session to session.",
+            remedy="Call paddle.disable_static() before the model and the DataLoader are made.",
+        )
+
 
 core: Any = paddle.base.core
 

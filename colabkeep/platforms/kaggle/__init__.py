@@ -1,1 +1,1 @@
-"""Kaggle: what it is (`platform`), where earlier outputs lie (`inputs`), and the user's secrets (`secrets`)."""
+"""Kaggle: what it is and where earlier outputs lie (`platform`), and the user's secrets (`secrets`)."""

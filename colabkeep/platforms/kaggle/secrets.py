@@ -13,7 +13,7 @@ from json import JSONDecodeError
 from typing import Any
 from urllib.error import HTTPError
 
-from colabkeep.vocabulary.errors import SecretError
+from colabkeep.core.errors import SecretError
 
 __all__ = ["ask"]
 

@@ -1,22 +1,44 @@
-"""What the service knows of files: listed by folder, made, looked at, deleted. By ids; no name is ever asked for.
-
-A listing by name may lag behind what was written, one by folder does not (kopia/kopia, issue 90 and pull
-request 1731); names need not be unique either. So whole folders are listed, and names compared here.
+"""Files and folders of a Drive by their ids: listed, made, looked at, deleted; the folder a store calls its own,
+and folders that somebody moved.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from colabkeep.stores.drive.api import Api, decoded
-from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
+from colabkeep.core.errors import StoreError, StoreUnavailable, UsageError
+from colabkeep.stores.base import shown
+from colabkeep.stores.drive.api import SERVICE, Api, decoded
 
-__all__ = ["FIELDS", "FOLDER", "MARK", "Files", "FolderGone", "RemoteFile", "age", "read_file", "refuse_shortcut"]
+__all__ = [
+    "FIELDS",
+    "FOLDER",
+    "MARK",
+    "Astray",
+    "Files",
+    "FolderGone",
+    "OwnFolder",
+    "Place",
+    "RemoteFile",
+    "Whereabouts",
+    "age",
+    "joined",
+    "read_file",
+    "read_place",
+    "refuse_shortcut",
+]
+
+# A listing by name may lag behind what was written, one by folder does not (kopia/kopia, issue 90 and pull request
+# 1731); names need not be unique either. So whole folders are listed, and names compared here.
+
 
 FOLDER = "application/vnd.google-apps.folder"
 FIELDS = (
@@ -271,3 +293,205 @@ def read_file(answer: Mapping[str, Any]) -> RemoteFile:
         marks=answer.get("appProperties") or {},
         leads_to=str(shortcut["targetId"]) if shortcut.get("targetMimeType") == FOLDER else None,
     )
+
+
+_ID = re.compile(r"[A-Za-z0-9_-]{10,100}")
+_DEFAULT = "colabkeep"
+_WORD = re.compile(r"[a-z_]{1,20}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A folder, by its names from the top. `top`: the id of the folder they start in; None: My Drive, or the top of
+    the shared drive with the id `shared_drive`. `service`: a Drive server on this very machine, for tests."""
+
+    folders: tuple[str, ...]
+    top: str | None = None
+    shared_drive: str | None = None
+    service: str = SERVICE
+
+    @property
+    def url(self) -> str:
+        """How a user would write it."""
+        start = [] if self.top is None else [f"id={self.top}"]
+        path = "/".join([*start, *(quote(folder, safe=" ") for folder in self.folders)])
+        more = {"shared_drive": self.shared_drive, "service": None if self.service == SERVICE else self.service}
+        query = urlencode({name: value for name, value in more.items() if value is not None}, safe=":/")
+        return f"drive://{path}" + (f"?{query}" if query else "")
+
+
+def read_place(url: str) -> Place:
+    """The place of a URL: drive://folder/folder, or drive://id=<a folder's id>/folder, and ?shared_drive=<id> after it.
+
+    Raises:
+        UsageError: it cannot be meant so.
+    """
+    path, _, query = url.partition("://")[2].partition("?")
+    parts = [unquote(part) for part in path.split("/") if part]
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    top = None
+    if parts and parts[0].startswith("id="):
+        top = _checked_id(url, parts.pop(0)[3:], "id=…, the folder's,")
+    shared = options.pop("shared_drive", None)
+    place = Place(
+        folders=tuple(parts) if parts or top else (_DEFAULT,),
+        top=top,
+        shared_drive=None if shared is None else _checked_id(url, shared, "shared_drive=…"),
+        service=_checked_service(url, options.pop("service", SERVICE)),
+    )
+    if options:
+        raise UsageError(
+            problem=f"storage={shown(url)}: {', '.join(map(_option, options))} means nothing here.",
+            remedy='Write "drive://<folder>", or "drive://<folder>?shared_drive=<id>".',
+        )
+    return place
+
+
+def _option(name: str) -> str:
+    """The name of an option in an error, unless it may be a secret itself."""
+    return name if _WORD.fullmatch(name) else 'what follows the "?"'
+
+
+def _checked_id(url: str, text: str, what: str) -> str:
+    if not _ID.fullmatch(text):
+        raise UsageError(
+            problem=f"storage={shown(url)}: {what} is not an id.",
+            remedy="Open it in the browser: the id is the last part of the address, after /folders/.",
+        )
+    return text
+
+
+def _checked_service(url: str, service: str) -> str:
+    parts = urlsplit(service)
+    if service != SERVICE and (parts.scheme != "http" or parts.hostname not in {"127.0.0.1", "localhost", "::1"}):
+        # The token is sent there: a storage that somebody else wrote must not lead it away.
+        raise UsageError(
+            problem=f"storage={shown(url)}: its service=… is not on this machine.",
+            remedy="Leave service=… away: it is for tests, with a server on 127.0.0.1.",
+        )
+    return service.rstrip("/")
+
+
+class OwnFolder:
+    """The folder of a place. It is known by a mark that it got when it was made, so one question finds it together
+    with all below; one that has no mark (rclone made it, or another OAuth client) is found by the names on the way."""
+
+    def __init__(self, files: Files, place: Place) -> None:
+        self._files = files
+        self._place = place
+
+    def search(self, doing: str) -> dict[str, tuple[RemoteFile, ...]]:
+        """All folders that could be found without looking into each, by their paths below the store, the oldest of one
+        path first; the store's own has the path "". Nothing if that is not there.
+
+        Raises:
+            FolderGone: the folder that the URL names by its id does not exist.
+            StoreError: it cannot be told.
+        """
+        marked = self._files.marked_folders()
+        if not self._place.folders and self._place.top is not None:
+            own = [RemoteFile(id=self._place.top, name="", size=None, is_folder=True)]
+        else:
+            # Moved elsewhere by hand, it is still the same; renamed, it was put away.
+            last = self._place.folders[-1]
+            own = [one for one in marked if one.marks.get("root") == self._mark and one.name == last]
+        return _paths(own or self._by_names(doing), marked)
+
+    def make(self, doing: str) -> list[RemoteFile]:
+        """Make the folder, and those above it that are missing. All folders of its name that are there by then, the
+        oldest first: another machine may make one at the same moment.
+
+        Raises:
+            FolderGone: the folder that the URL names by its id does not exist.
+            StoreError: it cannot be made.
+        """
+        folders = [RemoteFile(id=self._place.top or self._files.top, name="", size=None, is_folder=True)]
+        for number, name in enumerate(self._place.folders, start=1):
+            last = number == len(self._place.folders)
+            marks = {MARK: "folder", "root": self._mark} if last else {MARK: "folder"}
+            parent = folders[0].id
+            folders = self._files.named(name, [parent], doing) or self._files.make_alone(name, parent, marks, doing)
+        return folders
+
+    def _by_names(self, doing: str) -> list[RemoteFile]:
+        folders = [RemoteFile(id=self._place.top or self._files.top, name="", size=None, is_folder=True)]
+        for name in self._place.folders:
+            folders = self._files.named(name, [one.id for one in folders], doing) if folders else []
+        return folders
+
+    @property
+    def _mark(self) -> str:
+        """Shortened, for a property holds 124 bytes."""
+        return hashlib.sha256(self._place.url.partition("?")[0].encode()).hexdigest()[:32]
+
+
+def joined(folder: str, name: str) -> str:
+    """A path one longer."""
+    return f"{folder}/{name}" if folder else name
+
+
+def _paths(own: Iterable[RemoteFile], marked: Iterable[RemoteFile]) -> dict[str, tuple[RemoteFile, ...]]:
+    below: dict[str, list[RemoteFile]] = {}
+    for folder in marked:
+        for parent in folder.parents:
+            below.setdefault(parent, []).append(folder)
+    found: dict[str, list[RemoteFile]] = {}
+    level = [("", one) for one in own]
+    while level:
+        for path, one in level:
+            found.setdefault(path, []).append(one)
+        level = [(joined(path, child.name), child) for path, one in level for child in below.pop(one.id, ())]
+    return {path: tuple(sorted(folders, key=age)) for path, folders in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Astray:
+    """A folder that is not where it was: its path in the store, and the folder as it is now; None if it is gone."""
+
+    path: str
+    now: RemoteFile | None
+
+
+class Whereabouts:
+    """`look(id, doing)` asks the service for one folder by its id; that never lags. Used by one thread at a time, but
+    for `astray`."""
+
+    def __init__(self, look: Callable[[str, str], RemoteFile | None]) -> None:
+        self._look = look
+        self._met: dict[str, RemoteFile] = {}  # by id, as it was when it was first seen
+        self._astray: dict[str, Astray] = {}  # replaced as a whole
+
+    @property
+    def astray(self) -> tuple[Astray, ...]:
+        """The folders that are not where they were."""
+        return tuple(self._astray.values())
+
+    def meet(self, folders: Iterable[RemoteFile]) -> None:
+        """These were seen; one that is known by its id only, from the URL, has no name."""
+        for one in folders:
+            if one.name:
+                self._met.setdefault(one.id, one)
+
+    def by_age(self, ids: Iterable[str]) -> tuple[str, ...]:
+        """The oldest first, the same on all machines."""
+        return tuple(sorted(ids, key=lambda id: age(self._met[id]) if id in self._met else ("", id)))
+
+    def changed(self, unseen: Iterable[tuple[str, str]], doing: str) -> bool:
+        """Is one of these folders, path and id, that a search did not find, not where it was? Or one back that was
+        not?
+
+        Raises:
+            StoreError: it cannot be told.
+        """
+        lost: dict[str, Astray] = {}
+        for path, id in unseen:
+            if id in self._met and self._has_left(id, now := self._look(id, doing)):
+                lost[id] = Astray(path, now)
+        absent = self._astray.keys() - lost.keys()
+        back = {id for id in absent if not self._has_left(id, self._look(id, doing))}
+        self._astray = {id: one for id, one in self._astray.items() if id not in back} | lost
+        return bool(lost or back)
+
+    def _has_left(self, id: str, now: RemoteFile | None) -> bool:
+        was = self._met[id]
+        return now is None or now.trashed or (now.name, set(now.parents)) != (was.name, set(was.parents))

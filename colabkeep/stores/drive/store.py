@@ -14,30 +14,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
-from colabkeep.stores._locks import NoLock
-from colabkeep.stores._silence import SECONDS
-from colabkeep.stores.base import Entry, Receipt, Rung, Source, Store, StoreProperties, check_name
-from colabkeep.stores.directory import open_private
-from colabkeep.stores.doors import Doors
-from colabkeep.stores.drive.api import TIMEOUTS, Api
-from colabkeep.stores.drive.download import download
-from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile
-from colabkeep.stores.drive.folders import OwnFolder
-from colabkeep.stores.drive.journal import UploadJournal
-from colabkeep.stores.drive.place import Place, read_place
-from colabkeep.stores.drive.quota import Quota
-from colabkeep.stores.drive.refusals import service_account_refused
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
+from colabkeep.core.rate_limits import DRIVE
+from colabkeep.core.system import Clock, Environment
+from colabkeep.stores.base import (
+    DurabilityLevel,
+    Entry,
+    Receipt,
+    Source,
+    Store,
+    StoreContext,
+    StoreProperties,
+    check_name,
+)
+from colabkeep.stores.drive.api import TIMEOUTS, Api, Quota, service_account_refused
+from colabkeep.stores.drive.files import MARK, Astray, Files, FolderGone, OwnFolder, Place, RemoteFile, read_place
+from colabkeep.stores.drive.transfer import CHUNK_BYTES, UploadJournal, Uploads, download
 from colabkeep.stores.drive.tree import Copies, Tree
-from colabkeep.stores.drive.upload import CHUNK_BYTES, Uploads
-from colabkeep.stores.drive.whereabouts import Astray
-from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.stores.google.bridge import from_pydrive, to_pydrive
-from colabkeep.stores.google.signing import is_service_account, sign_in
+from colabkeep.stores.google.account import Account, SignedIn, from_pydrive, is_service_account, sign_in, to_pydrive
+from colabkeep.stores.local import open_private
 from colabkeep.stores.memory import MemoryStore
-from colabkeep.vocabulary.budget import DRIVE
-from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
+from colabkeep.stores.shared.files import SECONDS
+from colabkeep.stores.shared.locks import NoLock
 
 __all__ = ["DriveStore", "open_pydrive", "open_url"]
 
@@ -252,7 +250,7 @@ class DriveStore:
             return None
         return file
 
-    def _stored(self, name: str, file: RemoteFile, source: Source, rung: Rung) -> Receipt:
+    def _stored(self, name: str, file: RemoteFile, source: Source, rung: DurabilityLevel) -> Receipt:
         if any(copy.id != file.id for copy in self._tree.known(name)):
             self._files.delete(file.id, f"write {name!r}")
             raise _taken(name)
@@ -267,18 +265,18 @@ class DriveStore:
         return copies[self._doubts.get(name, 0) % len(copies)]
 
 
-def open_url(url: str, doors: Doors = Doors(), *, environment: Environment | None = None) -> DriveStore:
+def open_url(url: str, context: StoreContext = StoreContext(), *, environment: Environment | None = None) -> DriveStore:
     """The store of a drive:// URL, for whoever is signed in on this machine.
 
     Raises:
         UsageError: the URL cannot be meant so.
     """
     place = read_place(url)
-    account = Account(lambda: _fitting(place, sign_in(doors, environment or Environment.here())))
-    return DriveStore(place, account, journal=_journal(doors))
+    account = Account(lambda: _fitting(place, sign_in(context, environment or Environment.here())))
+    return DriveStore(place, account, journal=_journal(context))
 
 
-def open_pydrive(given: Any, doors: Doors = Doors(), *, url: str = "drive://") -> DriveStore:
+def open_pydrive(given: Any, context: StoreContext = StoreContext(), *, url: str = "drive://") -> DriveStore:
     """The store for a PyDrive2 `GoogleDrive` or `GoogleAuth` that is signed in. Its credentials are taken, and used by
     google-auth: PyDrive2's own upload waits for ever after one lost answer (1.21.3, run against a local server).
 
@@ -286,11 +284,11 @@ def open_pydrive(given: Any, doors: Doors = Doors(), *, url: str = "drive://") -
         UsageError: nobody is signed in there.
     """
     place, signed = read_place(url), SignedIn(credentials=from_pydrive(given))
-    return DriveStore(place, Account(lambda: _fitting(place, signed)), journal=_journal(doors))
+    return DriveStore(place, Account(lambda: _fitting(place, signed)), journal=_journal(context))
 
 
-def _journal(doors: Doors) -> Store | None:
-    return None if doors.disk is None else open_private(doors.disk).as_front()
+def _journal(context: StoreContext) -> Store | None:
+    return None if context.disk is None else open_private(context.disk).as_front()
 
 
 def _fitting(place: Place, signed: SignedIn) -> SignedIn:
@@ -317,7 +315,7 @@ def _astray(folders: Sequence[Astray], place: Place) -> str:
     )
 
 
-def _rung(file: RemoteFile, source: Source) -> Rung | None:
+def _rung(file: RemoteFile, source: Source) -> DurabilityLevel | None:
     """What the service's own statement of the digest proves; None: these are other bytes."""
     if file.size != source.size:
         return None

@@ -19,11 +19,19 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from colabkeep.core.errors import StoreUnavailable, UsageError
 from colabkeep.stores.base import check_name
-from colabkeep.stores.drive.files import MARK, Files, FolderGone, RemoteFile, refuse_shortcut
-from colabkeep.stores.drive.folders import OwnFolder, joined
-from colabkeep.stores.drive.whereabouts import Astray, Whereabouts
-from colabkeep.vocabulary.errors import StoreUnavailable, UsageError
+from colabkeep.stores.drive.files import (
+    MARK,
+    Astray,
+    Files,
+    FolderGone,
+    OwnFolder,
+    RemoteFile,
+    Whereabouts,
+    joined,
+    refuse_shortcut,
+)
 
 __all__ = ["FRESH_SECONDS", "Copies", "Tree"]
 

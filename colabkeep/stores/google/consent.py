@@ -1,13 +1,5 @@
-"""Asks a person, once, to let their own OAuth client use their Drive. Works without a browser on this machine, too.
-
-Three ways, by the kind of the client ("OAuth 2.0 for TV and Limited-Input Device Applications" and "OAuth 2.0 for iOS
-& Desktop Apps", developers.google.com/identity):
-
-* *device*: the person types a short code into a page, on any machine. Of Drive's scopes it may ask for `drive.file`
-  (and `drive.appdata`) only.
-* *by address*: the person's browser is sent on to an address of its own machine, which carries the answer. If that is
-  this machine, we listen there (`colabkeep.stores.google.loopback`), and nothing has to be copied.
-* *pasted*: if it is not, nobody listens there, and the person copies that address back here. Both are for every scope.
+"""Asks a person, once, to let their own OAuth client use their Drive: by code, by address, or by a browser on this
+machine.
 """
 
 from __future__ import annotations
@@ -15,17 +7,100 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import queue
 import secrets
+import socketserver
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
-from colabkeep.stores.google.secret import DRIVE_SCOPE, TOKEN_URI, UserSecret
-from colabkeep.vocabulary.clock import Clock
-from colabkeep.vocabulary.errors import PlatformError, StoreUnavailable, UsageError
+from colabkeep.core.errors import PlatformError, StoreUnavailable, UsageError
+from colabkeep.core.system import Clock
+from colabkeep.stores.google.account import DRIVE_SCOPE, TOKEN_URI, UserSecret
 
-__all__ = ["DeviceCode", "DeviceUnfit", "OAuthClient", "ask_by_address", "ask_by_device", "read_client"]
+__all__ = [
+    "DeviceCode",
+    "DeviceUnfit",
+    "Loopback",
+    "OAuthClient",
+    "ask_by_address",
+    "ask_by_device",
+    "read_client",
+]
+
+# Google sends the browser of a Desktop client on to any port of 127.0.0.1 ("OAuth 2.0 for iOS & Desktop Apps",
+# developers.google.com/identity; RFC 8252, 7.3).
+
+
+_PAGE = """\
+<!doctype html><meta charset="utf-8"><title>colabkeep</title>
+<p>colabkeep has the answer. Close this page and go back to where you started it.</p>
+"""
+
+
+class Loopback:
+    """Listens at `address` for as long as the `with` lasts."""
+
+    def __init__(self) -> None:
+        answers: queue.Queue[str] = queue.Queue()
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10.0  # seconds; a connection on which nothing comes does not keep the answer out
+
+            def do_GET(self) -> None:
+                brings = {"code", "error"} & parse_qs(urlsplit(self.path).query).keys()
+                data = _PAGE.encode() if brings else b""
+                self.send_response(200 if brings else 404)  # browsers also ask for an icon
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Referrer-Policy", "no-referrer")
+                self.end_headers()
+                self.wfile.write(data)
+                if brings:
+                    answers.put(self.path)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """The address holds the answer, which is nobody else's business."""
+
+        self._answers = answers
+        # Not HTTPServer: that looks up this machine's name, which takes seconds where there is no name server.
+        self._server = socketserver.TCPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+
+    def wait(self, seconds: float) -> str | None:
+        """The whole address to which the browser was sent, None if it did not come in so many seconds."""
+        try:
+            return self.address.rstrip("/") + self._answers.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def __enter__(self) -> Loopback:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+# Three ways, by the kind of the client ("OAuth 2.0 for TV and Limited-Input Device Applications" and "OAuth 2.0 for iOS
+# & Desktop Apps", developers.google.com/identity):
+#
+# * *device*: the person types a short code into a page, on any machine. Of Drive's scopes it may ask for `drive.file`
+#   (and `drive.appdata`) only.
+# * *by address*: the person's browser is sent on to an address of its own machine, which carries the answer. If that is
+#   this machine, we listen there (`colabkeep.stores.google.consent`), and nothing has to be copied.
+# * *pasted*: if it is not, nobody listens there, and the person copies that address back here. Both are for every
+#   scope.
+
 
 _CONSENT_URI = "https://accounts.google.com/o/oauth2/v2/auth"
 _REDIRECT = "http://127.0.0.1:53217/"  # any port does for a Desktop client, and here nobody listens

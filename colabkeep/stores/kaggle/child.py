@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from colabkeep.stores._serving import serve
+from colabkeep.stores.shared.process import serve
 
 __all__ = ["main"]
 

@@ -10,13 +10,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from colabkeep.core.errors import CheckpointDamaged, NameTaken, ObjectNotFound, StoreBusy, StoreUnavailable
 from colabkeep.stores.base import BytesSource, Entry, Lock, Receipt, Source, check_name
-from colabkeep.stores.directory import DirectoryStore, open_private
-from colabkeep.stores.kaggle.dataset import Dataset
-from colabkeep.stores.kaggle.index import INDEX, PACK_HEADER, Content, Held, Index, arrange, pack_file
-from colabkeep.stores.kaggle.pieces import Hashed, Part, Row, content_of, damaged
-from colabkeep.stores.kaggle.publication import Package
-from colabkeep.vocabulary.errors import CheckpointDamaged, NameTaken, ObjectNotFound, StoreBusy, StoreUnavailable
+from colabkeep.stores.kaggle.dataset import Dataset, Package
+from colabkeep.stores.kaggle.index import (
+    INDEX,
+    PACK_HEADER,
+    Content,
+    Hashed,
+    Held,
+    Index,
+    Part,
+    Row,
+    arrange,
+    content_of,
+    damaged,
+    pack_file,
+)
+from colabkeep.stores.local import DirectoryStore, open_private
 
 __all__ = ["Contents"]
 

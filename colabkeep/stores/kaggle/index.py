@@ -1,16 +1,43 @@
-"""What one version of the dataset holds: a few files, and a sealed record of which object lies where in them."""
+"""What one version of the dataset holds: a sealed record of which object lies where, found also in an attached
+input; and parts of files read as sources.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from collections.abc import Mapping
+from base64 import b64encode
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
 
-from colabkeep.stores.base import check_name
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.sealed import seal, unseal
+from colabkeep.core.errors import CheckpointDamaged, UsageError
+from colabkeep.core.sealed import seal, unseal
+from colabkeep.stores.base import Source, Store, check_name
 
-__all__ = ["INDEX", "MOST_SINGLE", "PACK_HEADER", "Content", "Held", "Index", "arrange", "pack_file", "single_file"]
+__all__ = [
+    "INDEX",
+    "INPUT",
+    "MOST_SINGLE",
+    "PACK_HEADER",
+    "Content",
+    "Hashed",
+    "Held",
+    "Index",
+    "Part",
+    "Row",
+    "arrange",
+    "attached",
+    "content_of",
+    "damaged",
+    "pack_file",
+    "read_index",
+    "single_file",
+]
 
 INDEX = "colabkeep.json"
 """The file with the index, in every version that colabkeep makes."""
@@ -127,3 +154,141 @@ def single_file(sha256: str) -> str:
 def pack_file(sha256: str) -> str:
     """The name of a pack."""
     return f"pack-{sha256}.bin"
+
+
+# Attached datasets appear as /kaggle/input/<name>, or deeper, as in /kaggle/input/datasets/<owner>/<name>; and whoever
+# downloads one by hand puts it where they like.
+
+
+INPUT = "/kaggle/input"
+
+# Bounds for what else is attached: a million files must not hold up the start.
+_DEEPEST = 6
+_MOST_FOLDERS = 1000
+_MOST_ENTRIES = 1000  # of one folder
+_MOST_INDEX_BYTES = 64 * 2**20
+
+
+def attached(handle: str, top: Path) -> tuple[Path, ...]:
+    """The folders below `top` with a readable index of the dataset `handle`. Links are not followed."""
+    found, queue = [], deque([(top, 0)])
+    for _ in range(_MOST_FOLDERS):
+        if not queue:
+            break
+        folder, depth = queue.popleft()
+        folders, has_index = _entries(folder)
+        if has_index and read_index(handle, folder / INDEX) is not None:
+            found.append(folder)
+        elif depth < _DEEPEST:
+            queue.extend((below, depth + 1) for below in folders)
+    return tuple(found)
+
+
+def read_index(handle: str, path: Path) -> Index | None:
+    """The index of the dataset in a file; None if it is not there, damaged, or another dataset's."""
+    try:
+        with path.open("rb") as file:
+            return Index.from_bytes(file.read(_MOST_INDEX_BYTES), handle)
+    except (OSError, ValueError):
+        return None
+
+
+def _entries(folder: Path) -> tuple[list[Path], bool]:
+    """The folders in a folder, and whether an index lies in it."""
+    try:
+        with os.scandir(folder) as entries:
+            seen = [entry for entry in islice(entries, _MOST_ENTRIES) if not entry.is_symlink()]
+            folders = sorted(Path(entry.path) for entry in seen if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return [], False
+    return folders, any(entry.name == INDEX for entry in seen)
+
+
+_CHUNK = 2**20
+
+
+class Hashed:
+    """A source whose MD5 is known, as `md5` (base64), once its chunks were read."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.md5 = ""
+
+    @property
+    def size(self) -> int:
+        return self._source.size
+
+    @property
+    def sha256(self) -> str:
+        return self._source.sha256
+
+    def chunks(self) -> Iterator[memoryview]:
+        digest = hashlib.md5(usedforsecurity=False)
+        for chunk in self._source.chunks():
+            digest.update(chunk)
+            yield chunk
+        self.md5 = b64encode(digest.digest()).decode()
+
+
+class Part:
+    """An object that lies in a file of the dataset. If it is not what was put, its chunks end with `CheckpointDamaged`.
+
+    `reader` is of the file.
+    """
+
+    def __init__(self, reader: BinaryIO, name: str, held: Held) -> None:
+        self._reader = reader
+        self._name = name
+        self._held = held
+        self.size = held.size
+        self.sha256 = held.sha256
+
+    def chunks(self) -> Iterator[memoryview]:
+        digest = hashlib.sha256()
+        self._reader.seek(self._held.offset)
+        left = self.size
+        while left and (data := self._reader.read(min(left, _CHUNK))):
+            left -= len(data)
+            digest.update(data)
+            yield memoryview(data)
+        if digest.hexdigest() != self.sha256:
+            raise damaged(self._name, self._held)
+
+
+class Row:
+    """The header of a pack, and the objects of these names in a row, `size` bytes in all. `sha256` is known once the
+    chunks were read."""
+
+    def __init__(self, store: Store, names: Sequence[str], size: int) -> None:
+        self._store = store
+        self._names = tuple(names)
+        self.size = size
+        self.sha256 = ""
+
+    def chunks(self) -> Iterator[memoryview]:
+        digest = hashlib.sha256(PACK_HEADER)
+        yield memoryview(PACK_HEADER)
+        for name in self._names:
+            with self._store.get(name) as reader:
+                while data := reader.read(_CHUNK):
+                    digest.update(data)
+                    yield memoryview(data)
+        self.sha256 = digest.hexdigest()
+
+
+def damaged(name: str, held: Held) -> CheckpointDamaged:
+    """The error for an object that is not what was put."""
+    return CheckpointDamaged(
+        problem=f"{name!r} is not what was put, in {held.file} of the Kaggle dataset.",
+        remedy="An older checkpoint is used if there is one. Nothing was deleted.",
+    )
+
+
+def content_of(reader: BinaryIO) -> Content:
+    """Size and digests of all that can be read."""
+    size, sha256, md5 = 0, hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    while data := reader.read(_CHUNK):
+        size += len(data)
+        sha256.update(data)
+        md5.update(data)
+    return Content(size=size, sha256=sha256.hexdigest(), md5=b64encode(md5.digest()).decode())

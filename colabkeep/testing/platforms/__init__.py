@@ -6,10 +6,9 @@ what detection is handed, and `root`, its disk; the next machine in the same wor
 
 from __future__ import annotations
 
-from colabkeep.testing.platforms.aistudio import FakeAIStudio, fake_aistudio
 from colabkeep.testing.platforms.colab import FakeColab, fake_colab
 from colabkeep.testing.platforms.contract import PlatformContract
-from colabkeep.testing.platforms.kaggle import FakeKaggle, fake_kaggle
+from colabkeep.testing.platforms.services import FakeAIStudio, FakeKaggle, fake_aistudio, fake_kaggle
 
 __all__ = [
     "FakeAIStudio",

@@ -29,10 +29,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn, TypeAlias
 
+from colabkeep.core.system import Environment
 from colabkeep.testing.faults import Fault
 from colabkeep.testing.platforms.google_colab import MessageError, google_colab
-from colabkeep.testing.platforms.machines import host_name, new_root, write
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.testing.platforms.services import host_name, new_root, write
 
 __all__ = ["DriveFS", "DriveState", "FakeColab", "FrontEnd", "Kind", "fake_colab"]
 

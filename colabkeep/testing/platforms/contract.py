@@ -1,18 +1,5 @@
-"""The obligations of `colabkeep.platforms.base`, one test each, for any platform.
-
-Subclass it in a test file, and every obligation is checked on your platform::
-
-    class TestMyService(PlatformContract):
-        def make_platform(self):
-            return MyService()
-
-        @contextmanager
-        def machine(self, folder):
-            with fake_my_service(folder) as machine:
-                yield machine.environment
-
-`machine` makes a new machine of that service below an empty folder. Set `matches_everything = True` for the platform
-that is asked last.
+"""The obligations of `colabkeep.platforms.base`, one test each, for any platform; and what code does to the
+machine, as Python sees it.
 """
 
 from __future__ import annotations
@@ -20,21 +7,126 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
+from unittest.mock import patch
 
 import pytest
 
+from colabkeep.core.errors import MountError, SecretError
+from colabkeep.core.system import Environment
 from colabkeep.platforms import find_platform, platform_names
-from colabkeep.platforms.base import Confidence, Home, Menus, Platform, SessionLimits
+from colabkeep.platforms.base import Confidence, DefaultStorage, Menus, Platform, SessionLimits
 from colabkeep.stores import open_store
-from colabkeep.testing.platforms.watch import watched
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import MountError, SecretError
 
-__all__ = ["LAPTOP_VARIABLES", "PlatformContract", "laptop"]
+__all__ = [
+    "LAPTOP_VARIABLES",
+    "Deeds",
+    "PlatformContract",
+    "laptop",
+    "watched",
+]
+
+_CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+_STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec")
+_LOOKS = (
+    (os, ("stat", "lstat", "access")),
+    (os.path, ("exists", "lexists", "isdir", "isfile", "islink")),
+    (Path, ("stat", "lstat", "exists", "is_dir", "is_file", "is_symlink", "open")),
+)
+
+
+@dataclass(slots=True)
+class Deeds:
+    """`looked`: paths; `changed`: paths opened for writing, or made, renamed, removed; `imported`: modules; `started`:
+    processes and connections, in words."""
+
+    looked: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    imported: list[str] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+
+    def note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Take down one audit event of Python."""
+        if event == "open" and not isinstance(arguments[0], int):
+            writes = arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) if arguments[2] else 0
+            (self.changed if writes else self.looked).append(_text(arguments[0]))
+        elif event in ("os.scandir", "os.listdir") and not isinstance(arguments[0], int):
+            self.looked.append(_text(arguments[0]))
+        elif event in _CHANGES:
+            self.changed.append(_text(arguments[0]))
+        elif event == "import":
+            self.imported.append(str(arguments[0]))
+        elif event in _STARTS or event.startswith("socket."):
+            self.started.append(f"{event} {arguments!r:.100}")
+
+
+class _Spy:
+    """Python's audit hook, which can never be taken away again; it is deaf while nobody listens."""
+
+    def __init__(self) -> None:
+        self.deeds: Deeds | None = None
+        self.thread = 0
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.deeds is not None and threading.get_ident() == self.thread:
+            self.deeds.note(event, arguments)
+
+
+@cache
+def _spy() -> _Spy:
+    spy = _Spy()
+    sys.addaudithook(spy)
+    return spy
+
+
+@contextmanager
+def watched() -> Iterator[Deeds]:
+    """What this thread does in the block. Looking at a file's facts is no audit event, so those calls are wrapped."""
+    deeds, spy = Deeds(), _spy()
+    with ExitStack() as stack:
+        for owner, names in _LOOKS:
+            for name in names:
+                stack.enter_context(patch.object(owner, name, _noting(getattr(owner, name), deeds)))
+        spy.deeds, spy.thread = deeds, threading.get_ident()
+        try:
+            yield deeds
+        finally:
+            spy.deeds = None
+
+
+def _noting(real: Callable[..., Any], deeds: Deeds) -> Callable[..., Any]:
+    def call(path: Any, *arguments: Any, **options: Any) -> Any:
+        if not isinstance(path, int):
+            deeds.looked.append(_text(path))
+        return real(path, *arguments, **options)
+
+    return call
+
+
+def _text(path: Any) -> str:
+    return os.fsdecode(path) if path is not None else os.curdir
+
+
+# Subclass it in a test file, and every obligation is checked on your platform::
+#
+#     class TestMyService(PlatformContract):
+#         def make_platform(self):
+#             return MyService()
+#
+#         @contextmanager
+#         def machine(self, folder):
+#             with fake_my_service(folder) as machine:
+#                 yield machine.environment
+#
+# `machine` makes a new machine of that service below an empty folder. Set `matches_everything = True` for the platform
+# that is asked last.
+
 
 LAPTOP_VARIABLES: Mapping[str, str] = dict.fromkeys(
     (
@@ -264,8 +356,8 @@ def _told(platform: Platform, environment: Environment) -> None:
         assert click is None or click.strip().endswith(_SENTENCE_ENDS)
 
 
-def _check_home(home: Home) -> None:
-    assert isinstance(home, Home)
+def _check_home(home: DefaultStorage) -> None:
+    assert isinstance(home, DefaultStorage)
     assert home.storage
     assert home.folder
     assert home.persists in (True, False, None)

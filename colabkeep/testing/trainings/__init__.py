@@ -19,14 +19,13 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import load_newest
-from colabkeep.session.census import flat
-from colabkeep.session.plain import plain_weights
-from colabkeep.session.weights import choose
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import load_newest
+from colabkeep.core.events import Event, StepDone
+from colabkeep.core.policies import KeepBest
+from colabkeep.session.rehearsal import flat
+from colabkeep.session.weights import choose, plain_weights
 from colabkeep.stores import Storage, open_store
-from colabkeep.vocabulary.events import Event, StepDone
-from colabkeep.vocabulary.policies import KeepBest
 
 __all__ = [
     "BATCH",

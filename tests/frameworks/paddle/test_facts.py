@@ -8,10 +8,10 @@ import paddle
 import pytest
 
 import colabkeep
+from colabkeep.core.errors import TrainingDiverged
+from colabkeep.core.events import Event, LossNotFinite
 from colabkeep.frameworks.paddle import facts
-from colabkeep.frameworks.paddle.losses import PaddleLosses
-from colabkeep.vocabulary.errors import TrainingDiverged
-from colabkeep.vocabulary.events import Event, LossNotFinite
+from colabkeep.frameworks.paddle.adapter import PaddleLosses
 
 MODEL = paddle.nn.Linear(2, 1)
 

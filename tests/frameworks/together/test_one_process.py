@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import colabkeep
+from colabkeep.core.errors import UsageError
 from colabkeep.frameworks import find_framework
-from colabkeep.vocabulary.errors import UsageError
 
 PROGRAM = """
 import sys

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from colabkeep.frameworks.common.reading import read_facts
+from colabkeep.frameworks.shared.describe import read_facts
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"

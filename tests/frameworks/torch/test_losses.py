@@ -7,8 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.frameworks.torch.losses import TorchLosses, _Ring
+from colabkeep.frameworks.torch.adapter import TorchFramework, TorchLosses, _Ring
 from colabkeep.testing.frameworks import Keeper, captured
 
 CPU = torch.device("cpu")

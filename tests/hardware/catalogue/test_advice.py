@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from colabkeep.hardware.base import Accelerator
-from colabkeep.hardware.catalogue import cards
-from colabkeep.hardware.memory import MODES, largest_model, usable_bytes
-from colabkeep.hardware.outdated import OUTDATED
-from colabkeep.hardware.precision import advised_precision, sixteen_bit
+from colabkeep.hardware.catalogue import MODES, advised_precision, cards, largest_model, sixteen_bit, usable_bytes
+from colabkeep.ui.gpus import OUTDATED
 
 GIB = 2**30
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from colabkeep.hardware.builds import installed_build
+from colabkeep.hardware.support import installed_build
 
 ASK = """
 import json, sys
 from dataclasses import asdict
 {before}
-from colabkeep.hardware.builds import installed_build
+from colabkeep.hardware.support import installed_build
 build = installed_build({framework!r})
 print(json.dumps([None if build is None else asdict(build), sorted(sys.modules)]))
 """
@@ -171,7 +171,7 @@ def test_a_framework_whose_version_cannot_be_read_is_still_there(asked, damage):
 
 
 WITHOUT_PADDLE = """
-import os, colabkeep.hardware.builds
+import os, colabkeep.hardware.support
 sys.path[:] = [place for place in sys.path if not os.path.isdir(os.path.join(place, "paddle", "version"))]
 """
 

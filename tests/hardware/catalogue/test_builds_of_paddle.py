@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from colabkeep.hardware.base import Accelerator
-from colabkeep.hardware.builds import installed_build
-from colabkeep.hardware.support import supports
+from colabkeep.hardware.support import installed_build, supports
 
 V100 = Accelerator(kind="cuda", name="Tesla V100-SXM2-32GB", capability=(7, 0))
 A10 = Accelerator(kind="cuda", name="NVIDIA A10", capability=(8, 6))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from colabkeep.core.errors import UsageError
 from colabkeep.hardware.probe import probe
-from colabkeep.vocabulary.errors import UsageError
 
 PATIENCE = 60.0
 

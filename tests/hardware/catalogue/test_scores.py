@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colabkeep.hardware.catalogue import cards
-from colabkeep.hardware.scores import UNCERTAINTY, score, tier
+from colabkeep.hardware.catalogue import UNCERTAINTY, cards, score, tier
 
 TABLE = Path(__file__).resolve().parents[3] / "scripts" / "gpus.csv"
 WORKLOADS = ("cnn", "transformer", "rnn")

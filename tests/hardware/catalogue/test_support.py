@@ -12,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colabkeep.hardware.base import Accelerator, Build
-from colabkeep.hardware.drivers import runs_on
-from colabkeep.hardware.support import has_kernels, is_made_for, supports
-from colabkeep.hardware.wheels import architectures, has_wheel, wheels_for, wheels_in_short
+from colabkeep.hardware.support import (
+    architectures,
+    has_kernels,
+    has_wheel,
+    is_made_for,
+    runs_on,
+    supports,
+    wheels_for,
+    wheels_in_short,
+)
 
 TABLE = Path(__file__).resolve().parents[3] / "scripts" / "gpus.csv"
 PYTHONS = {  # the Python 3 that each series of torch has wheels for, as pip lists them

@@ -6,13 +6,8 @@ import sys
 from types import SimpleNamespace
 
 from colabkeep.hardware.loaded import LoadedFinder, LoadedXpuFinder
-from colabkeep.hardware.mps import MpsFinder
-from colabkeep.hardware.npu import NpuFinder
-from colabkeep.hardware.nvidia_smi import NvidiaSmiFinder
-from colabkeep.hardware.nvml import NvmlFinder
-from colabkeep.hardware.rocm import RocmFinder
-from colabkeep.hardware.tpu import TpuFinder
-from colabkeep.hardware.xpu import XpuFinder
+from colabkeep.hardware.nvidia import NvidiaSmiFinder, NvmlFinder
+from colabkeep.hardware.others import MpsFinder, NpuFinder, RocmFinder, TpuFinder, XpuFinder
 from colabkeep.testing.hardware import (
     FakeCard,
     FinderContract,

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from colabkeep.core.system import Environment
 from colabkeep.hardware.cpus import advised_workers, usable_cpus
 from colabkeep.testing.hardware import machine
-from colabkeep.vocabulary.environment import Environment
 
 
 def write(root, files):

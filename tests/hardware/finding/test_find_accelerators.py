@@ -11,7 +11,7 @@ import pytest
 
 from colabkeep.hardware import find_accelerators
 from colabkeep.hardware.base import Hidden, Trouble
-from colabkeep.hardware.nvidia_troubles import MISMATCH
+from colabkeep.hardware.nvidia import MISMATCH
 from colabkeep.testing.hardware import (
     fake_device_files,
     fake_nvidia_smi,
@@ -127,7 +127,7 @@ def test_libraries_that_hang_are_given_up(tmp_path, monkeypatch, part):
     released = threading.Event()
     fake_device_files(tmp_path, "nvidiactl")
     if part == "import":
-        monkeypatch.setattr("colabkeep.hardware.nvml.import_module", lambda _: released.wait())
+        monkeypatch.setattr("colabkeep.hardware.nvidia.import_module", lambda _: released.wait())
     else:
         cuda = SimpleNamespace(is_initialized=lambda: True, device_count=released.wait)
         monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -146,7 +146,7 @@ def test_a_package_that_ends_its_thread_tells_nothing(tmp_path, monkeypatch):
     """A broken pynvml may even exit; the next way is asked at once."""
     fake_device_files(tmp_path, "nvidiactl")
     fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"])
-    monkeypatch.setattr("colabkeep.hardware.nvml.import_module", lambda _: sys.exit("broken"))
+    monkeypatch.setattr("colabkeep.hardware.nvidia.import_module", lambda _: sys.exit("broken"))
     assert ways(machine(tmp_path)) == [("Tesla T4", "nvidia-smi")]
 
 
@@ -154,7 +154,7 @@ def test_a_process_that_may_have_no_more_threads_is_no_error(tmp_path, monkeypat
     """Asking the library needs one; the program does not."""
     fake_device_files(tmp_path, "nvidiactl")
     fake_nvidia_smi(tmp_path / "usr/bin", ["Tesla T4"])
-    monkeypatch.setattr("colabkeep.hardware.patience.Thread.start", lambda _: _refuse())
+    monkeypatch.setattr("colabkeep.core.timeouts.Thread.start", lambda _: _refuse())
     assert ways(machine(tmp_path)) == [("Tesla T4", "nvidia-smi")]
 
 
@@ -179,7 +179,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from colabkeep.hardware import find_accelerators
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.system import Environment
 
 def look():
     here = Environment.here()

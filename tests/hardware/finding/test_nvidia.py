@@ -11,8 +11,7 @@ import pytest
 
 from colabkeep.hardware.base import Hidden, Trouble
 from colabkeep.hardware.catalogue import cards as catalogue
-from colabkeep.hardware.nvidia_smi import NvidiaSmiFinder
-from colabkeep.hardware.nvml import NvmlFinder
+from colabkeep.hardware.nvidia import NvidiaSmiFinder, NvmlFinder
 from colabkeep.testing.hardware import FakeCard, fake_device_files, fake_nvidia_smi, fake_nvml, machine
 
 PATIENCE = 30.0

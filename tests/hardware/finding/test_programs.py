@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from colabkeep.hardware.programs import Answer, ask, locate
+from colabkeep.hardware.probe import ProgramAnswer, ask, locate
 from colabkeep.testing.hardware import fake_nvidia_smi, machine
 
 PATIENCE = 30.0
@@ -20,7 +20,7 @@ def say(program, timeout=PATIENCE, **environ):
 def test_what_is_said_comes_with_the_exit_code():
     """Only what is printed: complaints are not mixed in, and nothing is waited for on the input."""
     program = "import sys; print(sys.stdin.read() + 'said'); sys.stderr.write('complained'); sys.exit(3)"
-    assert say(program) == Answer("said\n", 3)
+    assert say(program) == ProgramAnswer("said\n", 3)
 
 
 @pytest.mark.parametrize(("text", "whole"), [("a\\nb\\n", True), ("a\\nb", False), ("", False)])
@@ -45,7 +45,7 @@ def test_a_program_that_does_not_start_is_no_error(tmp_path):
 
 def test_no_time_is_no_answer():
     """A deadline that has passed already is kept too."""
-    assert say("print('late')", timeout=0.0) == Answer("", None)
+    assert say("print('late')", timeout=0.0) == ProgramAnswer("", None)
 
 
 def test_descriptors_beyond_a_thousand_do_not_matter(tmp_path):
@@ -57,7 +57,7 @@ def test_descriptors_beyond_a_thousand_do_not_matter(tmp_path):
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     held = [open("/dev/null") for _ in range(1100)]  # noqa: SIM115, PTH123
     try:
-        assert say("print('said')") == Answer("said\n", 0)
+        assert say("print('said')") == ProgramAnswer("said\n", 0)
     finally:
         for file in held:
             file.close()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from colabkeep.hardware.nvidia_smi import NvidiaSmiFinder
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.system import Environment
+from colabkeep.hardware.nvidia import NvidiaSmiFinder
 
 pytestmark = [
     pytest.mark.card,
@@ -23,9 +23,9 @@ PROGRAM = """
 import ctypes
 from colabkeep.hardware import find_accelerators
 from colabkeep.hardware.loaded import LoadedFinder
-from colabkeep.hardware.nvidia_smi import NvidiaSmiFinder
-from colabkeep.hardware.nvml import NvmlFinder
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.hardware.nvidia import NvidiaSmiFinder
+from colabkeep.hardware.nvidia import NvmlFinder
+from colabkeep.core.system import Environment
 
 here = Environment.here()
 by_smi, by_nvml = (finder.find(here, timeout=30.0) for finder in (NvidiaSmiFinder(), NvmlFinder()))

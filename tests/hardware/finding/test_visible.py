@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colabkeep.hardware.base import Accelerator
-from colabkeep.hardware.visible import visible
+from colabkeep.hardware.base import Accelerator, visible
 
 UUIDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8932f111-d72c-4106-c12f-20bd9faed9f6", "MIG-aa-bb")
 CARDS = tuple(Accelerator(kind="cuda", name=name, uuid=uuid) for name, uuid in zip("abc", UUIDS, strict=True))

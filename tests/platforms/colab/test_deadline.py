@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from colabkeep.platforms.colab.deadline import TooLate, deadline
+from colabkeep.platforms.colab.frontend import TooLate, deadline
 
 BOUND = 30.0  # seconds; several times what any of these may take
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import MountError
+from colabkeep.core.errors import MountError
+from colabkeep.core.system import Environment
 
 KINDS = ("hosted", "process", "enterprise", "local")
 

@@ -13,10 +13,10 @@ from multiprocessing import get_context
 
 import pytest
 
+from colabkeep.core.errors import MountError
 from colabkeep.platforms.colab import frontend
 from colabkeep.testing.faults import raising
 from colabkeep.testing.platforms.colab import fake_colab
-from colabkeep.vocabulary.errors import MountError
 
 BOUND = 30.0  # seconds; several times what any of these may take, for a call that hangs
 

@@ -13,8 +13,8 @@ import pytest
 PROGRAM = """
 import ctypes, os, sys
 from pathlib import Path
-from colabkeep.platforms.colab.drive import find_drive
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.platforms.colab.service import find_drive
+from colabkeep.core.system import Environment
 
 root = Path(sys.argv[1])
 point = root / "content" / "drive"

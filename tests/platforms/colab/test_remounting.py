@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import colabkeep
+from colabkeep.core.errors import StoreUnavailable
+from colabkeep.core.events import StoreDegraded
+from colabkeep.core.system import Environment
 from colabkeep.session.wiring import find_store
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import StoreUnavailable
-from colabkeep.vocabulary.events import StoreDegraded
 
 BOUND = 60.0  # seconds; several times what this may take, for a Drive that never comes back
 

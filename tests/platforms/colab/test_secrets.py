@@ -10,8 +10,8 @@ from importlib import import_module
 
 import pytest
 
+from colabkeep.core.errors import SecretError
 from colabkeep.testing.faults import raising
-from colabkeep.vocabulary.errors import SecretError
 
 BOUND = 30.0  # seconds; several times what any of these may take, for a call that hangs
 VALUE = "hf_thisIsTheValue"

@@ -12,8 +12,8 @@ from paddle import nn
 from paddle.io import DataLoader, TensorDataset
 
 import colabkeep
+from colabkeep.core.events import Event, Noted, RunStarted, StepDone
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.events import Event, Noted, RunStarted, StepDone
 
 BATCHES = 5
 

@@ -10,8 +10,8 @@ import paddle
 from paddle import nn
 
 import colabkeep
-from colabkeep.frameworks.paddle.state.memory import bytes_of
-from colabkeep.vocabulary.events import Event, Noted, SaveCommitted, SaveFailing
+from colabkeep.core.events import Event, Noted, SaveCommitted, SaveFailing
+from colabkeep.frameworks.paddle.staging import bytes_of
 
 WIDE = 1100  # a frozen weight of 4.8 MB: in a file of its own
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import colabkeep
+from colabkeep.core.events import Event, StepDone
 from colabkeep.testing.trainings.paddle import hard_training
-from colabkeep.vocabulary.events import Event, StepDone
 
 Whole = Callable[..., dict[str, str]]
 

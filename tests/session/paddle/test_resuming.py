@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 import colabkeep
+from colabkeep.core.errors import Incompatible, UsageError
+from colabkeep.core.events import Event, Noted
 from colabkeep.testing.trainings import SAMPLES, consumed
 from colabkeep.testing.trainings.paddle import hard_training
-from colabkeep.vocabulary.errors import Incompatible, UsageError
-from colabkeep.vocabulary.events import Event, Noted
 
 Whole = Callable[..., dict[str, str]]
 

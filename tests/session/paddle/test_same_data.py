@@ -15,11 +15,11 @@ from paddle import nn
 from paddle.io import DataLoader, Dataset, random_split
 
 import colabkeep
+from colabkeep.core.errors import Incompatible
+from colabkeep.core.events import Event, RestoredInexactly
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.errors import Incompatible
-from colabkeep.vocabulary.events import Event, RestoredInexactly
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

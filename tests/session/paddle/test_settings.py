@@ -11,8 +11,8 @@ from paddle import nn
 from paddle.optimizer import lr
 
 import colabkeep
-from colabkeep.vocabulary.errors import Incompatible
-from colabkeep.vocabulary.events import Event, Noted
+from colabkeep.core.errors import Incompatible
+from colabkeep.core.events import Event, Noted
 
 _BATCHES = 4  # of an epoch
 

@@ -12,9 +12,9 @@ import pytest
 from paddle.optimizer import lr
 
 import colabkeep
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import Event, Noted
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import Event, Noted
 
 EPOCHS, STEPS = 3, 24  # of 8 batches each
 BATCHES = [

@@ -9,8 +9,8 @@ import pytest
 from paddle import nn
 
 import colabkeep
+from colabkeep.core.errors import UsageError
 from colabkeep.testing.trainings.paddle import hard_training
-from colabkeep.vocabulary.errors import UsageError
 
 
 def test_the_hard_training_is_exact() -> None:

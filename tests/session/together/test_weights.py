@@ -14,8 +14,8 @@ import safetensors.torch
 import torch
 
 import colabkeep
-from colabkeep.faces.cli import main
 from colabkeep.testing.trainings import open_training
+from colabkeep.ui.cli import main
 
 
 @pytest.fixture(scope="module", params=["torch", "paddle"])

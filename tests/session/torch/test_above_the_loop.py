@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import colabkeep
+from colabkeep.core.events import Event, RestoredInexactly
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.events import Event, RestoredInexactly
 
 STEPS, EPOCHS = 12, 3
 DATA = [torch.full((2, 3), float(i)) for i in range(4)]

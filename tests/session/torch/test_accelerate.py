@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import colabkeep
-from colabkeep.frameworks.torch.data.opening import TorchData
-from colabkeep.session.unwrapping import bare, bare_parts
+from colabkeep.core.errors import Incompatible, UsageError
+from colabkeep.frameworks.torch.data import TorchData
+from colabkeep.session.wiring import bare, bare_parts
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.errors import Incompatible, UsageError
 
 accelerate = pytest.importorskip("accelerate")
 from accelerate.optimizer import AcceleratedOptimizer  # noqa: E402

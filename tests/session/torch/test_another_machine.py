@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from colabkeep.vocabulary.events import Event, RestoredInexactly
-from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.core.events import Event, RestoredInexactly
+from colabkeep.core.manifest import Manifest
 
 
 def write_as_elsewhere(folder: Path, differences: Mapping[str, str]) -> None:

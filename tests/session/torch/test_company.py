@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 import colabkeep
+from colabkeep.core.errors import RunBusy
 from colabkeep.testing.trainings.torch import hard_training
-from colabkeep.vocabulary.errors import RunBusy
 
 Whole = Callable[..., dict[str, str]]
 

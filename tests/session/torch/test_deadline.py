@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 import colabkeep
-from colabkeep.session.deadline import Deadline, find_deadline
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import DeadlineNear, Event, Noted, SaveStarted
+from colabkeep.core.system import Environment
+from colabkeep.session.machine import Deadline, find_deadline
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.platforms import fake_kaggle
-from colabkeep.testing.platforms.machines import write
+from colabkeep.testing.platforms.services import write
 from colabkeep.testing.trainings.torch import hard_training
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import DeadlineNear, Event, Noted, SaveStarted
 from tests.session.slow import Slow
 
 HOUR = 3600.0

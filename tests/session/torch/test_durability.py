@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
-from colabkeep._engine.repository import Repository
-from colabkeep.faces.cli import main
-from colabkeep.faces.lines import Lines
-from colabkeep.session.durability import durability_of, last_word
+from colabkeep.checkpoint.inspect import durability_of, last_word
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.core.durability import Durability
+from colabkeep.core.errors import StoreUnavailable
+from colabkeep.core.events import CheckpointSetAside, DurabilityTold, Event, Restored, SpaceShort, StepDone
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores.base import Receipt, StoreProperties
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.vocabulary.durability import Durability
-from colabkeep.vocabulary.errors import StoreUnavailable
-from colabkeep.vocabulary.events import CheckpointSetAside, DurabilityTold, Event, Restored, SpaceShort, StepDone
+from colabkeep.ui.cli import main
+from colabkeep.ui.panel.displays import Lines
 
 AWAY = StoreUnavailable(problem="The drive is away.", remedy="Mount it again.")
 LONG = 30.0  # seconds

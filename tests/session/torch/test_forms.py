@@ -19,10 +19,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import colabkeep
-from colabkeep.testing.lives import Life
+from colabkeep.core.errors import NotStorable, UsageError
+from colabkeep.core.events import AlreadyComplete, Event, Noted, RestoredInexactly, SaveCommitted, StepDone
+from colabkeep.testing.faults import Life
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.errors import NotStorable, UsageError
-from colabkeep.vocabulary.events import AlreadyComplete, Event, Noted, RestoredInexactly, SaveCommitted, StepDone
 
 EPOCHS, BATCHES = 3, 7
 

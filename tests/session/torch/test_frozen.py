@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import colabkeep
-from colabkeep.vocabulary.errors import UnknownArgument
-from colabkeep.vocabulary.events import Event, Noted, SaveCommitted, SaveFailing
+from colabkeep.core.errors import UnknownArgument
+from colabkeep.core.events import Event, Noted, SaveCommitted, SaveFailing
 
 WIDE = 1100  # a frozen weight of 4.8 MB: in a file of its own
 

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import colabkeep
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import load_newest
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import load_newest
+from colabkeep.core.events import Event, Noted, SaveCommitted, StepDone
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.events import Event, Noted, SaveCommitted, StepDone
 
 EPOCHS = 4
 Batch = tuple[torch.Tensor, torch.Tensor]

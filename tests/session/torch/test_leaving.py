@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import colabkeep
+from colabkeep.core.events import Event, Noted, RunStopped
 from colabkeep.testing.trainings.torch import hard_training
-from colabkeep.vocabulary.events import Event, Noted, RunStopped
 
 Whole = Callable[..., dict[str, str]]
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.session.catalogue import checkpoints, find_run
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.vocabulary.errors import RunBusy, UsageError
-from colabkeep.vocabulary.events import Event, Noted, RunStopped
+from colabkeep.checkpoint.inspect import checkpoints, find_run
+from colabkeep.core.errors import RunBusy, UsageError
+from colabkeep.core.events import Event, Noted, RunStopped
+from colabkeep.stores.local import DirectoryStore
 
 CELL = """
 import os, sys, torch

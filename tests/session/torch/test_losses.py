@@ -15,11 +15,11 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from colabkeep.frameworks.torch.losses import TorchLosses
-from colabkeep.session.keeper import Keeper
-from colabkeep.session.losses import MOST, LossCurve, LossRecord, plain_points, read_points, thinned
-from colabkeep.vocabulary.events import Event, Recalled, Restored, RestoredInexactly
-from colabkeep.vocabulary.proof import Proof
+from colabkeep.core.events import Event, Recalled, Restored, RestoredInexactly
+from colabkeep.core.manifest import Proof
+from colabkeep.frameworks.torch.adapter import TorchLosses
+from colabkeep.session.metrics import MOST, LossCurve, LossRecord, plain_points, read_points, thinned
+from colabkeep.session.scheduler import SaveScheduler
 
 
 def record() -> LossRecord:
@@ -106,12 +106,12 @@ def test_a_checkpoint_without_a_curve_loads_all_the_same(
     events: list[Event] = []
     whole = kit.fit(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        parts = Keeper._parts
+        parts = SaveScheduler._parts
 
-        def without(keeper: Keeper) -> dict[str, object]:
+        def without(keeper: SaveScheduler) -> dict[str, object]:
             return {name: part for name, part in parts(keeper).items() if name != "losses"}
 
-        patch.setattr(Keeper, "_parts", without)
+        patch.setattr(SaveScheduler, "_parts", without)
         kit.fit(tmp_path / "old", max_steps=7)
     result = kit.fit(tmp_path / "old", callbacks=[events.append])
     assert result.losses == whole.losses[7:]

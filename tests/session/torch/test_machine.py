@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from torch import nn
 
-from colabkeep._engine.repository import Repository
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.core.events import Event, MachineGiven
+from colabkeep.core.sealed import seal
+from colabkeep.core.system import Environment
 from colabkeep.session.machine import earlier_cards, machine_id, this_machine
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
-from colabkeep.testing.nvidia import fake_nvidia_smi
+from colabkeep.testing.devices import fake_nvidia_smi
 from colabkeep.testing.platforms import fake_colab, fake_kaggle
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.events import Event, MachineGiven
-from colabkeep.vocabulary.sealed import seal
 
 
 def session(folder: Path, *cards: str, id: str = "") -> list[Event]:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import colabkeep
 from colabkeep import ColabKeepError
-from colabkeep.vocabulary.sealed import seal, unseal
+from colabkeep.core.sealed import seal, unseal
 
 X, Y = torch.randn(32, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(32, 1)
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import colabkeep
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import Event, SaveStarted
 from colabkeep.session import wiring
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.trainings.torch import hard_training
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import Event, SaveStarted
 
 
 class Uneven(FakeClock):

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import colabkeep
-from colabkeep.faces import cli
+from colabkeep.core.errors import CheckpointNotFound, UsageError
+from colabkeep.core.events import Event, Noted
+from colabkeep.core.system import Environment
 from colabkeep.stores.memory import MemoryStore
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import CheckpointNotFound, UsageError
-from colabkeep.vocabulary.events import Event, Noted
+from colabkeep.ui import cli
 
 NAMES = ["训练一", "résumé v2", "exp/lr=0.1, bs=32", "наша модель"]
 
@@ -160,7 +160,7 @@ def test_what_ends_with_the_process_needs_no_name(kit: SimpleNamespace, program:
 
 SCRIPT = """
 import sys
-from colabkeep.vocabulary.environment import Environment
+from colabkeep.core.system import Environment
 print(Environment.here().program)
 """
 

@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import colabkeep
-from colabkeep.faces.reports import prune_record
-from colabkeep.faces.tables import pruned_lines
-from colabkeep.frameworks.torch.losses import TorchLosses
-from colabkeep.session.catalogue import checkpoints, find_run
-from colabkeep.session.clock import SystemClock
-from colabkeep.session.losses import LossRecord
-from colabkeep.session.pruning import plan_prune, prune
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.vocabulary.errors import TrainingDiverged, UsageError
-from colabkeep.vocabulary.events import Event, LossNotFinite, LossRecovered, Noted
-from colabkeep.vocabulary.policies import KeepLast
-from colabkeep.vocabulary.proof import Proof
+from colabkeep.checkpoint.inspect import checkpoints, find_run
+from colabkeep.core.errors import TrainingDiverged, UsageError
+from colabkeep.core.events import Event, LossNotFinite, LossRecovered, Noted
+from colabkeep.core.manifest import Proof
+from colabkeep.core.policies import KeepLast
+from colabkeep.core.system import SystemClock
+from colabkeep.frameworks.torch.adapter import TorchLosses
+from colabkeep.session.metrics import LossRecord
+from colabkeep.session.prune import plan_prune, prune
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.ui.records import prune_record
+from colabkeep.ui.text import pruned_lines
 
 NAN, INF = math.nan, math.inf
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import colabkeep
-from colabkeep.vocabulary.errors import NotStorable
+from colabkeep.core.errors import NotStorable
 
 GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
     "torch": (lambda: torch.Generator().manual_seed(1), lambda g: float(torch.randn((), generator=g))),

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import colabkeep
+from colabkeep.core.events import Event, RestoredInexactly, RunStarted
+from colabkeep.core.manifest import Manifest
 from colabkeep.frameworks.base import Exactness
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.session.promise import precision_chosen
-from colabkeep.vocabulary.events import Event, RestoredInexactly, RunStarted
-from colabkeep.vocabulary.manifest import Manifest
+from colabkeep.session.open import precision_chosen
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_what_auto_chose_is_in_the_first_lines(
     tmp_path: Path, kit: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Before the first step, not on two pages of the documentation."""
-    monkeypatch.setattr("colabkeep.frameworks.torch.training.arithmetic.resolve_precision", lambda *_: "bf16-mixed")
+    monkeypatch.setattr("colabkeep.frameworks.torch.training.resolve_precision", lambda *_: "bf16-mixed")
     kit.fit(tmp_path, max_steps=1, progress=True)
     assert 'precision="auto" became "bf16-mixed" on this device' in capfd.readouterr().out
 

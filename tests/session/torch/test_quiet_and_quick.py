@@ -14,11 +14,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import colabkeep
+from colabkeep.core.events import Event, Noted, StepDone
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.trainings.torch import hard_training
-from colabkeep.vocabulary.events import Event, Noted, StepDone
 
 WAITING = ("item", "__float__", "__int__", "__bool__", "__index__", "tolist", "cpu", "numpy")
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.core.errors import UsageError
 
 PROGRAM = """
 import sys
 import torch
 import colabkeep
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.core.errors import UsageError
 
 rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)

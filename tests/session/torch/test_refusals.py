@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import colabkeep
+from colabkeep.core.errors import Incompatible, NotStorable, UnknownArgument, UsageError
+from colabkeep.core.events import Event, Noted
 from colabkeep.testing.trainings.torch import Noisy, Tied, hard_training
-from colabkeep.vocabulary.errors import Incompatible, NotStorable, UnknownArgument, UsageError
-from colabkeep.vocabulary.events import Event, Noted
 
 Words = dict[str, Any]
 

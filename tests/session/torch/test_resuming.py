@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import colabkeep
+from colabkeep.core.errors import CheckpointNotFound, Incompatible, UsageError
+from colabkeep.core.events import Event, Noted, Restored, RestoredInexactly
 from colabkeep.testing.trainings import SAMPLES
 from colabkeep.testing.trainings.torch import hard_training
-from colabkeep.vocabulary.errors import CheckpointNotFound, Incompatible, UsageError
-from colabkeep.vocabulary.events import Event, Noted, Restored, RestoredInexactly
 
 Whole = Callable[..., dict[str, str]]
 

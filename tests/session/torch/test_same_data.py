@@ -17,12 +17,12 @@ from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 import colabkeep
-from colabkeep.session import position, same_data
+from colabkeep.core.errors import Incompatible
+from colabkeep.core.events import Event, Noted, RestoredInexactly
+from colabkeep.session import data_fingerprint, position
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.errors import Incompatible
-from colabkeep.vocabulary.events import Event, Noted, RestoredInexactly
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -280,7 +280,7 @@ def test_the_same_data_goes_on_with_the_same_bits(tmp_path: Path, name: str, ste
 def test_looking_costs_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights of a run are those of one whose data nobody looked at."""
     fit(tmp_path / "looked", Pictures(), Pictures(files(9)))
-    monkeypatch.setattr("colabkeep.session.same_data.SameData._probe", lambda *_: None)
+    monkeypatch.setattr("colabkeep.session.data_fingerprint.SameData._probe", lambda *_: None)
     fit(tmp_path / "blind", Pictures(), Pictures(files(9)))
     found = [final_state(tmp_path / name, "r") for name in ("looked", "blind")]
     bits = [{path: value for path, value in state.items() if not path.startswith("data")} for state in found]
@@ -332,7 +332,7 @@ class TestMeant:
     @pytest.fixture(autouse=True)
     def _each_epoch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """These epochs take milliseconds; real ones are all looked at."""
-        monkeypatch.setattr(same_data, "_APART", 0.0)
+        monkeypatch.setattr(data_fingerprint, "_APART", 0.0)
 
     @pytest.mark.parametrize("workers", [0, 1])
     @pytest.mark.parametrize("change", CHANGES)
@@ -549,7 +549,7 @@ class Looked(TensorDataset):
 def test_short_epochs_are_not_all_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice at first, each sample drawn twice the first time; then not before time has passed. A loop whose data
     changes meanwhile is not accused of anything: nobody knows what it had in the epoch that was cut off."""
-    monkeypatch.setattr(same_data, "_APART", 3600.0)
+    monkeypatch.setattr(data_fingerprint, "_APART", 3600.0)
 
     def made(epoch: int) -> Looked:
         return Looked(torch.full((16, 2, 4, 4), float(epoch)), torch.zeros(16).long())

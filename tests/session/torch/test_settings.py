@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler as lrs
 
 import colabkeep
+from colabkeep.core.errors import Incompatible, UsageError
+from colabkeep.core.events import Event, Noted, RestoredInexactly
+from colabkeep.core.manifest import Manifest
 from colabkeep.testing.trainings.torch import hard_training
-from colabkeep.vocabulary.errors import Incompatible, UsageError
-from colabkeep.vocabulary.events import Event, Noted, RestoredInexactly
-from colabkeep.vocabulary.manifest import Manifest
 
 Words = dict[str, Any]
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import colabkeep
-from colabkeep.vocabulary.events import Event, Noted, RestoredInexactly
+from colabkeep.core.events import Event, Noted, RestoredInexactly
 
 # A loop of one's own that moves what no state_dict holds. Arguments: the folder, the step at which it kills itself
 # (0: not), what it does.

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import colabkeep
+from colabkeep.core.errors import NotStorable, UsageError
+from colabkeep.core.events import Event, Noted
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.errors import NotStorable, UsageError
-from colabkeep.vocabulary.events import Event, Noted
 
 Words = dict[str, Any]
 X, Y = torch.randn(32, 4, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 2

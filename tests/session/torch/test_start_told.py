@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import colabkeep
-from colabkeep.session.story import read_story
+from colabkeep.session.history import read_history
 from colabkeep.stores import open_store
 
 pytestmark = pytest.mark.torch
@@ -22,7 +22,7 @@ def test_the_report_tells_what_took_how_long(tmp_path: Path, kit: SimpleNamespac
     """For each of the last sessions, from the call to the first step: in words, in a notebook and for programs."""
     kit.fit(tmp_path, max_steps=15)
     kit.fit(tmp_path)
-    first, second = read_story(open_store(tmp_path), "r").sessions
+    first, second = read_history(open_store(tmp_path), "r").sessions
     assert dict(first.start).keys() | {"restore"} == dict(second.start).keys()
     assert {"import", "check", "storage", "find", "read", "ready", "loader", "step"} < dict(second.start).keys()
     assert all(seconds >= 0 for _, seconds in second.start)

@@ -16,9 +16,9 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import colabkeep
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import Event, Noted
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.errors import UsageError
-from colabkeep.vocabulary.events import Event, Noted
 
 pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")  # an older SequentialLR's own
 

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 import colabkeep
+from colabkeep.core.events import Event, Noted, RunStopped
 from colabkeep.stores.base import Receipt, Source
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.events import Event, Noted, RunStopped
 
 LONG = 60.0  # seconds; a bound for what happens at once, so that a broken test ends
 

@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler as schedules
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 import colabkeep
-from colabkeep.vocabulary.events import Event, Noted, RestoredInexactly
+from colabkeep.core.events import Event, Noted, RestoredInexactly
 
 
 class Cell:

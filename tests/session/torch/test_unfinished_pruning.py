@@ -14,19 +14,19 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep._engine.lease import KEEPS
+from colabkeep.checkpoint.lease import KEEPS
+from colabkeep.core.errors import StoreUnavailable
+from colabkeep.core.events import Event, Noted, Pruned
+from colabkeep.core.sealed import seal, unseal
 from colabkeep.stores.base import StoreProperties
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.vocabulary.errors import StoreUnavailable
-from colabkeep.vocabulary.events import Event, Noted, Pruned
-from colabkeep.vocabulary.sealed import seal, unseal
 
 # Arguments: the folder; how many objects are deleted before the end.
 KILLED = """
 import os, signal, sys, torch
 import colabkeep
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 
 class Dying(DirectoryStore):
     left = int(sys.argv[2])

@@ -14,17 +14,17 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.session.catalogue import sessions
-from colabkeep.stores._posix import OS_FILES
+from colabkeep.checkpoint.inspect import sessions
+from colabkeep.core.errors import StoreUnavailable
+from colabkeep.core.events import Event, Noted, Pruned, SaveCommitted, SaveFailing
 from colabkeep.stores.base import Store
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.stores.mounted import MountedStore
+from colabkeep.stores.colab_drive import MountedStore
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.stores.shared.files import OS_FILES
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore
 from colabkeep.testing.mounts import FakeMount
 from colabkeep.testing.trainings import final_state
-from colabkeep.vocabulary.errors import StoreUnavailable
-from colabkeep.vocabulary.events import Event, Noted, Pruned, SaveCommitted, SaveFailing
 
 EPOCHS = 6
 
@@ -106,7 +106,7 @@ def test_what_vanishes_under_a_training_is_told_and_written_again(
     assert final_state(tmp_path, "exp/a") == undisturbed
     assert (tmp_path / "exp" / "a" / "run.json").exists()
     store = DirectoryStore(tmp_path)
-    assert [record["session"] for record in sessions(colabkeep.session.catalogue.find_run(store, "exp/a"))] != []
+    assert [record["session"] for record in sessions(colabkeep.checkpoint.inspect.find_run(store, "exp/a"))] != []
     again: list[Event] = []
     train(tmp_path, again, epochs=EPOCHS + 2)
     assert final_state(tmp_path, "exp/a") != undisturbed

@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import colabkeep
+from colabkeep.core.errors import NotStorable, UsageError
 from colabkeep.testing.trainings.torch import Noisy, Tied, hard_training
-from colabkeep.vocabulary.errors import NotStorable, UsageError
 
 COUNTER = {"steps": 0}  # a global, as notebooks have them
 

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from colabkeep.stores._patience import Patience
-from colabkeep.stores.aistudio import opening
+from colabkeep.stores.hub import aistudio_store
+from colabkeep.stores.shared.retry import Patience
 from tests.fakes.aistudio.service import TOKEN, USER, running_aistudio
 
 QUICK = Patience(first=0.0, longest=0.0)
@@ -34,7 +34,9 @@ def opened(hub):
     stores = []
 
     def opened(url=f"aistudio://{USER}/run", **options):
-        stores.append(opening.open_url(url, **{"token": TOKEN, "endpoint": hub.url, "patience": QUICK, **options}))
+        stores.append(
+            aistudio_store.open_url(url, **{"token": TOKEN, "endpoint": hub.url, "patience": QUICK, **options})
+        )
         return stores[-1]
 
     yield opened

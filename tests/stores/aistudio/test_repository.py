@@ -13,13 +13,8 @@ from pathlib import Path
 
 import pytest
 
-import colabkeep.stores.aistudio.sdk as sdk_module
-from colabkeep.stores.aistudio import hub as door
-from colabkeep.stores.aistudio import opening
-from colabkeep.stores.base import BytesSource
-from colabkeep.stores.doors import Doors
-from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import (
+import colabkeep.stores.hub.aistudio as sdk_module
+from colabkeep.core.errors import (
     MissingDependency,
     NameTaken,
     ObjectNotFound,
@@ -28,6 +23,10 @@ from colabkeep.vocabulary.errors import (
     StoreUnavailable,
     UsageError,
 )
+from colabkeep.stores.base import BytesSource, StoreContext
+from colabkeep.stores.hub import aistudio as door
+from colabkeep.stores.hub import aistudio_store
+from colabkeep.testing.stores import ChunkedSource
 from tests.fakes.aistudio.service import REGULAR_LIMIT, TOKEN, USER, Fault, git_digest
 
 REPO = f"{USER}/run"
@@ -368,16 +367,16 @@ def test_a_long_list_comes_in_pages(hub, opened):
 
 def test_the_names_that_git_gives_are_those_of_git():
     """By git's own well-known digests, and the SDK's pointers, which lack a newline."""
-    from colabkeep.stores import _git
+    from colabkeep.stores.hub import lfs
 
-    assert _git.git_digest(b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+    assert lfs.git_digest(b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
     sha256 = hashlib.sha256(b"x").hexdigest()
     text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize 1"
     for pointer in (text.encode(), f"{text}\n".encode()):
-        assert _git.is_pointer_to(git_digest(pointer), sha256, 1)
-        assert not _git.is_pointer_to(git_digest(pointer), sha256, 2)
-        assert _git.read_pointer(pointer) == (sha256, 1)
-    assert _git.read_pointer(f"{text}\nmore".encode()) is None
+        assert lfs.is_pointer_to(git_digest(pointer), sha256, 1)
+        assert not lfs.is_pointer_to(git_digest(pointer), sha256, 2)
+        assert lfs.read_pointer(pointer) == (sha256, 1)
+    assert lfs.read_pointer(f"{text}\nmore".encode()) is None
 
 
 def test_the_environment_says_which_hub_and_who(hub, tmp_path):
@@ -419,7 +418,7 @@ def test_the_token_is_found_where_the_sdk_has_it(hub, monkeypatch, tmp_path, whe
         file = Path(tmp_path, ".cache/aistudio/.auth/token")
         file.parent.mkdir(parents=True)
         file.write_text(f"{TOKEN}\n")
-    store = opening.open_url(f"aistudio://{REPO}", Doors(secret=secret), endpoint=hub.url)
+    store = aistudio_store.open_url(f"aistudio://{REPO}", StoreContext(secret=secret), endpoint=hub.url)
     assert store.put(MANIFEST, BytesSource(b"{}")).rung == "confirmed"
     store.close()
 
@@ -430,15 +429,15 @@ def test_the_token_is_found_where_the_sdk_has_it(hub, monkeypatch, tmp_path, whe
 def test_what_is_no_repository_is_refused(url):
     """With how it is written."""
     with pytest.raises(UsageError) as caught:
-        opening.open_url(url)
+        aistudio_store.open_url(url)
     assert "aistudio://owner/repo" in caught.value.remedy
 
 
 def test_without_the_sdk_its_name_is_told(monkeypatch):
     """And the command that installs it."""
-    monkeypatch.setattr(opening, "find_spec", lambda name: None)
+    monkeypatch.setattr(aistudio_store, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency) as caught:
-        opening.open_url(f"aistudio://{REPO}")
+        aistudio_store.open_url(f"aistudio://{REPO}")
     assert 'pip install "aistudio-sdk' in caught.value.remedy
 
 
@@ -449,7 +448,7 @@ def test_an_sdk_that_cannot_be_imported_is_told_with_the_command(hub, opened, mo
     store._sdk._process._command = (
         sys.executable,
         "-c",
-        "import sys; sys.modules['aistudio_sdk'] = None; from colabkeep.stores.aistudio.child import main; main()",
+        "import sys; sys.modules['aistudio_sdk'] = None; from colabkeep.stores.hub.aistudio_child import main; main()",
     )
     with pytest.raises(MissingDependency) as caught:
         store.put(MANIFEST, BytesSource(b"{}"))

@@ -7,8 +7,8 @@ import torch
 from google.auth.transport.requests import AuthorizedSession
 
 import colabkeep
+from colabkeep.core.errors import NoUsableCheckpoint
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import NoUsableCheckpoint
 from tests.fakes.drive import partial_listing
 
 
@@ -64,7 +64,7 @@ def test_a_run_whose_folders_are_gone_is_refused_and_none_of_its_blobs_go(drive,
     hand("journal", trashed=True)
     kept = ids_below(drive, "blobs")
     store, clock = open_drive(), FakeClock()
-    monkeypatch.setattr("colabkeep.session.clock.SystemClock.sleep", lambda self, seconds: clock.sleep(seconds))
+    monkeypatch.setattr("colabkeep.core.system.SystemClock.sleep", lambda self, seconds: clock.sleep(seconds))
     with pytest.raises(NoUsableCheckpoint, match="shows no checkpoint any more") as caught:
         train(store, 5)
     assert "run/checkpoints" in caught.value.remedy

@@ -8,11 +8,11 @@ import urllib.parse
 import pytest
 import requests
 
+from colabkeep.core.errors import PlatformError, StoreUnavailable, UsageError
 from colabkeep.stores.base import BytesSource
+from colabkeep.stores.google.account import DRIVE_SCOPE, read_secret
 from colabkeep.stores.google.consent import DeviceUnfit, OAuthClient, ask_by_address, ask_by_device, read_client
-from colabkeep.stores.google.secret import DRIVE_SCOPE, read_secret
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import PlatformError, StoreUnavailable, UsageError
 from tests.fakes.drive import html
 
 FULL = "https://www.googleapis.com/auth/drive"

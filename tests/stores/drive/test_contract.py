@@ -8,7 +8,7 @@ import pytest
 
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.drive.files import read_place
 from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore

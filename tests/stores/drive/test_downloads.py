@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from colabkeep.core.errors import ObjectNotFound, StoreError, StoreUnavailable
 from colabkeep.stores.base import BytesSource
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import ObjectNotFound, StoreError, StoreUnavailable
 from tests.fakes.drive import expire_tokens, html, lose_answer, refuse, reset_answer, silence, slow, wrong_byte
 
 NAME = "run/blobs/weights"

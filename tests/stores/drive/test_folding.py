@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from colabkeep._engine.audit import audit
-from colabkeep._engine.commits import vanished
-from colabkeep._engine.folding import KEPT, TOGETHER
-from colabkeep._engine.repository import Repository
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.checkpoint.compaction import KEPT, TOGETHER
+from colabkeep.checkpoint.durability import vanished
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.verify import audit
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.drive.files import read_place
 from colabkeep.stores.google.account import Account, SignedIn
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from tests.fakes.drive import lose_answer, refuse, reset_request
 from tests.fakes.runs import RUN, folding, old_sessions, told

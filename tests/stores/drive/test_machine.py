@@ -9,14 +9,14 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreUnavailable
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.drive.files import read_place
 from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreUnavailable
 from tests.fakes.drive import (
     act_twice,
     expire_tokens,

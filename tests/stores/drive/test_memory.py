@@ -13,10 +13,10 @@ import hashlib, json, sys
 from pathlib import Path
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
-from colabkeep.stores.drive.upload import CHUNK_BYTES
+from colabkeep.stores.drive.files import read_place
+from colabkeep.stores.drive.transfer import CHUNK_BYTES
 from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.stores.google.secret import read_secret
+from colabkeep.stores.google.account import read_secret
 
 url, secret, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 PIECE = 2**20

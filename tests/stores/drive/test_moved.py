@@ -10,11 +10,11 @@ import torch
 from google.auth.transport.requests import AuthorizedSession
 
 import colabkeep
+from colabkeep.core.events import Noted, StoreDegraded
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.events import Noted, StoreDegraded
 from tests.fakes.drive import refuse, stale_listing
 
 PATIENCE = 30.0  # seconds until a hanging test gives up

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
+from colabkeep.core.errors import UsageError
 from colabkeep.stores import open_store
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import Place, read_place
+from colabkeep.stores.drive.files import Place, read_place
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.vocabulary.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from colabkeep.core.errors import UsageError
+from colabkeep.core.system import Environment
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.drive import open_url as open_drive_url
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import UsageError
 from tests.fakes.drive import refuse, silence
 
 

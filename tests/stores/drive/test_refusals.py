@@ -9,13 +9,13 @@ from email.utils import format_datetime
 import pytest
 from google.oauth2.credentials import Credentials
 
+from colabkeep.core.errors import StoreError, StoreFull, StoreUnavailable
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
-from colabkeep.stores.drive.refusals import no_answer, refused
+from colabkeep.stores.drive.api import no_answer, refused
+from colabkeep.stores.drive.files import read_place
 from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import StoreError, StoreFull, StoreUnavailable
 from tests.fakes.drive import html, refuse, revoke
 from tests.fakes.drive.clock import SharedClock
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import colabkeep
+from colabkeep.core.policies import KeepLast
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.policies import KeepLast
 from tests.fakes.runs import filled, resumed
 
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.faces.cli import main
-from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.drive.files import read_place
 from colabkeep.stores.google.account import Account, SignedIn
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
+from colabkeep.ui.cli import main
 from tests.fakes.drive import html, lose_answer, refuse, reset_request
 
 PATIENCE = 120.0  # seconds until a hanging test gives up

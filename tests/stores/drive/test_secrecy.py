@@ -8,18 +8,16 @@ import traceback
 
 import pytest
 
+from colabkeep.core.errors import ColabKeepError
+from colabkeep.core.sealed import unseal
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.journal import Upload
-from colabkeep.stores.drive.place import read_place
-from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.stores.google.hiding import Hidden
-from colabkeep.stores.google.secret import read_secret
+from colabkeep.stores.drive.files import read_place
+from colabkeep.stores.drive.transfer import Upload
+from colabkeep.stores.google.account import Account, Hidden, SignedIn, read_secret
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import ColabKeepError
-from colabkeep.vocabulary.sealed import unseal
 from tests.fakes.drive import (
     expire_tokens,
     html,

@@ -9,16 +9,21 @@ from contextlib import contextmanager
 
 import pytest
 
-from colabkeep.platforms.colab.signing import sign_in_user
-from colabkeep.stores.base import BytesSource
-from colabkeep.stores.doors import Doors
+from colabkeep.core.errors import PlatformError, SecretError, StoreError, UsageError
+from colabkeep.core.system import Environment
+from colabkeep.platforms.colab.frontend import sign_in_user
+from colabkeep.stores.base import BytesSource, StoreContext
 from colabkeep.stores.drive import open_url as open_drive_url
-from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.stores.google.secret import SECRET_NAME, ServiceAccountKey, UserSecret, read_secret
-from colabkeep.stores.google.signing import sign_in
+from colabkeep.stores.google.account import (
+    SECRET_NAME,
+    Account,
+    ServiceAccountKey,
+    SignedIn,
+    UserSecret,
+    read_secret,
+    sign_in,
+)
 from colabkeep.testing.platforms.colab import fake_colab
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import PlatformError, SecretError, StoreError, UsageError
 
 
 def environment(tmp_path, **environ):
@@ -38,11 +43,13 @@ def secrets(**values):
 
 def test_the_users_own_client_from_the_platforms_secrets_comes_first(drive, tmp_path):
     """The one line that `colabkeep auth` prints, stored as a secret, is all that is needed."""
-    doors = Doors(
+    context = StoreContext(
         secret=secrets(COLABKEEP_DRIVE=json.dumps(drive.authorized_user())), user=lambda: pytest.fail("asked")
     )
     store = open_drive_url(
-        f"drive://runs?service={drive.url}", doors=doors, environment=environment(tmp_path, COLABKEEP_DRIVE="not this")
+        f"drive://runs?service={drive.url}",
+        context=context,
+        environment=environment(tmp_path, COLABKEEP_DRIVE="not this"),
     )
     assert store.put("run/a", BytesSource(b"1")).rung == "confirmed"
     store.close()
@@ -51,8 +58,8 @@ def test_the_users_own_client_from_the_platforms_secrets_comes_first(drive, tmp_
 def test_the_same_line_may_be_an_environment_variable(drive, tmp_path):
     """Where a platform has no secrets, or not this one."""
     given = environment(tmp_path, COLABKEEP_DRIVE=json.dumps(drive.authorized_user()))
-    for doors in (Doors(), Doors(secret=secrets())):
-        store = open_drive_url(f"drive://runs?service={drive.url}", doors=doors, environment=given)
+    for context in (StoreContext(), StoreContext(secret=secrets())):
+        store = open_drive_url(f"drive://runs?service={drive.url}", context=context, environment=given)
         assert list(store.list("")) == []
         store.close()
 
@@ -60,12 +67,12 @@ def test_the_same_line_may_be_an_environment_variable(drive, tmp_path):
 def test_without_any_right_it_is_told_what_was_tried(tmp_path):
     """Every place that was looked at, and the one command that helps; nothing leaves the machine."""
     with pytest.raises(UsageError) as caught:
-        sign_in(Doors(secret=secrets()), environment(tmp_path))
+        sign_in(StoreContext(secret=secrets()), environment(tmp_path))
     assert "There is no secret 'COLABKEEP_DRIVE' here." in caught.value.problem
     assert "no default credentials" in caught.value.problem
     assert "colabkeep auth" in caught.value.remedy
     with pytest.raises(UsageError, match="variable COLABKEEP_DRIVE is not set"):
-        sign_in(Doors(), environment(tmp_path))
+        sign_in(StoreContext(), environment(tmp_path))
 
 
 def test_the_key_file_of_a_service_account_is_a_default_credential(tmp_path, monkeypatch):
@@ -94,7 +101,7 @@ def test_a_key_that_cannot_be_read_is_told(tmp_path, monkeypatch):
     key.write_text('{"type": "service_account", "private_key": "PLANTED"}')
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
     with pytest.raises(UsageError, match="default credentials") as caught:
-        sign_in(Doors(), environment(tmp_path, GOOGLE_APPLICATION_CREDENTIALS=str(key)))
+        sign_in(StoreContext(), environment(tmp_path, GOOGLE_APPLICATION_CREDENTIALS=str(key)))
     assert "PLANTED" not in str(caught.value)
 
 
@@ -107,8 +114,8 @@ def test_the_user_of_colabs_page_is_asked_in_the_notebook(tmp_path, monkeypatch)
         google.auth, "default", lambda *scopes: (found, "project") if not scopes else pytest.fail(str(scopes))
     )
     with fake_colab(tmp_path) as machine:
-        doors = Doors(secret=secrets(), user=lambda: sign_in_user(machine.environment))
-        assert sign_in(doors, machine.environment).credentials is found
+        context = StoreContext(secret=secrets(), user=lambda: sign_in_user(machine.environment))
+        assert sign_in(context, machine.environment).credentials is found
         assert any("auth.authenticate_user" in call for call in machine.calls)
 
 
@@ -124,7 +131,9 @@ def test_a_page_that_refuses_or_keeps_silent_is_told(tmp_path):
                 sign_in_user(machine.environment, timeout=1.0)
             assert "colabkeep auth" in caught.value.remedy
             with pytest.raises(UsageError, match=problem):
-                sign_in(Doors(user=lambda m=machine: sign_in_user(m.environment, timeout=1.0)), machine.environment)
+                sign_in(
+                    StoreContext(user=lambda m=machine: sign_in_user(m.environment, timeout=1.0)), machine.environment
+                )
 
 
 def test_only_the_main_thread_asks_the_page(tmp_path):
@@ -186,7 +195,7 @@ def test_a_secret_says_the_same_after_it_was_stored():
 def test_a_consent_that_ends_within_a_week_is_told_while_there_is_time(drive, open_drive, tmp_path):
     """`degraded` names the day and the way to one that lasts."""
     from colabkeep.stores.drive import DriveStore
-    from colabkeep.stores.drive.place import read_place
+    from colabkeep.stores.drive.files import read_place
     from colabkeep.testing.clock import FakeClock
 
     def degraded(expires):

@@ -7,15 +7,15 @@ import threading
 
 import pytest
 
-from colabkeep.stores._silence import Silence
+from colabkeep.core.errors import StoreError, StoreUnavailable
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.directory import DirectoryStore
 from colabkeep.stores.drive.api import Api
-from colabkeep.stores.drive.pieces import Body
+from colabkeep.stores.drive.transfer import Body
 from colabkeep.stores.google.account import Account, SignedIn
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.stores.shared.files import Silence
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import StoreError, StoreUnavailable
 from tests.fakes.drive import refuse
 
 PATIENCE = 30.0  # seconds until a hanging test gives up

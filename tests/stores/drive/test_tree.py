@@ -8,18 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from colabkeep._engine.lease import take_lease
-from colabkeep._engine.repository import Repository
+from colabkeep.checkpoint.lease import take_lease
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError
+from colabkeep.core.sealed import seal
 from colabkeep.stores.base import BytesSource, Entry, Receipt
 from colabkeep.stores.drive import DriveStore
 from colabkeep.stores.drive.api import Api
-from colabkeep.stores.drive.files import Files
-from colabkeep.stores.drive.place import read_place
-from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.stores.google.secret import ROBOT_SCOPE
+from colabkeep.stores.drive.files import Files, read_place
+from colabkeep.stores.google.account import ROBOT_SCOPE, Account, SignedIn
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError
-from colabkeep.vocabulary.sealed import seal
 from tests.fakes.drive import File, Settings, partial_listing, refuse, running_drive, short_page, stale_listing
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.drive.shelf import Shelf
@@ -510,7 +508,7 @@ def test_an_object_whose_digest_the_service_does_not_state_is_only_sent(open_dri
     store = open_drive()
     real = store._files.look
     monkeypatch.setattr(
-        "colabkeep.stores.drive.upload.read_file", lambda answer: silent(real(answer["id"], "look at it"))
+        "colabkeep.stores.drive.transfer.read_file", lambda answer: silent(real(answer["id"], "look at it"))
     )
     monkeypatch.setattr("colabkeep.stores.drive.files.Files.glance", lambda *_: silent(None))
 
@@ -525,12 +523,12 @@ def test_an_object_whose_digest_the_service_does_not_state_is_only_sent(open_dri
 
 def test_an_md5_is_a_digest_too(open_drive, monkeypatch):
     """Where Drive states only that one, it is compared with that of the bytes."""
-    from colabkeep.stores.drive import files, upload
+    from colabkeep.stores.drive import files, transfer
 
     real = files.read_file
-    monkeypatch.setattr(upload, "read_file", lambda answer: replace(real(answer), sha256=None))
+    monkeypatch.setattr(transfer, "read_file", lambda answer: replace(real(answer), sha256=None))
     assert open_drive().put("run/a", BytesSource(b"abc")).rung == "confirmed"
-    monkeypatch.setattr(upload, "read_file", lambda answer: replace(real(answer), sha256=None, md5="0" * 32))
+    monkeypatch.setattr(transfer, "read_file", lambda answer: replace(real(answer), sha256=None, md5="0" * 32))
     with pytest.raises(StoreError, match="3 times"):
         open_drive().put("run/b", BytesSource(b"abc"))
 

@@ -13,21 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from colabkeep._engine.committer import Committer, Identity, Shot
-from colabkeep._engine.journal import Journal
-from colabkeep._engine.lease import take_lease
-from colabkeep._engine.repository import Repository
-from colabkeep._engine.restore import load_newest
+from colabkeep.checkpoint.journal import Journal
+from colabkeep.checkpoint.lease import take_lease
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import load_newest
+from colabkeep.checkpoint.writer import Committer, Identity, Shot
+from colabkeep.core.errors import ColabKeepError, RunTakenOver
+from colabkeep.core.manifest import Progress
+from colabkeep.core.policies import KeepLast
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.files import RemoteFile
-from colabkeep.stores.drive.place import read_place
-from colabkeep.stores.drive.whereabouts import Whereabouts
+from colabkeep.stores.drive.files import RemoteFile, Whereabouts, read_place
 from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.testing.clock import FakeClock
-from colabkeep.vocabulary.errors import ColabKeepError, RunTakenOver
-from colabkeep.vocabulary.policies import KeepLast
-from colabkeep.vocabulary.progress import Progress
 from tests.fakes.drive import stale_listing
 from tests.fakes.runs import Taken, state
 

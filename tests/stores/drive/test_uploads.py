@@ -15,15 +15,14 @@ from pathlib import Path
 import pytest
 import requests
 
-from colabkeep.stores.base import BytesSource
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.stores.doors import Doors
+from colabkeep.core.errors import NameTaken, StoreError, StoreFull, StoreUnavailable
+from colabkeep.stores.base import BytesSource, StoreContext
 from colabkeep.stores.drive.store import _journal as journal_of
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore, raising
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import NameTaken, StoreError, StoreFull, StoreUnavailable
 from tests.fakes.drive import (
     act_twice,
     cancel_upload,
@@ -307,11 +306,11 @@ CHILD = """
 import hashlib, os, sys
 from pathlib import Path
 from google.oauth2.credentials import Credentials
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.place import read_place
+from colabkeep.stores.drive.files import read_place
 from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.stores.google.secret import read_secret
+from colabkeep.stores.google.account import read_secret
 
 url, secret, journal, data, pause = sys.argv[1:]
 
@@ -428,7 +427,7 @@ def test_a_damaged_record_is_not_followed_and_an_old_one_removed(drive, open_dri
 
 def test_a_record_that_leads_elsewhere_is_not_followed(drive, open_drive, source, tmp_path):
     """The token goes to Drive only, whatever somebody wrote into the journal."""
-    from colabkeep.vocabulary.sealed import seal, unseal
+    from colabkeep.core.sealed import seal, unseal
 
     journal = DirectoryStore(tmp_path / "journal")
     drive.faults(refuse(503).on("PUT", "/upload/", count=None))
@@ -511,7 +510,7 @@ def test_no_other_file_is_written(open_drive, source, tmp_path, monkeypatch):
 
 def test_the_folder_of_the_notes_is_made_again_when_it_was_deleted(drive, open_drive, tmp_path):
     """Somebody empties this machine's disk: the next uploads are remembered again, and nothing is out of order."""
-    store = open_drive(journal=journal_of(Doors(disk=tmp_path / "disk")))
+    store = open_drive(journal=journal_of(StoreContext(disk=tmp_path / "disk")))
     store.put("run/blobs/a", BytesSource(b"1"))
     shutil.rmtree(tmp_path / "disk")
     assert store.put("run/blobs/b", BytesSource(b"2")).rung == "confirmed"

@@ -11,8 +11,8 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import _http, close_session
 
-from colabkeep.stores._patience import Patience
-from colabkeep.stores.huggingface import opening
+from colabkeep.stores.hub import huggingface_store
+from colabkeep.stores.shared.retry import Patience
 from tests.fakes.hub import TOKEN, running_hub
 
 QUICK = Patience(first=0.0, longest=0.0)
@@ -44,7 +44,7 @@ def opened(hub):
     """place → a store there, which does not wait between two attempts."""
 
     def opened(url="hf://ada/run", **options):
-        return opening.open_url(url, **{"token": TOKEN, "endpoint": hub.url, "patience": QUICK, **options})
+        return huggingface_store.open_url(url, **{"token": TOKEN, "endpoint": hub.url, "patience": QUICK, **options})
 
     return opened
 

@@ -13,10 +13,10 @@ import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.utils import _xet
 
+from colabkeep.core.errors import MissingDependency, StoreError, UsageError
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.huggingface import opening
+from colabkeep.stores.hub import huggingface_store
 from colabkeep.testing.stores import ChunkedSource, StoreContract
-from colabkeep.vocabulary.errors import MissingDependency, StoreError, UsageError
 from tests.fakes.hub_buckets import Xet
 
 LIVE = os.environ.get("COLABKEEP_LIVE_BUCKET")
@@ -53,7 +53,7 @@ if LIVE is not None:
             """Here it is needed."""
 
         def make_store(self, folder):
-            return opening.open_url(f"hf://buckets/{LIVE}/colabkeep-test-{secrets.token_hex(8)}")
+            return huggingface_store.open_url(f"hf://buckets/{LIVE}/colabkeep-test-{secrets.token_hex(8)}")
 
 
 def test_a_new_bucket_is_private_and_its_objects_are_sent(hub, opened, xet):

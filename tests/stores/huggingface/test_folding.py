@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from colabkeep._engine.audit import audit
-from colabkeep._engine.folding import Folding
-from colabkeep._engine.lease import take_lease
-from colabkeep._engine.repository import Repository
+from colabkeep.checkpoint.compaction import Folding
+from colabkeep.checkpoint.lease import take_lease
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.verify import audit
 from colabkeep.stores.base import BytesSource
 from colabkeep.testing.clock import FakeClock
 from tests.fakes.runs import RUN, old_sessions, told

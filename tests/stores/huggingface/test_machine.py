@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from colabkeep.stores.huggingface import hub as door
+from colabkeep.stores.hub import huggingface as door
 from tests.fakes.hub import TROUBLES, Fault
 from tests.fakes.model import run_beside_memory
 

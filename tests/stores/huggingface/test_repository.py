@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi, hf_hub_download
 
+from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.huggingface import hub as door
-from colabkeep.stores.huggingface import store as store_module
+from colabkeep.stores.hub import huggingface as door
+from colabkeep.stores.hub import huggingface_store as store_module
 from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
 from tests.fakes.hub import TOKEN, Fault, File
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -479,7 +479,7 @@ def test_the_environment_says_which_hub_and_who(hub, tmp_path):
 _UPLOAD = """
 import hashlib, resource, sys
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.huggingface import opening
+from colabkeep.stores.hub import huggingface_store as opening
 
 digest = hashlib.sha256()
 for _ in range(96):

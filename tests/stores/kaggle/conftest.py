@@ -8,8 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from colabkeep.stores.kaggle.hub import Hub
-from colabkeep.stores.kaggle.pace import Pace
+from colabkeep.stores.kaggle.service import Hub, Pace
 from colabkeep.stores.kaggle.store import KaggleStore
 from tests.fakes.kaggle.server import FakeKaggle
 

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from colabkeep.stores.kaggle.hub import Hub
-from colabkeep.stores.kaggle.pace import Pace
+from colabkeep.stores.kaggle.service import Hub, Pace
 from colabkeep.stores.kaggle.store import KaggleStore
 from colabkeep.testing.stores import StoreContract
 from tests.fakes.kaggle.server import FakeKaggle

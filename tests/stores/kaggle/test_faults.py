@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from colabkeep.stores._patience import Throttled
+from colabkeep.core.errors import StoreUnavailable
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.kaggle.pace import Pace
-from colabkeep.stores.kaggle.publisher import Publisher
-from colabkeep.vocabulary.errors import StoreUnavailable
+from colabkeep.stores.kaggle.service import Pace
+from colabkeep.stores.kaggle.store import Publisher
+from colabkeep.stores.shared.retry import Throttled
 from tests.fakes.kaggle.faults import Answer, Cut, Damaged, LostReply, Silence
 from tests.fakes.kaggle.state import TOKEN
 
@@ -220,8 +220,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.kaggle.hub import Hub
-from colabkeep.stores.kaggle.pace import Pace
+from colabkeep.stores.kaggle.service import Hub
+from colabkeep.stores.kaggle.service import Pace
 from colabkeep.stores.kaggle.store import KaggleStore
 
 folder, home, address, child, token = sys.argv[1:]

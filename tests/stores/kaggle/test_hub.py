@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from colabkeep.stores.kaggle.hub import Hub
-from colabkeep.stores.kaggle.refusals import explained
-from colabkeep.vocabulary.errors import ColabKeepError, MissingDependency, StoreError, StoreUnavailable
+from colabkeep.core.errors import ColabKeepError, MissingDependency, StoreError, StoreUnavailable
+from colabkeep.stores.kaggle.service import Hub, explained
 
 PATIENCE = 30.0  # seconds until a hanging test gives up
 

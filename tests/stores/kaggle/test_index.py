@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from colabkeep.core.sealed import seal, unseal
 from colabkeep.stores.kaggle.index import MOST_SINGLE, Content, Held, Index, arrange
-from colabkeep.vocabulary.sealed import seal, unseal
 
 PACK = f"pack-{'0' * 64}.bin"
 INDEX = Index(

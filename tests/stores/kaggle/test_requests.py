@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from colabkeep.vocabulary.policies import KeepLast
+from colabkeep.core.policies import KeepLast
 from tests.fakes.runs import filled, resumed
 
 

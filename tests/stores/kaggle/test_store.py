@@ -13,13 +13,7 @@ from dataclasses import replace
 import pytest
 
 import colabkeep.stores.kaggle.store as module
-from colabkeep.stores import open_store
-from colabkeep.stores.base import BytesSource
-from colabkeep.stores.kaggle.index import INDEX
-from colabkeep.stores.kaggle.inputs import attached
-from colabkeep.stores.kaggle.store import KaggleStore, open_url
-from colabkeep.testing.stores import ChunkedSource
-from colabkeep.vocabulary.errors import (
+from colabkeep.core.errors import (
     CheckpointDamaged,
     MissingDependency,
     NameTaken,
@@ -28,7 +22,12 @@ from colabkeep.vocabulary.errors import (
     StoreUnavailable,
     UsageError,
 )
-from colabkeep.vocabulary.sealed import seal
+from colabkeep.core.sealed import seal
+from colabkeep.stores import open_store
+from colabkeep.stores.base import BytesSource
+from colabkeep.stores.kaggle.index import INDEX, attached
+from colabkeep.stores.kaggle.store import KaggleStore, open_url
+from colabkeep.testing.stores import ChunkedSource
 from tests.fakes.kaggle.faults import Answer, Door
 from tests.fakes.kaggle.state import TOKEN, Version
 

@@ -10,7 +10,7 @@ import sys
 import torch
 
 from colabkeep import resumable_fit
-from colabkeep.stores.directory import DirectoryStore
+from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.trainings import final_state
 from colabkeep.testing.trainings.torch import hard_training
@@ -24,13 +24,13 @@ import os, signal, sys
 from pathlib import Path
 import torch
 from colabkeep import resumable_fit
-from colabkeep.stores.directory import DirectoryStore
-from colabkeep.stores.kaggle.hub import Hub
-from colabkeep.stores.kaggle.pace import Pace
+from colabkeep.stores.local import DirectoryStore
+from colabkeep.stores.kaggle.service import Hub
+from colabkeep.stores.kaggle.service import Pace
 from colabkeep.stores.kaggle.store import KaggleStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.trainings.torch import hard_training
-from colabkeep.vocabulary.events import Restored
+from colabkeep.core.events import Restored
 
 machine, address, child, token, vanish = sys.argv[1:]
 torch.set_num_threads(1)

@@ -13,7 +13,7 @@ import paddle
 import pytest
 from paddle.io import Dataset, IterableDataset, get_worker_info
 
-from colabkeep.frameworks.paddle.data.opening import PaddleData
+from colabkeep.frameworks.paddle.data import PaddleData
 
 
 class Noisy(Dataset):

@@ -13,9 +13,9 @@ import pytest
 from paddle.io import ComposeDataset, ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
 
 from colabkeep.frameworks.base import Probe, Sample
-from colabkeep.frameworks.common.contents import sample_of
-from colabkeep.frameworks.paddle.data.arrays import TENSORS
-from colabkeep.frameworks.paddle.data.opening import PaddleData
+from colabkeep.frameworks.paddle.data import PaddleData
+from colabkeep.frameworks.paddle.reading import TENSORS
+from colabkeep.frameworks.shared.samples import sample_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

@@ -29,9 +29,8 @@ from paddle.io import (
     WeightedRandomSampler,
 )
 
-from colabkeep.frameworks.paddle.data.adapt import Adapted
-from colabkeep.frameworks.paddle.data.opening import PaddleData
-from colabkeep.vocabulary.errors import Incompatible, UsageError
+from colabkeep.core.errors import Incompatible, UsageError
+from colabkeep.frameworks.paddle.data import Adapted, PaddleData
 
 
 class OwnGenerator(Sampler):

@@ -11,8 +11,8 @@ import paddle
 import pytest
 from paddle.io import ChainDataset, DataLoader, IterableDataset
 
-from colabkeep.frameworks.paddle.data.opening import PaddleData
-from colabkeep.vocabulary.errors import Incompatible, UsageError
+from colabkeep.core.errors import Incompatible, UsageError
+from colabkeep.frameworks.paddle.data import PaddleData
 
 
 class OwnIter(DataLoader):

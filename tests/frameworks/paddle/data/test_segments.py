@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from colabkeep.frameworks.paddle.data.segments import free_segments
+from colabkeep.frameworks.paddle.reading import free_segments
 
 
 @pytest.fixture(scope="module")

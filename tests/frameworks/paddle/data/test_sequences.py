@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colabkeep.frameworks.paddle.data.opening import PaddleData
-from colabkeep.vocabulary.errors import Incompatible
+from colabkeep.core.errors import Incompatible
+from colabkeep.frameworks.paddle.data import PaddleData
 
 
 class Lazy(Sequence):

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paddle.framework import core
 
-from colabkeep.frameworks.common.streams import Aside, Streams, held
-from colabkeep.frameworks.common.walk import reachable
-from colabkeep.frameworks.paddle.data.streams import PADDLE
+from colabkeep.frameworks.paddle.reading import PADDLE
+from colabkeep.frameworks.shared.streams import Aside, Streams, held, reachable
 
 
 def draw_everything() -> list[float]:

@@ -20,9 +20,9 @@ import pytest
 from paddle.io import BatchSampler, DataLoader, Dataset, Sampler, get_worker_info
 
 import colabkeep
-from colabkeep.frameworks.paddle.data import opening
-from colabkeep.frameworks.paddle.data.opening import PaddleData
-from colabkeep.frameworks.paddle.data.segments import free_segments
+from colabkeep.frameworks.paddle import data as paddle_data
+from colabkeep.frameworks.paddle.data import PaddleData
+from colabkeep.frameworks.paddle.reading import free_segments
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -280,7 +280,7 @@ TRAINER = """
 import os, sys, time
 import numpy as np
 from paddle.io import DataLoader, Dataset
-from colabkeep.frameworks.paddle.data.opening import PaddleData
+from colabkeep.frameworks.paddle.data import PaddleData
 
 class Cell(Dataset):
     def __len__(self):
@@ -356,7 +356,7 @@ def test_workers_and_their_memory_are_gone_when_the_trainer_was_killed(
     workers, memory = killed
     until(lambda: not any(map(alive, workers)))
     assert not any(map(alive, workers))
-    monkeypatch.setattr(opening, "free_segments", lambda: free_segments(memory))
+    monkeypatch.setattr(paddle_data, "free_segments", lambda: free_segments(memory))
     data = PaddleData()
     notes = []
     for _ in range(2):

@@ -9,13 +9,13 @@ import paddle
 import pytest
 from paddle import nn
 
-from colabkeep.frameworks.common import host_copy, resting
+from colabkeep.core.errors import MemoryFull
+from colabkeep.core.state import HostTensor, Stale, Withheld
+from colabkeep.frameworks.paddle import layers
 from colabkeep.frameworks.paddle.adapter import PaddleFramework
-from colabkeep.frameworks.paddle.state import tensors
-from colabkeep.frameworks.paddle.state.memory import bytes_of, holding
+from colabkeep.frameworks.paddle.staging import bytes_of, holding
+from colabkeep.frameworks.shared import host_memory
 from colabkeep.testing.frameworks import Keeper, captured, same_bits, through_files
-from colabkeep.vocabulary.errors import MemoryFull
-from colabkeep.vocabulary.state import HostTensor, Stale, Withheld
 
 Parts = dict[str, Any]
 
@@ -144,9 +144,9 @@ def test_large_tensors_are_copied_in_pieces_by_several_threads(
     pieces: int, training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every piece arrives, of what changed in one place only, too."""
-    monkeypatch.setattr(host_copy, "_PIECE", pieces)
-    monkeypatch.setattr(host_copy, "_SHARED", 0)
-    monkeypatch.setattr(host_copy, "_cores", lambda: 3)
+    monkeypatch.setattr(host_memory, "_PIECE", pieces)
+    monkeypatch.setattr(host_memory, "_SHARED", 0)
+    monkeypatch.setattr(host_memory, "_cores", lambda: 3)
     for at in (0, 7, WIDE * WIDE // 2 + 3, WIDE * WIDE - 1):
         capture, reference = training.save()
         view(training.parts["model"][0].weight)[at] = 9
@@ -258,7 +258,7 @@ def test_where_memory_cannot_be_read_so_frozen_weights_are_compared_at_the_stop(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another system, or a container that forbids it, keeps the copy and looks at every byte."""
-    monkeypatch.setattr(resting, "READS", False)
+    monkeypatch.setattr(host_memory, "READS", False)
     host = training.shown(part="frozen", stored=True)["weight"]
     assert not isinstance(host.data, Withheld)
     assert training.shown(part="frozen")["weight"] is host
@@ -291,7 +291,7 @@ def test_small_tensors_that_moved_are_copied_from_where_they_are(training: Train
     """They are copied by address; one that was given other memory has another."""
     finished(training.framework.capture(training.parts))
     bias = training.parts["model"][0].bias
-    assert bias.shape[0] * 4 <= tensors._TINY
+    assert bias.shape[0] * 4 <= layers._TINY
     before = holding(bias)
     bias.data = paddle.arange(WIDE, dtype="float32")
     assert bias.data_ptr() != before.data_ptr()

@@ -8,9 +8,9 @@ import paddle
 import pytest
 from paddle import nn
 
+from colabkeep.core.errors import Incompatible, NotStorable
 from colabkeep.frameworks.paddle.adapter import PaddleFramework
 from colabkeep.testing.frameworks import addresses, captured, same_bits
-from colabkeep.vocabulary.errors import Incompatible, NotStorable
 
 Parts = dict[str, Any]
 

@@ -8,11 +8,11 @@ import numpy as np
 import paddle
 import pytest
 
+from colabkeep.core.errors import CheckpointUnsupported, NotStorable
+from colabkeep.core.state import HostTensor, Tagged
 from colabkeep.frameworks.numpy import NumpyFramework
 from colabkeep.frameworks.paddle.adapter import PaddleFramework
 from colabkeep.testing.frameworks import Keeper, captured, same_bits, through_files
-from colabkeep.vocabulary.errors import CheckpointUnsupported, NotStorable
-from colabkeep.vocabulary.state import HostTensor, Tagged
 
 DTYPES = [
     name

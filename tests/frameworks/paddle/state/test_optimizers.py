@@ -11,10 +11,10 @@ from paddle import nn
 from paddle import optimizer as optim
 from paddle.incubate import LookAhead, ModelAverage
 
+from colabkeep.core.state import HostTensor
 from colabkeep.frameworks.paddle.adapter import PaddleFramework
-from colabkeep.frameworks.paddle.state.updating import create_accumulators
+from colabkeep.frameworks.paddle.restore import create_accumulators
 from colabkeep.testing.frameworks import captured, same_bits, tensors_of
-from colabkeep.vocabulary.state import HostTensor
 
 Parts = dict[str, Any]
 Build = Callable[[Any], Any]

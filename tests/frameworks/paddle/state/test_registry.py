@@ -9,8 +9,8 @@ import paddle
 import pytest
 
 from colabkeep.frameworks import find_framework
-from colabkeep.frameworks.common.walk import reachable
 from colabkeep.frameworks.paddle.adapter import PaddleFramework
+from colabkeep.frameworks.shared.streams import reachable
 from colabkeep.testing.frameworks import Keeper
 
 MODEL = paddle.nn.Linear(1, 1)

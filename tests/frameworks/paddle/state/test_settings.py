@@ -10,9 +10,9 @@ import pytest
 from paddle import nn
 from paddle.optimizer import lr
 
+from colabkeep.core.settings import Change, changes
 from colabkeep.frameworks.paddle.adapter import PaddleFramework
 from colabkeep.testing.frameworks import Keeper, captured, same_bits
-from colabkeep.vocabulary.settings import Change, changes
 
 Parts = dict[str, Any]
 

@@ -12,8 +12,7 @@ import pytest
 from paddle import nn
 
 from colabkeep.frameworks.paddle.adapter import PaddleFramework
-from colabkeep.frameworks.paddle.state.generators import GeneratorState, plain_state, revived_state
-from colabkeep.frameworks.paddle.state.rng import DeviceStream, SeedStream
+from colabkeep.frameworks.paddle.rng import DeviceStream, GeneratorState, SeedStream, plain_state, revived_state
 from colabkeep.testing.frameworks import captured, same_bits
 
 Parts = dict[str, Any]

@@ -11,8 +11,7 @@ import pytest
 from paddle import nn
 
 from colabkeep.frameworks.base import TrainingOptions
-from colabkeep.frameworks.paddle.training.arithmetic import PaddleTraining
-from colabkeep.frameworks.paddle.training.means import RunningMean
+from colabkeep.frameworks.paddle.training import PaddleTraining, RunningMean
 
 CPU = paddle.ones([1]).place
 

@@ -12,9 +12,9 @@ import pytest
 from paddle import nn
 from paddle.metric import Accuracy, Metric, Precision
 
+from colabkeep.core.errors import UsageError
 from colabkeep.frameworks.base import Batch, TrainingOptions
-from colabkeep.frameworks.paddle.training.arithmetic import PaddleTraining
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.frameworks.paddle.training import PaddleTraining
 
 
 def accuracy(output: paddle.Tensor, target: paddle.Tensor) -> paddle.Tensor:

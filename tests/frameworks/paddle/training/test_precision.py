@@ -14,8 +14,8 @@ import paddle
 import pytest
 from paddle import nn
 
-from colabkeep.frameworks.paddle.training.precision import autocast, gradient_scaler, resolve_precision, weights_type
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.core.errors import UsageError
+from colabkeep.frameworks.paddle.training import autocast, gradient_scaler, resolve_precision, weights_type
 
 
 @dataclass(frozen=True)

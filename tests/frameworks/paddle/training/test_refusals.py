@@ -13,9 +13,9 @@ from paddle.metric import Accuracy
 from paddle.optimizer import LBFGS, SGD
 from paddle.optimizer.lr import CosineAnnealingDecay, StepDecay
 
+from colabkeep.core.errors import UsageError
 from colabkeep.frameworks.base import TrainingOptions
-from colabkeep.frameworks.paddle.training.arithmetic import PaddleTraining
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.frameworks.paddle.training import PaddleTraining
 
 
 def train_with(**options: Any) -> PaddleTraining:

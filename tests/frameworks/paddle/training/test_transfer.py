@@ -12,8 +12,8 @@ from typing import Any
 import paddle
 import pytest
 
-from colabkeep.frameworks.common.transfer import moved
-from colabkeep.frameworks.paddle.training.transfer import to_place
+from colabkeep.frameworks.paddle.training import to_place
+from colabkeep.frameworks.shared.training import moved
 
 Pair = namedtuple("Pair", "x y")
 

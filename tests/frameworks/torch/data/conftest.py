@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from colabkeep.frameworks.torch.data.opening import TorchData
+from colabkeep.frameworks.torch.data import TorchData
 
 
 class Noisy(Dataset):

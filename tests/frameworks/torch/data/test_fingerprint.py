@@ -20,14 +20,11 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
 
 from colabkeep.frameworks.base import Probe, Sample
-from colabkeep.frameworks.common.contents import sample_of, spread
-from colabkeep.frameworks.common.iterables import IterableData
-from colabkeep.frameworks.common.probe import look_at
-from colabkeep.frameworks.common.streams import Streams
-from colabkeep.frameworks.torch.data import adapt
-from colabkeep.frameworks.torch.data.arrays import TENSORS
-from colabkeep.frameworks.torch.data.opening import TorchData
-from colabkeep.frameworks.torch.data.streams import TORCH, DeviceStreams
+from colabkeep.frameworks.shared.iterables import IterableData
+from colabkeep.frameworks.shared.samples import look_at, sample_of, spread
+from colabkeep.frameworks.shared.streams import Streams
+from colabkeep.frameworks.torch import data
+from colabkeep.frameworks.torch.data import TENSORS, TORCH, DeviceStreams, TorchData
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -297,7 +294,7 @@ def test_looking_leaves_the_numbers_of_a_gpu_alone(monkeypatch: pytest.MonkeyPat
     device.generator = torch.Generator()
     stream = DeviceStreams(SimpleNamespace(read=device.generator.get_state, write=device.generator.set_state))
     kinds = replace(TORCH, devices=lambda: [stream])
-    monkeypatch.setattr(adapt, "TORCH", kinds)
+    monkeypatch.setattr(data, "TORCH", kinds)
 
     class Augmented(TensorDataset):
         def __getitem__(self, index: int) -> Any:

@@ -16,8 +16,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import colabkeep
-from colabkeep.frameworks.torch.data.leftovers import remove_dead_listeners
-from colabkeep.frameworks.torch.data.opening import TorchData
+from colabkeep.frameworks.torch.data import TorchData, remove_dead_listeners
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
@@ -27,7 +26,7 @@ pytestmark = [
 TRAINER = """
 import sys, time, torch
 from torch.utils.data import DataLoader, TensorDataset
-from colabkeep.frameworks.torch.data.opening import TorchData
+from colabkeep.frameworks.torch.data import TorchData
 
 class Slow(TensorDataset):
     def __getitem__(self, index):
@@ -119,7 +118,7 @@ def test_only_what_is_surely_dead_is_removed(place: Path, monkeypatch: pytest.Mo
         assert remove_dead_listeners(place, later) == 1
         assert not gone.exists()
         assert len(folders(place)) == 8
-        monkeypatch.setattr("colabkeep.frameworks.torch.data.leftovers._BOUND", place / "nobody")
+        monkeypatch.setattr("colabkeep.frameworks.torch.data._BOUND", place / "nobody")
         (place / "nobody").write_text("a list that does not know of a neighbour's socket")
         assert remove_dead_listeners(place, later) == 1  # of kept[3], which did not answer
         assert live.exists()
@@ -127,7 +126,7 @@ def test_only_what_is_surely_dead_is_removed(place: Path, monkeypatch: pytest.Mo
 
 def test_a_system_that_does_not_say_who_listens_is_left_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the kernel's list nothing is removed."""
-    monkeypatch.setattr("colabkeep.frameworks.torch.data.leftovers._BOUND", place / "absent")
+    monkeypatch.setattr("colabkeep.frameworks.torch.data._BOUND", place / "absent")
     folder = dead(place)
     assert remove_dead_listeners(place, later) == 0
     assert folder.exists()

@@ -27,9 +27,8 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from colabkeep.frameworks.torch.data.adapt import Adapted
-from colabkeep.frameworks.torch.data.opening import TorchData
-from colabkeep.vocabulary.errors import Incompatible
+from colabkeep.core.errors import Incompatible
+from colabkeep.frameworks.torch.data import Adapted, TorchData
 
 
 class OwnGenerator(Sampler):

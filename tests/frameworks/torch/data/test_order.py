@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
 
-from colabkeep.frameworks.common import order
-from colabkeep.frameworks.torch.data.opening import TorchData
-from colabkeep.vocabulary.errors import Incompatible
+from colabkeep.core.errors import Incompatible
+from colabkeep.frameworks.shared import loaders
+from colabkeep.frameworks.torch.data import TorchData
 
 DRAWS = int(1e10)  # those of minGPT's trainer
 
@@ -167,7 +167,7 @@ def test_a_place_stored_when_every_order_was_listed_still_fits(
     ):
         stopped = kit.read(loader(), stop=2)
         del stopped.state["followed"]  # what it did not write
-        monkeypatch.setattr(order, "_LISTED", 5)
+        monkeypatch.setattr(loaders, "_LISTED", 5)
         assert kit.read(loader(), after=stopped).indices == kit.read(loader(), stop=5).indices
         monkeypatch.undo()
 
@@ -176,7 +176,7 @@ def test_orders_listed_and_followed_are_the_same(kit: SimpleNamespace, monkeypat
     """Where the bound lies changes no sample."""
     loader = DataLoader(kit.Noisy(), 3, sampler=RandomSampler(range(13), replacement=True, num_samples=31))
     listed = kit.read(loader)
-    monkeypatch.setattr(order, "_LISTED", 5)
+    monkeypatch.setattr(loaders, "_LISTED", 5)
     followed = kit.read(loader)
     assert (listed.length, followed.length) == (11, None)
     assert torch.equal(listed.rows, followed.rows)

@@ -14,11 +14,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from colabkeep.frameworks.common.iterables import IterableData
-from colabkeep.frameworks.torch.data.arrays import TENSORS
-from colabkeep.frameworks.torch.data.opening import TorchData
-from colabkeep.frameworks.torch.data.streams import TORCH
-from colabkeep.vocabulary.errors import Incompatible, UsageError
+from colabkeep.core.errors import Incompatible, UsageError
+from colabkeep.frameworks.shared.iterables import IterableData
+from colabkeep.frameworks.torch.data import TENSORS, TORCH, TorchData
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

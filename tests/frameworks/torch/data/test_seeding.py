@@ -14,10 +14,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import colabkeep
-from colabkeep.frameworks.common.cargo import Cargo
-from colabkeep.frameworks.common.seeding import Seeding
-from colabkeep.frameworks.common.streams import Streams, held
-from colabkeep.frameworks.torch.data.streams import TORCH
+from colabkeep.frameworks.shared.streams import Seeding, Streams, held
+from colabkeep.frameworks.shared.workers import WorkerPayload
+from colabkeep.frameworks.torch.data import TORCH
 
 _LATE = 17  # the first sample, of 24, that draws where draws begin late
 
@@ -332,4 +331,4 @@ def test_numpys_global_bit_generator_is_no_stream_of_its_own() -> None:
 def test_a_cargo_is_walked_to_what_the_user_put_into_it() -> None:
     """It is ours, and what it carries is not."""
     own = np.random.default_rng()
-    assert len(held(TORCH, Cargo(TORCH, [own], None, None, 0))) == 1
+    assert len(held(TORCH, WorkerPayload(TORCH, [own], None, None, 0))) == 1

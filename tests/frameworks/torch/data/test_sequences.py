@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colabkeep.frameworks.common.iterables import IterableData
-from colabkeep.frameworks.torch.data.opening import TorchData
-from colabkeep.vocabulary.errors import Incompatible
+from colabkeep.core.errors import Incompatible
+from colabkeep.frameworks.shared.iterables import IterableData
+from colabkeep.frameworks.torch.data import TorchData
 
 
 class Lazy(Sequence):

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from colabkeep.frameworks.common.streams import NEUTRAL, Aside, LegacyStream, Streams, held
-from colabkeep.frameworks.common.walk import reachable
-from colabkeep.frameworks.torch.data.streams import TORCH
+from colabkeep.frameworks.shared.streams import NEUTRAL, Aside, LegacyStream, Streams, held, reachable
+from colabkeep.frameworks.torch.data import TORCH
 
 
 def draw_everything() -> list[float]:
@@ -179,7 +178,7 @@ def test_a_list_of_a_million_samples_is_not_walked() -> None:
 def test_numpy_is_not_imported_by_looking_for_its_streams() -> None:
     """The neutral streams work in a process without NumPy, and do not bring it in."""
     code = (
-        "import sys; from colabkeep.frameworks.common.streams import NEUTRAL, Streams; import random\n"
+        "import sys; from colabkeep.frameworks.shared.streams import NEUTRAL, Streams; import random\n"
         "own = random.Random(1); Streams.of(NEUTRAL, [own]).seed(3)\n"
         "print(own.random() != random.Random(1).random(), 'numpy' in sys.modules)"
     )

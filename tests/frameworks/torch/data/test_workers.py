@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler, TensorDataset, get_worker_info
 
 import colabkeep
-from colabkeep.frameworks.torch.data.opening import TorchData
+from colabkeep.frameworks.torch.data import TorchData
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -187,7 +187,7 @@ NOTEBOOK = """
 import os, sys, time
 import numpy as np, torch
 from torch.utils.data import DataLoader, Dataset
-from colabkeep.frameworks.torch.data.opening import TorchData
+from colabkeep.frameworks.torch.data import TorchData
 
 class Cell(Dataset):
     shared = np.random.default_rng()

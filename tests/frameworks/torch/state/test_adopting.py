@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from colabkeep._engine.codec import decode_part, encode_parts
-from colabkeep._engine.packs import unpack
-from colabkeep._engine.reading import read_exactly
+from colabkeep.checkpoint.codec import decode_part, encode_parts
+from colabkeep.checkpoint.packs import read_exactly, unpack
+from colabkeep.core.state import Tree
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.stores.memory import MemoryStore
-from colabkeep.vocabulary.state import Tree
 
 pytestmark = pytest.mark.torch
 

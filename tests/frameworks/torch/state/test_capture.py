@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from colabkeep.frameworks.common import checksums, host_copy, resting
-from colabkeep.frameworks.torch.state import tensors
+from colabkeep.core.errors import NotStorable
+from colabkeep.core.state import HostTensor, Stale, Withheld
+from colabkeep.frameworks.shared import host_memory
+from colabkeep.frameworks.torch import modules
 from colabkeep.testing.frameworks import same_bits, through_files
-from colabkeep.vocabulary.errors import NotStorable
-from colabkeep.vocabulary.state import HostTensor, Stale, Withheld
 from tests.frameworks.torch.state.trainings import WIDE, Parts, Training, finished, mlp, plain_step
 
 
@@ -228,9 +228,9 @@ def test_edits_of_trained_weights_are_stored_as_they_were_at_the_save(edit: str,
 @pytest.mark.parametrize("pieces", [2**21, 2**12])
 def test_large_tensors_are_copied_in_pieces_by_several_threads(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every piece arrives, of what changed in one place only, too."""
-    monkeypatch.setattr(host_copy, "_PIECE", pieces)
-    monkeypatch.setattr(host_copy, "_SHARED", 0)
-    monkeypatch.setattr(host_copy, "_cores", lambda: 3)
+    monkeypatch.setattr(host_memory, "_PIECE", pieces)
+    monkeypatch.setattr(host_memory, "_SHARED", 0)
+    monkeypatch.setattr(host_memory, "_cores", lambda: 3)
     parts = {"model": nn.Linear(1500, 1400, bias=False)}
     training = Training(parts)
     for _ in range(3):
@@ -249,8 +249,8 @@ def test_a_machine_without_another_thread_copies_alone(monkeypatch: pytest.Monke
     def refused(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(host_copy._thread, "start_new_thread", refused)
-    monkeypatch.setattr(host_copy, "_SHARED", 0)
+    monkeypatch.setattr(host_memory._thread, "start_new_thread", refused)
+    monkeypatch.setattr(host_memory, "_SHARED", 0)
     capture, reference = Training(mlp()).save()
     assert same_bits(finished(capture), reference)
 
@@ -269,7 +269,7 @@ def test_an_interrupted_copy_is_made_whole_by_the_next_save(monkeypatch: pytest.
         move(*block)
 
     with monkeypatch.context() as patch:
-        patch.setattr(host_copy.ctypes, "memmove", interrupted)
+        patch.setattr(host_memory.ctypes, "memmove", interrupted)
         with pytest.raises(KeyboardInterrupt):
             training.framework.capture(training.parts)
     after = shown(training)
@@ -300,7 +300,7 @@ def test_what_did_not_change_is_shown_by_the_same_objects() -> None:
     after = shown(training, stored=True)
     assert {name for name in before if before[name] is after[name]} == {"0.weight", "0.bias"}
     still = shown(training)
-    large = {name for name, each in parts["model"].named_parameters() if each.nbytes >= tensors._LARGE}
+    large = {name for name, each in parts["model"].named_parameters() if each.nbytes >= modules._LARGE}
     assert {name for name in after if still[name] is after[name]} == {*large, "0.bias"}
 
 
@@ -433,7 +433,7 @@ def test_memory_that_goes_away_under_the_proof_ends_no_training(away: str) -> No
 
 def test_a_checksum_is_of_all_bytes_and_of_memory_that_is_there() -> None:
     """Any one bit changes it; where the memory was unmapped there is none."""
-    reader, data = checksums.Reader(), torch.arange(2**19, dtype=torch.int32)
+    reader, data = host_memory.Reader(), torch.arange(2**19, dtype=torch.int32)
     address, size = data.data_ptr(), data.nbytes
     before = reader.checksum(address, size)
     for at in (0, 2**18, 2**19 - 1):
@@ -448,7 +448,7 @@ def test_where_memory_cannot_be_read_so_frozen_weights_are_compared_at_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another system, or a container that forbids it, keeps the copy and looks at every byte."""
-    monkeypatch.setattr(resting, "READS", False)
+    monkeypatch.setattr(host_memory, "READS", False)
     training, weight = frozen()
     capture, reference = training.save()
     same = capture.finish()

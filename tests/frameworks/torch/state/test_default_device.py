@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.frameworks.torch.data.arrays import TENSORS
-from colabkeep.frameworks.torch.state.leaves import native
-from colabkeep.frameworks.torch.training.means import RunningMean
+from colabkeep.frameworks.torch.data import TENSORS
+from colabkeep.frameworks.torch.leaves import native
+from colabkeep.frameworks.torch.training import RunningMean
 from colabkeep.testing.frameworks import captured, same_bits, through_files
 from tests.frameworks.torch.state.trainings import WIDE, Training, finished, mlp
 

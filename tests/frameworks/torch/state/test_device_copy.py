@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from colabkeep.core.state import Stale, Withheld
+from colabkeep.frameworks.torch import copies
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.frameworks.torch.state import device_copy
-from colabkeep.frameworks.torch.state.device_checksums import Checksums
+from colabkeep.frameworks.torch.copies import Checksums
 from colabkeep.testing.frameworks import Keeper
-from colabkeep.vocabulary.state import Stale, Withheld
 
 pytestmark = [
     pytest.mark.cuda,
@@ -27,8 +27,8 @@ WIDE = 200  # a weight of 160 kB
 @pytest.fixture(params=[2**25, 5000])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page-locked pieces that hold everything, and such that no tensor fits into one."""
-    monkeypatch.setattr(device_copy, "_PIECE", request.param)
-    monkeypatch.setattr(device_copy, "_GATHERED", 2**17)
+    monkeypatch.setattr(copies, "_PIECE", request.param)
+    monkeypatch.setattr(copies, "_GATHERED", 2**17)
 
 
 def layers() -> nn.Module:
@@ -215,7 +215,7 @@ def full(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         def refused(*_: object) -> Any:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
-        monkeypatch.setattr(device_copy, "_copied", refused)
+        monkeypatch.setattr(copies, "_copied", refused)
 
 
 @pytest.mark.usefixtures("pieces")
@@ -234,7 +234,7 @@ def test_a_full_device_is_copied_straight_to_host_memory(how: str, monkeypatch: 
 
 def test_room_is_what_a_step_leaves_at_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies free between two steps is needed in the next one; a peak that the user has reset is remembered."""
-    device, devices = torch.device("cuda", 0), device_copy.Devices()
+    device, devices = torch.device("cuda", 0), copies.Devices()
     facts = {"mem_get_info": (6 * 2**30, 16 * 2**30), "memory_reserved": 8 * 2**30, "max_memory_allocated": 10 * 2**30}
     for name in list(facts):
         monkeypatch.setattr(torch.cuda, name, lambda device=None, name=name: facts[name])
@@ -319,7 +319,7 @@ def test_a_device_that_is_lost_fails_the_save_and_no_step(monkeypatch: pytest.Mo
         raise RuntimeError("CUDA error: unspecified launch failure")
 
     with monkeypatch.context() as patch:
-        patch.setattr(device_copy._Arrival, "__call__", lost)
+        patch.setattr(copies._Arrival, "__call__", lost)
         with pytest.raises(RuntimeError, match="launch failure"):
             capture.finish()
     truth = truth_of(training.parts)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from colabkeep.frameworks.torch.state.devices import refuse_devices
-from colabkeep.vocabulary.errors import NotStorable
+from colabkeep.core.errors import NotStorable
+from colabkeep.frameworks.torch.facts import refuse_devices
 
 LAZY = """
 import sys, torch, colabkeep

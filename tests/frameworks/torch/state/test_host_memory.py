@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from colabkeep.core.errors import MemoryFull
+from colabkeep.core.system import Environment
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.frameworks.torch.state.host_memory import FILE, ORDINARY, HostMemory
-from colabkeep.frameworks.torch.state.staging import Slot
+from colabkeep.frameworks.torch.staging import FILE, ORDINARY, HostMemory, Slot
 from colabkeep.testing.frameworks import captured, same_bits, through_files
-from colabkeep.vocabulary.environment import Environment
-from colabkeep.vocabulary.errors import MemoryFull
 
 MB = 2**20
 LAYERS, WIDTH = 6, 512  # layers of 1 MB

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from colabkeep.core.errors import CheckpointDamaged, CheckpointUnsupported, NotStorable, UsageError
+from colabkeep.core.state import HostTensor, Tagged
 from colabkeep.frameworks.base import Framework
 from colabkeep.frameworks.numpy import NumpyFramework
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import Keeper, captured, same_bits, tensors_of, through_files
-from colabkeep.vocabulary.errors import CheckpointDamaged, CheckpointUnsupported, NotStorable, UsageError
-from colabkeep.vocabulary.state import HostTensor, Tagged
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from colabkeep.frameworks.common import looks
-from colabkeep.frameworks.common.looks import Asked, Look, NumpyLook, Seen, python_look
-from colabkeep.frameworks.torch.state import rng
-from colabkeep.frameworks.torch.state.rng import torch_look
+from colabkeep.frameworks.shared import rng as shared_rng
+from colabkeep.frameworks.shared.rng import Asked, Look, NumpyLook, Seen, python_look
+from colabkeep.frameworks.torch import rng
+from colabkeep.frameworks.torch.rng import torch_look
 
 _RAND = np.random.mtrand._rand
 _PYTHON = random._inst
@@ -107,7 +107,7 @@ def test_a_look_reads_memory_on_this_interpreter() -> None:
 def test_memory_is_tried_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """On an interpreter with another layout the state is asked for: slower, never wrong."""
     elsewhere = bytearray(4096)
-    for module in (looks, rng):
+    for module in (shared_rng, rng):
         monkeypatch.setattr(module, "view_at", lambda address, size: memoryview(elsewhere)[:size])
     for kind, move in (("python", random.random), ("numpy", np.random.rand), ("torch", torch.seed)):
         look = looked(kind)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from colabkeep.core.errors import Incompatible, NotStorable
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import addresses, captured, same_bits
-from colabkeep.vocabulary.errors import Incompatible, NotStorable
 
 Parts = dict[str, Any]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from colabkeep.core.errors import NotStorable
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import captured, same_bits
-from colabkeep.vocabulary.errors import NotStorable
 from tests.frameworks.torch.state.trainings import WIDE, Training, finished
 
 Parts = dict[str, Any]

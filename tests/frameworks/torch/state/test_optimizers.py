@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn, optim
 
+from colabkeep.core.errors import NotStorable
+from colabkeep.core.state import HostTensor
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import captured, same_bits, tensors_of
-from colabkeep.vocabulary.errors import NotStorable
-from colabkeep.vocabulary.state import HostTensor
 
 Parts = dict[str, Any]
 Build = Callable[[Any], optim.Optimizer]

@@ -11,9 +11,9 @@ from torch import nn, optim
 from torch.optim import lr_scheduler as lrs
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 
+from colabkeep.core.settings import Change, changes
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import captured
-from colabkeep.vocabulary.settings import Change, changes
 
 Parts = dict[str, Any]
 pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")  # an older SequentialLR's own

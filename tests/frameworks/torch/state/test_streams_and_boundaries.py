@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from colabkeep.frameworks.base import Framework
-from colabkeep.frameworks.common.randomness import NumpyStream
 from colabkeep.frameworks.numpy import NumpyFramework
+from colabkeep.frameworks.shared.rng import NumpyStream
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import captured, same_bits
 
@@ -87,7 +87,7 @@ def test_a_generator_put_in_place_of_numpys_own_is_followed() -> None:
 def test_numpy_is_not_imported_for_its_stream() -> None:
     """A stream that nobody can have drawn from is not saved, and nothing is loaded to look at it."""
     code = (
-        "import sys; from colabkeep.frameworks.common.randomness import NumpyStream\n"
+        "import sys; from colabkeep.frameworks.shared.rng import NumpyStream\n"
         "assert NumpyStream().read() is None; assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -12,9 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from colabkeep.frameworks.base import TrainingOptions
-from colabkeep.frameworks.torch.training.arithmetic import TorchTraining
-from colabkeep.frameworks.torch.training.means import RunningMean
-from colabkeep.frameworks.torch.training.precision import resolve_precision
+from colabkeep.frameworks.torch.training import RunningMean, TorchTraining, resolve_precision
 
 
 def make_net() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from colabkeep.core.errors import UsageError
 from colabkeep.frameworks.base import Batch, TrainingOptions
-from colabkeep.frameworks.torch.training.arithmetic import TorchTraining
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.frameworks.torch.training import TorchTraining
 
 
 def accuracy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from colabkeep.core.errors import UsageError
 from colabkeep.frameworks.base import TrainingOptions
-from colabkeep.frameworks.torch.training.arithmetic import TorchTraining
-from colabkeep.frameworks.torch.training.precision import autocast
-from colabkeep.vocabulary.errors import UsageError
+from colabkeep.frameworks.torch.training import TorchTraining, autocast
 
 
 def train_with(**options: Any) -> TorchTraining:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from colabkeep.frameworks.torch.training.transfer import to_device
+from colabkeep.frameworks.torch.training import to_device
 
 META = torch.device("meta")
 Pair = namedtuple("Pair", "x y")

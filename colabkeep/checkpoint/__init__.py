@@ -1,0 +1,3 @@
+"""State to bytes to a committed checkpoint, and back. It knows the promises of stores and frameworks, never one of
+them.
+"""

@@ -1,0 +1,463 @@
+"""A snapshot's trees as packs of tensors plus typed JSON, and back exactly: which tensors are packed together, and
+plain values with their types.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from itertools import chain
+from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any, TypeAlias
+
+from colabkeep.checkpoint.packs import Pack, UnknownKind
+from colabkeep.core.errors import NotStorable
+from colabkeep.core.state import HostTensor, Tagged, Tree
+from colabkeep.core.system import Breather
+
+__all__ = [
+    "PACK_BYTES",
+    "SMALL_BYTES",
+    "Encoded",
+    "Encoder",
+    "Grouping",
+    "Home",
+    "Members",
+    "decode",
+    "decode_part",
+    "encode",
+    "encode_parts",
+    "references",
+    "tensor_node",
+]
+
+# A JSON object with one member whose name starts with "$" is a typed node; every other object is a dict with string
+# keys. Decoding builds plain values only: it imports nothing and calls nothing that the text could choose.
+
+
+Put: TypeAlias = Callable[[HostTensor, str], Any]
+"""Takes a tensor and its path; returns the node that stands for it."""
+
+_FACTORIES: dict[str, Callable[[], Any] | None] = {
+    "": None, "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str, "bool": bool,
+}  # fmt: skip
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # two neighbours would come back from JSON as one character
+_JSON_INTS = 2**63  # larger ones go as hexadecimal: other readers, and Python's own digit limit, stop at some point
+
+
+def encode(value: Tree, path: str, put: Put) -> Any:
+    """The JSON form of `value`.
+
+    Raises:
+        NotStorable: a value of a type that is not listed in `colabkeep.core.state.Tree`.
+    """
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if kind is str:
+        return value if _is_plain(value) else {"$text": value.encode("utf-8", "surrogatepass").hex()}
+    if kind is int:
+        return value if -_JSON_INTS <= value < _JSON_INTS else {"$int": hex(value)}
+    if kind is float:
+        return value if value - value == 0 else {"$float": struct.pack(">d", value).hex()}
+    if kind is HostTensor:
+        return put(value, path)
+    if kind is list:
+        return [encode(member, f"{path}[{i}]", put) for i, member in enumerate(value)]
+    if kind is dict and all(type(key) is str and key[:1] != "$" and _is_plain(key) for key in value):
+        return {key: encode(member, f"{path}.{key}", put) for key, member in value.items()}
+    writer = _WRITERS.get(kind)
+    if writer is None:
+        raise NotStorable(
+            problem=f"{path} is a {kind.__module__}.{kind.__qualname__}; it cannot be stored without pickle.",
+            remedy="Keep it out of the state, or give its class state_dict() and load_state_dict() of plain values.",
+            path=path,
+        )
+    return writer(value, path, put)
+
+
+def tensor_node(reference: list[Any]) -> Any:
+    """What stands for a tensor; `decode` hands the reference to whoever has the tensors."""
+    return {"$tensor": reference}
+
+
+def decode(node: Any, get: Callable[[Any], HostTensor]) -> Tree:
+    """The value of a JSON form. `get` turns a tensor's reference into the tensor.
+
+    Raises:
+        UnknownKind: a kind of value that a newer version may know.
+        ValueError, TypeError, KeyError: the node is not one that `encode` makes.
+    """
+    if isinstance(node, list):
+        return [decode(member, get) for member in node]
+    if not isinstance(node, dict):
+        if type(node) is int and not -_JSON_INTS <= node < _JSON_INTS:
+            raise ValueError("a number is out of range")
+        return node
+    if len(node) == 1:
+        (name,) = node
+        if name[:1] == "$":
+            if name not in _READERS:
+                raise UnknownKind(f"a value of the state is of the unknown kind {name:.40}")
+            return _READERS[name](node[name], get)
+    if any(name[:1] == "$" for name in node):
+        raise ValueError("a typed node has more than one member")
+    return {name: decode(member, get) for name, member in node.items()}
+
+
+def _pairs(value: Any, path: str, put: Put) -> list[Any]:
+    return [
+        [encode(key, f"{path}.<key {i}>", put), encode(member, f"{path}[{key!r:.80}]", put)]
+        for i, (key, member) in enumerate(value.items())
+    ]
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() or _SURROGATE.search(text) is None
+
+
+def _members(value: Any, path: str, put: Put) -> list[Any]:
+    return [encode(member, f"{path}[{i}]", put) for i, member in enumerate(value)]
+
+
+def _write_defaultdict(value: Any, path: str, put: Put) -> Any:
+    for name, factory in _FACTORIES.items():
+        if factory is value.default_factory:
+            return {"$defaultdict": [name, _pairs(value, path, put)]}
+    raise NotStorable(
+        problem=f"{path} is a defaultdict that makes its values with {value.default_factory!r}.",
+        remedy="Use a plain dict, or int, float, str, bool, list, dict or set as the factory.",
+        path=path,
+    )
+
+
+def _write_datetime(value: datetime, path: str, _: object) -> Any:
+    text = value.isoformat()
+    if repr(datetime.fromisoformat(text)) != repr(value):
+        raise NotStorable(
+            problem=f"{path} is a datetime with a time zone by name ({value!r:.120}), which cannot be stored exactly.",
+            remedy="Store it in UTC: value.astimezone(datetime.timezone.utc).",
+            path=path,
+        )
+    return {"$datetime": text}
+
+
+_WRITERS: dict[type, Callable[[Any, str, Put], Any]] = {
+    Tagged: lambda v, p, put: {"$tag": [v.kind, encode(v.value, p, put)]},
+    tuple: lambda v, p, put: {"$tuple": _members(v, p, put)},
+    dict: lambda v, p, put: {"$dict": _pairs(v, p, put)},
+    OrderedDict: lambda v, p, put: {"$ordered": _pairs(v, p, put)},
+    Counter: lambda v, p, put: {"$counter": _pairs(v, p, put)},
+    defaultdict: _write_defaultdict,
+    # The order of a set is not part of its value; sorting makes equal states equal bytes.
+    set: lambda v, p, put: {"$set": sorted(_members(v, p, put), key=repr)},
+    frozenset: lambda v, p, put: {"$frozenset": sorted(_members(v, p, put), key=repr)},
+    deque: lambda v, p, put: {"$deque": [v.maxlen, _members(v, p, put)]},
+    complex: lambda v, p, put: {"$complex": struct.pack(">dd", v.real, v.imag).hex()},
+    bytes: lambda v, p, put: {"$bytes": base64.b64encode(v).decode()},
+    bytearray: lambda v, p, put: {"$bytearray": base64.b64encode(v).decode()},
+    range: lambda v, p, put: {"$range": [v.start, v.stop, v.step]},
+    slice: lambda v, p, put: {"$slice": _members((v.start, v.stop, v.step), p, put)},
+    PosixPath: lambda v, p, put: {"$path": str(v)},
+    WindowsPath: lambda v, p, put: {"$path": str(v)},
+    PurePosixPath: lambda v, p, put: {"$posixpath": str(v)},
+    PureWindowsPath: lambda v, p, put: {"$windowspath": str(v)},
+    datetime: _write_datetime,
+    date: lambda v, p, put: {"$date": v.isoformat()},
+    timedelta: lambda v, p, put: {"$timedelta": [v.days, v.seconds, v.microseconds]},
+}
+
+
+def _mapping(pairs: Any, get: Callable[[Any], HostTensor]) -> dict[Any, Tree]:
+    return {decode(key, get): decode(member, get) for key, member in pairs}
+
+
+_READERS: dict[str, Callable[[Any, Callable[[Any], HostTensor]], Any]] = {
+    "$int": lambda n, get: int(n, 16),
+    "$text": lambda n, get: bytes.fromhex(n).decode("utf-8", "surrogatepass"),
+    "$float": lambda n, get: struct.unpack(">d", bytes.fromhex(n))[0],
+    "$tensor": lambda n, get: get(n),
+    "$tag": lambda n, get: Tagged(_text(n[0]), decode(n[1], get)),
+    "$tuple": lambda n, get: tuple(decode(n, get)),
+    "$dict": _mapping,
+    "$ordered": lambda n, get: OrderedDict(_mapping(n, get)),
+    "$counter": lambda n, get: Counter(_mapping(n, get)),
+    "$defaultdict": lambda n, get: defaultdict(_FACTORIES[n[0]], _mapping(n[1], get)),
+    "$set": lambda n, get: set(decode(n, get)),
+    "$frozenset": lambda n, get: frozenset(decode(n, get)),
+    "$deque": lambda n, get: deque(decode(n[1], get), n[0]),
+    "$complex": lambda n, get: complex(*struct.unpack(">dd", bytes.fromhex(n))),
+    "$bytes": lambda n, get: base64.b64decode(n, validate=True),
+    "$bytearray": lambda n, get: bytearray(base64.b64decode(n, validate=True)),
+    "$path": lambda n, get: Path(_text(n)),
+    "$posixpath": lambda n, get: PurePosixPath(_text(n)),
+    "$windowspath": lambda n, get: PureWindowsPath(_text(n)),
+    "$range": lambda n, get: range(*n),
+    "$slice": lambda n, get: slice(*decode(n, get)),
+    "$datetime": lambda n, get: datetime.fromisoformat(n),
+    "$date": lambda n, get: date.fromisoformat(n),
+    "$timedelta": lambda n, get: timedelta(*n),
+}
+
+
+def _text(node: Any) -> str:
+    if not isinstance(node, str):
+        raise TypeError("a name is not text")
+    return node
+
+
+# A tensor is as it was when it is the very `HostTensor` object of the snapshot before, and said that it is `lasting`.
+# All tensors of a part begin as one group, what is frozen apart. Where only some of a group have changed, it is
+# divided, and stays so. What has changed is packed anew, for it is written in any case; what has not stays in the packs
+# that it was in.
+
+
+PACK_BYTES = 256 * 2**20
+"""A pack is closed when it has this many bytes: few files for Drive and Kaggle, none too large to send again."""
+
+SMALL_BYTES = 4 * 2**20
+"""Groups below this share one pack, so that a small model is one file; nor is a group divided to spare fewer."""
+
+_MOST = 8  # groups of one home that stayed, and as many that changed: more are joined, so that the files stay few
+
+Home: TypeAlias = tuple[str, bool]
+"""The part that tensors belong to, and whether they are frozen there."""
+
+Members: TypeAlias = dict[str, HostTensor]
+_Groups: TypeAlias = dict[Home, list[Members]]
+
+
+class Grouping:
+    """Remembers the last snapshot that it was shown, and which tensors have always changed together.
+
+    What it remembers keeps the memory of those tensors alive until the next snapshot, by when it is reused. It is kept
+    in few containers: each that is made anew for each tensor brings the garbage collector's great round nearer, which
+    stops training for 0.2 s.
+    """
+
+    def __init__(self) -> None:
+        self.pack_of: Mapping[str, int] = {}
+        """Key → number of its pack; the very same mapping as long as it is the same."""
+        self._before: Mapping[Home, Members] = {}
+        self._groups: Mapping[str, int] = {}
+        self._packs: dict[tuple[str, ...], tuple[Sequence[HostTensor], Pack]] = {}
+
+    def packs(self, snapshot: Mapping[Home, Members]) -> list[Pack]:
+        """The packs of a snapshot; no key is in two homes.
+
+        One whose tensors are all as they were is the same `Pack` object as before, its digest known.
+        """
+        stayed, changed = self._divided(snapshot)
+        bins = [one for some in stayed.values() for one in some]
+        small: Members = {}
+        for (_, frozen), some in changed.items():
+            for one in some:
+                if frozen or _size(one) >= SMALL_BYTES:
+                    bins += _split(one)
+                else:
+                    small |= one
+        packs = {tuple(one): self._pack(one) for one in [*bins, *_split(small)]}
+        pack_of = {key: number for number, keys in enumerate(packs) for key in keys}
+        every = chain.from_iterable((*stayed.values(), *changed.values()))
+        groups = {key: group for group, one in enumerate(every) for key in one}
+        # All at once: what was planned by halves, as where memory is short, must not be remembered.
+        self._packs, self._groups, self._before = packs, groups, snapshot
+        if pack_of != self.pack_of:
+            self.pack_of = pack_of
+        return [pack for _, pack in self._packs.values()]
+
+    def _divided(self, snapshot: Mapping[Home, Members]) -> tuple[_Groups, _Groups]:
+        """By home: what stayed as it was, in the packs that it was in; and what has changed, group by group."""
+        stayed: _Groups = defaultdict(list)
+        changed: _Groups = defaultdict(list)
+        for home, members in snapshot.items():
+            before = self._before.get(home, {})
+            found: dict[int, tuple[Members, Members]] = defaultdict(lambda: ({}, {}))
+            for key, tensor in members.items():
+                was = before.get(key)
+                group = -1 if was is None else self._groups[key]
+                found[group][0 if was is not None and _as_it_was(was, tensor) else 1][key] = tensor
+            for still, moved in found.values():
+                if _size(still) < SMALL_BYTES and (moved or not home[1]):
+                    together = still.keys() | moved.keys()
+                    changed[home].append({key: members[key] for key in members if key in together})
+                    continue
+                stayed[home] += self._as_packed(still)
+                if moved:
+                    changed[home].append(moved)
+        return _few(stayed), _few(changed)
+
+    def _as_packed(self, still: Members) -> list[Members]:
+        bins: dict[int, Members] = defaultdict(dict)
+        for key, tensor in still.items():
+            bins[self.pack_of[key]][key] = tensor
+        return list(bins.values())
+
+    def _pack(self, members: Members) -> tuple[Sequence[HostTensor], Pack]:
+        tensors = list(members.values())
+        before = self._packs.get(tuple(members))
+        if before is not None and all(map(_as_it_was, before[0], tensors)):
+            return before
+        return tensors, Pack(members)
+
+
+def _as_it_was(before: HostTensor, now: HostTensor) -> bool:
+    return now is before and now.lasting
+
+
+def _few(groups: _Groups) -> _Groups:
+    """The same with small ones joined: whoever freezes a hundred layers one by one gets no hundred files.
+
+    The smaller half at once, so that a tensor is joined, and written again for it, no more than a few times in all.
+    """
+    for some in groups.values():
+        while len(some) > 1:
+            sizes = sorted(map(_size, some))
+            number = len(some) // 2 + 1 if len(some) > _MOST else 2 if sizes[1] < SMALL_BYTES else 0
+            if not number or sum(sizes[:number]) > PACK_BYTES:
+                break
+            joined = dict(chain.from_iterable(one.items() for one in sorted(some, key=_size)[:number]))
+            some[:] = [*(one for one in some if one.keys().isdisjoint(joined)), joined]
+    return groups
+
+
+def _split(members: Members) -> list[Members]:
+    bins: list[Members] = []
+    room = -1
+    for key, tensor in members.items():
+        if not bins or tensor.data.nbytes > room:
+            bins.append({})
+            room = PACK_BYTES
+        bins[-1][key] = tensor
+        room -= tensor.data.nbytes
+    return bins
+
+
+def _size(members: Members) -> int:
+    return sum(tensor.data.nbytes for tensor in members.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """The JSON form of each part, whose tensors are [number of the pack, key in it]."""
+
+    parts: Mapping[str, Any]
+    packs: Sequence[Pack]
+
+
+class _Walk:
+    """One walk through the parts of a snapshot: their JSON, and the tensors met, by home.
+
+    `node` gives what stands for a tensor, by its key; the same object in one checkpoint after another, so that many
+    that are kept take little memory.
+    """
+
+    def __init__(self, node: Callable[[str], Any]) -> None:
+        self.tensors: dict[Home, Members] = {}
+        self._node = node
+        self._part = ""
+        self._keys: dict[int, str] = {}  # by the tensor's id
+        self._taken = {"__metadata__"}  # means something else to readers of safetensors
+        self._breather = Breather()
+
+    def trees(self, parts: Mapping[str, Tree]) -> dict[str, Any]:
+        """The JSON of each part.
+
+        Raises:
+            NotStorable: a value cannot be kept.
+        """
+        found = {}
+        for name, tree in parts.items():
+            self._part = name
+            found[name] = encode(tree, name, self._put)
+        return found
+
+    def _put(self, tensor: HostTensor, path: str) -> Any:
+        self._breather.breathe()
+        key = self._keys.get(id(tensor))
+        if key is None:
+            key, n = path, 2
+            while key in self._taken:  # {"a.b": …} and {"a": {"b": …}} have one path
+                key, n = f"{path}#{n}", n + 1
+            self._taken.add(key)
+            self._keys[id(tensor)] = key
+            self.tensors.setdefault((self._part, tensor.frozen), {})[key] = tensor
+        return self._node(key)
+
+
+class Encoder:
+    """Encodes one snapshot after another. Packs in which nothing has changed since the one before are the same
+    objects."""
+
+    def __init__(self) -> None:
+        self._grouping = Grouping()
+        self._foretold = self._grouping.pack_of
+        self._nodes: Mapping[str, Any] = {}
+
+    def encode(self, parts: Mapping[str, Tree]) -> Encoded:
+        """Plan the packs and the JSON of a snapshot; nothing is copied, hashed or written yet.
+
+        Raises:
+            NotStorable: a value cannot be kept; the error names its path.
+        """
+        walk = _Walk(self._nodes.get)
+        trees = walk.trees(parts)
+        packs = self._grouping.packs(walk.tensors)
+        pack_of = self._grouping.pack_of
+        if pack_of is not self._foretold:
+            # Which pack a tensor is in depends on how large its group becomes: only now is it known that it changed.
+            self._nodes = {key: tensor_node([number, key]) for key, number in pack_of.items()}
+            self._foretold = pack_of  # last: if that failed, the next snapshot makes them
+            trees = _Walk(self._nodes.__getitem__).trees(parts)
+        return Encoded(parts=trees, packs=packs)
+
+
+def encode_parts(parts: Mapping[str, Tree]) -> Encoded:
+    """One snapshot alone.
+
+    Raises:
+        NotStorable: as `Encoder.encode`.
+    """
+    return Encoder().encode(parts)
+
+
+def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:
+    """The tree of one part, its tensors taken from the unpacked `packs`. Equal references, one object.
+
+    Raises:
+        UnknownKind: a value of a kind that a newer version may know.
+        ValueError: the node is not one that `encode_parts` makes.
+    """
+
+    def get(reference: Any) -> HostTensor:
+        number, key = reference
+        if number < 0:
+            raise IndexError(number)
+        tensor: HostTensor = packs[number][key]
+        return tensor
+
+    try:
+        return decode(node, get)
+    except UnknownKind:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, struct.error) as error:
+        raise ValueError(f"a value of the state is not one that colabkeep writes ({error!r:.200})") from error
+
+
+def references(node: Any) -> Iterator[tuple[int, str]]:
+    """The tensors that the JSON form of a part (or of all) names: number of the pack and key, as often as named."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, list):
+            todo.extend(node)
+        elif isinstance(node, dict):
+            match node.get("$tensor"):
+                case [int(number), str(key)]:
+                    yield number, key
+            todo.extend(node.values())

@@ -1,0 +1,518 @@
+"""How safe what was saved is: each checkpoint on its durability level, asked of the store object by object; whether
+saves are still there, what other sessions left, and the store's own condition.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from colabkeep.checkpoint.compaction import unfolded
+from colabkeep.checkpoint.journal import SEGMENT_FILE, read_backwards
+from colabkeep.checkpoint.lease import Lease, fences
+from colabkeep.checkpoint.repository import CHECKPOINT_ID, Repository
+from colabkeep.core.durability import RUNGS, Durability, Place, RungName, Standing, assess, lowest
+from colabkeep.core.errors import CheckpointDamaged, NameTaken, ObjectNotFound, StoreUnavailable
+from colabkeep.core.events import (
+    COMMITTED,
+    PRUNED,
+    PRUNING,
+    DurabilityTold,
+    Event,
+    Noted,
+    RungReached,
+    StoreDegraded,
+    UploadMeasured,
+)
+from colabkeep.core.manifest import Manifest, Progress
+from colabkeep.core.sealed import seal
+from colabkeep.core.system import Clock
+from colabkeep.stores.base import BytesSource, DurabilityLevel, Receipt, Store, StoreProperties, remade
+
+__all__ = [
+    "LOOKS_BACK",
+    "NOTE",
+    "Commits",
+    "Condition",
+    "Ledger",
+    "Presence",
+    "Strangers",
+    "note_commit",
+    "noted",
+    "objects_of",
+    "place_of",
+    "vanished",
+]
+
+# A checkpoint is as durable as the least durable of its objects: a manifest is small and may be across long before the
+# blobs it names.
+
+
+_PAUSE = 10.0  # seconds at least between two tellings of what would be lost
+_REMINDER = 60.0  # seconds between tellings of what has not changed: something is on its way
+
+LOOKS_BACK = 8
+"""Checkpoints of earlier sessions that are looked at, at most, to find one that is safe."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    """A checkpoint with the names of its objects."""
+
+    standing: Standing
+    names: tuple[str, ...]
+
+
+class Ledger:
+    """What is known of the durability of one run's checkpoints.
+
+    Written by the writer thread, except for `captured`, `released` and `zero`; `durability` may be asked by any thread,
+    for what it reads is replaced as a whole. `zero` is when the run would have begun without a break, in seconds of
+    the clock's `monotonic`.
+    """
+
+    def __init__(self, store: Store, folder: str, clock: Clock) -> None:
+        self.zero = clock.monotonic()
+        self._store = store
+        self._folder = folder
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+        self._objects: dict[str, Receipt] = {}
+        self._standings: tuple[Standing, ...] = ()
+        self._in_memory: Standing | None = None
+        self._look(store.properties)
+        self._told: tuple[str | None, RungName | None] | None = None
+        self._told_at = self._measured_at = -math.inf
+
+    @property
+    def waiting(self) -> bool:
+        """Is any checkpoint not yet as durable as it can become here?"""
+        return any(entry.standing.rung != self._top for entry in self._entries.values())
+
+    @property
+    def safe(self) -> str | None:
+        """The id of a checkpoint that has left this machine, or is as durable as it can become here; None if none is
+        known to."""
+        standings = [standing for standing in self._standings if standing.rung == self._top or _has_left(standing.rung)]
+        return standings[-1].checkpoint if standings else None
+
+    def captured(self, progress: Progress) -> None:
+        """State was copied to memory."""
+        self._in_memory = Standing(checkpoint=None, step=progress.step, seconds=progress.seconds, rung=RUNGS[0])
+
+    def released(self) -> None:
+        """It is a checkpoint now, or was given up."""
+        self._in_memory = None
+
+    def add(self, manifest: Manifest, receipts: Mapping[str, Receipt]) -> None:
+        """A checkpoint exists. `receipts`, by object name, of what this session has put itself for it."""
+        properties = self._store.properties
+        self._look(properties)
+        objects = objects_of(manifest, self._folder, properties, receipts)
+        for receipt in objects:
+            self._objects.setdefault(receipt.name, receipt)
+            self._objects[receipt.name] = receipts.get(receipt.name, self._objects[receipt.name])
+        names = tuple(receipt.name for receipt in objects)
+        progress = manifest.progress
+        standing = Standing(
+            checkpoint=manifest.id, step=progress.step, seconds=progress.seconds, rung=self._rung(names)
+        )
+        self._entries[manifest.id] = _Entry(standing=standing, names=names)
+        self._publish()
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """These checkpoints are no more."""
+        for id in ids:
+            self._entries.pop(id, None)
+        named = {name for entry in self._entries.values() for name in entry.names}
+        self._objects = {name: receipt for name, receipt in self._objects.items() if name in named}
+        self._publish()
+
+    def keep(self, names: Set[str]) -> None:
+        """Only these objects are there: checkpoints that need others are no more."""
+        self.forget([id for id, entry in self._entries.items() if not names >= set(entry.names)])
+
+    def ask(self) -> list[Event]:
+        """Ask the store about all that is not at its top rung; what has changed. One with two sides is asked about
+        the rest too, which it answers from memory: what somebody else has removed behind is on this machine only.
+
+        Raises:
+            StoreError: it could not say; what it did say is kept.
+        """
+        self._look(self._store.properties)
+        try:
+            for name, receipt in self._objects.items():
+                if receipt.rung != self._top or self._behind is not None:
+                    self._objects[name] = self._store.confirm(receipt)
+        finally:
+            events = self._moved()
+        return events
+
+    def newest_arrived(self, manifests: Sequence[Manifest]) -> str | None:
+        """The newest of these (oldest first) that is as durable as it can become here. Where none is known to be, the
+        best that has left this machine, for it is all that a lost machine leaves. Those of earlier sessions are looked
+        at until one is found.
+
+        Raises:
+            StoreError: the store could not be asked.
+        """
+        older, best = 0, None
+        for manifest in reversed(manifests):
+            if manifest.id not in self._entries:
+                if older >= LOOKS_BACK and best is not None:
+                    break
+                older += 1
+                self.add(manifest, {})
+                self.ask()
+            rung = self._entries[manifest.id].standing.rung
+            if rung == self._top:
+                return manifest.id
+            if rung != "local" and (best is None or RUNGS.index(rung) > RUNGS.index(best.rung)):
+                best = self._entries[manifest.id].standing
+        return None if best is None else best.checkpoint
+
+    def has_arrived(self, name: str) -> bool:
+        """Is this object known not to wait on this machine?"""
+        receipt = self._objects.get(name)
+        return receipt is None or receipt.rung != "local"
+
+    def durability(self, seconds: float | None = None) -> Durability:
+        """What would be lost if the machine vanished. `seconds`: of training, if not those until now."""
+        in_memory = () if self._in_memory is None else (self._in_memory,)
+        now = self._clock.monotonic() - self.zero if seconds is None else seconds
+        return assess((*in_memory, *self._standings), self._place, now)
+
+    def news(self, *, last: bool = False) -> list[Event]:
+        """What is to be told now: not often. `last`: nothing is told after this."""
+        now, durability = self._clock.monotonic(), self.durability()
+        figure = durability.checkpoint, durability.rung
+        pause = 0.0 if last else _PAUSE
+        due = now - self._told_at >= (pause if figure != self._told else _REMINDER)
+        if not due or (figure == self._told and not self.waiting):
+            return []
+        self._told, self._told_at = figure, now
+        behind = self._behind
+        events: list[Event] = [DurabilityTold(durability=durability)]
+        if behind is not None and behind.bytes_per_second is not None and now - self._measured_at >= _REMINDER:
+            self._measured_at = now
+            speed, waiting = behind.bytes_per_second, behind.waiting_bytes
+            events.append(UploadMeasured(url=behind.url, bytes_per_second=speed, waiting_bytes=waiting))
+        return events
+
+    @property
+    def _top(self) -> RungName:
+        return self._place.top
+
+    def _look(self, properties: StoreProperties) -> None:
+        self._place, self._behind = place_of(self._store, properties), properties.behind
+
+    def _moved(self) -> list[Event]:
+        events: list[Event] = []
+        for id, entry in self._entries.items():
+            before, rung = entry.standing, self._rung(entry.names)
+            if rung != before.rung:
+                entry.standing = Standing(checkpoint=id, step=before.step, seconds=before.seconds, rung=rung)
+                events.append(RungReached(checkpoint=id, rung=rung, monotonic=self._clock.monotonic()))
+        self._publish()
+        return events
+
+    def _rung(self, names: Iterable[str]) -> RungName:
+        return lowest(self._objects[name].rung for name in names)
+
+    def _publish(self) -> None:
+        self._standings = tuple(entry.standing for entry in self._entries.values())
+
+
+def _has_left(rung: RungName) -> bool:
+    return RUNGS.index(rung) > RUNGS.index("local")
+
+
+def place_of(store: Store, properties: StoreProperties) -> Place:
+    """Where the store's objects end up: behind, where it has two sides."""
+    url = store.url if properties.behind is None else properties.behind.url
+    return Place(url=url, top=properties.top_rung, persists=properties.persists)
+
+
+def objects_of(
+    manifest: Manifest, folder: str, properties: StoreProperties, known: Mapping[str, Receipt] | None = None
+) -> list[Receipt]:
+    """Receipts to ask the store with, of a checkpoint that another session put there. The manifest's own is last; where
+    it is among the `known` ones, the manifest need not be written out for it.
+
+    What a store of two sides has may be in front only; what another one lists has been handed to it.
+    """
+    at_least: DurabilityLevel = "local" if properties.behind is not None or properties.top_rung == "local" else "sent"
+    found = {f"{folder}/blobs/{blob.file}": (blob.size, blob.sha256) for blob in manifest.blobs}
+    name = f"{folder}/checkpoints/{manifest.id}.json"
+    if manifest.origin is None:
+        text = (known or {}).get(name) or BytesSource(manifest.to_bytes())
+        found[name] = (text.size, text.sha256)
+    else:
+        found[name] = manifest.origin
+    return [Receipt(name=n, size=size, sha256=sha256, rung=at_least) for n, (size, sha256) in found.items()]
+
+
+# A listing that shows no checkpoint is no proof that there is none: a mount comes up half, and Drive was seen to answer
+# for some folders only. The note tells such a run from one that died before its first save.
+
+
+NOTE = "committed.json"
+"""The note, by its name inside the run. Runs of the first versions have none."""
+
+_MOST = 200  # segments that are read at most, those of the newest session first: each may be a request
+
+
+class Commits:
+    """Ids of checkpoints, from the diary's records."""
+
+    def __init__(self) -> None:
+        self._committed: set[str] = set()
+        self._pruned: set[str] = set()
+
+    def read(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Take down what these records say."""
+        for record in records:
+            if record.get("event") == COMMITTED:
+                self._committed |= _ids([record.get("checkpoint")])
+            elif record.get("event") in (PRUNING, PRUNED):
+                self._pruned |= _ids(record.get("checkpoints"))
+
+    def missing(self, present: Set[str]) -> list[str]:
+        """Committed, never pruned, and not among those that are there."""
+        return sorted(self._committed - self._pruned - present)
+
+
+def vanished(repository: Repository) -> list[str]:
+    """Checkpoints that were committed and never pruned, as far as the diary knows of them, and are not shown.
+
+    Raises:
+        StoreError: the store cannot be listed.
+    """
+    past = unfolded(repository, _MOST)
+    commits, fence_of = Commits(), fences(past)
+    files = [name for name in past.files("journal") if SEGMENT_FILE.fullmatch(name)]
+    # What was pruned is told by the session that committed it, or by a later one.
+    files.sort(key=lambda name: (fence_of.get(name.partition("-")[0], 0), name), reverse=True)
+    for session in dict.fromkeys(name.partition("-")[0] for name in files[:_MOST]):
+        for part in read_backwards(past, (name for name in files[:_MOST] if name.startswith(f"{session}-"))):
+            commits.read(part.records)  # `colabkeep verify` tells of parts that cannot be read
+    return commits.missing(repository.ids())
+
+
+def note_commit(repository: Repository, id: str) -> None:
+    """Note that the run has had a checkpoint, this one; one that is noted already stays.
+
+    Raises:
+        StoreError: it could not be written.
+    """
+    try:
+        repository.store.put(
+            f"{repository.folder}/{NOTE}", BytesSource(seal({"run_id": _run_id(repository), "checkpoint": id}))
+        )
+    except NameTaken:
+        return
+
+
+def noted(repository: Repository) -> str | None:
+    """The checkpoint that the note names; None where there is no note, or that of another run of this name.
+
+    Raises:
+        StoreError: the store cannot be asked.
+    """
+    try:
+        record = repository.sealed_record(NOTE)
+    except CheckpointDamaged:
+        return None
+    return str(record.get("checkpoint")) if record.get("run_id") == _run_id(repository) else None
+
+
+def _run_id(repository: Repository) -> object:
+    try:
+        return repository.sealed_record("run.json").get("id")
+    except CheckpointDamaged:
+        return None
+
+
+def _ids(values: Any) -> set[str]:
+    if not isinstance(values, list):
+        return set()
+    return {value for value in values if isinstance(value, str) and CHECKPOINT_ID.fullmatch(value)}
+
+
+# Somebody deletes or renames the folder of a run, or moves it to Drive's trash, while it is trained. The next save
+# would make the folder again, and nobody would hear that all it held is gone.
+
+
+class Presence:
+    """Looks after the session's own lease and its newest checkpoint. Lives on the writer thread."""
+
+    def __init__(self, lease: Lease, ledger: Ledger, clock: Clock) -> None:
+        self._lease = lease
+        self._clock = clock
+        self._ledger = ledger
+        self._repository = lease.repository
+        self._noted = False  # does the run say that it has had a checkpoint?
+
+    def missing(self, newest: str | None) -> str | None:
+        """What has vanished, in words; None when all is there. `newest`: the last checkpoint of this session.
+
+        A listing alone is not believed: what it lacks is asked for by its name.
+
+        Raises:
+            RunTakenOver: a newer session writes this run, and may have deleted what is missing.
+            StoreError: the store could not be asked.
+        """
+        self._lease.check()
+        if not self._lease.stands():
+            return f"The folder of the run {self._repository.run!r} has"
+        if newest is None:
+            return None
+        if newest not in self._repository.ids() and not self._is_there(f"checkpoints/{newest}.json"):
+            return f"Checkpoint {newest} has"
+        lost = self._repository.lost(self._repository.manifest(newest))
+        if lost and not self._is_there(f"blobs/{lost[0].file}"):
+            return f"{len(lost)} file(s) of checkpoint {newest} have"
+        return None
+
+    def note(self) -> None:
+        """Once a checkpoint is safe, note that the run has had one.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        safe = None if self._noted else self._ledger.safe
+        if safe is not None:
+            note_commit(self._repository, safe)
+            self._noted = True
+
+    def begin_anew(self) -> None:
+        """Nothing is relied on that was seen there; the run and this session's number are written down again.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        repository = self._repository
+        repository.blobs.forget()
+        self._noted = False
+        try:
+            repository.open_run(created=self._clock.time(), run_id=secrets.token_hex(8))
+        except CheckpointDamaged:
+            pass  # it is there
+        except StoreUnavailable:
+            if f"{repository.folder}/run.json" not in self._names():
+                raise  # else it is there, on a side that does not answer now
+        self._lease.renew()
+        self._ledger.keep(self._names())
+
+    def _names(self) -> set[str]:
+        return {entry.name for entry in self._repository.store.list(self._repository.folder)}
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            self._repository.store.get(f"{self._repository.folder}/{name}").close()
+        except ObjectNotFound:
+            return False
+        return True
+
+
+# A file that no manifest names may be a killed save's; or its manifest is there, and a listing does not show it. So one
+# listing decides nothing. A session that deletes what another one wrote is the newest (`Lease.check`), has the diary's
+# word that no checkpoint is missing, and, where listings lag, has seen twice that nothing names the file.
+
+
+_LAG = 120.0  # seconds between the two looks; no service says how far its listings may be behind
+
+_DOUBT = (
+    "{count} file(s) of earlier sessions ({size} MiB) are kept in {url}, though no checkpoint that is shown needs "
+    "them: the diary says that checkpoint {id} exists, and it is not shown. They cost room and nothing else, and go "
+    "when it is shown again. If you deleted that checkpoint yourself, `colabkeep prune {run}` removes them."
+)
+
+
+class Strangers:
+    """Files below `blobs` that this session, `session`, did not write. Lives on the writer thread."""
+
+    def __init__(self, repository: Repository, session: str, clock: Clock, say: Callable[[Event], None]) -> None:
+        self._repository = repository
+        self._session = session
+        self._clock = clock
+        self._say = say
+        self._missing: list[str] | None = None  # checkpoints that the diary knows and no listing has shown
+        self._seen: dict[str, float] = {}  # file → when it was first seen that nothing names it
+        self._told = False
+
+    def stay(self, files: Mapping[str, int], doomed: Sequence[Manifest]) -> set[str]:
+        """Those of these files, needed by no checkpoint that is shown, that are not deleted now. `doomed`: the
+        checkpoints that go. What one of another session names goes with it. What only this session's own name may be
+        needed by another's that is not shown: two sessions that go on exactly from one checkpoint write the same bytes.
+
+        Raises:
+            StoreError: the store cannot be asked.
+        """
+        repository = self._repository
+        foreign = files.keys() - repository.blobs.own
+        if not foreign:
+            return set()
+        if self._missing is None:
+            self._missing = vanished(repository)
+        if self._missing:
+            known = repository.known_ids()
+            self._missing = [id for id in self._missing if id not in known]
+        if self._missing:
+            self._tell({file: files[file] for file in foreign}, self._missing[-1])
+            return set(foreign)
+        if not repository.store.properties.lists_lag:
+            return set()
+        named = {blob.file for manifest in doomed if manifest.session != self._session for blob in manifest.blobs}
+        now = self._clock.monotonic()
+        self._seen = {file: self._seen.get(file, now) for file in foreign - named}
+        return {file for file, at in self._seen.items() if now - at < _LAG}
+
+    def _tell(self, files: Mapping[str, int], id: str) -> None:
+        if not self._told:
+            self._told = True
+            size, run, url = sum(files.values()) >> 20, self._repository.run, self._repository.store.url
+            self._say(Noted(text=_DOUBT.format(count=len(files), size=size, url=url, id=id, run=run)))
+
+
+_REMADE = (
+    "{front} was deleted while it was in use, and has been made again. What had arrived in {behind} is there "
+    "as before; what was on its way there is lost, and is written again if training needs it to go on."
+)
+
+
+class Condition:
+    """Lives on the writer thread. `say` hands an event to the training thread."""
+
+    def __init__(self, store: Store, ledger: Ledger, say: Callable[[Event], None]) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._say = say
+        self._told: str | None = None
+        self._remade = remade(store)
+
+    @property
+    def told(self) -> bool:
+        """Was it told that the store is out of order, and not yet that it works again?"""
+        return self._told is not None
+
+    def tell(self) -> None:
+        """Tell what has changed of `Store.degraded`, with what would be lost now."""
+        before, self._told = self._told, self._store.degraded
+        if before == self._told:
+            return
+        healed = self._told is None
+        lost = None if healed else self._ledger.durability()
+        detail = self._told or "works again"
+        self._say(StoreDegraded(url=self._store.url, detail=detail, healed=healed, durability=lost))
+
+    def tell_remade(self) -> None:
+        """Tell, once, that a folder of it was deleted and made again."""
+        before, self._remade = self._remade, remade(self._store)
+        if self._remade > before:
+            place = self._store.properties
+            behind = "" if place.behind is None else place.behind.url
+            self._say(Noted(text=_REMADE.format(front=place.folder, behind=behind)))

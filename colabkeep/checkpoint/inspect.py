@@ -1,0 +1,291 @@
+"""What a store holds, read from outside and changed by nothing: runs, their checkpoints and parts, and what would
+be lost of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, TypeGuard, cast
+
+from colabkeep.checkpoint.codec import references
+from colabkeep.checkpoint.compaction import unfolded
+from colabkeep.checkpoint.durability import objects_of, place_of
+from colabkeep.checkpoint.journal import SEGMENT_FILE, read_backwards
+from colabkeep.checkpoint.lease import fences
+from colabkeep.checkpoint.repository import CHECKPOINT_ID, Repository
+from colabkeep.checkpoint.restore import newest_first
+from colabkeep.checkpoint.retention import line_of
+from colabkeep.core.arguments import is_folder, meant_run, run_name_of
+from colabkeep.core.durability import Durability, Standing, assess, lowest
+from colabkeep.core.errors import (
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointNotFound,
+    CheckpointUnsupported,
+    ObjectNotFound,
+)
+from colabkeep.core.events import STOPPED
+from colabkeep.core.manifest import Manifest
+from colabkeep.stores.base import Entry, Store
+
+__all__ = [
+    "CheckpointInfo",
+    "LastWord",
+    "PartInfo",
+    "checkpoints",
+    "durability_of",
+    "find_run",
+    "last_word",
+    "listed_once",
+    "part_sizes",
+    "run_names",
+    "run_record",
+    "sessions",
+    "tip",
+]
+
+
+def listed_once(store: Store, prefix: str) -> Store:
+    """The store, to be read only, with every listing inside `prefix` answered from one that is made now, until an
+    object turns out to be gone: then it is asked each time.
+
+    Raises:
+        StoreError: it cannot be listed.
+    """
+    return cast("Store", _ListedOnce(store, prefix))
+
+
+class _ListedOnce:
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._entries: tuple[Entry, ...] | None = tuple(store.list(prefix))
+
+    def list(self, prefix: str) -> Iterable[Entry]:
+        if self._entries is None:
+            return self._store.list(prefix)
+        return (entry for entry in self._entries if entry.name.startswith(f"{prefix}/"))
+
+    def get(self, name: str) -> BinaryIO:
+        try:
+            return self._store.get(name)
+        except ObjectNotFound:
+            self._entries = None
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+_OF_A_RUN = re.compile(
+    rf"(.+)/(?:run\.json|checkpoints/{CHECKPOINT_ID.pattern}\.json|blobs/[0-9a-f]{{64}}(?:-[0-9a-f]{{8}})?\.safetensors)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """One checkpoint. `state`: "committed"; "apart", not on the line of the newest one, for its session went on after
+    another had taken over, or the run went back and on from before it; "aside", found damaged and walked past; "newer",
+    written so by a newer colabkeep that this one cannot read it; or "unreadable".
+
+    `bytes`: its blobs; shared ones count in each. `created`: seconds since 1970 (UTC). Both are None, as are
+    `epoch` and `manifest`, where the manifest cannot be read.
+    """
+
+    id: str
+    step: int
+    epoch: int | None
+    bytes: int | None
+    created: float | None
+    state: str
+    manifest: Manifest | None
+
+
+def run_names(store: Store) -> list[str]:
+    """The runs in a store, by their names as they were written."""
+    found = (_OF_A_RUN.fullmatch(entry.name) for entry in store.list(""))
+    folders = {match[1] for match in found if match is not None}
+    return sorted(run_name_of(folder) for folder in folders if is_folder(folder))
+
+
+def find_run(store: Store, run: str) -> Repository:
+    """The repository of a run that exists; `run` may also be what its folder is called.
+
+    Raises:
+        CheckpointNotFound: the store has no such run.
+    """
+    known = run_names(store)
+    run = meant_run(run)
+    if run not in known:
+        raise CheckpointNotFound(
+            problem=f"There is no run {run!r} in {store.url}.",
+            remedy=f"It has: {', '.join(known)}." if known else "It has no runs; check storage=… (--storage).",
+        )
+    return Repository(store, run)
+
+
+def checkpoints(repository: Repository) -> list[CheckpointInfo]:
+    """The checkpoints of a run, newest first."""
+    aside, ids = repository.aside(), newest_first(repository)
+    repository.read_ahead(ids)
+    found = [_info(repository, id, aside=id in aside) for id in ids]
+    newest = next((info.manifest for info in found if info.state == "committed"), None)
+    return [_placed(info, newest) for info in found]
+
+
+def run_record(repository: Repository) -> dict[str, Any]:
+    """What `run.json` says; empty where it is missing or damaged."""
+    try:
+        return repository.sealed_record("run.json")
+    except CheckpointDamaged:
+        return {}
+
+
+def sessions(repository: Repository) -> Iterator[dict[str, Any]]:
+    """The lease of each session of a run that was not folded, the latest first, each read when it is asked for: at
+    least its "session" and "fence"."""
+    for session, fence in sorted(fences(repository).items(), key=lambda item: item[1], reverse=True):
+        yield _lease(repository, session, fence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartInfo:
+    """One part of a checkpoint; `bytes` are those of its tensors, each counted once."""
+
+    name: str
+    tensors: int
+    bytes: int
+
+
+def part_sizes(repository: Repository, manifest: Manifest) -> list[PartInfo]:
+    """The parts of a checkpoint. Reads the headers of its blobs only; what it says is not verified.
+
+    Raises:
+        CheckpointDamaged: a blob is missing, or its header is not that of one.
+    """
+    layouts = [repository.blobs.layout(blob, manifest.id) for blob in manifest.blobs]
+    sizes = [{key: extent.end - extent.start for key, extent in layout.items()} for layout in layouts]
+    try:
+        return [_part(name, node, sizes) for name, node in manifest.parts.items()]
+    except (LookupError, TypeError) as error:
+        raise CheckpointDamaged(
+            problem=f"Checkpoint {manifest.id} names a tensor that its blobs do not hold.",
+            remedy="`colabkeep verify` shows the whole run.",
+        ) from error
+
+
+def _part(name: str, node: Any, sizes: list[dict[str, int]]) -> PartInfo:
+    tensors = {(number, key) for number, key in references(node)}
+    return PartInfo(name=name, tensors=len(tensors), bytes=sum(sizes[number][key] for number, key in tensors))
+
+
+def _lease(repository: Repository, session: str, fence: int) -> dict[str, Any]:
+    try:
+        record = repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+    except CheckpointDamaged:
+        record = {}
+    return {**record, "session": session, "fence": fence}
+
+
+def _placed(info: CheckpointInfo, newest: Manifest | None) -> CheckpointInfo:
+    """The same, seen from the newest checkpoint."""
+    if info.state != "committed" or info.manifest is None or newest is None or newest.continues(info.manifest):
+        return info
+    return replace(info, state="apart")
+
+
+def _info(repository: Repository, id: str, *, aside: bool) -> CheckpointInfo:
+    match = CHECKPOINT_ID.fullmatch(id)
+    step = int(match[1]) if match else 0
+    try:
+        manifest = repository.manifest(id)
+    except CheckpointError as error:
+        state = "newer" if isinstance(error, CheckpointUnsupported) else "aside" if aside else "unreadable"
+        return CheckpointInfo(id=id, step=step, epoch=None, bytes=None, created=None, state=state, manifest=None)
+    return CheckpointInfo(
+        id=id,
+        step=step,
+        epoch=manifest.progress.epoch,
+        bytes=manifest.total_bytes,
+        created=manifest.created,
+        state="aside" if aside else "committed",
+        manifest=manifest,
+    )
+
+
+_ASKED = 8  # checkpoints that the store is asked about at most: each of their objects may be a request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWord:
+    """The end of a run's diary. `at`: seconds since 1970 (UTC); `seconds`: how long the run had been trained then;
+    `stopped`: did the session end by itself?"""
+
+    session: str
+    at: float
+    seconds: float
+    stopped: bool
+
+
+def durability_of(repository: Repository) -> Durability:
+    """The figure as of the run's last word: what a session has trained since then, nobody but itself knows.
+
+    Raises:
+        StoreError: the store cannot be asked.
+    """
+    store = repository.store
+    properties = store.properties
+    place = place_of(store, properties)
+    newest, standings = tip(repository), []
+    line = [] if newest is None else line_of(repository, newest)
+    present = repository.blobs.present()
+    for manifest in line[: -_ASKED - 1 : -1]:
+        if not properties.lists_lag and any(present.get(blob.file) != blob.size for blob in manifest.blobs):
+            continue  # `colabkeep verify` tells of it; nobody could go on from it
+        rung = lowest(store.confirm(receipt).rung for receipt in objects_of(manifest, repository.folder, properties))
+        progress = manifest.progress
+        standings.append(Standing(checkpoint=manifest.id, step=progress.step, seconds=progress.seconds, rung=rung))
+        if rung == place.top:
+            break
+    word = last_word(repository)
+    trained = max((manifest.progress.seconds for manifest in line), default=0.0)
+    return assess(standings, place, trained if word is None else max(trained, word.seconds))
+
+
+def tip(repository: Repository) -> Manifest | None:
+    """The newest checkpoint that can be read and was not set aside: its line is the run's."""
+    aside = repository.aside()
+    for id in newest_first(repository):
+        if id not in aside:
+            try:
+                return repository.manifest(id)
+            except CheckpointError:
+                continue  # as on resume, which walks past it
+    return None
+
+
+def last_word(repository: Repository) -> LastWord | None:
+    """The newest line of the diary that says how far the training was; None if there is none."""
+    return _last_word(repository) or _last_word(unfolded(repository))
+
+
+def _last_word(repository: Repository) -> LastWord | None:
+    fence_of = fences(repository)
+    files = [match for match in map(SEGMENT_FILE.fullmatch, repository.files("journal")) if match is not None]
+    for session in sorted({match[1] for match in files}, key=lambda s: (fence_of.get(s, 0), s), reverse=True):
+        parts = read_backwards(repository, [match[0] for match in files if match[1] == session])
+        stopped, at = False, None
+        # `colabkeep verify` tells of parts that cannot be read.
+        for record in (record for part in parts for record in reversed(part.records)):
+            stopped |= record.get("event") == STOPPED
+            at = record.get("at") if at is None else at
+            progress = record.get("progress")
+            seconds = progress.get("seconds") if isinstance(progress, dict) else None
+            if _is_time(seconds) and _is_time(at):
+                return LastWord(session=session, at=at, seconds=seconds, stopped=stopped)
+    return None
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and 0 <= value < 2**63  # neither NaN, nor what no calendar has

@@ -1,0 +1,549 @@
+"""One run's checkpoints inside a store: where things lie, in which order they come and go, and packs that are
+written once and trusted once they were hashed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import repeat
+from typing import Any
+
+from colabkeep._version import __version__
+from colabkeep.checkpoint.codec import decode_part, references
+from colabkeep.checkpoint.packs import (
+    SMALL,
+    Extent,
+    Pack,
+    UnknownKind,
+    hashing_ahead,
+    read_exactly,
+    read_layout,
+    read_up_to,
+    sha256_of_stream,
+    unpack,
+)
+from colabkeep.core.arguments import run_folder
+from colabkeep.core.errors import (
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointUnsupported,
+    NameTaken,
+    NotStorable,
+    ObjectNotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from colabkeep.core.manifest import FORMAT, BlobRef, Manifest
+from colabkeep.core.sealed import costly, seal, unseal
+from colabkeep.core.state import HostTensor, Tree
+from colabkeep.stores.base import BytesSource, Receipt, Store, check_name
+
+__all__ = [
+    "BLOB_FILE",
+    "CHECKPOINT_ID",
+    "Blobs",
+    "Listing",
+    "Repository",
+    "damaged",
+    "id_parts",
+    "newer",
+]
+
+
+class Listing:
+    """The objects of one run."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self._run = run
+        self._seen: dict[str, int] | None = None  # name inside the run → size in bytes, while one look is to do
+
+    def files(self, folder: str) -> dict[str, int]:
+        """Everything in a folder of the run: name inside the folder → size in bytes.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        found = self._below(folder) if self._seen is None else self._seen
+        return {name[len(folder) + 1 :]: size for name, size in found.items() if name.startswith(f"{folder}/")}
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Until this ends, `files` answers from one listing of all folders, made now.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        self._seen = self._below("")
+        try:
+            yield
+        finally:
+            self._seen = None
+
+    def forget(self) -> None:
+        """What that look showed is not relied on any more: the store is asked each time."""
+        self._seen = None
+
+    def _below(self, folder: str) -> dict[str, int]:
+        prefix = f"{self._run}/{folder}".rstrip("/")
+        return {entry.name[len(self._run) + 1 :]: entry.size for entry in self._store.list(prefix)}
+
+
+BLOB_FILE = re.compile(r"([0-9a-f]{64})(?:-[0-9a-f]{8})?\.safetensors")
+_READERS = 2  # files at once: reading and hashing let other threads run, and free notebooks have two cores
+
+
+class Blobs:
+    """The files below `<run>/blobs`. `id` is the checkpoint on whose behalf one is read, for the error's text."""
+
+    def __init__(self, store: Store, run: str, listing: Listing) -> None:
+        self._store = store
+        self._listing = listing
+        self._folder = f"{run}/blobs"
+        self._trusted: set[str] = set()  # files whose bytes this session wrote or hashed
+        self._looked = False
+        self.known: set[str] = set()  # files that were there when it was first looked, and those written since
+        self.own: set[str] = set()  # those that this session wrote, or tried to
+        self._receipts: dict[str, Receipt] = {}  # object name → receipt, of what was written since it was asked last
+
+    def present(self) -> dict[str, int]:
+        """File → size in bytes. What somebody else has put there is none of ours: it is not even seen."""
+        found = {file: size for file, size in self._listing.files("blobs").items() if BLOB_FILE.fullmatch(file)}
+        if not self._looked:
+            self._looked = True
+            self.known |= found.keys()
+        return found
+
+    def read(self, blob: BlobRef, id: str) -> dict[str, HostTensor]:
+        """The tensors of one blob, its size and digest checked; views of one fresh buffer.
+
+        Where the store has another copy of a damaged one, that is read.
+
+        Raises:
+            CheckpointDamaged: its bytes are not those that were written.
+            CheckpointUnsupported: it does not fit into this machine's memory, or holds tensors of an unknown dtype.
+            StoreError: the store failed.
+        """
+        try:
+            return self._read(blob, id)
+        except CheckpointDamaged:
+            if not self._store.doubt(self._name(blob.file)):
+                raise
+        return self._read(blob, id)
+
+    def _read(self, blob: BlobRef, id: str) -> dict[str, HostTensor]:
+        try:
+            with self._store.get(self._name(blob.file)) as reader:
+                data, sha256 = read_exactly(reader, blob.size)
+            if sha256 != blob.sha256:
+                raise ValueError("it is not what was written (its digest differs)")
+            self._trusted.add(blob.file)
+            return unpack(data)
+        except ObjectNotFound as error:
+            raise damaged(id, f"its file blobs/{blob.file} is missing") from error
+        except UnknownKind as error:
+            raise newer(id, f"its file blobs/{blob.file}: {error}") from error
+        except ValueError as error:
+            raise damaged(id, f"its file blobs/{blob.file}: {error}") from error
+        except MemoryError as error:
+            raise CheckpointUnsupported(
+                problem=f"Checkpoint {id} cannot be used here: blobs/{blob.file} needs {blob.size} bytes of memory.",
+                remedy="Use a machine with more memory. Nothing was changed.",
+            ) from error
+
+    def read_all(self, blobs: Sequence[BlobRef], id: str) -> list[dict[str, HostTensor]]:
+        """The same for several.
+
+        Raises:
+            CheckpointDamaged, CheckpointUnsupported, StoreError: as `read`, of the first that fails.
+        """
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="colabkeep-reader") as pool:
+            return list(pool.map(self.read, blobs, repeat(id)))
+
+    def layout(self, blob: BlobRef, id: str) -> dict[str, Extent]:
+        """Where the tensors of one blob lie, as its header says; its bytes are not read.
+
+        Raises:
+            CheckpointDamaged: it is missing, or no file of tensors.
+            CheckpointUnsupported: it holds tensors of an unknown dtype.
+        """
+        try:
+            with self._store.get(self._name(blob.file)) as reader:
+                return read_layout(reader, blob.size)
+        except ObjectNotFound as error:
+            raise damaged(id, f"its file blobs/{blob.file} is missing") from error
+        except UnknownKind as error:
+            raise newer(id, f"its file blobs/{blob.file}: {error}") from error
+        except ValueError as error:
+            raise damaged(id, f"its file blobs/{blob.file}: {error}") from error
+
+    def check_sizes(self, blobs: Sequence[BlobRef], id: str) -> None:
+        """See, before any memory is asked for, that the files are as large as they should be.
+
+        Raises:
+            CheckpointDamaged: one is not, or is missing.
+        """
+        present = self.present()
+        for blob in blobs:
+            size = present.get(blob.file)
+            if size is None and not self._store.properties.lists_lag:
+                raise damaged(id, f"its file blobs/{blob.file} is missing")
+            if size is not None and size != blob.size and not self._store.doubt(self._name(blob.file)):
+                raise damaged(id, f"its file blobs/{blob.file} has {size} bytes, written were {blob.size}")
+
+    def put_all(self, packs: Sequence[Pack], session: str) -> tuple[tuple[BlobRef, ...], int]:
+        """Make sure that the bytes of all packs are in the store; returns their references, and the bytes written.
+
+        Raises:
+            CheckpointDamaged, Stale, StoreError: as `put`, of the first that fails.
+        """
+        present, found, written = self.present(), dict[Pack, BlobRef](), 0
+        for pack in packs:
+            if not pack.hashed:
+                pack.look()
+        with hashing_ahead(packs) as order:
+            for pack in order:
+                found[pack], size = self.put(pack, session, present)
+                written += size
+        return tuple(found[pack] for pack in packs), written
+
+    def put(self, pack: Pack, session: str, present: Mapping[str, int]) -> tuple[BlobRef, int]:
+        """Make sure the pack's bytes are in the store; returns its reference and the bytes written.
+
+        A blob that is there already is referenced, once its bytes are known to be good. One that is damaged, or cannot
+        be read for now, is not touched: a good copy is written beside it under the session's name.
+
+        Raises:
+            CheckpointDamaged: the copy is damaged too.
+            Stale: its bytes are needed, and were let go of.
+            StoreError: the store failed.
+        """
+        for name in (pack.sha256, f"{pack.sha256}-{session}"):
+            blob = BlobRef(sha256=pack.sha256, size=pack.size, file=f"{name}.safetensors")
+            if blob.file not in present:
+                pack.look()
+                self.known.add(blob.file)  # first: what fails may have been stored all the same
+                tried = blob.file in self.own
+                self.own.add(blob.file)
+                try:
+                    self._receipts[self._name(blob.file)] = self._store.put(self._name(blob.file), pack)
+                except NameTaken:  # the listing is older, or lags
+                    if not tried:  # else an answer may have been lost
+                        self.own.discard(blob.file)
+                else:
+                    self._trusted.add(blob.file)
+                    return blob, pack.size
+            try:
+                if self._good(blob):
+                    return blob, 0
+            except StoreUnavailable:
+                if name != pack.sha256 or self._store.properties.behind is None:
+                    raise  # else it is away behind this machine's disk, which takes a copy
+        raise CheckpointDamaged(
+            problem=f"blobs/{pack.sha256}.safetensors and the copy beside it are both not what was written.",
+            remedy="This storage changes what it is given: choose another with storage=….",
+        )
+
+    def new_receipts(self) -> dict[str, Receipt]:
+        """Of what this session wrote since it was asked last, by object name."""
+        receipts, self._receipts = self._receipts, {}
+        return receipts
+
+    def distrust(self, blob: BlobRef) -> None:
+        """Its bytes are not what they were: hash them before they are referenced again."""
+        self._trusted.discard(blob.file)
+        self._receipts.pop(self._name(blob.file), None)
+
+    def forget(self) -> None:
+        """The same of all."""
+        self._trusted.clear()
+        self._receipts.clear()
+
+    def delete(self, file: str) -> None:
+        """Remove one file."""
+        self._store.delete(self._name(file))
+        self._trusted.discard(file)
+        self._receipts.pop(self._name(file), None)
+
+    def _good(self, blob: BlobRef) -> bool:
+        if blob.file not in self._trusted:
+            try:
+                with self._store.get(self._name(blob.file)) as reader:
+                    if sha256_of_stream(reader) != (blob.size, blob.sha256):
+                        return False
+            except ObjectNotFound:
+                return False
+            self._trusted.add(blob.file)
+        return True
+
+    def _name(self, file: str) -> str:
+        return f"{self._folder}/{file}"
+
+
+def damaged(id: str, why: str) -> CheckpointDamaged:
+    """The error for a checkpoint that cannot be used."""
+    return CheckpointDamaged(
+        problem=f"Checkpoint {id} cannot be used: {why}.",
+        remedy="An older one is used if there is one. Nothing was deleted; `colabkeep verify` shows the whole run.",
+    )
+
+
+def newer(id: str, why: str) -> CheckpointUnsupported:
+    """The error for a checkpoint whose bytes are as they were written, and whose meaning this version does not know."""
+    return CheckpointUnsupported(
+        problem=f"Checkpoint {id} is of a newer colabkeep than this one ({__version__}): {why}.",
+        remedy="Update colabkeep (pip install -U colabkeep) and run again. Nothing was changed.",
+    )
+
+
+# Nothing is overwritten. Blobs come before the manifest that names them; the manifest's presence is the commit.
+# Manifests go before the blobs that only they named.
+
+
+CHECKPOINT_ID = re.compile(r"(\d{12})-([0-9a-f]{8})(?:-(\d{1,6}))?")
+
+_MANY = 16  # manifests; for fewer no threads are started
+_REQUESTS_AT_ONCE = (
+    8  # at 0.1 s a request this is a third of what Drive lets a user ask in a minute (12,000: "Usage limits")
+)
+
+
+def id_parts(id: str) -> tuple[int, str, int]:
+    """Step, session and number of the checkpoint of that id. An id that is none has step 0 and no session."""
+    match = CHECKPOINT_ID.fullmatch(id)
+    step, session, number = match.groups() if match else ("0", "", "0")
+    return int(step), session, int(number or 0)
+
+
+class Repository:
+    """The checkpoints of one run. Used by one thread at a time (the writer's while it works)."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self.store, self.run = store, run  # its name as it is written
+        self.folder = check_name(run_folder(run))  # and where its objects lie
+        self.listing = Listing(store, self.folder)
+        self.blobs = Blobs(store, self.folder, self.listing)
+        self._manifests: dict[str, Manifest] = {}
+        self._ids: set[str] | None = None
+        self.existed = False  # when it was opened, was it there already?
+
+    def ids(self) -> set[str]:
+        """The ids of all checkpoints, usable or not."""
+        self._ids = _ids_of(self.files("checkpoints"))
+        return set(self._ids)
+
+    def seen_ids(self) -> set[str]:
+        """The same as of the last time that anybody asked."""
+        return self.ids() if self._ids is None else set(self._ids)
+
+    def known_ids(self) -> set[str]:
+        """The same, with what this session wrote or read: a listing may lag behind that."""
+        return self.ids() | self._manifests.keys()
+
+    def aside(self) -> set[str]:
+        """The ids of checkpoints that were found damaged and set aside."""
+        return _ids_of(self.files("aside"))
+
+    def files(self, folder: str) -> dict[str, int]:
+        """Everything in a folder of the run: name inside the folder → size in bytes."""
+        return self.listing.files(folder)
+
+    def manifest(self, id: str) -> Manifest:
+        """Read one manifest (kept in memory: manifests never change); another copy if the first is damaged.
+
+        Raises:
+            CheckpointDamaged, CheckpointUnsupported: as `Manifest.from_bytes`.
+            CheckpointDamaged: it is missing, or belongs to another run.
+            StoreError: the store failed.
+        """
+        if id not in self._manifests:
+            try:
+                self._manifests[id] = self._read_manifest(id)
+            except CheckpointDamaged:
+                if not self.store.doubt(f"{self.folder}/checkpoints/{id}.json"):
+                    raise
+                self._manifests[id] = self._read_manifest(id)
+        return self._manifests[id]
+
+    def _read_manifest(self, id: str) -> Manifest:
+        manifest = Manifest.from_bytes(self._read_small(f"checkpoints/{id}.json", id), id=id)
+        if manifest.run != self.run:
+            raise damaged(id, f"it belongs to the run {manifest.run!r}")
+        return manifest
+
+    def manifests(self, ids: Iterable[str]) -> list[Manifest]:
+        """The readable ones among `ids`, oldest first.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        found, ids = [], list(ids)
+        self.read_ahead(ids)
+        for id in ids:
+            try:
+                found.append(self.manifest(id))
+            except CheckpointError:
+                continue  # found and reported where it matters: on resume and by `verify`
+        return sorted(found, key=lambda manifest: manifest.order)
+
+    def read_ahead(self, ids: Iterable[str]) -> None:
+        """Have the manifests of these at hand, as far as they can be read; where there are many, several at a time.
+
+        Raises:
+            StoreError: the store failed.
+        """
+
+        def read(id: str) -> None:
+            with suppress(CheckpointError):  # found and reported where it is needed
+                self._manifests[id] = self._read_manifest(id)
+
+        unread = [id for id in ids if id not in self._manifests]
+        if len(unread) >= _MANY:
+            _at_once(read, unread)
+
+    def lost(self, manifest: Manifest) -> list[BlobRef]:
+        """The blobs of a checkpoint that are not there, as far as a listing can tell; none if it cannot."""
+        if self.store.properties.lists_lag:
+            return []
+        try:
+            present = self.blobs.present()
+        except StoreError:
+            return []  # whoever asks has other reasons to rely on them
+        return [blob for blob in manifest.blobs if present.get(blob.file) != blob.size]
+
+    def load(self, manifest: Manifest, parts: Iterable[str] | None = None) -> dict[str, Tree]:
+        """Read and verify the blobs of a checkpoint (those that `parts` need; all by default).
+
+        The tensors are views of freshly read memory, one buffer per blob.
+
+        Raises:
+            CheckpointDamaged, CheckpointUnsupported, StoreError: as `Blobs.read`.
+        """
+        wanted = dict(manifest.parts) if parts is None else {name: manifest.parts[name] for name in parts}
+        needed = {number for number, _ in references(wanted)}
+        self.blobs.check_sizes(manifest.blobs, manifest.id)
+        chosen = [number for number in range(len(manifest.blobs)) if number in needed]
+        packs: list[Mapping[str, HostTensor]] = [{} for _ in manifest.blobs]
+        read = self.blobs.read_all([manifest.blobs[number] for number in chosen], manifest.id)
+        for number, tensors in zip(chosen, read, strict=True):
+            packs[number] = tensors
+        try:
+            return {name: decode_part(node, packs) for name, node in wanted.items()}
+        except ValueError as error:
+            raise (newer if isinstance(error, UnknownKind) else damaged)(manifest.id, str(error)) from error
+
+    def commit(self, manifest: Manifest) -> Receipt:
+        """Write the manifest; the checkpoint exists from now on. Then see that nothing it names is missing.
+
+        Raises:
+            CheckpointDamaged: a blob it names has vanished meanwhile. The manifest is taken back.
+            NotStorable: the manifest would be too large to be read again.
+        """
+        text, name = manifest.to_bytes(), f"{self.folder}/checkpoints/{manifest.id}.json"
+        if len(text) > SMALL or costly(text):
+            raise NotStorable(
+                problem=f"The state has {len(text) >> 20} MiB of plain values beside its tensors, which is too much.",
+                remedy="Keep long lists, texts and bytes as arrays or tensors, or leave them out of the state.",
+            )
+        Manifest.check(text, id=manifest.id)  # what cannot be read back must not become the newest checkpoint
+        receipt = self.store.put(name, BytesSource(text))
+        lost = self.lost(manifest)
+        if lost:
+            self.store.delete(name)
+            for blob in lost:
+                self.blobs.distrust(blob)
+            raise damaged(manifest.id, f"its file blobs/{lost[0].file} vanished while it was being written")
+        self._manifests[manifest.id] = manifest
+        return receipt
+
+    def free_id(self, step: int, session: str) -> str:
+        """An id for a checkpoint of this session at this step that no checkpoint has."""
+        id, n = f"{step:012d}-{session}", 1
+        taken = self.ids()
+        while id in taken:
+            id, n = f"{step:012d}-{session}-{n}", n + 1
+        return id
+
+    def quarantine(self, id: str, reason: str) -> None:
+        """Mark a checkpoint as damaged, for all sessions to come. It is not touched.
+
+        The mark also names the blobs that no readable checkpoint claims: they may be this one's,
+        and are kept for whoever wants to rescue it.
+
+        Raises:
+            StoreError: the mark could not be written.
+        """
+        claimed = {blob.file for manifest in self.manifests(self.ids() - {id}) for blob in manifest.blobs}
+        record = {"id": id, "reason": reason, "protects": sorted(set(self.blobs.present()) - claimed)}
+        try:
+            self.store.put(f"{self.folder}/aside/{id}.json", BytesSource(seal(record)))
+        except NameTaken:
+            return  # set aside by an earlier session
+
+    def clear_mark(self, id: str) -> None:
+        """The checkpoint was found whole: if it was set aside, it is one of the others again."""
+        if id in self.aside():
+            self.store.delete(f"{self.folder}/aside/{id}.json")
+
+    def delete_manifest(self, id: str) -> None:
+        """The checkpoint does not exist any more; its blobs stay.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        self._manifests.pop(id, None)
+        self.store.delete(f"{self.folder}/checkpoints/{id}.json")
+
+    def open_run(self, created: float, run_id: str) -> None:
+        """Write `run.json` if this run is new; else see that this version may work on it.
+
+        Raises:
+            CheckpointDamaged: `run.json` is not what was written.
+            CheckpointUnsupported: the run is in a newer format.
+        """
+        record: dict[str, Any] = {"format": FORMAT, "run": self.run, "id": run_id, "created": created}
+        try:
+            self.store.put(f"{self.folder}/run.json", BytesSource(seal(record)))
+        except NameTaken:
+            self.existed = True
+            record = self.sealed_record("run.json")
+        if type(record.get("format")) is int and record["format"] > FORMAT:
+            raise CheckpointUnsupported(
+                problem=f"The run {self.run!r} is kept in format {record['format']}; this colabkeep knows {FORMAT}.",
+                remedy="Update colabkeep (pip install -U colabkeep) and run again. Nothing was changed.",
+            )
+
+    def sealed_record(self, name: str) -> dict[str, Any]:
+        """A sealed record of this run, by its name inside the run.
+
+        Raises:
+            CheckpointDamaged: it is not what was written.
+        """
+        try:
+            return unseal(self._read_small(name, name))
+        except ValueError as error:
+            raise CheckpointDamaged(
+                problem=f"The file {name} of the run {self.run!r} is damaged: {error}.",
+                remedy="Nothing was deleted; `colabkeep verify` shows the whole run.",
+            ) from error
+
+    def _read_small(self, name: str, id: str) -> bytes:
+        try:
+            with self.store.get(f"{self.folder}/{name}") as reader:
+                return read_up_to(reader, SMALL + 1)
+        except ObjectNotFound as error:
+            raise damaged(id, f"{name} is missing") from error
+
+
+def _ids_of(files: Iterable[str]) -> set[str]:
+    names = (file.removesuffix(".json") for file in files if file.endswith(".json"))
+    return {name for name in names if CHECKPOINT_ID.fullmatch(name)}
+
+
+def _at_once(read: Callable[[str], None], ids: Sequence[str]) -> None:
+    """Where one fails, those that have not begun do not begin."""
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="colabkeep-reader") as pool:
+        list(pool.map(read, ids))

@@ -1,0 +1,631 @@
+"""From a captured state to a committed checkpoint: the training thread hands over and goes on; one background
+thread encodes, stores, commits, verifies and prunes.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from colabkeep._version import __version__
+from colabkeep.checkpoint.codec import Encoder
+from colabkeep.checkpoint.compaction import Folding
+from colabkeep.checkpoint.durability import Condition, Ledger, Presence, Strangers
+from colabkeep.checkpoint.journal import Journal
+from colabkeep.checkpoint.lease import Lease
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.retention import Pruner, QuotaPlanner
+from colabkeep.core.errors import (
+    CheckpointDamaged,
+    CheckpointError,
+    ColabKeepError,
+    MemoryFull,
+    NotStorable,
+    RunTakenOver,
+    SaveFailed,
+    StoreError,
+    StoreFull,
+)
+from colabkeep.core.events import (
+    PRUNING,
+    CatchingUp,
+    Event,
+    Noted,
+    Pruned,
+    SaveCommitted,
+    SaveFailing,
+    SaveSkipped,
+    SaveStarted,
+    StoreDegraded,
+)
+from colabkeep.core.manifest import Manifest, Progress, Proof
+from colabkeep.core.policies import RetentionPolicy
+from colabkeep.core.state import Capture, Snapshot, Stale
+from colabkeep.core.system import Clock, give_way
+from colabkeep.frameworks.base import Framework
+from colabkeep.stores.base import Store
+
+__all__ = [
+    "Checkpointer",
+    "Committer",
+    "Identity",
+    "Shot",
+    "Writer",
+]
+
+_LOOK = 0.2  # seconds between two looks up from waiting: a stop that was asked for is to be answered soon
+_STALL = 300.0  # seconds; a disk that lives moves a piece, or ends a sync of some gigabytes at 50 MB/s, in less
+
+
+class Writer:
+    """Runs submitted jobs, one in flight. `chore` is called every `pause` seconds while idle, as long
+    as it returns True. Jobs and chores report their own failures; they must not raise.
+
+    Nobody waits for a job in which nothing has moved for `stall` seconds: a disk that hangs would hold the training
+    for ever. One that gets on is waited for, however long that takes.
+    """
+
+    def __init__(self, chore: Callable[[], bool], pause: float = 1.0, stall: float = _STALL) -> None:
+        self._chore = chore
+        self._pause = pause
+        self._stall = stall
+        self._moved_at = time.monotonic()
+        self._job: Callable[[], None] | None = None
+        self._changed = threading.Condition()  # guards _job, _closing and _thread
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Is a job waiting or running?"""
+        return self._job is not None
+
+    @property
+    def wanted(self) -> bool:
+        """Is there something else to do than a chore?"""
+        return self._job is not None or self._closing
+
+    def start(self) -> None:
+        """Begin with the chore, before there is any job."""
+        with self._changed:
+            if not self._closing:
+                self._start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run `job` soon. The caller has seen that the writer is not busy."""
+        with self._changed:
+            if self._job is not None or self._closing:
+                raise RuntimeError("the writer is busy or closed")
+            self._start()  # raises where no more threads are to be had: then nothing was submitted
+            self._job = job
+            self.moved()
+            self._changed.notify_all()
+
+    def moved(self) -> None:
+        """The job in flight gets on: to be called by it, now and then."""
+        self._moved_at = time.monotonic()
+
+    def wait(self, timeout: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Wait until no job is in flight, at most `timeout` seconds, and as long as it moves. True when so.
+
+        `meanwhile` is called now and then."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._changed:
+                if self._job is None:
+                    return True
+                left = min(end, self._moved_at + self._stall) - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, _LOOK))
+            meanwhile()
+
+    def close(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Finish the job in flight and end the thread. Calling twice is harmless. False when it hangs."""
+        self.abandon()
+        if self._thread is None:
+            return True
+        if self.wait(meanwhile=meanwhile):
+            self._thread.join(self._stall)
+        return not self._thread.is_alive()
+
+    def abandon(self) -> None:
+        """Take no more jobs; the thread ends with the one in flight, which nobody waits for."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="colabkeep-writer", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _run(self) -> None:
+        give_way()
+        more = True
+        while True:
+            with self._changed:
+                called = self._changed.wait_for(lambda: self.wanted, self._pause if more else None)
+                job = self._job
+                if job is None and self._closing:
+                    return
+            if job is None:
+                more = self._chore() if not called else more
+                continue
+            try:
+                job()
+            finally:
+                with self._changed:
+                    self._job = None
+                    self._changed.notify_all()
+            more = True
+
+
+_VANISHED = "{missing} vanished from {url}: deleted, renamed or moved. What is missing there is written again now."
+_SLICE = 15.0  # seconds between two words about what slower storage still lacks
+_LOOK_UP = 1.0  # seconds between two looks up from waiting for it: a stop that was asked for is to be answered soon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shot:
+    """A captured state on its way to disk, with what its manifest will say."""
+
+    capture: Capture
+    progress: Progress
+    reason: str
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What all checkpoints of a session share. `parent` is the checkpoint it came from, `lineage` as in `Manifest`.
+    `heir`: that one was the run's newest, and every byte of it was checked: what its session was about to prune when it
+    was killed may be pruned."""
+
+    framework: str
+    fingerprint: Mapping[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    parent: str | None = None
+    heir: bool = False
+    lineage: tuple[tuple[str, int], ...] = ()
+
+
+class Committer:
+    """Turns shots into checkpoints. Lives on the writer thread, except for its constructor.
+
+    `say` hands an event to the training thread. `proof`: what the losses prove of checkpoints, by now.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        journal: Journal,
+        retention: RetentionPolicy,
+        clock: Clock,
+        identity: Identity,
+        say: Callable[[Event], None],
+        proof: Proof | None = None,
+    ) -> None:
+        self._repository: Repository = lease.repository
+        self._lease = lease
+        self._journal = journal
+        self._clock = clock
+        self._identity = identity
+        self._say = say
+        self._quota_planner = QuotaPlanner(retention, clock, say)
+        self.ledger = Ledger(self._repository.store, self._repository.folder, clock)
+        self._presence = Presence(lease, self.ledger, clock)
+        self._folding = Folding(lease, clock)
+        stay = Strangers(self._repository, lease.session, clock, say).stay
+        self._pruner = Pruner(self._repository, self.ledger, self._quota_planner, proof or Proof(), stay)
+        self.newest: str | None = identity.parent
+        self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
+        self._encoder = Encoder()
+        self._condition = Condition(self._repository.store, self.ledger, say)
+        self._leaving = self._saved = False  # before it has saved, only what a session inherits is its to delete
+        self._untidy = identity.heir  # may there be anything to prune since the last pruning that succeeded?
+
+    def commit(self, shot: Shot) -> Manifest:
+        """Make a checkpoint of the shot. When it raises, the run is as it was before.
+
+        Raises:
+            NotStorable, Stale: as `Capture.finish`.
+            RunTakenOver: a newer session writes this run; nothing was committed.
+            StoreError: the store failed; what was written is found again by the next attempt.
+        """
+        started = self._clock.monotonic()
+        if self._pruner.lets_go():  # before another one is written beside it: the place may have room for two
+            self._untidy = True
+            self.tidy()
+        snapshot = shot.capture.finish()
+        try:
+            self.look()
+            manifest, written = self._store(shot, snapshot)
+            self._lease.check()
+            receipt = self._repository.commit(manifest)
+            snapshot.stored()
+        except StoreFull:
+            self._make_room()
+            raise
+        finally:
+            snapshot.release()
+        committed = self._clock.monotonic()
+        self._quota_planner.full = False
+        self._saved = self._untidy = True
+        self.newest = manifest.id
+        self.ledger.add(manifest, {**self._repository.blobs.new_receipts(), receipt.name: receipt})
+        self._say(
+            SaveCommitted(
+                checkpoint=manifest.id,
+                progress=manifest.progress,
+                reason=manifest.reason,
+                bytes=manifest.total_bytes,
+                written=written,
+                seconds=committed - started,
+                rung=receipt.rung,
+                copy=shot.capture.remark,
+                monotonic=committed,
+            )
+        )
+        self.tidy()
+        return manifest
+
+    def look(self) -> None:
+        """See that what this session has saved is still there. What has vanished is told, and nothing that was there
+        counts as saved any more: the next save is a whole one.
+
+        Raises:
+            RunTakenOver, StoreError: as `Presence.missing`.
+        """
+        missing = self._presence.missing(self.newest if self._saved else None)
+        self._condition.tell_remade()
+        if missing is not None:
+            self.newest, self._saved = None, False
+            self._say(Noted(text=_VANISHED.format(missing=missing, url=self._repository.store.url)))
+            self._presence.begin_anew()
+
+    def tidy(self) -> bool:
+        """Ask how durable the newest are; if anything has come of that or of a save, close the journal's segment and
+        prune. A store's failure is only noted: the checkpoint stands. Returns whether to look again soon: something is
+        on its way, or the store is out of order.
+
+        The journal says what will be pruned before it is gone, so that an audit can tell it from what was lost.
+
+        Raises:
+            RunTakenOver: a newer session writes this run; nothing was pruned.
+        """
+        self._condition.tell()
+        try:
+            self._ask()
+            last = self._last()
+            doomed = self._doomed(last)
+            if doomed:
+                self._lease.check()
+                self._journal.add({"at": self._clock.time(), "event": PRUNING, "checkpoints": [m.id for m in doomed]})
+            try:
+                if self._untidy or self._leaving:  # else each word of a long wait would become a file
+                    self._journal.write()
+            finally:  # a full store is no reason not to make room
+                if doomed and last is not None:
+                    lags = self._repository.store.properties.lists_lag
+                    self._pruner.remove(doomed, last, leftovers=self._saved or not lags)
+                    self._say(Pruned(checkpoints=tuple(manifest.id for manifest in doomed)))
+            if self._saved:
+                self._presence.note()
+            self._untidy = False
+        except (StoreError, CheckpointDamaged) as error:
+            self._say(Noted(text=f"Tidying up after a save waits for the next one: {error.problem}"))
+            return False
+        finally:
+            for event in self.ledger.news(last=self._leaving):
+                self._say(event)
+        return self.ledger.waiting or self._condition.told  # that it works again is to be told, too
+
+    def finish(self) -> bool:
+        """Tidy up for the last time: what the journal still holds is written in any case.
+
+        Raises:
+            RunTakenOver: as `tidy`.
+        """
+        self._leaving = True
+        self._untidy |= self._pruner.lets_go(leaving=True)
+        more = self.tidy()
+        if self._repository.store.properties.behind is None:  # else the end would wait until a history is sent
+            self.fold()
+        return more
+
+    def fold(self, wanted: Callable[[], bool] = lambda: False) -> bool:
+        """Fold what old sessions have left, as `Folding.work`: a session that has not saved has proven nothing yet."""
+        return self._saved and self._folding.work(wanted)
+
+    def catch_up(self, seconds: float, waiting: Callable[[], None]) -> bool:
+        """Let slower storage catch up, for a bounded time. True when all is where it should be. What is left is said
+        once in a while; `waiting` is called each second."""
+        store, now = self._repository.store, self._clock.monotonic
+        end, say_at = now() + seconds, now() + _SLICE
+        try:
+            while True:
+                began = now()
+                look = min(_LOOK_UP, max(0.0, end - began))
+                if store.flush(look):
+                    return True
+                left = end - now()
+                if left <= 0 or now() - began < look / 2:  # it does not take the time that it is given: no use
+                    return False
+                if now() >= say_at:
+                    say_at += _SLICE
+                    self._say(_left_behind(store, left))
+                waiting()
+        except StoreError as error:
+            self._say(StoreDegraded(url=store.url, detail=error.problem))
+            return False
+
+    def _store(self, shot: Shot, snapshot: Snapshot) -> tuple[Manifest, int]:
+        encoded = self._encoder.encode(snapshot.parts)
+        for pack in encoded.packs:
+            pack.moved = self.moved
+        blobs, written = self._repository.blobs.put_all(encoded.packs, self._lease.session)
+        manifest = Manifest(
+            id=self._repository.free_id(shot.progress.step, self._lease.session),
+            run=self._repository.run,
+            session=self._lease.session,
+            fence=self._lease.fence,
+            progress=shot.progress,
+            blobs=blobs,
+            parts=encoded.parts,
+            framework=self._identity.framework,
+            metrics=dict(shot.metrics),
+            reason=shot.reason,
+            fingerprint=dict(self._identity.fingerprint),
+            settings=dict(self._identity.settings),
+            created=self._clock.time(),
+            parent=self.newest,
+            lineage=self._identity.lineage,
+            version=__version__,
+        )
+        return manifest, written
+
+    def _ask(self) -> None:
+        moved = self.ledger.ask()
+        self._untidy |= bool(moved)
+        for event in moved:
+            self._say(event)
+
+    def _make_room(self) -> None:
+        self._quota_planner.full = self._untidy = True
+        self.tidy()
+
+    def _last(self) -> Manifest | None:
+        """The newest checkpoint of this session, or the one that it came from."""
+        try:
+            return None if self.newest is None else self._repository.manifest(self.newest)
+        except CheckpointError:
+            return None
+
+    def _doomed(self, last: Manifest | None) -> list[Manifest]:
+        if last is None or not self._untidy:  # it lists, which a remote store makes dear
+            return []
+        if self._saved or self._quota_planner.full:
+            return self._pruner.doomed(last)
+        # Another rule than before counts from the first save on: who only looks into a run deletes nothing by it.
+        doomed = self._pruner.doomed(last) if self._identity.heir else []
+        return doomed if doomed and self._lease.keeps_like(last.fence, last.session) else []
+
+
+def _left_behind(store: Store, seconds: float) -> CatchingUp:
+    behind = store.properties.behind
+    return CatchingUp(
+        url=store.url if behind is None else behind.url,
+        waiting_bytes=None if behind is None else behind.waiting_bytes,
+        bytes_per_second=None if behind is None else behind.bytes_per_second,
+        left=seconds,
+    )
+
+
+_FIRST_RETRY = 15.0  # seconds after a failed save; doubled with each further failure
+_LAST_RETRY = 600.0
+_LAST_WORDS = 10.0  # seconds for the end of the journal, where the storage has kept up so far
+
+
+class Checkpointer:
+    """Saves a run's parts. Everything here is called on the training thread.
+
+    One save is in flight at most, and the state is copied at most once: a save that is due meanwhile
+    waits (`waiting`) and is taken from the state of a later step, when the writer is free.
+    `events` is filled by both threads and emptied by the session.
+    """
+
+    def __init__(self, framework: Framework, committer: Committer, clock: Clock, events: deque[Event]) -> None:
+        self._framework = framework
+        self._committer = committer
+        self._clock = clock
+        self.events = events
+        self._writer = Writer(self._chore)
+        committer.moved = self._writer.moved
+        self._failure: BaseException | None = None
+        self._failures = 0
+        self._retry_at: float | None = None
+        self._saved: Progress | None = None
+        self.ledger = committer.ledger
+        self.longest = 0.0  # seconds that the longest save of this session took, from the copy to the commit
+        self._began = 0.0  # when the one in flight did, in seconds of the clock
+        self.waiting: str | None = None  # the reason of a save that waits for the writer, or for another attempt
+
+    @property
+    def newest(self) -> str | None:
+        """The id of the newest checkpoint, of this session or the one it came from."""
+        return self._committer.newest
+
+    @property
+    def busy(self) -> bool:
+        """Is a save in flight?"""
+        return self._writer.busy
+
+    def begin(self, zero: float) -> None:
+        """Training begins. `zero` is when the run would have begun without a break, in seconds of `monotonic`."""
+        self.ledger.zero = zero
+        if self.ledger.waiting:  # what it came from may be on this machine only
+            self._writer.start()
+
+    def due(self, now: float) -> str | None:
+        """Is there a save to make up for: one that waited for the writer, or one that failed?"""
+        if (self.waiting is None and self._retry_at is None) or self._writer.busy:
+            return None
+        if self.waiting is not None:
+            return self.waiting
+        return "retry" if self._retry_at is not None and now >= self._retry_at else None
+
+    def save(
+        self,
+        parts: Mapping[str, object],
+        progress: Progress,
+        reason: str,
+        metrics: Mapping[str, float],
+    ) -> bool:
+        """Capture the parts and let the writer do the rest. False when one is in flight still, or there is no room
+        for a copy now: that is told, and tried again.
+
+        Raises:
+            SaveFailed: the last two saves failed, and nothing durable exists.
+            NotStorable, RunTakenOver: the save before failed for good.
+        """
+        self.raise_past_failure(patient=True)  # once may be a moment's trouble: this save is the second attempt
+        if self._writer.busy:
+            self.events.append(SaveSkipped(progress=progress, reason=reason))
+            self.waiting = reason
+            return False
+        self.waiting = self._retry_at = None
+        self._began = started = self._clock.monotonic()
+        try:
+            capture = self._framework.capture(parts)
+        except MemoryFull as error:  # a state may grow by hours of training, which are not to end for it
+            self._failed(progress, error)
+            return False
+        try:
+            self.ledger.captured(progress)
+            self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
+            shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))
+            self._writer.submit(lambda: self._work(shot, started))
+        except BaseException:
+            if not self._writer.busy:  # interrupted, and nobody else will give the memory back
+                self.ledger.released()
+                with suppress(Stale):
+                    capture.finish().release()
+            raise
+        return True
+
+    @property
+    def saved(self) -> Progress | None:
+        """What the newest committed checkpoint of this session holds, as far as is known; None: there is none."""
+        return None if self._committer.newest is None else self._saved
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the save in flight, or one that begins now, is committed, going by the longest of this session;
+        None where there was none yet."""
+        if not self.longest:
+            return None
+        return max(0.0, self.longest - (self._clock.monotonic() - self._began if self._writer.busy else 0.0))
+
+    def wait(self, timeout: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Wait until no save is in flight, as long as it gets on. True when so. `meanwhile` is called now and then."""
+        return self._writer.wait(timeout, meanwhile)
+
+    def look(self) -> None:
+        """Have somebody see that what was saved last is still there; `saved` tells once that is done (`wait`)."""
+        if self._saved is not None and not self._writer.busy:
+            self._writer.submit(self._look)
+
+    def raise_past_failure(self, *, patient: bool = False) -> None:
+        """Raise what the background met, if training must know: it cannot pass, or nothing is safe (`patient`: and
+        that after two attempts).
+
+        Raises:
+            SaveFailed, NotStorable, RunTakenOver: as said.
+        """
+        failure = self._failure
+        if failure is None:
+            return
+        if isinstance(failure, (NotStorable, RunTakenOver)):
+            self._failure = None
+            raise failure
+        if self._committer.newest is None and not (patient and self._failures < 2):
+            self._failure = None
+            raise SaveFailed(
+                problem=f"No checkpoint could be written, so nothing of this training is safe: {_sentence(failure)}",
+                remedy=getattr(failure, "remedy", "Mend the storage, or choose another with storage=…, and run again."),
+            ) from failure
+
+    def close(self, patience: float = 60.0, waiting: Callable[[], None] = lambda: None) -> bool:
+        """Finish the save in flight, end the thread, let slower storage catch up for at most `patience`
+        seconds, write the rest of the journal. True when every checkpoint is where it should be.
+
+        `waiting` is called now and then meanwhile: there may be events. Whoever breaks this off by an exception leaves
+        the slower storage behind, and not the journal."""
+        if not self._writer.close(waiting):  # it hangs, and still has the committer
+            return False
+        try:
+            there = self._committer.catch_up(patience, waiting)
+        finally:
+            # On this thread, now that the writer's has ended: one at a time uses the committer.
+            self._finish()
+        return there and self._committer.catch_up(min(patience, _LAST_WORDS), waiting)
+
+    def abandon(self) -> None:
+        """Wait for nothing: the thread ends with the save in flight, which is committed if it still can be."""
+        self._writer.abandon()
+
+    def _finish(self) -> None:
+        try:
+            self._committer.finish()
+        except Exception as error:  # noqa: BLE001  # kept, as what the writer's thread meets
+            self._failure = error
+
+    def _work(self, shot: Shot, started: float) -> None:
+        try:
+            self._committer.commit(shot)
+        except Stale:  # the next capture copies what this one lacked
+            self.waiting = shot.reason
+            self._failures = min(self._failures, 1)  # an attempt that did not fail: there is to be another one
+        except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
+            self._failed(shot.progress, error)
+        else:
+            self._saved = shot.progress
+            self.longest = max(self.longest, self._clock.monotonic() - started)
+            self._failure = None
+            self._failures = 0
+        finally:
+            self.ledger.released()
+
+    def _look(self) -> None:
+        try:
+            self._committer.look()
+        except StoreError as error:
+            self.events.append(Noted(text=f"Whether the last checkpoint is there still is not known: {error.problem}"))
+        except BaseException as error:  # noqa: BLE001  # as in `_work`
+            self._failure = error
+
+    def _chore(self) -> bool:
+        try:
+            more = self._committer.tidy()
+            return self._committer.fold(lambda: self._writer.wanted) or more
+        except BaseException as error:  # noqa: BLE001  # as above
+            self._failure = error
+            return False
+
+    def _failed(self, progress: Progress, error: BaseException) -> None:
+        pause = min(_LAST_RETRY, _FIRST_RETRY * 2**self._failures)
+        self._failures += 1
+        self._failure = error
+        self._retry_at = self._clock.monotonic() + pause
+        self.events.append(SaveFailing(progress=progress, error=_sentence(error), retry_in=pause))
+
+
+def _sentence(error: BaseException) -> str:
+    return error.problem if isinstance(error, ColabKeepError) else f"{type(error).__name__}: {error}"

@@ -1,1 +1,0 @@
-"""The order of data in Paddle: loaders adapted, seeded and positioned."""

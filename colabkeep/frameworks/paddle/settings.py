@@ -1,0 +1,320 @@
+"""How Paddle's objects are set up: layers, the options of optimizers, schedulers; and new settings for old state.
+
+An optimizer remembers what it was built with in its `_default_dict`, and computes with attributes of the same names
+behind an underscore. A schedule is an object of its own: the optimizer only reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from paddle import nn
+from paddle.base import unique_name
+from paddle.optimizer import Optimizer
+from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
+
+from colabkeep.core.settings import GROUP, Change, Item, Settings
+from colabkeep.core.state import Tree
+from colabkeep.frameworks.paddle.layers import Places
+from colabkeep.frameworks.paddle.staging import has_data
+from colabkeep.frameworks.shared.describe import NOT_PLAIN, described, is_library, plain
+from colabkeep.frameworks.shared.settings import Attributes, Kind, Setup, as_written, left, mark, marked
+from colabkeep.frameworks.shared.trees import FUNCTIONS
+
+__all__ = ["Options", "attributes", "describe", "samples", "setup"]
+
+_RATE = "learning_rate"
+_COUNTERS = frozenset(
+    {"last_epoch", "last_lr", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i", "verbose", "_var_name"}
+)
+_LEARNT = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch", "last_lr")
+_OTHER_WORDS = frozenset({"name", "_name", "_data_format"})  # names, and what the first forward pass spells anew
+_SAMPLES, _EACH = 16, 64  # parameters, and numbers of each, by which weights are known again
+
+
+def setup(parts: Mapping[str, object]) -> Setup:
+    """The settings of a run's parts, before anything is touched."""
+    layers = {name: attributes(part) for name, part in parts.items() if isinstance(part, nn.Layer)}
+    return Setup(layers, PaddleOptimizing(parts), _digest)
+
+
+def describe(value: object) -> dict[str, Item] | None:
+    """The items of a layer without parameters, such as a loss; None of anything else."""
+    if not isinstance(value, nn.Layer) or value.parameters():
+        return None
+    items = attributes(value).items()
+    weight = plain(getattr(value, "weight", None))  # of the classes, a plain tensor
+    if weight not in (None, NOT_PLAIN):
+        root = items[""]
+        items[""] = replace(root, options={**root.options, "weight": weight})
+    return items
+
+
+def attributes(layer: nn.Layer) -> Attributes:
+    """The plain attributes, modes and trained parameters of a layer."""
+    places = Places(layer)
+    return Attributes(_PADDLE, places.modules, places.parameters())
+
+
+def samples(parameter: Any) -> str:
+    """Some numbers of a parameter: other ones show that it was changed."""
+    if not has_data(parameter) or not parameter.size:
+        return ""
+    row = parameter
+    while len(row.shape) > 1:
+        row = row[0]
+    return repr(row.reshape([-1])[:_EACH].tolist())
+
+
+class Options:
+    """The learning rates and the options of the groups of optimizers, at one moment."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = optimizers
+        self._rates = [optimizer._learning_rate for optimizer in optimizers]
+        self._groups = [[_plain_options(group) for group in _groups(optimizer)] for optimizer in optimizers]
+
+    def put_back(self) -> None:
+        """As they were."""
+        for optimizer, rate, groups in zip(self._optimizers, self._rates, self._groups, strict=True):
+            if isinstance(rate, float) and optimizer._learning_rate != rate:
+                optimizer.set_lr(rate)
+            for group, options in zip(_groups(optimizer), groups, strict=False):
+                group.update(options)
+
+
+class PaddleOptimizing:
+    """See `colabkeep.frameworks.base.PartsSettings`."""
+
+    replaced: frozenset[str] = frozenset()
+
+    def __init__(self, parts: Mapping[str, object]) -> None:
+        self._optimizers = {name: part for name, part in parts.items() if isinstance(part, Optimizer)}
+        self._schedulers = {name: part for name, part in parts.items() if isinstance(part, LRScheduler)}
+        known = {id(each) for each in self._schedulers.values()}
+        for name, optimizer in self._optimizers.items():
+            rate = optimizer._learning_rate
+            if isinstance(rate, LRScheduler) and id(rate) not in known:  # attached, and not handed in itself
+                self._schedulers[f"{name}.{_RATE}"] = rate
+        self._planned: list[tuple[LRScheduler, dict[str, Any]]] = []
+        self._new: list[tuple[Any, str, str, Any]] = []
+
+    def written(self) -> Settings:
+        found = {name: _as_written(part) for name, part in self._optimizers.items()}
+        return {**found, **{name: _schedule_items(part) for name, part in self._schedulers.items()}}
+
+    def reached(self, trees: Mapping[str, Tree]) -> Settings:
+        stored = {name: trees[name] for name in self._optimizers if name in trees}
+        return {name: _stored(tree) for name, tree in stored.items() if tree.get("kind") == "optimizer"}
+
+    def keepable(self, change: Change) -> bool:
+        if change.option == "" or "()" in f"{change.item}.{change.option}":
+            return False
+        if change.part in self._schedulers or change.item or change.option == _RATE:
+            return True
+        return f"_{change.option}" in vars(self._optimizers[change.part])
+
+    def plan(self, changes: Sequence[Change], trees: Mapping[str, Tree]) -> list[str]:
+        self._planned, self._new, wrong = [], [], []
+        for name, scheduler in self._schedulers.items():
+            if any(change.part == name for change in changes):
+                wrong += self._plan_schedule(name, scheduler, trees)
+        for change in changes:
+            if change.part in self._optimizers:
+                self._new.append((self._optimizers[change.part], change.item, change.option, change.after))
+        return wrong
+
+    def apply(self) -> None:
+        for scheduler, state in self._planned:
+            if isinstance(scheduler, ReduceOnPlateau):
+                learnt = {key: vars(scheduler)[key] for key in _LEARNT}
+                if scheduler.base_lr != state["base_lr"]:
+                    del learnt["last_lr"]
+                vars(scheduler).update({**state, **learnt})
+            else:
+                _put(scheduler, state)
+        for optimizer, item, option, value in self._new:
+            _set_option(optimizer, item, option, value)
+
+    def keep(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.part in self._optimizers:
+                _set_option(self._optimizers[change.part], change.item, change.option, change.before)
+            elif change.part in self._schedulers:
+                inside = dict(_inside(self._schedulers[change.part]))
+                vars(inside[change.item])[change.option] = deepcopy(change.before)
+
+    def trained(self) -> list[str]:
+        found = [
+            f"{name} has the state of earlier steps" for name, part in self._optimizers.items() if _has_state(part)
+        ]
+        return found + [
+            f"{n} has counted to {each.last_epoch}" for n, each in self._schedulers.items() if each.last_epoch
+        ]
+
+    def leave(self, who: Mapping[str, Any], written: Settings, *, failed: bool) -> None:
+        for name, optimizer in self._optimizers.items():
+            mark(optimizer, {**who, "moved": left(written.get(name, {}), _option_items(optimizer))})
+
+    def _plan_schedule(self, name: str, scheduler: LRScheduler, trees: Mapping[str, Tree]) -> list[str]:
+        if isinstance(scheduler, ReduceOnPlateau):
+            self._planned.append((scheduler, dict(vars(scheduler))))
+            return []
+        if scheduler.last_epoch:
+            return [
+                f"{name} has counted to {scheduler.last_epoch} already, and a schedule with new settings is run from "
+                "its beginning. Run the cells that build the optimizer and the scheduler again, then this one."
+            ]
+        count, before = _count_in(trees, name), _state(scheduler)
+        try:
+            for _ in range(count):
+                scheduler.step()
+            self._planned.append((scheduler, _state(scheduler)))
+        except Exception as error:  # noqa: BLE001  # whatever a schedule raises, it is told and taken back
+            return [f"{name} cannot take {count} steps with its new settings, and the run has taken them: {error}"]
+        finally:
+            _put(scheduler, before)
+        return []
+
+
+def _as_written(optimizer: Any) -> dict[str, Item]:
+    """The options that the user wrote. Of an optimizer that others trained nobody knows them."""
+    record, items = marked(optimizer), _option_items(optimizer)
+    if record:
+        return as_written(items, record["moved"])
+    return {name: Item(kind=GROUP, sure=True) for name in items} if _has_state(optimizer) else items
+
+
+def _option_items(optimizer: Any) -> dict[str, Item]:
+    built = {key: _short(value) for key, value in getattr(optimizer, "_default_dict", {}).items()}
+    if not isinstance(optimizer._learning_rate, LRScheduler):
+        built[_RATE] = optimizer._learning_rate
+    options = {key: value for key, value in built.items() if value is not NOT_PLAIN}
+    found = {"": Item(kind=GROUP, sure=True, options=options)}
+    for i, group in enumerate(_groups(optimizer)):
+        short = {key: _short(value) for key, value in group.items() if key != "params"}
+        options = {key: value for key, value in short.items() if value is not NOT_PLAIN}
+        found[f"param_groups[{i}]"] = Item(kind=GROUP, sure=True, options=options)
+    return found
+
+
+def _short(value: Any) -> Any:
+    """A number or text, or an object such as a decay or a clipping in a text: "L2Decay(_coeff=0.01)"."""
+    known = plain(value)
+    if known is not NOT_PLAIN or not hasattr(value, "__dict__"):
+        return known
+    if isinstance(value, FUNCTIONS):
+        return described(value)[""].kind
+    held = {key: plain(each) for key, each in vars(value).items()}
+    told = ", ".join(f"{key}={each}" for key, each in held.items() if each not in (NOT_PLAIN, None))
+    return f"{type(value).__name__}({told})"
+
+
+def _stored(tree: Tree) -> dict[str, Item]:
+    rate = tree["learning_rate"]
+    found = {"": Item(kind=GROUP, sure=True, options={} if isinstance(rate, dict) else {_RATE: rate})}
+    for i, group in enumerate(tree["groups"]):
+        found[f"param_groups[{i}]"] = Item(kind=GROUP, sure=True, options=group["options"])
+    return found
+
+
+def _groups(optimizer: Any) -> list[dict[str, Any]]:
+    groups = optimizer._param_groups
+    return groups if groups and isinstance(groups[0], dict) else []
+
+
+def _plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if type(value) in (bool, int, float, str)}
+
+
+def _set_option(optimizer: Any, item: str, option: str, value: Any) -> None:
+    if item:
+        group = _groups(optimizer)[int(item.partition("[")[2].rstrip("]"))]
+        if type(value) in (bool, int, float, str):
+            group[option] = value
+            if option == _RATE:  # Paddle reads it here
+                for parameter in group["params"]:
+                    parameter.optimize_attr[_RATE] = value
+    elif option == _RATE:
+        optimizer.set_lr(float(value))
+    elif f"_{option}" in vars(optimizer) and plain(vars(optimizer)[f"_{option}"]) is not NOT_PLAIN:
+        vars(optimizer)[f"_{option}"] = optimizer._default_dict[option] = value
+
+
+def _has_state(optimizer: Any) -> bool:
+    return any(entries for entries in optimizer._accumulators.values())
+
+
+def _inside(scheduler: LRScheduler, name: str = "") -> Iterator[tuple[str, LRScheduler]]:
+    yield name, scheduler
+    for key, value in vars(scheduler).items():
+        if isinstance(value, LRScheduler):
+            yield from _inside(value, ".".join(filter(None, (name, key))))
+
+
+def _schedule_items(scheduler: LRScheduler) -> dict[str, Item]:
+    """The scheduler and those inside it. One of the user's own class that has counted may have counters of its own."""
+    found = {}
+    for name, each in _inside(scheduler):
+        kind = type(each)
+        held = vars(each) if is_library(kind.__module__) or not scheduler.last_epoch else {}
+        options: dict[str, Any] = {}
+        for key, value in held.items():
+            if key in _COUNTERS or isinstance(value, LRScheduler):
+                continue
+            if callable(value):
+                options |= {f"{key}()": item.kind for item in described(value).values()}
+                options |= {f"{key}().{o}": v for item in described(value).values() for o, v in item.options.items()}
+            elif (short := plain(value)) is not NOT_PLAIN:
+                options[key] = short
+        found[name] = Item(kind=kind.__name__, sure=True, options=options)
+    return found
+
+
+def _count_in(trees: Mapping[str, Tree], name: str) -> int:
+    """How often a stored schedule was stepped; one that is attached only is stored with its optimizer."""
+    if name in trees:
+        return int(trees[name]["state"]["own"]["last_epoch"])
+    stored = trees[name.rpartition(".")[0]]["learning_rate"]
+    return int(stored["state"]["own"]["last_epoch"]) if isinstance(stored, dict) else 0
+
+
+def _state(scheduler: LRScheduler) -> dict[str, Any]:
+    own = {key: value for key, value in vars(scheduler).items() if not isinstance(value, LRScheduler)}
+    own = {key: deepcopy(value) if plain(value) is not NOT_PLAIN else value for key, value in own.items()}
+    return {"own": own, "inside": [_state(each) for each in vars(scheduler).values() if isinstance(each, LRScheduler)]}
+
+
+def _put(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
+    vars(scheduler).update(state["own"])
+    inner = [each for each in vars(scheduler).values() if isinstance(each, LRScheduler)]
+    for each, held in zip(inner, state["inside"], strict=True):
+        _put(each, held)
+
+
+def _digest(layer: nn.Layer) -> str:
+    found = layer.parameters()
+    some = found[:: max(1, len(found) // _SAMPLES)]
+    return hashlib.sha256("".join(map(samples, some)).encode()).hexdigest()[:16] if some else ""
+
+
+def _attributes_of_all() -> frozenset[str]:
+    with unique_name.guard():  # making a layer must not change the names of the user's
+        return frozenset(vars(nn.Layer()))
+
+
+def _train(parameter: Any, flag: bool) -> None:
+    parameter.stop_gradient = not flag
+
+
+_PADDLE = Kind(
+    base=_attributes_of_all() | _OTHER_WORDS,
+    package="paddle",
+    private=True,
+    trained=lambda parameter: not parameter.stop_gradient,
+    train=_train,
+)

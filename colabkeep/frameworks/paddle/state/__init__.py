@@ -1,1 +1,0 @@
-"""State of Paddle's objects, out and in, without pickle."""

@@ -1,0 +1,412 @@
+"""Exact positions in anything that can be iterated again: sequences by slicing, the rest by replay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from colabkeep.core.errors import Incompatible, NotStorable, UsageError
+from colabkeep.core.state import Stateful, Tree, derive
+from colabkeep.frameworks.base import Batch, DataFacts, Inexact, Inspector, LoaderState, Probe, Probed
+from colabkeep.frameworks.shared.samples import NUMPY, Arrays, crc, leading, look_at, own_state, put_own_state
+from colabkeep.frameworks.shared.streams import NEUTRAL, Aside, Kinds, Streams
+
+__all__ = [
+    "IterableData",
+    "Place",
+    "Replay",
+    "Source",
+    "changed",
+    "differences",
+    "length_of",
+    "no_batches",
+    "set_epoch",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a run is: `batches` and `samples` of this `epoch` are consumed."""
+
+    seed: int
+    epoch: int
+    batches: int
+    samples: int
+
+
+class IterableData:
+    """How lists of batches and other re-iterable objects are resumed; knows no framework.
+
+    `kinds` are the random streams to keep apart, `arrays` the array types that batches and states hold,
+    `timer` a clock in seconds for the expected time of a replay.
+    """
+
+    def __init__(
+        self, kinds: Kinds = NEUTRAL, arrays: Arrays = NUMPY, timer: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._kinds = kinds
+        self._arrays = arrays
+        self._timer = timer
+
+    def open(
+        self,
+        loader: object,
+        *,
+        seed: int,
+        epoch: int,
+        batches: int,
+        samples: int,
+        state: Tree | None,
+        inspector: Inspector | None = None,
+    ) -> LoaderState:
+        place = Place(seed, epoch, batches, samples)
+        refuse_iterators(loader)
+        found = self.check(loader, seed=seed, state=state) if state is not None else ()
+        if found:
+            raise changed(found)
+        set_epoch(epoch, loader)
+        streams = Streams.of(self._kinds, loader)
+        if isinstance(loader, Sequence):
+            opened = SequenceEpoch(loader, place, None if type(loader) in (list, tuple) else streams)
+            if inspector is not None:
+                inspector.found(self.look(loader, inspector.probe))
+            return opened
+        owner = loader if isinstance(loader, Stateful) else None
+        readable: Any = loader  # has __iter__ or __getitem__
+        return self.replay(Source(readable, streams, owner=owner, length=length_of(loader)), place, state)
+
+    def as_loader(self, data: object, batch_size: int | None) -> object:
+        if batch_size is None:
+            refuse_iterators(data)
+            if length_of(data) == 0:
+                raise no_batches(data)
+            return data
+        raise UsageError(
+            problem=f"batch_size={batch_size} is for data sets; a {type(data).__name__} gives batches already.",
+            remedy="Leave batch_size out, and set it where the loader is made.",
+        )
+
+    def replay(self, source: Source, place: Place, state: Tree | None) -> Replay:
+        """One epoch of a source that can only be read from its beginning, or tells its own state."""
+        return Replay(source, place, state, self._arrays, self._timer)
+
+    def check(self, loader: object, *, seed: int, state: Tree) -> Sequence[str]:
+        now: dict[str, Any] = {"kind": "a loader read from its beginning", "seed": seed}
+        if isinstance(loader, Sequence):
+            now = {"kind": "a sequence of batches", "seed": seed, "batches": len(loader)}
+        return differences(state, now)
+
+    def facts(self, loader: object) -> DataFacts:
+        sliced = isinstance(loader, Sequence)
+        kind = "batches" if sliced else "stream"
+        return DataFacts(kind=kind, length=length_of(loader), name=type(loader).__qualname__)
+
+    def look(self, loader: object, probe: Probe) -> Probed:
+        return look_at(loader, probe, self._arrays.see, Streams.for_a_look(self._kinds, loader))
+
+    def close(self) -> None:
+        pass
+
+
+class SequenceEpoch:
+    """One pass over a sequence of batches. What drawing its members costs in randomness is seeded by position;
+    `streams` is None for one that draws nothing."""
+
+    positional = False
+    notes: Sequence[str] = ()
+
+    def __init__(self, batches: Sequence[Any], place: Place, streams: Streams | None) -> None:
+        self._sequence = batches
+        self._place = place
+        self._streams = streams
+        self.length: int | None = len(batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for position in range(self._place.batches, len(self._sequence)):
+            value = self._at(position)
+            yield Batch(value, leading(value))
+
+    def state(self, batches: int | None = None) -> Tree:
+        return {"kind": "a sequence of batches", "seed": self._place.seed, "batches": self.length}
+
+    def close(self) -> None:
+        pass
+
+    def _at(self, position: int) -> Any:
+        if self._streams is None:
+            return self._sequence[position]
+        with Aside(self._streams, derive(self._place.seed, "batch", self._place.epoch, position)):
+            return self._sequence[position]
+
+
+def _close_generator(iterator: Any) -> None:
+    if isinstance(iterator, Generator):
+        iterator.close()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A loader as a replay sees it.
+
+    `streams` are swapped in while it works; `owner` tells and takes its state, where there is one;
+    `stop` ends what the iteration started.
+    """
+
+    loader: Iterable[Any]
+    streams: Streams
+    owner: Stateful | None = None
+    length: int | None = None
+    workers: int = 0
+    stop: Callable[[Any], None] = _close_generator
+
+
+_END = object()
+
+
+class Replay:
+    """One epoch of a source that is read from its beginning, or continues from a state of its own.
+
+    Its random streams start from (seed, epoch) and are its alone. Iterating a resumed one first reads and
+    drops the batches that were consumed.
+
+    Raises (when iterated):
+        Incompatible: the source ends before the place, or gave another number of samples up to there.
+    """
+
+    positional = True
+
+    def __init__(
+        self, source: Source, place: Place, state: Tree | None, arrays: Arrays, timer: Callable[[], float]
+    ) -> None:
+        self._source = source
+        self._place = place
+        self._stored: Mapping[str, Any] = state or {}
+        self._arrays = arrays
+        self._timer = timer
+        self._aside = Aside(source.streams, derive(place.seed, "replay", place.epoch))
+        self._owner = source.owner
+        self._batches, self._samples, self._crc = 0, 0, 0
+        self._iterator: Any = None
+        self._counted = True  # is the number of samples known?
+        self._seconds = 0.0
+        self.length = source.length
+        self._noted: list[str] = []
+        self.notes: Sequence[str] = self._noted
+        if place.batches and not self._continues:
+            self.note(self._expectation())
+        elif place.batches and source.workers:
+            self.note(
+                Inexact(
+                    "the loader continues from its own state, which does not cover the random streams of its workers: "
+                    "the continuation is bit-exact only if they draw nothing"
+                )
+            )
+
+    @property
+    def _continues(self) -> bool:
+        return self._owner is not None and "own" in self._stored
+
+    def __iter__(self) -> Iterator[Batch]:
+        try:
+            self._positioned()
+            while (value := self._next()) is not _END:
+                yield Batch(value, self._count(value))
+        except GeneratorExit:
+            self.close()
+            raise
+        # Not after an error: to end workers may take seconds each, and the last step is to be saved before.
+        self.close()
+
+    def state(self, batches: int | None = None) -> Tree:
+        state: dict[str, Any] = {
+            "kind": "a loader read from its beginning",
+            "seed": self._place.seed,
+            "read": self._batches,
+            "samples": self._samples if self._counted else None,
+            "crc": self._crc,
+            "seconds": self._seconds / max(1, self._batches),
+            "workers": self._source.workers,
+        }
+        if self._owner is not None and self._aside.own is not None:
+            try:
+                state["own"] = own_state(self._owner.state_dict(), self._arrays)
+                state["streams"] = own_state(list(self._aside.own), self._arrays)
+            except NotStorable as error:
+                self._owner = None
+                self.note(
+                    f"The loader's own state cannot be stored ({error.problem}) A resumed epoch reads it again "
+                    "from the beginning instead."
+                )
+                state.pop("own", None)
+        return state
+
+    def note(self, *sentences: str) -> None:
+        """Tell the user."""
+        self._noted.extend(sentences)
+
+    def close(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            self._source.stop(iterator)
+
+    def _positioned(self) -> None:
+        if self._owner is not None and self._continues:
+            self._owner.load_state_dict(put_own_state(self._stored["own"], self._arrays))
+            with self._aside:
+                self._iterator = iter(self._source.loader)
+            self._aside.own = put_own_state(self._stored["streams"], self._arrays)
+            self._batches, self._crc = self._stored["read"], self._stored["crc"]
+            self._samples, self._counted = self._stored["samples"] or 0, self._stored["samples"] is not None
+            self._seconds = self._stored["seconds"] * self._batches
+            return
+        with self._aside:
+            self._iterator = iter(self._source.loader)
+        self._read_again()
+
+    def _read_again(self) -> None:
+        for _ in range(self._place.batches):
+            value = self._next()
+            if value is _END:
+                raise changed([f"batches in the epoch: more than {self._place.batches} → {self._batches}"])
+            self._count(value)
+        samples = self._stored.get("samples")
+        if samples is not None and self._counted and samples != self._samples:
+            raise changed([f"samples in the first {self._batches} batches: {samples} → {self._samples}"])
+        if not self._place.batches:
+            return
+        self.note(f"Read {self._batches} batches again in {_duration(self._seconds)}.")
+        if self._crc != self._stored.get("crc", self._crc):
+            self.note(
+                Inexact(
+                    "the batches that were read again are not those of the first time, so the continuation is not "
+                    "bit-exact: the loader draws from a source of randomness, or of order, that colabkeep cannot see"
+                )
+            )
+
+    def _next(self) -> Any:
+        start = self._timer()
+        try:
+            with self._aside:
+                value = next(self._iterator, _END)
+        except BaseException:
+            self._owner = None  # it may have moved on, past a batch that nobody got: its state is not that of our place
+            raise
+        self._seconds += self._timer() - start
+        return value
+
+    def _count(self, value: Any) -> int | None:
+        samples = leading(value)
+        self._batches += 1
+        self._crc = crc(value, self._crc, self._arrays)
+        self._counted = self._counted and samples is not None
+        self._samples += samples or 0
+        return samples
+
+    def _expectation(self) -> str:
+        seconds = self._stored.get("seconds", 0.0) * self._place.batches
+        much = f"{'at least ' if self._source.workers else ''}about {_duration(seconds)}" if seconds else "some time"
+        return (
+            f"This loader can only be read from its beginning: reading {self._place.batches} batches again "
+            f"without training, {much}."
+        )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"
+
+
+def refuse_iterators(loader: object) -> None:
+    """Raise for what cannot be read a second time.
+
+    Raises:
+        UsageError: `loader` is an iterator, or cannot be iterated at all.
+    """
+    if isinstance(loader, Iterator):
+        raise UsageError(
+            problem=f"This loader is a bare iterator ({type(loader).__qualname__}): once read, its batches are gone, "
+            "so no epoch can start anew and none can be resumed.",
+            remedy="Pass the object it was made from (the list, the DataLoader, …), or a small class whose "
+            "__iter__ makes a new iterator each time.",
+        )
+    refuse_arrays(loader)
+    if isinstance(loader, type) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        kind = f"The class {loader.__qualname__}" if isinstance(loader, type) else f"A {type(loader).__qualname__}"
+        raise UsageError(
+            problem=f"{kind} is not something to read batches from.",
+            remedy="Pass a DataLoader, a list of batches, or an object with __iter__.",
+        )
+
+
+def refuse_arrays(loader: object) -> None:
+    """Raise for all inputs and all targets in a tuple, which would be read as two batches.
+
+    Raises:
+        UsageError: the remedy is the line that makes a data set of them.
+    """
+    if not isinstance(loader, tuple) and not (isinstance(loader, list) and len(loader) == 2):
+        return
+    shapes = [getattr(each, "shape", None) for each in loader]
+    if len(loader) < 2 or not all(isinstance(shape, (tuple, list)) and len(shape) for shape in shapes):
+        return
+    tall = {int(shape[0]) for shape in shapes if shape}
+    if len(tall) == 1 and (isinstance(loader, tuple) or len({len(shape) for shape in shapes if shape}) > 1):
+        paddle = type(loader[0]).__module__.partition(".")[0] == "paddle"
+        made = "paddle.io.TensorDataset([X, Y])" if paddle else "torch.utils.data.TensorDataset(X, Y)"
+        raise UsageError(
+            problem=f"{len(loader)} arrays of {tall.pop()} samples each are no loader: the first would be read as one "
+            "batch, and the next as another.",
+            remedy=f"Make a data set of them (arrays of NumPy as tensors first): {made}, in a DataLoader of that "
+            "framework with the batch_size and shuffle that you want.",
+        )
+
+
+def no_batches(loader: object) -> UsageError:
+    """Why nothing can be trained, or validated, with a loader that gives no batch."""
+    size, samples = getattr(loader, "batch_size", None), length_of(getattr(loader, "dataset", None))
+    if getattr(loader, "drop_last", False) and samples:
+        return UsageError(
+            problem=f"The loader gives no batch: its {samples} samples are less than one batch of {size}, and "
+            "drop_last=True leaves the rest out.",
+            remedy=f"Make batch_size {samples} or less, or drop_last=False.",
+        )
+    return UsageError(
+        problem=f"The loader gives no batch (a {type(loader).__name__}): there is nothing to train on.",
+        remedy="Look at what it reads: len(dataset), the folder or file pattern, a filter that leaves nothing.",
+    )
+
+
+def set_epoch(epoch: int, *objects: object) -> None:
+    """Tell the epoch to each object that wants to know it."""
+    for obj in objects:
+        if hasattr(obj, "set_epoch"):
+            obj.set_epoch(epoch)
+
+
+def length_of(obj: Any) -> int | None:
+    """`len(obj)`, None where it has none."""
+    try:
+        return len(obj)
+    except (TypeError, RuntimeError, ValueError):  # Paddle's streams, and loaders over them, raise the latter two
+        return None
+
+
+def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One line for each thing that both sides know and that differs."""
+    if stored.get("kind") != now["kind"]:
+        return [f"the training data: {stored.get('kind')} → {now['kind']}"]
+    return [f"{name}: {stored[name]} → {now[name]}" for name in now if name in stored and stored[name] != now[name]]
+
+
+def changed(found: Sequence[str]) -> Incompatible:
+    """The error for data that is not that of the checkpoint."""
+    return Incompatible(
+        problem="The training data is not that of the checkpoint: going on would show some samples twice and "
+        "others not at all.",
+        remedy='Bring back the data set, sampler and seed of this run, or start anew with resume="never" or another '
+        "run_name.",
+        differences=found,
+    )

@@ -1,0 +1,619 @@
+"""How a framework's own data loaders are adapted, ordered, seeded and resumed: one epoch of a map-style loader from
+any batch on, and everything else that can be iterated.
+"""
+
+from __future__ import annotations
+
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain, islice
+from typing import Any, Protocol, TypeVar
+
+from colabkeep.core.errors import UsageError
+from colabkeep.core.state import Stateful, Tree, derive, derive_each
+from colabkeep.frameworks.base import Batch, DataFacts, Inspector, LoaderState, Probe, Probed, Resized
+from colabkeep.frameworks.shared.iterables import (
+    IterableData,
+    Place,
+    Replay,
+    Source,
+    changed,
+    differences,
+    length_of,
+    no_batches,
+    set_epoch,
+)
+from colabkeep.frameworks.shared.samples import Arrays, leading
+from colabkeep.frameworks.shared.streams import Aside, Kinds, Streams, instances, reachable
+from colabkeep.frameworks.shared.workers import tag
+
+__all__ = [
+    "Adapted",
+    "LoaderData",
+    "Loaders",
+    "MapEpoch",
+    "Order",
+    "Route",
+    "Sampling",
+    "all_facts",
+    "fixed_facts",
+    "refuse_reading",
+    "state_owner",
+    "subsets",
+    "twin",
+]
+
+# Attributes are put straight into the copy's instance dictionary. That needs no knowledge of a subclass's constructor
+# and keeps its collate function, timeout, start method and prefetching.
+
+
+T = TypeVar("T")
+
+
+class Adapted(Protocol):
+    """A map-style loader whose order can be set, epoch after epoch."""
+
+    quiet: bool
+    """Loading draws nothing, so that nothing needs a seed."""
+
+    persists: bool
+    """Its workers live on between epochs."""
+
+    away: bool
+    """Samples are loaded in workers."""
+
+    def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
+        """Iterate over the batches of `indices`, in this order. `listed`: the order is known already, so that
+        asking for an index draws nothing."""
+        ...
+
+    def look(self, probe: Probe) -> Probed:
+        """Look at samples in this process."""
+        ...
+
+    def probing(self, probe: Probe) -> Any:
+        """An index for which a worker gives a `Probed` instead of a batch."""
+        ...
+
+    def end(self, iterator: Any) -> None:
+        """This iteration is over: stop its workers, unless they persist."""
+        ...
+
+    def close(self) -> None:
+        """Stop workers that persist."""
+        ...
+
+
+class Route:
+    """What stands where the sampler was: the indices of the epoch under way."""
+
+    def __init__(self) -> None:
+        self.ahead: Iterator[Any] = iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.ahead
+
+
+def twin(obj: T, kind: type[Any], replaced: dict[str, Any]) -> T:
+    """A shallow copy with other attributes, made without calling any constructor, setter or copy hook."""
+    copy: T = object.__new__(kind)
+    copy.__dict__.update(vars(obj), **replaced)
+    return copy
+
+
+def refuse_reading(loader: Any, library: str) -> None:
+    """Raise for a loader with an iterator of its `library` in it.
+
+    Raises:
+        UsageError: the loader started to read when it was built.
+    """
+    if any(name != "_iterator" and _reading(value, library) for name, value in vars(loader).items()):
+        raise UsageError(
+            problem=f"A {type(loader).__qualname__} starts reading when it is built, so the order of its batches "
+            "cannot be repeated and an epoch cannot be resumed.",
+            remedy=f"Use {library}.DataLoader with persistent_workers=True: its workers persist as well.",
+        )
+
+
+def _reading(value: object, library: str) -> bool:
+    return isinstance(value, Iterator) and type(value).__module__.startswith(f"{library}.")
+
+
+_FORGETFUL = "BufferShuffledExamplesIterable"
+"""Of Hugging Face: its state leaves out what its shuffle buffer holds, so those samples would never be seen."""
+
+
+def state_owner(loader: Any) -> Stateful | None:
+    """Who tells and takes the position of a loader that is read in its own order: itself, its data set, or nobody."""
+    if any(type(obj).__name__ == _FORGETFUL for obj in reachable(loader.dataset)):
+        return None
+    if isinstance(loader, Stateful):
+        return loader
+    dataset = loader.dataset
+    return dataset if isinstance(dataset, Stateful) and loader.num_workers == 0 else None
+
+
+_LISTED = 1 << 24
+"""Indices that are listed at most: 128 MiB as machine integers. As Python's they take 54 bytes each (measured)."""
+_CHUNK = 1 << 12  # indices, or batches of them, looked at in one go
+_REMEMBERED = 4096  # batches back from the newest, whose digest is still known: 2 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Where a map-style loader's indices come from.
+
+    `cut` is (batch size, drop_last) where batches are nothing but pieces of the sampler's order. Without it the
+    sampler gives whole batches or, with `whole_batches=False`, one item at a time.
+    """
+
+    sampler: Any
+    cut: tuple[int, bool] | None = None
+    whole_batches: bool = False
+
+    @property
+    def bare(self) -> bool:
+        """Does the loader give single items instead of batches?"""
+        return self.cut is None and not self.whole_batches
+
+
+class Order:
+    """What the sampler of a map-style loader gives in one epoch, from a place in it on.
+
+    One of samples (`cut` is set) can be cut differently from any sample on. Any other is one of whole batches or
+    items. A sampler that does not end where its length says, has none, or names very many indices (unless `whole`), is
+    followed as it goes instead of listed; `listed` is None then, and the digest covers what was consumed so far.
+    """
+
+    def __init__(self, sampling: Sampling, place: Place, kinds: Kinds, *, whole: bool = False) -> None:
+        self.cut = sampling.cut
+        self._whole_batches = sampling.whole_batches
+        self._place = place
+        self._skip = place.batches if self.cut is None else place.samples
+        self._hash = blake2b(digest_size=16)
+        self._digests = deque([(place.batches, self._hash)], _REMEMBERED)
+        most = None if whole else _LISTED
+        aside = Aside(Streams.of(kinds, sampling.sampler), derive(place.seed, "order", place.epoch))
+        self.listed, self._tail = _listed(sampling.sampler, aside, most)
+        if self.listed is None:
+            for items in self._tail.pieces(self._skip):
+                self._feed(items)
+        elif isinstance(self.listed, range) and most is not None and len(self.listed) > most:
+            self._hash.update(repr(self.listed).encode())
+        else:
+            self._feed(self.listed)
+
+    @property
+    def length(self) -> int | None:
+        """Batches in the whole epoch; those consumed count with the size they had."""
+        if self.listed is None or self.cut is None:
+            return None if self.listed is None else len(self.listed)
+        size, drop_last = self.cut
+        left = max(0, len(self.listed) - self._skip)
+        return self._place.batches + (left // size if drop_last else -(-left // size))
+
+    def digest(self, batches: int | None = None) -> str | None:
+        """A hash of the whole order. Of one that is followed as it goes: of what was consumed, or of the first
+        `batches` batches of it; None if that is too long ago to be known."""
+        if self.listed is not None or batches is None:
+            return self._hash.hexdigest()
+        return next((known.hexdigest() for count, known in reversed(self._digests) if count == batches), None)
+
+    def remaining(self) -> Iterator[Any]:
+        """The index lists behind the place (with `batch_size=None`: the indices). Called once."""
+        if self.listed is None:
+            return self._tail.items() if self.cut is None else self._tail.batches(*self.cut)
+        if self.cut is None:
+            return islice(self.listed, self._skip, None)
+        return _slices(self.listed, self._skip, *self.cut)
+
+    def consumed(self, index: Any) -> None:
+        """This index list was consumed (of an order that is followed as it goes)."""
+        if self.listed is None:
+            count, before = self._digests[-1]
+            self._hash = before.copy()
+            self._feed([index] if self.cut is None else index)
+            self._digests.append((count + 1, self._hash))
+
+    def _feed(self, items: Iterable[Any]) -> None:
+        if self._whole_batches:
+            for batch in items:
+                _feed(self._hash, [len(batch), *batch])
+        else:
+            _feed(self._hash, items)
+
+
+def subsets(dataset: Any) -> Iterator[tuple[int, str]]:
+    """For each subset within a data set, however wrapped: how many indices it has, and a hash of them."""
+    for _, inside in instances(dataset):
+        indices: Any = inside.get("indices") if "dataset" in inside else None  # torch's Subset, Paddle's, their likes
+        if length_of(indices) is None or isinstance(indices, (str, bytes, bytearray)):
+            continue
+        try:
+            packed = array("q", indices.tolist() if hasattr(indices, "tolist") else indices)
+        except (TypeError, OverflowError):  # no whole numbers: of a data set that means something else by it
+            continue
+        yield len(packed), blake2b(packed, digest_size=8).hexdigest()
+
+
+class _Tail:
+    """What a sampler still gives, drawn in streams that are its alone, a piece at a time."""
+
+    def __init__(self, head: Iterable[Any], iterator: Iterator[Any], aside: Aside) -> None:
+        self._iterator = chain(head, iterator)
+        self._aside = aside
+
+    def pieces(self, count: int) -> Iterator[list[Any]]:
+        """The next `count` indices."""
+        for start in range(0, count, _CHUNK):
+            yield self._take(min(_CHUNK, count - start))
+
+    def batches(self, size: int, drop_last: bool) -> Iterator[list[Any]]:
+        """The rest, cut."""
+        while piece := self._take(size):
+            if drop_last and len(piece) < size:
+                return
+            yield piece
+
+    def items(self) -> Iterator[Any]:
+        """The rest, one by one."""
+        while piece := self._take(1):
+            yield from piece
+
+    def _take(self, count: int) -> list[Any]:
+        with self._aside:
+            return list(islice(self._iterator, count))
+
+
+def _listed(source: Any, aside: Aside, most: int | None) -> tuple[Sequence[Any] | None, _Tail]:
+    """All that `source` gives if it ends where its length says and is not too much; else None, and what follows it."""
+    limit = length_of(source)
+    with aside:
+        iterator = iter(source)
+        straight = _range(iterator)
+        if straight is not None and (limit is None or len(straight) <= limit):
+            return straight, _Tail((), iterator, aside)
+        many = limit is None or (most is not None and limit > most)
+        head = [] if many else _read(iterator, limit + 1)  # type: ignore[operator] # a number, if not many
+    if not many and len(head) <= limit:  # type: ignore[operator]
+        return head, _Tail((), iterator, aside)
+    return None, _Tail(head, iterator, aside)
+
+
+def _read(iterator: Iterator[Any], limit: int) -> list[Any] | array[int]:
+    """Up to `limit` members; as machine integers if they are integers, since they have to stay for the epoch."""
+    packed: array[int] = array("q")
+    while chunk := list(islice(iterator, min(_CHUNK, limit - len(packed)))):
+        try:
+            words = array("q", chunk if set(map(type, chunk)) == {int} else ())
+        except OverflowError:  # more than 64 bits
+            words = array("q")
+        if not words:
+            return [*packed, *chunk, *islice(iterator, limit - len(packed) - len(chunk))]
+        packed += words
+    return packed
+
+
+def _range(iterator: Iterator[Any]) -> range | None:
+    """The range that is counted through, by a sampler that does nothing else, as those without a shuffle do."""
+    if type(iterator) is not type(iter(range(0))):
+        return None
+    reduced: Any = iterator.__reduce__()  # (iter, (range,), position)
+    return None if reduced[2] else reduced[1][0]
+
+
+def _slices(items: Sequence[Any], start: int, size: int, drop_last: bool) -> Iterator[list[Any]]:
+    stop = len(items)
+    if drop_last:
+        stop -= (stop - start) % size
+    return (list(items[at : min(at + size, stop)]) for at in range(start, stop, size))
+
+
+def _feed(digest: Any, items: Iterable[Any]) -> None:
+    """Hash integers fast (1 M in 30 ms), anything else by its text, as far as that is the same in every process."""
+    if isinstance(items, array):
+        digest.update(items)
+        return
+    if isinstance(items, range):
+        for start in range(0, len(items), _CHUNK):
+            digest.update(array("q", items[start : start + _CHUNK]))
+        return
+    listed = list(items)
+    try:
+        digest.update(array("q", listed))
+    except (TypeError, OverflowError):
+        for item in listed:
+            text = repr(item)
+            digest.update((type(item).__qualname__ if " at 0x" in text else text).encode() + b"\x1f")
+
+
+class MapEpoch:
+    """The batches behind a place in the epoch's order. The loop's own random streams do not move.
+
+    `facts` are those of `all_facts`, `state` what a session before told, `bare` says that the loader gives single
+    items. `inspector`: as in `Data.open`.
+    """
+
+    def __init__(
+        self,
+        adapted: Adapted,
+        order: Order,
+        place: Place,
+        facts: Mapping[str, Any],
+        state: Mapping[str, Any] | None,
+        *,
+        bare: bool,
+        inspector: Inspector | None = None,
+    ) -> None:
+        if state is not None and state["order"] not in (None, order.digest()):
+            raise changed([_other_order(state, facts)])
+        self.length = order.length
+        self.positional = False  # the digest of an order that is followed is known for the last boundary, too
+        self._followed = order.listed is None
+        self.notes: Sequence[str] = tuple(_notes(state or facts, facts))
+        self._adapted = adapted
+        self._order = order
+        self._place = place
+        self._facts = facts
+        self._bare = bare
+        self._inspector = inspector
+        self._ahead: deque[Any] = deque()  # indices handed to the loader, whose batches did not come out yet
+        self._iterator: Any = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        ahead, bare, followed = self._ahead, self._bare, self._followed
+        indices = self._indices()
+        if self._inspector is not None:
+            indices = self._inspected(self._inspector, indices)
+        self._iterator = self._adapted.begin(self._place, indices, listed=not followed)
+        try:
+            if self._inspector is not None and self._adapted.away:
+                self._inspector.found(next(self._iterator))
+            for value in self._iterator:
+                index = ahead.popleft()
+                if followed:
+                    self._order.consumed(index)
+                yield Batch(value, leading(value) if bare and not isinstance(index, (list, tuple)) else len(index))
+        except GeneratorExit:
+            self.close()
+            raise
+        # Not after an error: to end workers may take seconds each, and the last step is to be saved before.
+        self.close()
+
+    def state(self, batches: int | None = None) -> Tree:
+        return {**self._facts, "order": self._order.digest(batches), "followed": self._followed}
+
+    def note(self, *sentences: str) -> None:
+        """Tell the user."""
+        self.notes = (*self.notes, *sentences)
+
+    def close(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            self._adapted.end(iterator)
+
+    def _inspected(self, inspector: Inspector, indices: Iterator[Any]) -> Iterator[Any]:
+        """Let it see its samples: in the worker that gets the first index, or here and now."""
+        if self._adapted.away:
+            return chain([self._adapted.probing(inspector.probe)], indices)
+        inspector.found(self._adapted.look(inspector.probe))
+        return indices
+
+    def _indices(self) -> Iterator[Any]:
+        place, ahead = self._place, self._ahead
+        if self._adapted.quiet:
+            for index in self._order.remaining():
+                ahead.append(index)
+                yield index
+        else:
+            seeds = derive_each(place.seed, "batch", place.epoch, start=place.batches)
+            for index, seed in zip(self._order.remaining(), seeds, strict=False):
+                ahead.append(index)
+                yield tag(seed, place.epoch, index)
+
+
+def fixed_facts(dataset: Any, sampling: Sampling, seed: int) -> dict[str, Any]:
+    """What must not differ between the sessions of one run, and is known without drawing."""
+    facts = {"kind": "a map-style DataLoader", "seed": seed, "data set length": length_of(dataset)}
+    if sampling.cut is not None:
+        facts["samples in an epoch"] = length_of(sampling.sampler)
+    return {**facts, "sampler": type(sampling.sampler).__qualname__}
+
+
+def all_facts(dataset: Any, sampling: Sampling, seed: int) -> dict[str, Any]:
+    """These, and what may differ at a price."""
+    size, drop_last = sampling.cut or (None, False)
+    return {**fixed_facts(dataset, sampling, seed), "batch size": size, "drop_last": drop_last}
+
+
+def _notes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("batch size", "drop_last"):
+        if stored[name] != now[name]:
+            yield Resized(
+                f"{name} {stored[name]} → {now[name]} in the middle of an epoch: each sample is still seen once, but "
+                "the weights will not be those of an uninterrupted run."
+            )
+
+
+def _other_order(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if stored["sampler"] != now["sampler"]:
+        return f"the sampler, and with it the order: {stored['sampler']} → {now['sampler']}"
+    line = f"the order of the samples: the {now['sampler']} was built, seeded or weighted differently"
+    if now["sampler"] == "SeedableRandomSampler":  # of Accelerate: made of the seed that torch had when it was prepared
+        return f"{line}: call accelerate.utils.set_seed(0) before accelerator.prepare(loader), in each session"
+    return line
+
+
+# A map-style loader is positioned by slicing the listed order of its sampler: nothing is loaded twice. Iterable data
+# sets and loaders with an `__iter__` of their own continue from a state of their own, or are read again from the
+# beginning of the epoch.
+
+
+_BATCH = 32  # samples, where a data set is handed in and nothing is said
+
+
+class Loaders(Protocol):
+    """What a framework knows about its loaders. `Any` below is one of them, but for `owns` and `is_dataset`."""
+
+    kinds: Kinds
+    arrays: Arrays
+
+    def owns(self, loader: Any) -> bool:
+        """Is this a loader of the framework?"""
+        ...
+
+    def is_dataset(self, data: Any) -> bool:
+        """Is this a data set of the framework, which gives samples rather than batches?"""
+        ...
+
+    def of_batches(self, dataset: Any, batch_size: int) -> object:
+        """A loader over it: shuffled, unless it is a stream."""
+        ...
+
+    def map_style(self, loader: Any) -> bool:
+        """Does it load the items its sampler names, in the framework's own way?"""
+        ...
+
+    def sampling(self, loader: Any) -> Sampling:
+        """Where the indices of a map-style loader come from."""
+        ...
+
+    def order(self, loader: Any, place: Place, *, whole: bool) -> Order:
+        """What its sampler gives from a place on. `whole`: listed, however long, if it ends."""
+        ...
+
+    def listeners(self, loader: Any) -> Iterable[object]:
+        """Who may want to know the epoch."""
+        ...
+
+    def adapted(self, loader: Any, epoch: int) -> Adapted:
+        """A copy of a map-style loader whose order can be set."""
+        ...
+
+    def alone(self, loader: Any) -> Any:
+        """A copy of a map-style loader with one worker, if it has workers, that ends with the epoch."""
+        ...
+
+    def replayed(self, loader: Any, place: Place, workers: int) -> Source:
+        """A copy of any other loader, for one epoch that starts as the user handed it over."""
+        ...
+
+    def before(self, loader: Any) -> Sequence[str]:
+        """What has to be done or refused before it is opened; sentences for the user."""
+        ...
+
+
+class LoaderData:
+    """The `Data` promise for a framework's loaders of any kind, and for anything else that can be iterated again.
+
+    A loader with persistent workers is adapted once, so that its workers persist; others anew for each epoch.
+    """
+
+    def __init__(self, loaders: Loaders) -> None:
+        self._loaders = loaders
+        self._others = IterableData(loaders.kinds, loaders.arrays)
+        self._kept: dict[int, Adapted] = {}
+
+    def open(
+        self,
+        loader: object,
+        *,
+        seed: int,
+        epoch: int,
+        batches: int,
+        samples: int,
+        state: Tree | None,
+        inspector: Inspector | None = None,
+    ) -> LoaderState:
+        if not self._loaders.owns(loader):
+            return self._others.open(
+                loader, seed=seed, epoch=epoch, batches=batches, samples=samples, state=state, inspector=inspector
+            )
+        told = self._loaders.before(loader)
+        found = [] if state is None else self.check(loader, seed=seed, state=state)
+        if found:
+            raise changed(found)
+        place = Place(seed, epoch, batches, samples)
+        set_epoch(epoch, *self._loaders.listeners(loader))
+        mapped = self._loaders.map_style(loader)
+        epoch_of = self._map(loader, place, state, inspector) if mapped else self._replay(loader, place, state)
+        epoch_of.note(*told)
+        return epoch_of
+
+    def as_loader(self, data: object, batch_size: int | None) -> object:
+        """Things of one sample each are batched if the framework calls them a data set, or a `batch_size` says so."""
+        if self._loaders.owns(data) or (batch_size is None and not self._loaders.is_dataset(data)):
+            return self._others.as_loader(data, batch_size)
+        if length_of(data) == 0:
+            raise no_batches(data)
+        return self._loaders.of_batches(data, _BATCH if batch_size is None else batch_size)
+
+    def check(self, loader: Any, *, seed: int, state: Tree) -> Sequence[str]:
+        if self._loaders.owns(loader) and self._loaders.map_style(loader):
+            return differences(state, fixed_facts(loader.dataset, self._loaders.sampling(loader), seed))
+        return self._others.check(loader, seed=seed, state=state)
+
+    def facts(self, loader: Any) -> DataFacts:
+        if not self._loaders.owns(loader):
+            return self._others.facts(loader)
+        dataset = loader.dataset
+        kind = "samples" if self._loaders.map_style(loader) else "stream"
+        return DataFacts(
+            kind=kind, length=length_of(dataset), name=type(dataset).__qualname__, subsets=tuple(subsets(dataset))
+        )
+
+    def look(self, loader: Any, probe: Probe) -> Probed:
+        if not self._loaders.owns(loader):
+            return self._others.look(loader, probe)
+        adapted = self._loaders.adapted(self._loaders.alone(loader), 0)
+        if not adapted.away:
+            return adapted.look(probe)
+        iterator = adapted.begin(Place(probe.seed, 0, 0, 0), iter([adapted.probing(probe)]), listed=True)
+        try:
+            probed: Probed = next(iterator)
+        finally:
+            adapted.end(iterator)
+        return probed
+
+    def close(self) -> None:
+        for kept in self._kept.values():
+            kept.close()
+        self._kept.clear()
+
+    def _map(self, loader: Any, place: Place, state: Tree | None, inspector: Inspector | None) -> MapEpoch:
+        sampling = self._loaders.sampling(loader)
+        # A session before this rule listed every order that ends: its hash is of the whole.
+        order = self._loaders.order(loader, place, whole=state is not None and "followed" not in state)
+        facts = all_facts(loader.dataset, sampling, place.seed)
+        adapted = self._adapted(loader, place.epoch)
+        return MapEpoch(adapted, order, place, facts, state, bare=sampling.bare, inspector=inspector)
+
+    def _adapted(self, loader: Any, epoch: int) -> Adapted:
+        kept = self._kept.get(id(loader))
+        if kept is not None:
+            return kept
+        adapted = self._loaders.adapted(loader, epoch)
+        if adapted.persists:
+            self._kept[id(loader)] = adapted
+            # When the user lets go of the loader, its workers go too, as they would without us.
+            weakref.finalize(loader, self._let_go, id(loader)).atexit = False
+        return adapted
+
+    def _let_go(self, key: int) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            kept.close()
+
+    def _replay(self, loader: Any, place: Place, state: Tree | None) -> Replay:
+        workers = loader.num_workers if state is None else state["workers"]
+        replay = self._others.replay(self._loaders.replayed(loader, place, workers), place, state)
+        if workers != loader.num_workers:
+            replay.note(
+                f"The rest of this epoch is read with num_workers={workers}, as it began; "
+                f"num_workers={loader.num_workers} counts from the next one on."
+            )
+        return replay

@@ -1,0 +1,455 @@
+"""What a user's object can reach, and the random streams in it: found, seeded, put aside and put back without
+drawing from them; batches loaded each under a seed of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from colabkeep.frameworks.shared.rng import Asked, Look, NumpyLook, numpy_words, python_look
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "NEUTRAL",
+    "Aside",
+    "Kinds",
+    "Recogniser",
+    "Seeding",
+    "Stream",
+    "Streams",
+    "instances",
+    "reachable",
+]
+
+_DEEPEST = 12  # steps away from a root
+_MOST = 5_000  # objects in all: some 50 ms
+_MEMBERS = 100  # looked at in one container: a list of a million samples holds no generator worth finding
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, CodeType})
+_NO_PARTS = (type, ModuleType, FunctionType, MethodType)
+_WRAPPERS: dict[type[Any], tuple[str, ...]] = {
+    MethodType: ("__self__", "__func__"),
+    functools.partial: ("func", "args", "keywords"),
+    property: ("fget",),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+}
+_CARRIES = re.compile(r"\.(?:torch|paddle)\.data$|\.paddle\.reading$|\.shared\.workers$|\.testing\.")
+_LIBRARIES = frozenset({"torch", "paddle", "numpy", "colabkeep"}) | sys.stdlib_module_names
+
+
+def reachable(*roots: object) -> Iterator[object]:
+    """Every object within reach of `roots`, once, the near ones first, in an order that depends on the code only.
+
+    Reads `__dict__`s, slots, containers, closures, defaults, partials, bound methods, attributes of the user's
+    classes, and the module globals that the user's functions name. Calls nothing of the user's. Sets are
+    left out: their order changes from process to process; so are our own objects.
+    """
+    waiting = deque((root, 0) for root in roots)
+    seen: dict[int, object] = {}  # keeps what it has seen alive, so that an id stays taken
+    while waiting and len(seen) < _MOST:
+        obj, depth = waiting.popleft()
+        if type(obj) in _ATOMS or id(obj) in seen or _is_ours(type(obj)):
+            continue
+        seen[id(obj)] = obj
+        yield obj
+        if depth < _DEEPEST:
+            waiting.extend((child, depth + 1) for child in _children(obj))
+
+
+def instances(root: object) -> Iterator[tuple[object, dict[str, Any]]]:
+    """The objects that make up `root`, itself first, each with the dictionary of its attributes: those within reach
+    through attributes, lists, tuples and dicts alone. Calls nothing of the user's."""
+    waiting = deque([(root, 0)])
+    seen: dict[int, object] = {}
+    while waiting and len(seen) < _MOST:
+        obj, depth = waiting.popleft()
+        kind = type(obj)
+        if kind in _ATOMS or id(obj) in seen or issubclass(kind, _NO_PARTS) or kind.__module__.startswith("colabkeep."):
+            continue
+        seen[id(obj)] = obj
+        inside = _instance_dict(obj)
+        yield obj, inside
+        if depth < _DEEPEST:
+            held: Any = obj
+            members = held if kind in (list, tuple) else held.values() if kind is dict else ()
+            waiting.extend((child, depth + 1) for child in (*islice(members, _MEMBERS), *inside.values()))
+
+
+def _children(obj: Any) -> Iterable[object]:
+    kind = type(obj)
+    if issubclass(kind, dict):
+        return islice(dict.values(obj), _MEMBERS)
+    for base in (list, tuple, deque):
+        if issubclass(kind, base):
+            return (*islice(base.__iter__(obj), _MEMBERS), *_attributes(obj))
+    if issubclass(kind, ModuleType):
+        return ()
+    if kind is FunctionType or issubclass(kind, type):
+        if _library(obj.__module__):
+            return ()
+        return _of_function(obj) if kind is FunctionType else vars(obj).values()
+    for wrapper, inside in _WRAPPERS.items():
+        if issubclass(kind, wrapper):
+            return [getattr(obj, name) for name in inside]
+    return _attributes(obj)
+
+
+def _attributes(obj: Any) -> list[object]:
+    """What an instance holds, then the classes it was written as."""
+    found: list[object] = []
+    found.extend(_instance_dict(obj).values())
+    classes = [cls for cls in type(obj).__mro__ if not _library(cls.__module__)]
+    for cls in classes:
+        for member in vars(cls).values():
+            if type(member) is MemberDescriptorType:
+                found.extend(_slot(member, obj))
+    return [*found, *classes]
+
+
+def _instance_dict(obj: Any) -> dict[str, object]:
+    # Past any __getattr__ or __getattribute__ of the user's: a lazy proxy must stay lazy.
+    try:
+        inside = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return {}
+    return inside if type(inside) is dict else {}
+
+
+def _slot(member: MemberDescriptorType, obj: object) -> tuple[object, ...]:
+    try:
+        return (member.__get__(obj),)
+    except AttributeError:  # a slot that holds nothing yet
+        return ()
+
+
+def _of_function(function: FunctionType) -> Iterator[object]:
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # a closure over a name that has no value yet
+            continue
+    yield from vars(function).values()
+    for name in _names(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if type(constant) is CodeType:  # lambdas, inner functions, comprehensions
+            yield from _names(constant)
+
+
+def _is_ours(kind: type) -> bool:
+    """Is it of a run and its parts, which hold streams that are the training's? A user's data may lead to them: by the
+    method of a trainer, by an optimizer with our hook. What carries the user's own data (adapted loaders, the test kit)
+    is looked into."""
+    module: object = kind.__module__  # a class written in C may have anything there
+    return isinstance(module, str) and module.startswith("colabkeep.") and not _CARRIES.search(module)
+
+
+def _library(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES
+
+
+# A *stream* is anything random numbers come from: Python's `random`, NumPy's legacy generator, a framework's, and any
+# generator object that a data set, transform or sampler holds. Prices below were measured on one core of a small cloud
+# machine.
+
+
+_SPREAD = 0x9E3779B97F4A7C15  # odd, so that the low 32 bits of its multiples differ: generators that take 32 do too
+_MASK = 2**63 - 1
+_PYTHON: random.Random = random.random.__self__  # type: ignore[attr-defined] # the one behind the module's functions
+_FIRST_FOUND = 16  # salts below belong to the global streams
+
+
+class Stream(Protocol):
+    """One source of random numbers. `told`: what it was seeded with can be asked for, so a data set may make numbers of
+    that without drawing."""
+
+    told: bool
+
+    def look(self) -> Look:
+        """A look at it as it is now."""
+        ...
+
+    def take(self) -> Any:
+        """Its state, taken out. The stream MUST be `put` or seeded before anyone draws from it again."""
+        ...
+
+    def put(self, taken: Any) -> None:
+        """Continue exactly where `taken` was."""
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Start anew; `seed` has 63 bits."""
+        ...
+
+
+Recogniser: TypeAlias = Callable[[object], "Stream | None"]
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Which streams there are: the global ones (always in the same order), and how to know one by its object.
+
+    `devices` are those of devices in use which only the trainer may touch, and which loading does not keep apart: a
+    loop that draws from them there does so in every session. They are taken out and put back, never seeded.
+    """
+
+    shared: Callable[[], Sequence[Stream]]
+    recognise: Recogniser
+    devices: Callable[[], Sequence[Stream]] = tuple
+
+
+class Streams:
+    """Several streams handled as one. Each gets a seed of its own from the one seed given: its seeder's, after `^` with
+    the salt beside it. `tellers` are the (salt, seeder) of those that tell their seed."""
+
+    def __init__(self, shared: Sequence[Stream] = (), found: Sequence[Stream] = ()) -> None:
+        self.all = (*shared, *found)
+        numbers = (*range(len(shared)), *range(_FIRST_FOUND, _FIRST_FOUND + len(found)))
+        self._seeders = tuple(
+            (number * _SPREAD & _MASK, stream.seed) for number, stream in zip(numbers, self.all, strict=True)
+        )
+        self.tellers = [one for one, stream in zip(self._seeders, self.all, strict=True) if stream.told]
+
+    @classmethod
+    def of(cls, kinds: Kinds, *roots: object) -> Streams:
+        """The global streams, and the generator objects that can be reached from `roots`."""
+        return cls(kinds.shared(), held(kinds, *roots))
+
+    @classmethod
+    def for_a_look(cls, kinds: Kinds, *roots: object) -> Streams:
+        """These, and those of devices: all that may move when the trainer loads what the training has not asked for."""
+        return cls(kinds.shared(), (*held(kinds, *roots), *kinds.devices()))
+
+    def take(self) -> list[Any]:
+        """The states of all, taken out."""
+        return [stream.take() for stream in self.all]
+
+    def put(self, taken: Sequence[Any]) -> None:
+        """Continue all exactly where `taken` was."""
+        for stream, state in zip(self.all, taken, strict=True):
+            stream.put(state)
+
+    def seed(self, seed: int) -> None:
+        """Start all anew."""
+        for salt, start in self._seeders:
+            start(seed ^ salt)
+
+
+def held(kinds: Kinds, *roots: object) -> list[Stream]:
+    """The generator objects that can be reached from `roots`, in an order that depends on the code only."""
+    streams = map(kinds.recognise, reachable(*roots))
+    return [stream for stream in streams if stream is not None]
+
+
+class Aside:
+    """A context with streams of its own: they go on where the last visit left them, the outer ones never move."""
+
+    def __init__(self, streams: Streams, seed: int, own: Sequence[Any] | None = None) -> None:
+        self._streams = streams
+        self._seed = seed
+        self.own = own
+        self._outer: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._outer = self._streams.take()
+        if self.own is None:
+            self._streams.seed(self._seed)
+        else:
+            self._streams.put(self.own)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.own = self._streams.take()
+        self._streams.put(self._outer)
+
+
+class PythonStream:
+    """A generator of Python's, such as the global one. take 8, put 2, seed 4 µs."""
+
+    told = False
+
+    def __init__(self, owner: random.Random) -> None:
+        self._owner = owner
+        self.take: Callable[[], Any] = owner.getstate
+        self.put: Callable[[Any], None] = owner.setstate
+        self.seed: Callable[[int], None] = owner.seed
+
+    def look(self) -> Look:
+        return python_look(self._owner)
+
+
+class LegacyStream:
+    """A NumPy `RandomState`, such as the global one, its cached gaussian included. take 1, put 2, seed 1.5 µs.
+
+    NumPy's own get_state and set_state cost 25 and 28 µs, because they convert 624 words one by one.
+    Here the words are copied where they stand, at the address NumPy publishes; where they do not stand as
+    expected (checked once), NumPy's own methods are used.
+    """
+
+    told = False
+
+    def __init__(self, owner: np.random.RandomState) -> None:
+        self._owner = owner
+        self._bits: Any = None
+        self._words: memoryview | None = None
+
+    def look(self) -> Look:
+        return NumpyLook(self._owner)
+
+    def seed(self, seed: int) -> None:
+        self._owner.seed(seed & 0xFFFFFFFF)
+
+    def take(self) -> Any:
+        words = self._live()
+        if words is None:
+            return self._owner.get_state(legacy=False)
+        taken = bytes(words)
+        # The public way to the cached gaussian: it is handed out without a draw when there is one.
+        gauss = self._owner.standard_normal()
+        return taken, (float(gauss) if bytes(words) == taken else None)
+
+    def put(self, taken: Any) -> None:
+        words = self._live()
+        if isinstance(taken, dict):
+            self._owner.set_state(taken)
+        elif words is None or taken[1] is not None:
+            self._owner.set_state(_public(*taken))
+        else:
+            self._owner.seed(0)  # for its side effect: it forgets a cached gaussian
+            words[:] = taken[0]
+
+    def _live(self) -> memoryview | None:
+        bits = self._owner._bit_generator
+        if bits is not self._bits:  # the first time, or after np.random.set_bit_generator
+            self._bits, self._words = bits, numpy_words(self._owner)
+        return self._words
+
+
+def _public(words: bytes, gauss: float | None) -> dict[str, Any]:
+    import numpy as np
+
+    key = np.frombuffer(words[:-4], dtype=np.uint32)
+    state = {"key": key, "pos": int.from_bytes(words[-4:], sys.byteorder)}
+    return {"bit_generator": "MT19937", "state": state, "has_gauss": int(gauss is not None), "gauss": gauss or 0.0}
+
+
+class GeneratorStream:
+    """A NumPy `Generator`, through its bit generator. take 1, put 1, seed 7 µs."""
+
+    told = False
+
+    def __init__(self, bits: np.random.BitGenerator) -> None:
+        self._bits = bits
+        self._kind: Any = type(bits)  # NumPy's contract: every bit generator is built from one seed
+
+    def look(self) -> Look:
+        return Asked(self.take, self.put)
+
+    def take(self) -> Any:
+        return self._bits.state
+
+    def put(self, taken: Any) -> None:
+        self._bits.state = taken
+
+    def seed(self, seed: int) -> None:
+        self._bits.state = self._kind(seed).state
+
+
+def _shared() -> list[Stream]:
+    numpy = sys.modules.get("numpy")
+    streams: list[Stream] = [PythonStream(_PYTHON)]
+    if numpy is not None:
+        streams.append(LegacyStream(numpy.random.mtrand._rand))
+    return streams
+
+
+def _recognise(obj: object) -> Stream | None:
+    kind = type(obj)
+    if issubclass(kind, random.Random):
+        fixed = kind is random.SystemRandom or obj is _PYTHON
+        return None if fixed else PythonStream(obj)  # type: ignore[arg-type] # issubclass, for objects that fake isinstance
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if issubclass(kind, numpy.random.RandomState):
+        return None if obj is numpy.random.mtrand._rand else LegacyStream(obj)  # type: ignore[arg-type]
+    bits: Any = obj.bit_generator if issubclass(kind, numpy.random.Generator) else obj  # type: ignore[attr-defined]
+    own = issubclass(type(bits), numpy.random.BitGenerator) and bits is not numpy.random.mtrand._rand._bit_generator
+    return GeneratorStream(bits) if own else None
+
+
+NEUTRAL = Kinds(_shared, _recognise)
+"""Python's and NumPy's streams. NumPy is looked at only if it was imported by someone else."""
+
+
+class Seeding:
+    """Loads in this process. Random streams are the batch's own meanwhile; those of the training do not move.
+
+    To seed all of them takes a fifth of a small step, and most data draws nothing. The first batch shows it: where no
+    stream has moved by its end, only those are seeded from then on whose seed can be asked for without a draw. As soon
+    as another one has moved after a batch, that batch is loaded again, seeded, and all that follow are seeded, too. So
+    every batch is what it is when all are seeded. Generators that the data holds count like those of Python and NumPy.
+    """
+
+    def __init__(self, streams: Streams) -> None:
+        self._seed = streams.seed
+        self._draws: bool | None = None  # None: not known yet
+        self._looks = [stream.look() for stream in streams.all]
+        pairs = list(zip(streams.all, self._looks, strict=True))
+        self._told: Sequence[Look] = [look for stream, look in pairs if stream.told]
+        self._untold: Sequence[Look] = [look for stream, look in pairs if not stream.told]
+        self._tellers = streams.tellers
+
+    def load(self, seed: int, read: Callable[[Any], Any], index: Any) -> Any:
+        """What `read(index)` gives under this seed. It is called twice if this is the first to draw of many."""
+        back: Sequence[Look] = self._looks
+        for look in back:
+            look.keep()
+        try:
+            if self._draws is False:
+                for salt, start in self._tellers:
+                    start(seed ^ salt)
+                try:
+                    value = read(index)
+                except Exception:
+                    if not self._moved():
+                        raise
+                else:
+                    if not self._moved():
+                        back = self._told
+                        return value
+            self._seed(seed)
+            if self._draws:
+                return read(index)
+            before = [look.glance() for look in self._untold]
+            value = read(index)
+            self._draws = before != [look.glance() for look in self._untold]
+            return value
+        finally:
+            for look in back:
+                look.put_back()
+
+    def _moved(self) -> bool:
+        for look in self._untold:  # noqa: SIM110 - any() would be a generator more, for each batch
+            if look.moved():
+                return True
+        return False

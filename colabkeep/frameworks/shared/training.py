@@ -1,0 +1,409 @@
+"""A training loop in any framework: objective, losses and means, batches moved, what a schedule counts to, and what
+is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import math
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
+from inspect import getclosurevars, isfunction
+from typing import Any
+
+from colabkeep.core.errors import UsageError
+from colabkeep.core.state import HostTensor, Tree
+from colabkeep.frameworks.base import TrainingOptions
+
+__all__ = [
+    "HostLosses",
+    "Objective",
+    "PlainMean",
+    "as_number",
+    "at_hand",
+    "check_functions",
+    "check_held",
+    "check_one_loss",
+    "counts_to",
+    "half_weights",
+    "is_per_step",
+    "moved",
+    "no_gradient",
+    "no_loop_for",
+    "stored_steps",
+    "unfit_batch",
+    "unfit_loss",
+    "unfit_number",
+    "unknown_precision",
+    "wrong_kind",
+]
+
+_FRAMEWORKS = frozenset({"torch", "paddle"})
+
+
+def wrong_kind(word: str, found: object, wanted: str, remedy: str) -> UsageError:
+    """Why `found` cannot be the model or the optimizer."""
+    package = type(found).__module__.partition(".")[0]
+    if package in _FRAMEWORKS and package != wanted.partition(".")[0]:
+        remedy = f"Model, optimizer and data must be of one framework, and this one is of {package}. {remedy}"
+    return UsageError(problem=f"{word} is a {type(found).__name__}, not a {wanted}.", remedy=remedy)
+
+
+def no_loop_for(model: object) -> UsageError:
+    """Why resumable_fit cannot train a model that is of no framework with a loop of ours."""
+    kind = type(model)
+    package = kind.__module__.partition(".")[0]
+    what = f"model is a {kind.__name__}" + (f" of {package}" if package not in ("builtins", "__main__") else "")
+    own = "Your own loop works with any object that has state_dict() and load_state_dict(): "
+    remedy = f"{own}with colabkeep.Run(run_name, model=model) as run: … run.step()"
+    if callable(getattr(model, "fit", None)):
+        what += ", which brings a fit() of its own"
+        remedy = "Train it by that, and save by its own means (Keras: keras.callbacks.BackupAndRestore). " + (
+            "Where you write the loop (partial_fit, train_on_batch): "
+            "with colabkeep.Run(run_name, state={…}) as run, with objects that have state_dict() and load_state_dict()."
+        )
+    return UsageError(
+        problem=f"{what}; resumable_fit trains a torch.nn.Module or a paddle.nn.Layer.",
+        remedy=remedy,
+    )
+
+
+def check_held(own: Iterable[object], held: Iterable[object]) -> None:
+    """Refuse an optimizer whose parameters (`held`) are not the model's `own`.
+
+    Raises:
+        UsageError: it holds none of them.
+    """
+    known = {id(parameter) for parameter in own}
+    if not any(id(parameter) in known for parameter in held):
+        raise UsageError(
+            problem="The optimizer holds none of the model's parameters, so training would change nothing.",
+            remedy="Build the optimizer from this model's parameters(), after the last thing that replaces the model "
+            "or its parameters.",
+        )
+
+
+def check_one_loss(optimizer: object) -> None:
+    """Refuse an optimizer that wants to compute the loss itself, several times in a step.
+
+    Raises:
+        UsageError: its `step` needs an argument.
+    """
+    _, *parameters = inspect.signature(type(optimizer).step).parameters.values()  # type: ignore[attr-defined]
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    if any(p.default is p.empty and p.kind in by_name for p in parameters):
+        raise UsageError(
+            problem=f"{type(optimizer).__name__} evaluates the loss several times in one step, by a closure; "
+            "resumable_fit computes it once.",
+            remedy="Keep your own loop on colabkeep.Run, with optimizer.step(closure) and then run.step(loss=loss), "
+            "or use another optimizer.",
+        )
+
+
+def check_functions(options: TrainingOptions) -> None:
+    """Refuse words that contradict each other.
+
+    Raises:
+        UsageError: the sentence says which, and what to pass instead.
+    """
+    if (options.loss_fn is None) == (options.step_fn is None):
+        raise UsageError(
+            problem="Training needs exactly one of loss_fn and step_fn.",
+            remedy="Pass loss_fn=f with f(output, target) -> loss for batches of (input, target), "
+            "or step_fn=f with f(model, batch) -> loss for any other.",
+        )
+    word, function = ("loss_fn", options.loss_fn) if options.step_fn is None else ("step_fn", options.step_fn)
+    if not callable(function):
+        raise UsageError(
+            problem=f"{word} is a {type(function).__name__}, which cannot be called.",
+            remedy="Pass the function itself: loss_fn=F.cross_entropy, without brackets behind it; or an object such "
+            "as torch.nn.CrossEntropyLoss().",
+        )
+    if options.metrics is not None and not isinstance(options.metrics, Mapping):
+        raise UsageError(
+            problem=f"metrics is a {type(options.metrics).__name__}, not a mapping of names to metrics.",
+            remedy='Give each a name: metrics={"accuracy": accuracy}.',
+        )
+    if options.metrics and options.step_fn is not None:
+        raise UsageError(
+            problem="metrics are functions of (output, target), and with step_fn nobody knows these.",
+            remedy="Pass loss_fn instead of step_fn, or leave metrics out and measure in a callback.",
+        )
+    if "loss" in (options.metrics or {}):
+        raise UsageError(
+            problem='A metric is named "loss", which is the name of the loss itself.',
+            remedy="Give the metric another name.",
+        )
+    if options.gradient_clip_val is not None and not options.gradient_clip_val > 0:
+        raise UsageError(
+            problem=f"gradient_clip_val={options.gradient_clip_val!r} would clip every gradient to nothing.",
+            remedy="Pass the largest gradient norm you allow, for example 1.0, or None for no clipping.",
+        )
+
+
+def unknown_precision(precision: object) -> UsageError:
+    """Why this is no precision."""
+    return UsageError(
+        problem=f"precision={precision!r} is not known.",
+        remedy='Pass "auto", "32-true", "16-mixed" or "bf16-mixed" (float16 or bfloat16 beside float32 weights).',
+    )
+
+
+def half_weights(kind: str, remedy: str) -> UsageError:
+    """Why weights of 16 bits alone do not learn in mixed precision."""
+    return UsageError(
+        problem=f"The model's weights are {kind}, and mixed precision needs them in float32: "
+        "small updates would be rounded away.",
+        remedy=remedy,
+    )
+
+
+def unfit_batch(batch: Any) -> UsageError:
+    """Why loss_fn cannot be used on this batch."""
+    shape = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+    example = "model(**batch).loss" if isinstance(batch, Mapping) else "loss of the batch"
+    return UsageError(
+        problem=f"The loader gives a {type(batch).__name__}{shape} as a batch; loss_fn(output, target) needs "
+        "(input, target), or (inputs …, target).",
+        remedy=f"Pass step_fn instead of loss_fn: def step_fn(model, batch): return {example}",
+    )
+
+
+def unfit_loss(loss: object, shape: tuple[int, ...] | None, own_step: bool) -> UsageError:
+    """Why a backward pass cannot start from this value, which is no tensor (`shape` None) or not of one number."""
+    function = "step_fn" if own_step else "loss_fn"
+    if shape is None:
+        return UsageError(
+            problem=f"{function} returned a {type(loss).__name__}; the loss must be a tensor of one number, shape ().",
+            remedy='Return only the loss, for example return out["loss"] or return loss (not loss.item(), '
+            "nor loss and something else).",
+        )
+    return UsageError(
+        problem=f"{function} returned a tensor of shape {shape}; a loss is one number, shape ().",
+        remedy="End it with .mean().",
+    )
+
+
+def no_gradient(own_step: bool, breaks: str, frozen: str) -> UsageError:
+    """Why nothing can be learnt from this loss. `breaks` and `frozen`: the framework's words for how that comes."""
+    function = "step_fn" if own_step else "loss_fn"
+    return UsageError(
+        problem=f"The loss that {function} returned does not depend on any trainable parameter: it has no gradient.",
+        remedy=f"Look for {breaks} on the way from the model to the loss, and for parameters frozen by {frozen}.",
+    )
+
+
+def as_number(name: str, value: Any) -> float:
+    """A plain number that a metric returned.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise unfit_number(name, f"a {type(value).__name__}") from None
+
+
+def unfit_number(name: str, found: str) -> UsageError:
+    """Why this cannot be averaged over a validation."""
+    return UsageError(
+        problem=f"In validation {name!r} is {found}, not one number.",
+        remedy="Return one number or a tensor of shape (), for example by .mean().",
+    )
+
+
+_PAIR = frozenset({tuple, list})
+
+
+class Objective:
+    """Applies `loss_fn` or `step_fn`, and metrics, to a model and a batch that is on its device."""
+
+    def __init__(self, options: TrainingOptions) -> None:
+        self.model = options.model
+        self.own_step = options.step_fn is not None
+        self._loss_fn: Any = options.loss_fn
+        self._step_fn: Any = options.step_fn
+
+    def loss(self, batch: Any) -> Any:
+        """The loss of one batch, as the user's function returned it.
+
+        Raises:
+            UsageError: loss_fn cannot be used on this batch.
+        """
+        if self.own_step:
+            return self._step_fn(self.model, batch)
+        if type(batch) in _PAIR and len(batch) == 2:
+            return self._loss_fn(self.model(batch[0]), batch[1])  # nearly always: no need to look closer
+        return self._applied(batch)[0]
+
+    def measured(self, batch: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """ "loss", and what each metric returns for the batch.
+
+        Raises:
+            UsageError: loss_fn cannot be used on this batch.
+        """
+        if self.own_step:
+            return {"loss": self._step_fn(self.model, batch)}
+        loss, output, target = self._applied(batch)
+        return {"loss": loss, **{name: metric(output, target) for name, metric in metrics.items()}}
+
+    def _applied(self, batch: Any) -> tuple[Any, Any, Any]:
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            raise unfit_batch(batch)
+        *inputs, target = batch
+        output = self.model(*inputs)
+        return self._loss_fn(output, target), output, target
+
+
+def at_hand(loss: Any) -> float | None:
+    """One number in host memory as a float; None for anything else: no training ends for the sake of a picture."""
+    if isinstance(loss, (int, float)):
+        try:
+            return float(loss)
+        except OverflowError:  # an int beyond all floats
+            return None
+    if not hasattr(loss, "item") or math.prod(getattr(loss, "shape", (0,))) != 1:
+        return None
+    number = loss.item()
+    return float(number) if isinstance(number, (int, float)) else None
+
+
+def stored_steps(steps: Iterable[int]) -> HostTensor:
+    """Numbers of steps, as a state holds them."""
+    numbers = array("q", steps)
+    return HostTensor(dtype="I64", shape=(len(numbers),), data=memoryview(numbers.tobytes()))
+
+
+class HostLosses:
+    """For a framework whose numbers are all at hand."""
+
+    def take(self, step: int, loss: Any) -> float | None:
+        return at_hand(loss)
+
+    def arrived(self) -> Sequence[tuple[int, float]]:
+        return ()
+
+    def settle(self) -> Sequence[tuple[int, float]]:
+        return ()
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {}
+
+    def read(self, tree: Tree) -> Sequence[tuple[int, float]]:
+        return ()
+
+
+class PlainMean:
+    """Adds on the host, in double precision. Saved and loaded, it goes on with the same bits."""
+
+    def __init__(self) -> None:
+        self._sum = self._weight = 0.0
+
+    def add(self, value: Any, weight: float) -> None:
+        """Count `value`, a number or an array of one number, with `weight`."""
+        self._sum += float(value) * weight
+        self._weight += weight
+
+    def value(self) -> float | None:
+        """The mean so far, None of nothing."""
+        return self._sum / self._weight if self._weight else None
+
+    def reset(self) -> None:
+        """Begin anew, with nothing."""
+        self._sum = self._weight = 0.0
+
+    def state_dict(self) -> dict[str, float]:
+        """The sum and the weight."""
+        return {"sum": self._sum, "weight": self._weight}
+
+    def load_state_dict(self, state_dict: Mapping[str, float]) -> None:
+        """Go on from what `state_dict` returned."""
+        self._sum, self._weight = state_dict["sum"], state_dict["weight"]
+
+
+def moved(value: Any, moves: Callable[[Any], bool], move: Callable[[Any], Any]) -> Any:
+    """`value` with `move(member)` for each member that `moves(member)`; the user's containers are not changed.
+
+    Knows tuples, named tuples, lists, mappings and dataclasses; anything else stays as it is.
+    """
+    if moves(value):
+        return move(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(moved(member, moves, move) for member in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(moved(member, moves, move) for member in value)
+    if isinstance(value, MutableMapping):
+        mapping = copy.copy(value)  # keeps what a subclass knows besides its items
+        mapping.update({key: moved(member, moves, move) for key, member in value.items()})
+        return mapping
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        record = copy.copy(value)
+        for field in dataclasses.fields(value):
+            # The way around frozen: the copy is not anybody's yet.
+            object.__setattr__(record, field.name, moved(getattr(value, field.name), moves, move))
+        return record
+    return value
+
+
+_TOTALS = (
+    "total_steps",  # OneCycleLR of both frameworks, LinearLR of Paddle
+    "T_max",  # CosineAnnealingLR, CosineAnnealingDecay
+    "total_iters",  # LinearLR, PolynomialLR, ConstantLR of torch
+    "decay_steps",  # PolynomialDecay of Paddle
+    "T_0",  # CosineAnnealingWarmRestarts: its first cycle
+)
+_WARM_UPS = ("warmup_steps", "num_warmup_steps")
+_PHASES = ("num_warmup_steps", "num_stable_steps", "num_decay_steps")  # warm up, stay, decay: together the whole
+_CLOSED_OVER = ("num_training_steps", "total_steps", "t_total", "max_steps", "num_warmup_steps")
+_PER_STEP = frozenset({"OneCycleLR", "CyclicLR"})
+"""Both frameworks' documentation: "should be called after a batch has been used for training"."""
+
+
+def is_per_step(scheduler: object) -> bool:
+    """Is it documented to be stepped after each batch?"""
+    return any(kind.__name__ in _PER_STEP for kind in type(_inner(scheduler)).__mro__)
+
+
+def counts_to(scheduler: object) -> int | None:
+    """The step after which it does nothing new, as it was built; None where it does not say."""
+    scheduler = _inner(scheduler)
+    parts = getattr(scheduler, "_schedulers", None)
+    if isinstance(parts, (list, tuple)) and parts:  # one after the other (SequentialLR), or together (ChainedScheduler)
+        milestones = getattr(scheduler, "_milestones", None)
+        last = counts_to(parts[-1])
+        if milestones:
+            return None if last is None else int(milestones[-1]) + last
+        return max(filter(None, map(counts_to, parts)), default=None)
+    told = vars(scheduler) if hasattr(scheduler, "__dict__") else {}
+    found = next(filter(None, (_count(told.get(name)) for name in _TOTALS)), None)
+    if found is None:
+        found = max(filter(None, map(_count, _closed_over(told))), default=None)
+    warm = next(filter(None, (_count(told.get(name)) for name in _WARM_UPS)), None)
+    behind = counts_to(told["learning_rate"]) if warm and hasattr(told.get("learning_rate"), "__dict__") else None
+    return found if warm is None else warm + (behind or 0)
+
+
+def _inner(scheduler: object) -> object:
+    """What a wrapper of Accelerate's leads to."""
+    return getattr(scheduler, "scheduler", scheduler)
+
+
+def _closed_over(told: dict[str, Any]) -> Iterator[object]:
+    """What the functions of a LambdaLR or LambdaDecay were made with, as transformers makes them."""
+    functions = told.get("lr_lambdas") or [told.get("lr_lambda")]
+    for function in functions if isinstance(functions, (list, tuple)) else ():
+        if isinstance(function, partial):
+            known: dict[str, Any] = dict(function.keywords)
+        else:
+            known = dict(getclosurevars(function).nonlocals) if isfunction(function) else {}
+        if _PHASES[-1] in known and "num_training_steps" not in known:
+            yield sum(_count(known.get(name)) or 0 for name in _PHASES)
+        yield next((known[name] for name in _CLOSED_OVER if name in known), None)
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1 else None

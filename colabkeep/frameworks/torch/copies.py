@@ -1,0 +1,474 @@
+"""The copies of one capture: collected first, made in one go, on the GPU in stream order, brought to host memory
+behind training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+
+from colabkeep.core.state import Stale, Tree
+from colabkeep.frameworks.shared.host_memory import HostCopy, Owner, Part, Reader, move_if_different
+from colabkeep.frameworks.torch.staging import Slot
+
+__all__ = [
+    "Checksums",
+    "Copies",
+    "DeviceCopy",
+    "Devices",
+    "Landing",
+]
+
+# Each row of 2^18 words of 32 bits is multiplied by as many secret 64-bit numbers, and summed up modulo 2^64:
+# multilinear hashing (D. Lemire and O. Kaser, "Strongly universal string hashing is fast", 2014). Of two rows that
+# differ, whatever in, the sums are equal with a probability of 2^-33 at most; nothing else is concluded from them. A
+# matrix of gigabytes is read once, and as much goes through a buffer of 16 MiB.
+
+
+_WORDS_OF_A_ROW = 2**18  # of a row
+_ROWS = 8  # at a time
+
+cuda: Any = torch.cuda
+
+
+class Checksums:
+    """Those of one device, comparable as long as this object lives."""
+
+    def __init__(self, device: torch.device) -> None:
+        generator = torch.Generator(device).manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
+        self._numbers = torch.randint(-(2**63), 2**63 - 1, (_WORDS_OF_A_ROW,), generator=generator, device=device)
+        self._ready = cuda.Event()  # the stream that is current may be another one next time
+        self._done(device)
+
+    @staticmethod
+    def size(nbytes: int) -> int:
+        """Bytes of the checksum of so many bytes."""
+        return 8 * (-(-(nbytes // 4) // _WORDS_OF_A_ROW) + (nbytes % 4 > 0))
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The checksum of a tensor that is one gapless block."""
+        device = tensor.device
+        cuda.current_stream(device).wait_event(self._ready)
+        data = tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+        if data.storage_offset() % 4:
+            data = data.clone()
+        whole = data.numel() // 4
+        words, odd = data[: 4 * whole].view(torch.int32), data[4 * whole :]
+        found = torch.empty(self.size(data.numel()) // 8, dtype=torch.int64, device=device)
+        products = torch.empty((_ROWS, _WORDS_OF_A_ROW), dtype=torch.int64, device=device)
+        full = whole // _WORDS_OF_A_ROW
+        rows = words[: full * _WORDS_OF_A_ROW].view(full, _WORDS_OF_A_ROW)
+        for start in range(0, full, _ROWS):
+            self._sum(products, rows[start : start + _ROWS], found[start : min(start + _ROWS, full)])
+        for at, rest in ((full, words[full * _WORDS_OF_A_ROW :]), (len(found) - 1, odd)):
+            if rest.numel():
+                self._sum(products, rest.view(1, -1), found[at : at + 1])
+        self._done(device)
+        return found
+
+    def _sum(self, products: torch.Tensor, rows: torch.Tensor, found: torch.Tensor) -> None:
+        products = products[: rows.shape[0], : rows.shape[1]]
+        torch.mul(rows, self._numbers[: rows.shape[1]], out=products)
+        torch.sum(products, dim=1, out=found)
+
+    def _done(self, device: torch.device) -> None:
+        self._ready.record(cuda.current_stream(device))
+
+
+#     run     memory of the device, copies and checksums, an event: launched on the stream that training is on, which
+#             goes on at once                                                                             training
+#   thread
+#     bring   a stream of its own waits for that event, and brings piece after piece to page-locked memory, one ahead of
+#             the one that goes on to its slot; what has come is given back to the device                   writer
+#   thread
+#
+# What keeps them whole (https://pytorch.org/docs/stable/notes/cuda.html, "CUDA streams", "Use pinned memory buffers"):
+# memory taken and given back on training's own stream is used again in that stream's order, and nothing of a copy is
+# let go of before the event of its last piece has come. So `record_stream` is not needed.
+
+
+_PIECE = 2**25  # bytes: 3 ms on the wire, and twice of it is all the page-locked memory that is taken
+_GATHERED = 2**20  # bytes: a smaller tensor is gathered with others, for a copy of its own is ten microseconds
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed
+_MARGIN = 1 / 16  # of a device: what a step may need beyond the peak so far, and what lies in too small pieces
+Pair = tuple[Slot, torch.Tensor]
+
+
+class Landing:
+    """A few bytes of a device, to be looked at behind training."""
+
+    def __init__(self, dtype: torch.dtype, size: int) -> None:
+        self.new, self.lost = True, False
+        self._dtype, self._size = dtype, size
+        self._memory = bytearray(size)
+        self._view = (ctypes.c_ubyte * size).from_buffer(self._memory)
+
+    @property
+    def target(self) -> _Target:
+        """Where they go."""
+        return _Target(self, ctypes.addressof(self._view), 0, self._size)
+
+    @property
+    def bytes(self) -> bytes | None:
+        """What has come; None if it was lost."""
+        return None if self.lost else bytes(self._memory)
+
+    @property
+    def number(self) -> Any:
+        """What has come, of one element.
+
+        Raises:
+            Stale: it was lost.
+        """
+        if self.lost:
+            raise Stale
+        return torch.frombuffer(self._memory, dtype=self._dtype).item()
+
+
+class _Target(NamedTuple):
+    """Where bytes of a parcel go: from `start` on, `size` bytes, to an address of `owner`'s."""
+
+    owner: Owner
+    address: int
+    start: int
+    size: int
+
+
+class _Parcel(NamedTuple):
+    """Bytes of a device on their way, one gapless block."""
+
+    data: torch.Tensor
+    targets: Sequence[_Target]
+
+
+class Devices:
+    """What is kept from one capture to the next: two page-locked pieces, and of each device a stream, its checksums
+    and the peak of the steps so far."""
+
+    def __init__(self) -> None:
+        self.remark = ""
+        self._peaks: dict[torch.device, int] = {}
+        self._pieces: list[torch.Tensor] = []
+        self._sides: dict[torch.device, Any] = {}
+        self._checksums: dict[torch.device, Checksums] = {}
+
+    @staticmethod
+    def capturing() -> bool:
+        """Is a CUDA graph being captured? Nothing may be allocated or waited for then."""
+        return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+    @property
+    def pieces(self) -> Sequence[torch.Tensor]:
+        """Two of them."""
+        if not self._pieces:
+            try:
+                self._pieces = [_piece(pin_memory=True) for _ in range(2)]
+            except RuntimeError:  # the driver has none left: through ordinary memory then, which takes longer
+                self._pieces = [_piece(pin_memory=False) for _ in range(2)]
+                self.remark = "page-locked memory is not to be had"
+        return self._pieces
+
+    def has_room(self, device: torch.device, size: int) -> bool:
+        """Has a device `size` bytes beyond what a step needs at its peak? Where our own copies made the peak, it counts
+        as the steps' all the same: nobody could tell."""
+        peak = max(self._peaks.get(device, 0), cuda.max_memory_allocated(device))  # the user may have reset it
+        self._peaks[device] = peak
+        free, total = cuda.mem_get_info(device)
+        return bool(size <= free + cuda.memory_reserved(device) - peak - _MARGIN * total)
+
+    def side(self, device: torch.device) -> Any:
+        """The stream that brings what is on a device."""
+        if device not in self._sides:
+            self._sides[device] = cuda.Stream(device)
+        return self._sides[device]
+
+    def checksums(self, device: torch.device) -> Checksums:
+        """Those of a device."""
+        if device not in self._checksums:
+            self._checksums[device] = Checksums(device)
+        return self._checksums[device]
+
+
+class DeviceCopy:
+    """The copies of one capture."""
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+        self._pairs: dict[torch.device, list[Pair]] = {}
+        self._looks: dict[torch.device, list[tuple[Landing, torch.Tensor, bool]]] = {}
+        self._parcels: dict[torch.device, deque[_Parcel]] = {}
+        self._events: dict[torch.device, Any] = {}
+
+    def add(self, slot: Slot, source: torch.Tensor) -> None:
+        """One copy."""
+        if slot.size:
+            self._pairs.setdefault(source.device, []).append((slot, source))
+
+    def look(self, tensor: torch.Tensor, *, checksum: bool = False) -> Landing:
+        """Have the bytes of a small gapless tensor brought, or the checksum of a large one."""
+        landing = Landing(tensor.dtype, Checksums.size(tensor.nbytes) if checksum else tensor.nbytes)
+        self._looks.setdefault(tensor.device, []).append((landing, tensor, checksum))
+        return landing
+
+    def run(self) -> None:
+        """Launch everything. Where a device has no room, wait until it is in host memory."""
+        for device in {*self._pairs, *self._looks}:
+            with cuda.device(device), torch.no_grad():
+                parcels = self._looked(device)
+                parcels += self._taken(device, self._pairs.get(device, []))
+                event = self._events[device] = cuda.Event()
+                event.record(cuda.current_stream(device))
+                self._parcels[device] = deque(parcels)
+        self._pairs, self._looks = {}, {}
+
+    def finish(self) -> None:
+        """Return when all is in host memory. Whatever the device raises is raised here."""
+        with _beside_captures():
+            for device, parcels in self._parcels.items():
+                side = self._devices.side(device)
+                side.wait_event(self._events[device])
+                with cuda.device(device), cuda.stream(side), torch.no_grad():
+                    self._bring(_emptied(parcels), side)
+
+    def _looked(self, device: torch.device) -> list[_Parcel]:
+        parcels = []
+        for landing, tensor, checksum in self._looks.get(device, ()):
+            try:
+                found = self._devices.checksums(device).of(tensor) if checksum else tensor.detach().clone()
+                parcels.append(_Parcel(found.view(-1).view(torch.uint8), [landing.target]))
+            except cuda.OutOfMemoryError:
+                landing.lost = checksum
+                if not checksum:
+                    few = _Parcel(tensor.detach().view(-1).view(torch.uint8), [landing.target])
+                    self._bring([few], cuda.current_stream(device))
+        return parcels
+
+    def _taken(self, device: torch.device, pairs: Sequence[Pair]) -> list[_Parcel]:
+        """Copies in the device's own memory; none if there was no room and all went to host memory."""
+        size = sum(slot.size for slot, _ in pairs)
+        if not size:
+            return []
+        if self._devices.has_room(device, size):
+            try:
+                return _copied(pairs)
+            except cuda.OutOfMemoryError:  # it lies in pieces that are too small, or another program was quicker
+                pass
+        self._devices.remark = (
+            f"the GPU has no room for a copy of {size / 1e9:.2g} GB beside what a step needs, so training waits "
+            "until it is in host memory"
+        )
+        straight = [pair for pair in pairs if _is_flat(*pair)]
+        parcels = (_Parcel(_flat(*pair), [_whole(pair[0])]) for pair in straight)
+        self._bring(parcels, cuda.current_stream(device))
+        for slot, source in pairs:
+            if not _is_flat(slot, source):
+                self._bring_span(slot, source)
+        return []
+
+    def _bring_span(self, slot: Slot, source: torch.Tensor) -> None:
+        """Straight to host memory, what is not in the slot's order: that is made there, for it takes memory."""
+        span = 1 + sum(step * (size - 1) for step, size in zip(source.stride(), source.shape, strict=True))
+        memory = _seen_as(source, source.detach())
+        data = memory.as_strided((span,), (1,)).view(torch.uint8)
+        landing = Landing(source.dtype, data.nbytes)
+        self._bring([_Parcel(data, [landing.target])], cuda.current_stream(source.device))
+        there = torch.frombuffer(bytearray(landing.bytes or b""), dtype=source.dtype)
+        slot.memory.copy_(_seen_as(source, there.as_strided(source.shape, source.stride())))
+        slot.new = True
+
+    def _bring(self, parcels: Iterable[_Parcel], stream: Any) -> None:
+        """Bring the parcels one by one, on the stream that is current."""
+        before: Callable[[], None] | None = None
+        pieces = cycle(self._devices.pieces)
+        for data, targets in parcels:
+            for start in range(0, data.nbytes, _PIECE):
+                piece = next(pieces)[: data.nbytes - start]
+                piece.copy_(data[start : start + _PIECE], non_blocking=True)
+                event = cuda.Event()
+                event.record(stream)
+                if before is not None:
+                    before()
+                before = _Arrival(event, piece, start, data, targets)
+        if before is not None:
+            before()
+
+
+class _Arrival:
+    """A piece under way: when it has come, it goes on to its slots."""
+
+    def __init__(
+        self, event: Any, piece: torch.Tensor, start: int, data: torch.Tensor, targets: Sequence[_Target]
+    ) -> None:
+        self._event, self._piece, self._start, self._targets = event, piece, start, targets
+        self._data = data  # not given back before this has come
+
+    def __call__(self) -> None:
+        self._event.synchronize()
+        end, here = self._start + self._piece.nbytes, self._piece.data_ptr()
+        for owner, address, start, size in self._targets:
+            first, last = max(start, self._start), min(start + size, end)
+            if first < last:
+                move_if_different(owner, address + first - start, here + first - self._start, last - first)
+
+
+@contextlib.contextmanager
+def _beside_captures() -> Iterator[None]:
+    """Training may capture a CUDA graph meanwhile. As torch captures by default, a wait for an event on this thread
+    would end it with an error, unless the thread says that its calls are none of the graph's
+    (https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__STREAM.html, cudaThreadExchangeStreamCaptureMode)."""
+    exchange = getattr(ctypes.CDLL(None), "cudaThreadExchangeStreamCaptureMode", None)
+    mode = ctypes.c_int(_RELAXED)
+    if exchange is not None:  # there is none on ROCm, nor on a simulated device
+        exchange(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        if exchange is not None:
+            exchange(ctypes.byref(mode))  # what it was
+
+
+def _copied(pairs: Iterable[Pair]) -> list[_Parcel]:
+    parcels, small = [], list[tuple[Slot, torch.Tensor]]()
+    for slot, source in pairs:
+        data = _flat(slot, source)
+        if slot.size < _GATHERED:
+            small.append((slot, data))
+        else:
+            own = data.data_ptr() != source.data_ptr()  # a copy in another order was made already
+            parcels.append(_Parcel(data if own else data.clone(), [_whole(slot)]))
+    if small:
+        parcels += _gathered(small)
+    return parcels
+
+
+def _gathered(small: Sequence[tuple[Slot, torch.Tensor]]) -> Iterable[_Parcel]:
+    """One block for all small tensors of a size of elements, which one kernel copies."""
+    by_size: dict[int, list[tuple[Slot, torch.Tensor]]] = {}
+    for slot, data in small:
+        by_size.setdefault(slot.dtype.itemsize, []).append((slot, data))
+    for itemsize, some in by_size.items():
+        whole = _WORDS.get(itemsize, torch.uint8)
+        targets, start = [], 0
+        for slot, _ in some:
+            targets.append(_Target(slot, slot.memory.data_ptr(), start, slot.size))
+            start += slot.size
+        yield _Parcel(torch.cat([data.view(whole) for _, data in some]).view(torch.uint8), targets)
+
+
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _emptied(parcels: deque[_Parcel]) -> Iterator[_Parcel]:
+    """Each of them, held nowhere else any more."""
+    while parcels:
+        yield parcels.popleft()
+
+
+def _whole(slot: Slot) -> _Target:
+    return _Target(slot, slot.memory.data_ptr(), 0, slot.size)
+
+
+def _is_flat(slot: Slot, source: torch.Tensor) -> bool:
+    """Has the tensor's own memory the order that the slot has?"""
+    return not source.is_conj() and not source.is_neg() and (slot.stride is not None or source.is_contiguous())
+
+
+def _seen_as(source: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """A view with the marks of `source`, conjugate and negative, on it; one that has them loses them."""
+    memory = memory.conj() if source.is_conj() else memory
+    return torch._neg_view(memory) if source.is_neg() else memory
+
+
+def _flat(slot: Slot, source: torch.Tensor) -> torch.Tensor:
+    """The bytes in the order that the slot has: the tensor's own memory where it is that order."""
+    source = source.detach().resolve_conj().resolve_neg()
+    flat = source.contiguous().view(-1) if slot.stride is None else source.as_strided((source.numel(),), (1,))
+    return flat.view(torch.uint8)
+
+
+def _piece(*, pin_memory: bool) -> torch.Tensor:
+    return torch.empty(_PIECE, dtype=torch.uint8, device="cpu", pin_memory=pin_memory)
+
+
+class Copies:
+    """Copies from the live tensors (held here, so that none goes away) to their slots."""
+
+    def __init__(self, devices: Devices) -> None:
+        self.host = HostCopy()
+        self.device = DeviceCopy(devices)
+        self._slots: list[Slot] = []
+        self._sources: list[torch.Tensor] = []
+        self._tiny: list[tuple[memoryview, memoryview]] = []
+        self._tensors: list[Part[Copies]] = []
+        self._late: list[tuple[dict[str, Tree], str, Landing]] = []
+
+    def add(self, slot: Slot, source: torch.Tensor) -> None:
+        """One copy."""
+        if source.is_cuda:
+            self.device.add(slot, source)
+        else:
+            self._slots.append(slot)
+            self._sources.append(source)
+
+    def extend(self, slots: Iterable[Slot], sources: Iterable[torch.Tensor]) -> None:
+        """Many copies, of tensors that are on no GPU."""
+        self._slots += slots
+        self._sources += sources
+
+    def assign(self, tiny: Iterable[tuple[memoryview, memoryview]]) -> None:
+        """Many tiny copies, as views of where to and where from. The caller keeps the memory alive."""
+        self._tiny += tiny
+
+    def take(self, tensors: Part[Copies]) -> None:
+        """Those of a part's tensors that are to be copied."""
+        tensors.add_to(self)
+        self._tensors.append(tensors)
+
+    def fill(self, section: dict[str, Tree], numbers: Mapping[str, torch.Tensor]) -> None:
+        """Put numbers of a device into a tree, by key, when they have come."""
+        self._late += [(section, key, self.device.look(number)) for key, number in numbers.items()]
+
+    def run(self) -> None:
+        """Make all copies, or launch them. When this returns, training may go on."""
+        self.device.run()
+        self.host.run(meanwhile=self._copy_others)
+
+    def finish(self) -> None:
+        """Behind training: bring what was copied on devices, prove what was not copied, and show what is new.
+
+        Raises:
+            Stale: something that was not copied has other bytes than are stored.
+        """
+        self.device.finish()
+        for section, key, landing in self._late:
+            section[key] = landing.number
+        reader = Reader()
+        proven = [tensors.prove(reader) for tensors in self._tensors]  # all of them: no redoing one by one
+        if not all(proven):
+            raise Stale
+        for tensors in self._tensors:
+            tensors.renew()
+
+    def stored(self) -> None:
+        """A checkpoint holds what was copied."""
+        for tensors in self._tensors:
+            tensors.stored()
+
+    def _copy_others(self) -> None:
+        for place, live in self._tiny:
+            place[:] = live
+        with torch.no_grad():
+            if all(map(attrgetter("is_cpu"), self._sources)):
+                if self._sources:  # one call: the loop runs in C++
+                    torch._foreach_copy_([slot.memory for slot in self._slots], self._sources)
+            else:
+                for slot, source in zip(self._slots, self._sources, strict=True):
+                    slot.memory.copy_(source)

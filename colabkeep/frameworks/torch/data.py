@@ -1,0 +1,473 @@
+"""The order of data in torch: loaders adapted, seeded and positioned, in this process and in workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    IterDataPipe,
+    Subset,
+    TensorDataset,
+    default_collate,
+    default_convert,
+    get_worker_info,
+)
+
+from colabkeep.core.errors import UsageError
+from colabkeep.core.state import HostTensor, Stateful, Tagged, derive
+from colabkeep.frameworks.base import Probe, Probed
+from colabkeep.frameworks.shared.iterables import Place, Source, length_of
+from colabkeep.frameworks.shared.loaders import LoaderData, Order, Route, Sampling, refuse_reading, state_owner, twin
+from colabkeep.frameworks.shared.rng import Asked, Look
+from colabkeep.frameworks.shared.samples import NUMPY, Arrays, Sight
+from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, Stream, Streams
+from colabkeep.frameworks.shared.workers import Collate, Seeded, WorkerPayload, die_with_trainer, probing
+from colabkeep.frameworks.torch.rng import DeviceStream, MpsStream, torch_look
+
+__all__ = [
+    "TENSORS",
+    "TORCH",
+    "Adapted",
+    "TorchData",
+    "TorchLoaders",
+    "WorkerInit",
+    "alone",
+    "around",
+    "map_style",
+    "remove_dead_listeners",
+    "replayed",
+    "unprepared",
+]
+
+
+class WorkerInit:
+    """What a worker does first: bind its life to the trainer's, then the user's own `worker_init_fn`."""
+
+    def __init__(self, payload: WorkerPayload) -> None:
+        self._payload = payload
+
+    def __call__(self, worker: int) -> None:
+        die_with_trainer()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler of the trainer's is not a worker's
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer decides what an interrupted cell still needs
+        info: Any = get_worker_info()
+        self._payload.start_worker(info, worker, info.seed)
+
+
+class TorchStream:
+    """A torch generator. take 0.6, put 0.2, seed 1 µs (`torch.manual_seed` costs 78 and seeds every device)."""
+
+    told = True  # torch.initial_seed()
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self.take: Callable[[], Any] = generator.get_state
+        self.put: Callable[[Any], Any] = generator.set_state
+        self.seed: Callable[[int], Any] = generator.manual_seed
+
+    def look(self) -> Look:
+        return torch_look(self._generator)
+
+
+def _shared() -> Sequence[Stream]:
+    return [TorchStream(torch.default_generator), *NEUTRAL.shared()]
+
+
+def _recognise(obj: object) -> Stream | None:
+    if isinstance(obj, torch.Generator):
+        # A generator of another device cannot be touched in a forked worker, and no data set draws from it there.
+        own = obj is not torch.default_generator and obj.device.type == "cpu"
+        return TorchStream(obj) if own else None
+    return NEUTRAL.recognise(obj)
+
+
+class DeviceStreams:
+    """The generators of all devices of one kind."""
+
+    told = False
+
+    def __init__(self, devices: Any) -> None:
+        self.take: Callable[[], Any] = devices.read
+        self.put: Callable[[Any], Any] = devices.write
+
+    def seed(self, seed: int) -> None:
+        """They go on; see `Kinds`."""
+
+    def look(self) -> Look:
+        return Asked(self.take, self.put)
+
+
+def _devices() -> Sequence[Stream]:
+    kinds = (DeviceStream("cuda"), DeviceStream("xpu"), MpsStream())
+    return [DeviceStreams(devices) for devices in kinds if devices.read() is not None]
+
+
+TORCH = Kinds(_shared, _recognise, _devices)
+"""torch's CPU generator, Python's and NumPy's streams, and generator objects of all three; those of devices in use."""
+
+
+def _head(array: Any, count: int) -> bytes | None:
+    if not isinstance(array, torch.Tensor):
+        return NUMPY.head(array, count)
+    if array.device.type != "cpu" or array.layout is not torch.strided:
+        return None
+    return _bytes(array.detach().flatten()[:count])
+
+
+def _pack(value: Any) -> Tagged | None:
+    if type(value) is not torch.Tensor:
+        return NUMPY.pack(value)
+    if value.device.type != "cpu" or value.layout is not torch.strided:
+        return None
+    return Tagged("torch.Tensor", (str(value.dtype).removeprefix("torch."), tuple(value.shape), _bytes(value.detach())))
+
+
+def _unpack(node: HostTensor | Tagged) -> Any:
+    if isinstance(node, HostTensor) or node.kind != "torch.Tensor":
+        return NUMPY.unpack(node)
+    dtype, shape, data = node.value
+    raw = torch.tensor(list(data), dtype=torch.uint8, device="cpu")
+    return raw.view(getattr(torch, dtype)).reshape(shape)
+
+
+def _see(value: Any) -> Sight | None:
+    if not isinstance(value, torch.Tensor):
+        return NUMPY.see(value)
+    dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
+    if value.layout is not torch.strided or value.is_quantized or value.is_meta or not value.numel():
+        return Sight(dtype, shape, 0, None)
+    tensor = value.detach().as_subclass(torch.Tensor)
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    return Sight(dtype, shape, flat.numel(), lambda start, stop: bytes(flat[start:stop].cpu().numpy().tobytes()))
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    flat = tensor.contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy().tobytes())
+
+
+TENSORS = Arrays(_head, _pack, _unpack, _see)
+"""CPU tensors, and NumPy's arrays and scalars."""
+
+
+def unprepared(loader: Any) -> DataLoader[Any]:
+    """The loader that was prepared; any other loader is that itself.
+
+    Raises:
+        UsageError: it was prepared in a way whose batches cannot be placed again.
+    """
+    module = sys.modules.get("accelerate.data_loader")
+    if module is None or not type(loader).__module__.startswith("accelerate."):
+        return loader  # type: ignore[no-any-return] # a DataLoader
+    base = loader.__dict__.get("base_dataloader")  # past its __getattr__, which would ask the loader inside
+    sharded = type(loader) is module.DataLoaderShard and not loader.skip_batches
+    if sharded and base is not None and not isinstance(base.dataset, IterableDataset) and _alone(loader):
+        return base  # type: ignore[no-any-return]
+    raise UsageError(
+        problem=f"This loader was prepared by Accelerate ({type(loader).__name__}), in a way that cannot be resumed: "
+        "it skips, dispatches or streams batches, or shares them with other processes.",
+        remedy="Hand in the DataLoader as it was before accelerator.prepare, and move each batch yourself: "
+        "batch = accelerate.utils.send_to_device(batch, accelerator.device). Model, optimizer and scheduler may be "
+        "prepared as before.",
+    )
+
+
+def around(loader: Any, adapted: DataLoader[Any]) -> Any:
+    """What reads `adapted` as `loader` would read the loader that it was made from. Batches go to the device, and
+    Accelerate learns when an epoch ends: its gradient accumulation goes by that."""
+    return adapted if unprepared(loader) is loader else twin(loader, type(loader), {"base_dataloader": adapted})
+
+
+def _alone(loader: Any) -> bool:
+    return getattr(loader.batch_sampler, "num_processes", 1) == 1  # that of a BatchSamplerShard
+
+
+# A worker that hands over tensors listens on a socket, `pymp-<8 letters>/listener-<8 letters>` (multiprocessing.util,
+# multiprocessing.connection), and removes both when it ends by itself. One that is killed leaves them.
+
+
+_FOLDER = re.compile(r"pymp-[a-z0-9_]{8}")
+_SOCKET = re.compile(r"listener-[a-z0-9_]{8}")
+_BOUND = Path("/proc/net/unix")  # Linux; elsewhere nothing is removed
+_YOUNG = 60.0  # seconds: a folder so new may be about to be used
+
+
+def remove_dead_listeners(folder: Path | None = None, now: Callable[[], float] = time.time) -> int:
+    """Remove the folders of this user in which nobody listens any more. Gives how many there were.
+
+    A living process is never robbed: a folder stays if anything else is in it, if the kernel lists one of its
+    sockets, or if one answers (it may be a neighbour's that the kernel does not list here).
+    """
+    if not _BOUND.is_file():
+        return 0
+    found = [
+        (path, sockets)
+        for path in Path(folder or tempfile.gettempdir()).glob("pymp-*")
+        if (sockets := _sockets(path, now() - _YOUNG))
+    ]
+    bound = _BOUND.read_text(errors="replace") if found else ""
+    return sum(_remove(path, sockets) for path, sockets in found if not any(map(bound.__contains__, map(str, sockets))))
+
+
+def _sockets(path: Path, latest: float) -> list[Path]:
+    """The sockets in a folder that holds nothing else and was made before `latest`; none of any other."""
+    try:
+        about = path.lstat()
+        if not _FOLDER.fullmatch(path.name) or not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+            return []
+        members = list(path.iterdir())
+        fit = all(_SOCKET.fullmatch(each.name) and stat.S_ISSOCK(each.lstat().st_mode) for each in members)
+    except (FileNotFoundError, PermissionError):  # its owner tidied up meanwhile; or it is somebody else's
+        return []
+    return members if fit and about.st_mtime < latest else []
+
+
+def _remove(path: Path, sockets: list[Path]) -> bool:
+    if any(map(_answers, sockets)):
+        return False
+    try:
+        for each in sockets:
+            each.unlink()
+        path.rmdir()
+    except OSError:  # another session sweeps, too
+        return False
+    return True
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
+
+
+_QUIET = frozenset({TensorDataset, list, tuple, range, np.ndarray, torch.Tensor})
+
+
+class Adapted:
+    """A map-style loader whose order can be set, epoch after epoch."""
+
+    def __init__(self, loader: DataLoader[Any], epoch: int) -> None:
+        base = unprepared(loader)
+        self.quiet = _draws_nothing(loader)
+        self.away = loader.num_workers > 0
+        self.persists = loader.persistent_workers and self.away
+        self._route = Route()
+        self._payload, replaced = _carried(loader, loader.num_workers, epoch)
+        seeded = Seeded(self._payload)
+        if self.away or not self.quiet:
+            replaced |= {"dataset": seeded, "collate_fn": Collate(self._payload)}
+        self._here: Callable[[Any], Any] | None = None
+        if type(loader) is DataLoader and not self.away and not loader.pin_memory:
+            self._here = seeded.single if loader.batch_sampler is None else seeded.collated
+        replaced["sampler" if loader.batch_sampler is None else "batch_sampler"] = self._route
+        kind = DataLoader if _stateful_loader(base) else type(base)  # ours knows its place better
+        self._loader = twin(base, kind, replaced)
+        self._outer = around(loader, self._loader)
+
+    def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
+        self._payload.epoch = place.epoch
+        if self._here is not None:
+            return self._read(self._here, indices)
+        self._loader.generator.manual_seed(derive(place.seed, "loader", place.epoch))
+        self._route.ahead = indices
+        return iter(self._outer)
+
+    def _read(self, read: Callable[[Any], Any], indices: Iterator[Any]) -> Iterator[Any]:
+        """What torch's own iterator does where it loads in this process (torch/utils/data/dataloader.py), in a third of
+        the calls: they are most of what a small step pays for its batch."""
+        if self.quiet:
+            return map(read, indices)
+        load = self._payload.seeding().load
+
+        def seeded(tag: tuple[Any, ...]) -> Any:
+            return load(tag[1], read, tag[3])
+
+        return map(seeded, indices)
+
+    def look(self, probe: Probe) -> Probed:
+        return self._payload.look(probe, TENSORS.see, here=True)
+
+    def probing(self, probe: Probe) -> Any:
+        return probing(probe, TENSORS.see)
+
+    def end(self, iterator: Any) -> None:
+        if not self.persists:
+            _stop(iterator)
+
+    def close(self) -> None:
+        _stop(self._loader._iterator)
+
+
+def alone(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A copy with one worker, if it has workers, that ends with the epoch."""
+    base = unprepared(loader)
+    return twin(base, type(base), {"num_workers": min(1, base.num_workers), "persistent_workers": False})
+
+
+def map_style(loader: DataLoader[Any]) -> bool:
+    """Does this loader do what torch's own does: load the items its sampler names?
+
+    Raises:
+        UsageError: it was prepared in a way whose batches cannot be placed again.
+    """
+    kind = type(unprepared(loader))
+    if isinstance(loader.dataset, IterableDataset):
+        return False
+    own = kind.__iter__ is not DataLoader.__iter__ or kind._get_iterator is not DataLoader._get_iterator
+    return not own or _stateful_loader(unprepared(loader))
+
+
+def replayed(loader: DataLoader[Any], place: Place, workers: int) -> Source:
+    """A copy of any other loader, for one epoch that starts as the user handed it over.
+
+    Persistent workers would carry randomness from epoch to epoch, so they are started anew for each.
+
+    Raises:
+        UsageError: the loader started to read when it was built.
+    """
+    refuse_reading(loader, "torch.utils.data")
+    payload, replaced = _carried(loader, workers, place.epoch)
+    replaced["generator"].manual_seed(derive(place.seed, "loader", place.epoch))
+    replaced |= {"persistent_workers": False, "num_workers": workers}
+    if workers != loader.num_workers:
+        replaced |= {"prefetch_factor": (loader.prefetch_factor or 2) if workers else None}
+        replaced |= {} if workers else {"timeout": 0, "_DataLoader__multiprocessing_context": None}
+    if not isinstance(loader.dataset, IterDataPipe):  # torch goes by the type of those
+        if workers == 0 and isinstance(loader.dataset, IterableDataset):
+            # What it counts while it is read is for this epoch only, as it would be in a worker.
+            replaced["dataset"] = twin(loader.dataset, type(loader.dataset), {})
+        elif workers > 0 and not isinstance(loader, Stateful):  # torchdata too
+            replaced["dataset"] = Seeded(payload)
+    copy = twin(loader, type(loader), replaced)
+    length = length_of(copy)
+    copy.__dict__["_IterableDataset_len_called"] = None  # asking for the length must not make torch watch it
+    here = workers == 0 or type(loader).__iter__ is not DataLoader.__iter__
+    streams = Streams.of(TORCH, copy) if here else Streams()
+    return Source(copy, streams, owner=state_owner(copy), length=length, workers=workers, stop=_stop)
+
+
+def _carried(loader: DataLoader[Any], workers: int, epoch: int) -> tuple[WorkerPayload, dict[str, Any]]:
+    """The user's objects as a cargo, and the attributes that let workers receive it."""
+    payload = WorkerPayload(TORCH, loader.dataset, loader.collate_fn, loader.worker_init_fn, epoch)
+    # Torch draws its workers' seed on the default device, with this generator (torch/utils/data/dataloader.py).
+    generator = torch.Generator(torch.empty(0).device)
+    replaced: dict[str, Any] = {"_iterator": None, "generator": generator, "in_order": True}
+    if workers > 0:
+        replaced |= {"collate_fn": Collate(payload), "worker_init_fn": WorkerInit(payload)}
+    return payload, replaced
+
+
+def _stateful_loader(loader: object) -> bool:
+    module = sys.modules.get("torchdata.stateful_dataloader")
+    return module is not None and type(loader) is module.StatefulDataLoader
+
+
+def _draws_nothing(loader: DataLoader[Any]) -> bool:
+    return loader.collate_fn in (default_collate, default_convert) and _quiet(loader.dataset)
+
+
+def _quiet(dataset: Any) -> bool:
+    if type(dataset) is Subset:
+        return _quiet(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return all(map(_quiet, dataset.datasets))
+    return type(dataset) in _QUIET
+
+
+def _stop(iterator: object) -> None:
+    """End an iteration and its workers now, not when the last reference to it is gone."""
+    stop = getattr(iterator, "_shutdown_workers", None) or getattr(iterator, "close", None)
+    if stop is not None:
+        stop()
+
+
+class TorchData(LoaderData):
+    """The `Data` promise for `DataLoader`s of any kind, and for anything else that can be iterated again."""
+
+    def __init__(self) -> None:
+        super().__init__(TorchLoaders())
+
+
+class TorchLoaders:
+    """What is torch's own about its loaders."""
+
+    kinds = TORCH
+    arrays = TENSORS
+
+    def __init__(self) -> None:
+        self._swept = False
+
+    def owns(self, loader: Any) -> bool:
+        return isinstance(loader, DataLoader)
+
+    def is_dataset(self, data: Any) -> bool:
+        return isinstance(data, Dataset)
+
+    def of_batches(self, dataset: Any, batch_size: int) -> object:
+        return DataLoader(dataset, batch_size=batch_size, shuffle=not isinstance(dataset, IterableDataset))
+
+    def map_style(self, loader: DataLoader[Any]) -> bool:
+        return map_style(loader)
+
+    def sampling(self, loader: DataLoader[Any]) -> Sampling:
+        source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        if _plain(source):
+            return Sampling(source.sampler, cut=(source.batch_size, source.drop_last))
+        return Sampling(source, whole_batches=loader.batch_sampler is not None)
+
+    def order(self, loader: DataLoader[Any], place: Place, *, whole: bool) -> Order:
+        return Order(self.sampling(loader), place, TORCH, whole=whole)
+
+    def listeners(self, loader: DataLoader[Any]) -> Iterable[object]:
+        inner = getattr(loader.batch_sampler, "sampler", None)
+        return loader.sampler, loader.batch_sampler, inner, loader.dataset, loader
+
+    def adapted(self, loader: DataLoader[Any], epoch: int) -> Adapted:
+        return Adapted(loader, epoch)
+
+    def alone(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        return alone(loader)
+
+    def replayed(self, loader: DataLoader[Any], place: Place, workers: int) -> Source:
+        return replayed(loader, place, workers)
+
+    def before(self, loader: DataLoader[Any]) -> Sequence[str]:
+        if loader.num_workers > 0 and not self._swept:
+            remove_dead_listeners()
+            self._swept = True
+        if getattr(loader, "in_order", True) or not map_style(loader):
+            return ()
+        return ("in_order=False would leave the order of the batches to chance, so they come in order.",)
+
+
+def _plain(sampler: Any) -> bool:
+    """Does this batch sampler only cut another sampler's order into pieces?"""
+    kind = type(sampler)
+    # torchdata, once imported, puts its own BatchSampler in the place of torch's.
+    return kind is BatchSampler or f"{kind.__module__}.{kind.__name__}" == _TORCHDATA
+
+
+_TORCHDATA = "torchdata.stateful_dataloader.sampler.BatchSampler"

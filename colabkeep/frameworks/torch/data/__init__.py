@@ -1,1 +1,0 @@
-"""The order of data in torch: loaders adapted, seeded and positioned."""

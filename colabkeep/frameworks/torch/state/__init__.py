@@ -1,1 +1,0 @@
-"""State of torch objects, out and in, without pickle."""

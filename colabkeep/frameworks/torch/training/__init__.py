@@ -1,1 +1,0 @@
-"""The arithmetic of a training loop in torch."""

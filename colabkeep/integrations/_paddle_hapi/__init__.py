@@ -1,1 +1,0 @@
-"""The parts of `colabkeep.integrations.paddle_hapi`."""

@@ -1,1 +1,0 @@
-"""A repository on Baidu AI Studio's hub of models: aistudio://owner/repo, which can be reached from its notebooks."""

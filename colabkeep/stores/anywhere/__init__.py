@@ -1,1 +1,0 @@
-"""Places that fsspec reaches: S3, Google Cloud Storage, SFTP and the rest, each through one small set of hands."""

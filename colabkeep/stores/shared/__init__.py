@@ -1,0 +1,1 @@
+"""What several stores share; no store imports another."""

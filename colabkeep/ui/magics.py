@@ -1,0 +1,46 @@
+"""What `%load_ext colabkeep` does: show the check, and let `%colabkeep list` say what the command line says."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib import import_module
+from typing import Any
+
+from colabkeep.ui.check.report import examine
+from colabkeep.ui.cli import main
+
+__all__ = ["load", "unload"]
+
+_NAME = "colabkeep"
+
+
+def load(shell: Any) -> None:
+    """Register the magic in an IPython shell and show the check. Loading again does the same again."""
+    shell.register_magic_function(_colabkeep, magic_kind="line", magic_name=_NAME)
+    try:
+        _show_check()
+    except Exception as error:  # noqa: BLE001  # a notebook's start goes on, and sees what failed
+        sys.stderr.write(
+            f"colabkeep: the check failed ({type(error).__name__}: {error}). Training can start all the same; "
+            "%colabkeep doctor checks again.\n"
+        )
+
+
+def unload(shell: Any) -> None:
+    """Take the magic away again."""
+    shell.magics_manager.magics["line"].pop(_NAME, None)
+
+
+def _show_check() -> None:
+    import_module("IPython.display").display(examine())
+
+
+def _colabkeep(line: str) -> None:
+    """`%colabkeep doctor|list|show|verify|export|…`: the command line's own words; `%colabkeep --help` has them."""
+    try:
+        main(shlex.split(line))
+    except ValueError as error:  # a quotation mark that is not closed
+        sys.stderr.write(f"colabkeep: {error}\n")
+    except SystemExit:
+        return  # help, or words that cannot be read: argparse has said so

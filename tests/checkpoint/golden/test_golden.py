@@ -1,0 +1,92 @@
+"""Runs that earlier versions wrote go on with this one, and end with the same bits: for ever.
+
+`stores` holds a run of each, by kind of training and date, stopped at step 8 in the middle of an epoch; `training.py`
+is what wrote it. A release adds one of each kind; none is ever changed or taken out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import colabkeep
+from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.restore import newest_first
+from colabkeep.checkpoint.verify import audit
+from colabkeep.session.history import read_history
+from colabkeep.stores.local import DirectoryStore
+
+HERE = Path(__file__).parent
+MARKS = {"numpy": (), "torch": pytest.mark.torch, "paddle": pytest.mark.paddle}
+STORES = [
+    pytest.param(store, marks=MARKS[store.parent.name], id=f"{store.parent.name}-{store.name}")
+    for store in sorted(HERE.glob("stores/*/*"))
+]
+ENDS = {
+    "numpy": "6bf34e5e81bd40ab57bbd732aca09dc2b8356b9d8222d08f03c87fe5dc33b80a",
+    "torch": "771a8a26712cbd63a9b412029ff4fa9babad56a1a340ecf45f70bcfb84ea6252",
+    "paddle": "d634f5ddb740a92ddf708589bda7828ed5088400586e6f18a86f947dad0e3026",
+}
+"""The weights after 18 steps in one piece, as the oldest version with such a training computed them."""
+FOLDED = {"2026-11-23-0924"}
+"""Runs of 35 sessions, most of which trained nothing: the first sixteen are folded into a history."""
+
+
+def train(kind: str, storage: Path, steps: int) -> str:
+    """The digest of the weights in the end."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "training.py"), kind, str(storage), str(steps)],
+        env={**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_run_of_an_earlier_version_ends_with_the_same_bits(tmp_path: Path, store: Path) -> None:
+    """Taken up in the middle of an epoch by this version, it is not begun anew, nothing of it is called damaged, and
+    the weights in the end are those of a training that the earlier version did in one piece."""
+    storage = tmp_path / "storage"
+    shutil.copytree(store, storage)
+    before = Repository(DirectoryStore(storage), "golden")
+    newest = before.manifest(newest_first(before)[0])
+    assert newest.progress.step in (6, 8)
+    assert {finding.state for finding in audit(before)} <= {"ok", "orphan"}
+    assert train(store.parent.name, storage, 18) == ENDS[store.parent.name]
+    after = Repository(DirectoryStore(storage), "golden")
+    assert after.manifest(newest_first(after)[0]).lineage == (*newest.lineage, (newest.session, newest.progress.step))
+    assert after.aside() == set()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_diary_of_an_earlier_version_is_read(store: Path) -> None:
+    """What it saved, and that it stopped, is told as on the day."""
+    run_history = read_history(DirectoryStore(store), "golden")
+    session = run_history.sessions[-1]
+    assert [each.number for each in run_history.sessions] == list(range(1, 1 + (35 if store.name in FOLDED else 1)))
+    assert all(each.noted and each.host for each in run_history.sessions)
+    assert session.stopped in ("max_steps", "interrupt")
+    assert [save.step for save in session.saves][-1] in (6, 8)
+    assert all(save.written for save in session.saves)
+    assert session.began is not None
+    assert not run_history.troubles
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS[kind]) for kind in ENDS])
+def test_the_trainings_end_so_without_a_break(tmp_path: Path, kind: str) -> None:
+    """The bits are those of the training and not of the version: this one computes the same in one piece."""
+    assert train(kind, tmp_path / "storage", 18) == ENDS[kind]
+
+
+def test_each_kind_has_stores() -> None:
+    """A folder that was lost in a checkout is noticed."""
+    assert {kind: len(list(HERE.glob(f"stores/{kind}/*"))) for kind in ENDS} == {"numpy": 8, "torch": 7, "paddle": 3}

@@ -1,0 +1,471 @@
+"""Checkpoints in a bucket: what is called confirmed is there, whatever happens to requests on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+
+from colabkeep.core.errors import NameTaken, StoreError, StoreFull, StoreUnavailable
+from colabkeep.stores.base import BytesSource, Receipt
+from colabkeep.stores.fsspec import backend
+from colabkeep.stores.fsspec import store as store_module
+from colabkeep.testing.stores import ChunkedSource
+from tests.fakes.s3 import Wrong
+
+BUCKET = "checkpoints"
+MIB = 2**20
+LARGE = [bytes([number]) * MIB for number in range(11)]  # three parts, the last one short
+NAME = "run/blobs/large.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    """Parts as small as S3 allows."""
+    monkeypatch.setattr(backend, "BLOCK", 5 * MIB)
+
+
+@pytest.fixture
+def store(place, opened, library, tmp_path):
+    """An empty store, by each of the libraries."""
+    return opened(place(tmp_path))
+
+
+@pytest.fixture
+def clock():
+    """Stands still."""
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self):
+            return self.now
+
+    return Clock()
+
+
+def key(store, name):
+    return f"{store.url.removeprefix(f's3://{BUCKET}/')}/{name}"
+
+
+def stored(s3, store, name):
+    return s3.get_object(Bucket=BUCKET, Key=key(store, name))["Body"].read()
+
+
+def in_parts(s3, name, data):
+    """What another client stores under the name, in as many requests as colabkeep would need."""
+    if len(data) <= 5 * MIB:
+        s3.put_object(Bucket=BUCKET, Key=name, Body=data)
+        return
+    upload = {"Bucket": BUCKET, "Key": name}
+    upload["UploadId"] = s3.create_multipart_upload(**upload)["UploadId"]
+    parts = []
+    for number, start in enumerate(range(0, len(data), 5 * MIB), 1):
+        answer = s3.upload_part(**upload, PartNumber=number, Body=data[start : start + 5 * MIB])
+        parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+    s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+
+
+def unfinished(s3):
+    return s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+
+
+def read(store, name):
+    with store.get(name) as reader:
+        return reader.read()
+
+
+@pytest.mark.parametrize("chunks", [[b""], [b"small"], LARGE], ids=["empty", "one request", "parts"])
+def test_what_is_confirmed_is_there(store, s3, chunks):
+    """The service's own digest was compared: that of one piece, and that of several."""
+    receipt = store.put(NAME, ChunkedSource(*chunks))
+    assert (receipt.rung, store.properties.top_rung) == ("confirmed", "confirmed")
+    assert stored(s3, store, NAME) == b"".join(chunks)
+    assert read(store, NAME) == b"".join(chunks)
+
+
+def test_an_upload_in_parts_that_is_interrupted_leaves_nothing(store, s3):
+    """Neither an object nor parts, which nobody sees and which cost money."""
+
+    def interrupt(number):
+        if number == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.put(NAME, ChunkedSource(*LARGE, before=interrupt))
+    assert unfinished(s3) == []
+    assert list(store.list("")) == []
+
+
+def test_parts_that_a_killed_session_left_are_swept_away(place, opened, s3, tmp_path):
+    """Those below the prefix, and no others: somebody else's upload goes on."""
+    store = opened(place(tmp_path))
+    for name in (key(store, NAME), key(store, "other/a"), "somebody/else"):
+        s3.create_multipart_upload(Bucket=BUCKET, Key=name)
+    assert store.sweep("run") == 1
+    assert store.sweep("") == 1
+    assert [upload["Key"] for upload in unfinished(s3)] == ["somebody/else"]
+    s3.abort_multipart_upload(Bucket=BUCKET, Key="somebody/else", UploadId=unfinished(s3)[0]["UploadId"])
+
+
+def test_a_part_that_fails_is_sent_again_alone(place, opened, s3, door, tmp_path):
+    """Not the parts before it."""
+    store = opened(place(tmp_path))
+    door.wrong = [Wrong("PUT", "partNumber=2", count=2, code="InternalError", status=500)]
+    assert store.put(NAME, ChunkedSource(*LARGE)).rung == "confirmed"
+    assert [len(door.requests(f"PUT .*partNumber={n}")) for n in (1, 2, 3)] == [1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "method", "path"), [([b"small"], "PUT", "json"), (LARGE, "POST", "uploadId")], ids=["small", "parts"]
+)
+def test_an_answer_that_got_lost_does_no_harm(place, opened, s3, door, tmp_path, chunks, method, path):
+    """The object is there and the service could not say so: it is recognised as one's own."""
+    store = opened(place(tmp_path))
+    door.wrong = [Wrong(method, path, "lost", 500, "InternalError")]
+    name = "run/a.json"
+    assert store.put(name, ChunkedSource(*chunks)).rung == "confirmed"
+    assert stored(s3, store, name) == b"".join(chunks)
+    with pytest.raises(NameTaken):
+        store.put(name, ChunkedSource(*chunks))
+
+
+def test_somebody_else_s_object_is_not_taken_for_one_s_own(place, opened, s3, door, tmp_path):
+    """Also after failed attempts, other bytes under the name are other bytes."""
+    store = opened(place(tmp_path))
+    fast = {"Bucket": BUCKET, "Key": key(store, "run/a.json"), "Body": b"faster"}
+    door.wrong = [Wrong("PUT", "json"), Wrong("PUT", "json", "else", call=lambda: s3.put_object(**fast))]
+    with pytest.raises(NameTaken):
+        store.put("run/a.json", BytesSource(b"slower"))
+    assert stored(s3, store, "run/a.json") == b"faster"
+
+
+@pytest.mark.parametrize("chunks", [[b"small"], LARGE], ids=["one request", "parts"])
+def test_the_service_itself_refuses_to_overwrite(place, opened, s3, door, tmp_path, chunks):
+    """Who comes in after the last look, when the upload is being completed, keeps the name."""
+    store = opened(place(tmp_path))
+    fast = {"Bucket": BUCKET, "Key": key(store, "run/a"), "Body": b"faster"}
+    method, path = ("POST", "uploadId") if len(chunks) > 1 else ("PUT", "run/a")
+    door.wrong = [Wrong(method, path, "else", call=lambda: s3.put_object(**fast))]
+    with pytest.raises(NameTaken):
+        store.put("run/a", ChunkedSource(*chunks))
+    assert stored(s3, store, "run/a") == b"faster"
+    assert unfinished(s3) == []
+
+
+def test_a_service_that_is_away_is_asked_a_few_times(store, door):
+    """Then the save fails in a way that may pass; nothing is left, and nothing hangs."""
+    door.wrong = [Wrong("HEAD", "", count=10**6), Wrong("PUT", "", count=10**6), Wrong("GET", "", count=10**6)]
+    for call in (lambda: store.put("run/a", BytesSource(b"x")), lambda: list(store.list("run"))):
+        with pytest.raises(StoreUnavailable) as caught:
+            call()
+        assert caught.value.retryable
+        assert caught.value.__cause__ is not None
+    door.wrong = []
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "words"),
+    [
+        (403, "AccessDenied", StoreError, "AWS_ACCESS_KEY_ID"),
+        (403, "QuotaExceeded", StoreFull, "room"),
+        (507, "InsufficientStorage", StoreFull, "room"),
+    ],
+)
+def test_a_refusal_says_what_to_do(place, opened, door, tmp_path, status, code, kind, words):
+    """Missing rights name the variables to set; a full account is told as such; neither is tried again."""
+    store = opened(place(tmp_path))
+    door.wrong = [Wrong("PUT", "", status=status, code=code, count=10**6)]
+    with pytest.raises(StoreError) as caught:
+        store.put("run/a", BytesSource(b"x"))
+    assert type(caught.value) is kind
+    assert words in caught.value.remedy
+    assert len(door.requests("^PUT")) == 1
+
+
+def test_a_bucket_that_is_not_there_is_told(opened, s3, library):
+    """By each method that would need it, and never shown as an empty one: a training would start from zero."""
+    store = opened("s3://there-is-no-such-bucket/x")
+    for call in (lambda: list(store.list("run")), lambda: store.put("run/a", BytesSource(b"x"))):
+        with pytest.raises(StoreError) as caught:
+            call()
+        assert "there-is-no-such-bucket" in caught.value.problem
+        assert "Create the bucket" in caught.value.remedy
+
+
+def test_no_credentials_are_told_with_the_variables_to_set(place, opened, tmp_path, monkeypatch):
+    """Nothing was configured: the error says which two secrets are missing."""
+    store = opened(place(tmp_path))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(StoreError, match="AWS_SECRET_ACCESS_KEY"):
+        store.put("run/a", BytesSource(b"x"))
+
+
+def test_secrets_are_in_no_message(place, opened, door, tmp_path):
+    """Neither in an error, its causes, the url nor the store's repr."""
+    store = opened(place(tmp_path))
+    door.wrong = [Wrong("PUT", "", status=403, code="AccessDenied", count=10**6)]
+    with pytest.raises(StoreError) as caught:
+        store.put("run/a", BytesSource(b"x"))
+    said, error = [store.url, repr(store)], caught.value
+    while error is not None:
+        said.append(f"{error!s} {error!r}")
+        error = error.__cause__
+    assert "a-secret" not in " ".join(said)
+
+
+def test_a_place_whose_digests_are_not_of_the_bytes_is_not_believed(place, opened, s3, door, tmp_path, monkeypatch):
+    """Objects under keys of one's own have such ETags: the first is read back, all after it are called sent."""
+    store = opened(place(tmp_path))
+    backend = store._at_work()
+    real = backend.stat
+    monkeypatch.setattr(backend, "stat", lambda name: {**real(name), "ETag": f'"{"01" * 16}"'})
+    assert store.put("run/a", BytesSource(b"one")).rung == "confirmed"
+    assert len(door.requests("^GET .*run/a")) == 1
+    assert store.put("run/b", BytesSource(b"two")).rung == "sent"
+    assert store.properties.top_rung == "sent"
+    assert door.requests("^GET .*run/b") == []
+
+
+@pytest.mark.parametrize("chunks", [[b"small"], LARGE], ids=["one request", "parts"])
+def test_what_arrived_changed_is_not_called_confirmed(place, opened, s3, door, tmp_path, chunks):
+    """It is removed, and the next attempt sends it anew."""
+    store = opened(place(tmp_path))
+    damaged = b"?" * sum(map(len, chunks))
+    # The first look finds nothing, the last look nothing; the third one is for the digest.
+    damage = Wrong("HEAD", "run/a", "else", skip=2, call=lambda: in_parts(s3, key(store, "run/a"), damaged))
+    door.wrong = [damage]
+    with pytest.raises(StoreUnavailable, match="did not arrive"):
+        store.put("run/a", ChunkedSource(*chunks))
+    assert list(store.list("")) == []
+    assert store.put("run/a", ChunkedSource(*chunks)).rung == "confirmed"
+
+
+def test_what_could_not_be_asked_about_is_asked_at_the_end(place, opened, s3, door, tmp_path):
+    """A service that takes an object and then does not answer: sent, and confirmed by the flush."""
+    store = opened(place(tmp_path))
+    door.wrong = [Wrong("HEAD", "run/a", skip=2, count=10**6)]
+    receipt = store.put("run/a", BytesSource(b"x"))
+    assert (receipt.rung, store.confirm(receipt).rung) == ("sent", "sent")
+    assert not store.flush(0.0)
+    assert not store.flush(30.0)
+    door.wrong = []
+    assert store.flush(30.0)
+    assert store.confirm(receipt).rung == "confirmed"
+
+
+def test_reading_goes_on_after_failures(store, s3, door):
+    """A range that fails, or comes cut, is asked for again; the bytes are right."""
+    store.put(NAME, ChunkedSource(*LARGE))
+    door.wrong = [
+        Wrong("GET", "large", skip=1, status=500, code="InternalError"),
+        Wrong("GET", "large", "cut", skip=2),
+    ]
+    assert read(store, NAME) == b"".join(LARGE)
+
+
+def test_looking_at_a_header_does_not_download_the_object(store, s3, door):
+    """Who reads a few bytes, or jumps, gets a range."""
+    store.put(NAME, ChunkedSource(*LARGE))
+    with store.get(NAME) as reader:
+        assert reader.read(10) == b"\0" * 10
+        reader.seek(-5, 2)
+        assert reader.read() == bytes([10]) * 5
+        reader.seek(3 * MIB - 1)
+        assert reader.read(2) == b"\2\3"
+
+
+def test_a_long_list_comes_in_pages(place, opened, s3, door, tmp_path):
+    """A thousand objects a request, none missing, none twice."""
+    store = opened(place(tmp_path))
+    for number in range(1001):
+        s3.put_object(Bucket=BUCKET, Key=key(store, f"run/{number}"), Body=b"")
+    door.log.clear()
+    names = [entry.name for entry in store.list("run")]
+    assert sorted(names) == sorted(f"run/{number}" for number in range(1001))
+    assert len(door.requests("^GET .*list-type=2")) == 2
+
+
+def test_foreign_files_are_not_listed(store, s3):
+    """Those with names that no store takes, folder markers, and what lies beside the place."""
+    for name in ("run/.hidden", "run/a b", "run/", "run/ok"):
+        s3.put_object(Bucket=BUCKET, Key=key(store, name), Body=b"")
+    s3.put_object(Bucket=BUCKET, Key=key(store, "run/ok").replace("/run/", "-other/run/"), Body=b"")
+    assert [entry.name for entry in store.list("")] == ["run/ok"]
+
+
+def test_trying_again_draws_no_random_numbers(place, opened, door, tmp_path):
+    """The generator that belongs to the training stays where it was, whatever fails."""
+    store = opened(place(tmp_path))
+    door.wrong = [
+        Wrong("PUT", "", count=2, code="SlowDown"),
+        Wrong("HEAD", "", count=2, status=500, code="InternalError"),
+    ]
+    before = random.getstate()
+    assert store.put("run/a", BytesSource(b"x")).rung == "confirmed"
+    assert random.getstate() == before
+
+
+_UPLOAD = """
+import hashlib, resource, sys
+from colabkeep.stores.fsspec import store as opening
+from colabkeep.stores.base import BytesSource
+if sys.argv[2] == "obstore":
+    opening.find_spec = lambda name: None if name == "s3fs" else True
+store = opening.open_url(sys.argv[1])
+store.put("warm", BytesSource(b"x" * 2**20))
+
+digest = hashlib.sha256()
+for _ in range(96):
+    digest.update(bytes(2**20))
+
+class Source:
+    size = 96 * 2**20
+    sha256 = digest.hexdigest()
+    def chunks(self):
+        for _ in range(96):
+            yield memoryview(bytes(2**20))
+
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10  # MiB
+before = peak()
+assert store.put("large.safetensors", Source()).rung == "confirmed"
+with store.get("large.safetensors") as reader:
+    while reader.read(2**20):
+        pass
+print(peak() - before)
+"""
+
+
+def test_memory_stays_flat(place, s3, library, tmp_path):
+    """Sending and reading 96 MiB needs a few blocks of 8 MiB, not the object."""
+    done = subprocess.run(
+        [sys.executable, "-c", _UPLOAD, place(tmp_path), library], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 64
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """A busy machine is no reason not to be answered."""
+    monkeypatch.setattr(store_module, "_MOMENT", 60.0)
+
+
+def asked(receipt, **changes):
+    """What a session asks with about an object that another one put."""
+    return replace(receipt, rung="sent", id=None, **changes)
+
+
+@pytest.mark.parametrize("chunks", [[b""], [b"small"], [b"m" * 3 * MIB], LARGE], ids=["empty", "small", "one", "parts"])
+def test_what_another_session_put_is_confirmed(place, opened, library, unhurried, door, tmp_path, chunks):
+    """By one question, which brings no bytes: the service states the digest that belongs to the checkpoint's."""
+    receipt = opened(place(tmp_path)).put(NAME, ChunkedSource(*chunks))
+    store = opened(place(tmp_path))
+    door.log.clear()
+    for _ in range(3):
+        assert store.confirm(asked(receipt)).rung == "confirmed"
+    assert [line.split()[0] for line in door.log] == ["HEAD"]
+
+
+def test_what_is_not_the_same_is_not_confirmed(place, opened, library, unhurried, s3, tmp_path):
+    """Other bytes of the same size, another size, a damaged object that kept its notes, or none at all."""
+    written = opened(place(tmp_path))
+    receipt = written.put(NAME, BytesSource(b"right"))
+    store = opened(place(tmp_path))
+    assert store.confirm(asked(receipt, sha256="0" * 64)).rung == "sent"
+    assert store.confirm(asked(receipt, size=6)).rung == "sent"
+    assert store.confirm(asked(receipt, name="run/none")).rung == "sent"
+    assert store.confirm(asked(receipt, sha256="")).rung == "sent"
+    beside = s3.head_object(Bucket=BUCKET, Key=key(store, NAME))["Metadata"]
+    s3.put_object(Bucket=BUCKET, Key=key(store, NAME), Body=b"wrong", Metadata=beside)
+    assert opened(place(tmp_path)).confirm(asked(receipt)).rung == "sent"
+    written.delete(NAME)
+    assert written.confirm(asked(receipt)).rung == "sent"
+
+
+def test_what_somebody_copied_there_is_read_when_it_is_small(place, opened, library, unhurried, s3, door, tmp_path):
+    """Without notes: a manifest is read once, and of a large object nothing is claimed."""
+    store = opened(place(tmp_path))
+    for name, data in {"run/small": b"x" * 1000, "run/large": b"x" * 2 * MIB}.items():
+        s3.put_object(Bucket=BUCKET, Key=key(store, name), Body=data)
+        receipt = Receipt(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), rung="sent")
+        rungs = {store.confirm(receipt).rung for _ in range(3)}
+        assert rungs == {"confirmed" if name == "run/small" else "sent"}
+    assert (len(door.requests("^GET .*small")), len(door.requests("large"))) == (1, 2)
+
+
+def test_a_service_that_does_not_answer_is_asked_again_later(place, opened, library, unhurried, door, tmp_path):
+    """A question about durability is one attempt, and raises nothing."""
+    receipt = opened(place(tmp_path)).put(NAME, BytesSource(b"x"))
+    store = opened(place(tmp_path))
+    door.wrong = [Wrong("HEAD", "large", status=403, code="AccessDenied", count=10**6)]
+    assert [store.confirm(asked(receipt)).rung for _ in range(2)] == ["sent", "sent"]
+    door.wrong = []
+    assert store.confirm(asked(receipt)).rung == "confirmed"
+
+
+def test_a_service_that_is_silent_holds_nobody_up(place, opened, library, door, tmp_path, monkeypatch):
+    """It is asked again later; whoever asks does other things meanwhile."""
+    monkeypatch.setattr(store_module, "_MOMENT", 0.2)
+    receipt = opened(place(tmp_path)).put(NAME, BytesSource(b"x"))
+    store, speaks = opened(place(tmp_path)), threading.Event()
+    door.wrong = [Wrong("HEAD", "large", "else", call=lambda: speaks.wait(60.0))]
+    try:
+        assert store.confirm(asked(receipt)).rung == "sent"
+    finally:
+        speaks.set()
+    monkeypatch.setattr(store_module, "_MOMENT", 60.0)
+    assert store.confirm(asked(receipt)).rung == "confirmed"
+
+
+def test_what_another_session_deleted_is_not_confirmed_any_more(place, opened, clock, s3, tmp_path):
+    """As soon as a listing does not show it."""
+    store = opened(place(tmp_path))
+    store._listings._monotonic = clock
+    receipt = store.put(NAME, BytesSource(b"x"))
+    s3.delete_object(Bucket=BUCKET, Key=key(store, NAME))
+    clock.now += 6.0
+    assert list(store.list("run")) == []
+    assert store.confirm(asked(receipt)).rung == "sent"
+
+
+def test_all_of_a_run_is_listed_at_once_and_not_again_for_some_seconds(place, opened, clock, s3, door, tmp_path):
+    """What this process does is seen at once, what another one does, some seconds later."""
+    store = opened(place(tmp_path))
+    store._listings._monotonic = clock
+    store.put("run/blobs/a", BytesSource(b"a"))
+    door.log.clear()
+
+    def listed():
+        return sorted(entry.name for prefix in ("run/blobs", "run/checkpoints") for entry in store.list(prefix))
+
+    assert listed() == ["run/blobs/a"]
+    store.put("run/blobs/b", BytesSource(b"b"))
+    s3.put_object(Bucket=BUCKET, Key=key(store, "run/blobs/c"), Body=b"c")
+    store.delete("run/blobs/a")
+    assert listed() == ["run/blobs/b"]
+    assert len(door.requests("list-type=2")) == 1
+    clock.now += 6.0
+    assert listed() == ["run/blobs/b", "run/blobs/c"]
+    assert len(door.requests("list-type=2")) == 2
+
+
+def test_an_upload_whose_answer_got_lost_is_listed(place, opened, door, tmp_path):
+    """A put that failed may have been done: nothing that was remembered hides it."""
+    store = opened(place(tmp_path))
+    assert list(store.list("run")) == []
+    door.wrong = [
+        Wrong("PUT", "json", "lost", 500, "InternalError"),
+        Wrong("PUT", "json", code="SlowDown", count=10**6),
+    ]
+    with pytest.raises(StoreUnavailable):
+        store.put("run/a.json", BytesSource(b"x"))
+    door.wrong = []
+    assert [entry.name for entry in store.list("run")] == ["run/a.json"]
