@@ -264,8 +264,8 @@ class StoreProperties:
     object may be missing from `list` for a while. `behind`: the slower side of a store that has two; then
     `free_bytes` are those of the faster one. `folder`: on this machine's own disk, where small files beside the objects
     may be replaced (`colabkeep.stores.shared.files`); None where there is none. `account`: who is signed in, as the
-    service names them; None where nobody is, or it was not told. `versions`: what is put is sent with all the rest, as a
-    version that stays: nothing is put here to try it out. `budget`: what the place takes for a time, where that is
+    service names them; None where nobody is, or it was not told. `versions`: what is put is sent with all the rest, as
+    a version that stays: nothing is put here to try it out. `budget`: what the place takes for a time, where that is
     known.
     """
 

@@ -11,8 +11,8 @@
 The files are real. What is written lands in a folder (`root`), DriveFS notices it later and uploads it later still, in
 no particular order, into another one (`cloud`), which is all that outlives the machine. Where each behaviour was seen
 is told in `colabkeep.stores.colab_drive`. What the fake knows of files it finds on disk, so it outlives a killed
-process, as DriveFS does: a forked child may write through `files` and be killed (fork while no thread is `syncing`). A process
-that has a fake of its own on the same folder goes on with what the one before left: one at a time.
+process, as DriveFS does: a forked child may write through `files` and be killed (fork while no thread is `syncing`). A
+process that has a fake of its own on the same folder goes on with what the one before left: one at a time.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ def left_out(run_history: RunHistory, most: int = 8) -> Iterator[str]:
     """What could not be read, or was not, in sentences."""
     if run_history.left_out:
         yield (
-            f"{run_history.left_out} parts of the journal were not read, there being so many: the beginning and the end "
-            "of each session were, as far as they go."
+            f"{run_history.left_out} parts of the journal were not read, there being so many: the beginning and the "
+            "end of each session were, as far as they go."
         )
     for trouble in run_history.troubles[:most]:
         yield f"Could not be read, and is left out: {plain(trouble)}"
