@@ -70,9 +70,9 @@ def test_what_needs_a_cuda_device_is_run_by_ci_on_a_simulated_one(root: Path) ->
     ("place", "wanted", "found"),
     [
         ("session/paddle/test_x.py", "paddle", True),
-        ("vocabulary/paddle/test_x.py", "paddle", False),  # the suite with Paddle does not look there
-        ("vocabulary/test_x.py", "torch", True),
-        ("vocabulary/test_x.py", "", True),
+        ("core/paddle/test_x.py", "paddle", False),  # the suite with Paddle does not look there
+        ("core/test_x.py", "torch", True),
+        ("core/test_x.py", "", True),
         ("session/together/test_x.py", "torch paddle", True),
         ("session/test_x.py", "jax", False),
     ],
