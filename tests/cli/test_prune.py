@@ -264,7 +264,7 @@ def test_what_lies_apart_goes_only_when_asked_for(colabkeep_cli, storage):
     """Checkpoints that are not on the newest one's line are shown, stay, and go with --apart."""
     repository = Repository(DirectoryStore(storage), "first")
     manifest = repository.manifest(max(repository.ids()))
-    early = replace(manifest.progress, step=1)
+    early = manifest.progress._replace(step=1)
     apart = replace(manifest, id="000000000001-eeeeeeee", session="eeeeeeee", fence=0, progress=early)
     repository.commit(apart)
     shown = colabkeep_cli("show", "first", "--storage", storage)

@@ -6,7 +6,7 @@ import secrets
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from colabkeep.checkpoint.codec import encode_parts
@@ -71,7 +71,7 @@ def filled(store: Store, checkpoints: int) -> None:
             framework="numpy",
             metrics={"val_loss": float(step % 7)},
         )
-        journal.add({"at": float(step), "event": "StepDone", "progress": asdict(manifest.progress)})
+        journal.add({"at": float(step), "event": "StepDone", "progress": manifest.progress._asdict()})
         journal.write()
         store.put(f"{RUN}/checkpoints/{manifest.id}.json", BytesSource(manifest.to_bytes()))
 
