@@ -258,20 +258,26 @@ class SaveMark:
 
 
 class SavePolicy(Protocol):
-    """Decides at step boundaries and ends of epochs whether a save is due."""
+    """Decides at step boundaries and ends of epochs whether a save is due. A policy of the user's own needs this method
+    and no more; it composes by ``|`` with the policies below, on either side of them."""
 
     def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
         """The reason to save now, in a word or two, or None. `now` in seconds, as `SaveMark.at`."""
         ...
-
-    def __or__(self, other: SavePolicy) -> SavePolicy: ...
 
 
 class _Composable:
     __slots__ = ()
 
     def __or__(self: SavePolicy, other: SavePolicy) -> SavePolicy:
-        return _Either(policies=(self, other))
+        return _Either(policies=(self, other)) if _is_policy(other) else NotImplemented
+
+    def __ror__(self: SavePolicy, other: SavePolicy) -> SavePolicy:
+        return _Either(policies=(other, self)) if _is_policy(other) else NotImplemented
+
+
+def _is_policy(value: object) -> bool:
+    return callable(getattr(value, "due", None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +402,7 @@ def parse_save_every(value: object) -> SavePolicy:
             return EveryMinutes(seconds / 60)
     if isinstance(value, (list, tuple)) and value:
         return _Either(policies=tuple(parse_save_every(member) for member in value))
-    if callable(getattr(value, "due", None)):
+    if _is_policy(value):
         return value  # type: ignore[return-value]  # a policy of the user's own
     raise UsageError(
         problem=f"save_every={value!r} does not say when to save.",

@@ -25,8 +25,8 @@ lasting store behind) of these; "a + b" is a pair too."""
 class _Part:
     """`opener` is "module:function", called with the URL; `missing` is the remedy when it cannot be imported.
 
-    `signs_in`: it is called with the doors, too. `far`: saves do not wait for it, this machine's disk goes in front.
-    The scheme "*" is any other; its opener gives None for one that it does not know either.
+    `signs_in`: it is called with the `StoreContext`, too. `far`: saves do not wait for it, this machine's disk goes in
+    front. The scheme "*" is any other; its opener gives None for one that it does not know either.
     """
 
     scheme: str

@@ -188,8 +188,8 @@ class RemoteIndex:
             raise StoreUnavailable(problem=problem, remedy="See that it can be reached, and run again.") from None
 
     def _look_soon(self) -> None:
-        """On a thread of its own: a store that does not answer may take minutes to say so, and the copier, with an
-        hour of sending before it, may not look in time."""
+        """On a thread of its own: a store that does not answer may take minutes to say so, and the upload thread,
+        with an hour of sending before it, may not look in time."""
         with self._guard:
             if self._closed or (self._looker is not None and self._looker.is_alive()):
                 return
@@ -326,7 +326,7 @@ class TieredStore:
     @property
     def properties(self) -> StoreProperties:
         front = self.front.properties
-        # Free space is a request to some services: the copier asks for it, so that no save waits for the answer.
+        # Free space is a request to some services: the upload thread asks for it, so that no save waits for the answer.
         behind = self._properties_behind or self.behind.properties
         self._properties_behind = behind
         limits = [size for size in (front.max_object_bytes, behind.max_object_bytes) if size is not None]
@@ -497,7 +497,7 @@ class TieredStore:
         return {entry.name: entry.size for entry in self._in_front(prefix)}
 
     def _look_behind(self) -> None:
-        """How much room is there now? Called by the copier, between two objects."""
+        """How much room is there now? Called by the upload thread, between two objects."""
         try:
             with self._turn:
                 self._properties_behind = self.behind.properties

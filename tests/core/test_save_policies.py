@@ -123,6 +123,33 @@ class Mine:
         return "mine"
 
 
+class Declared(SavePolicy):
+    """Another one, which says what it is."""
+
+    def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
+        return "declared"
+
+
+@pytest.mark.parametrize(("mine", "reason"), [(Mine(), "mine"), (Declared(), "declared")])
+def test_a_policy_of_the_users_own_composes_on_either_side(mine: SavePolicy, reason: str) -> None:
+    """``OnLoss() | EverySteps(5)`` needs nothing of `OnLoss` but `due`; the first that is due gives the reason."""
+    steps = EverySteps(5)
+    for policy in (mine | steps, mine | (steps | Never()), (steps | Never()) | mine):
+        assert parse_save_every(policy) is policy
+        assert policy.due(Progress(step=1), START, 0.0) == reason
+    assert (mine | steps).due(Progress(step=5), START, 0.0) == reason
+    assert (steps | mine).due(Progress(step=5), START, 0.0) == "steps"
+
+
+@pytest.mark.parametrize("other", ["10 min", 5, None, {}])
+def test_what_is_no_policy_does_not_compose(other: Any) -> None:
+    """It is refused where it is written, and not in the first step of the training."""
+    with pytest.raises(TypeError):
+        EverySteps(5) | other
+    with pytest.raises(TypeError):
+        other | EverySteps(5)
+
+
 @pytest.mark.parametrize(
     ("value", "policy"),
     [

@@ -27,6 +27,7 @@ from colabkeep.ui import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+TOPS = ("colabkeep", "docs", "scripts", "tests")
 PAGES = sorted(path for path in DOCS.rglob("*.md") if path.name != "README.md")
 FENCE = re.compile(r"^(?P<mark>```+|:::+)(?P<kind>[^\n]*)\n(?P<body>.*?)^(?P=mark)\s*$", re.MULTILINE | re.DOTALL)
 RUNNABLE = re.compile(r"<!-- runnable, shows: (.+) -->\n\Z")
@@ -191,6 +192,34 @@ def test_every_internal_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(there.read_text()), f"{target}: there is no such heading"
 
 
+def missing_files(text: str) -> list[str]:
+    """Files and folders of the repository that a page names and that are not there; "copies.py" may be anywhere."""
+    named = re.findall(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.py\b|(?:colabkeep|docs|scripts|tests)/[\w./-]*\w)", text)
+    there = {f"/{path.relative_to(ROOT).as_posix()}" for top in TOPS for path in (ROOT / top).rglob("*")}
+    return [name for name in named if not any(path.endswith(f"/{name}") for path in there)]
+
+
+def missing_names(text: str) -> list[str]:
+    """Of "`session/run.py` `Run.step`": what the file does not define."""
+    missing = []
+    for file, name in re.findall(r"`([\w/]+\.py)` `([\w.]+)`", text):
+        tree: ast.AST | None = ast.parse((ROOT / "colabkeep" / file).read_text())
+        for part in name.split("."):
+            inside = [] if tree is None else ast.iter_child_nodes(tree)
+            tree = next((node for node in inside if getattr(node, "name", "") == part), None)
+        if tree is None:
+            missing.append(f"{file}: {name}")
+    return missing
+
+
+@pytest.mark.parametrize("page", ["docs/design.md", "CONTRIBUTING.md"])
+def test_what_newcomers_are_shown_is_there(page: str) -> None:
+    """The files, classes and functions on the way of a save, and the tests to run first."""
+    text = (ROOT / page).read_text()
+    assert missing_files(text) == []
+    assert missing_names(text) == []
+
+
 def test_every_page_is_in_the_contents() -> None:
     """No page is left that no reader can find."""
     listed = {
@@ -285,3 +314,9 @@ def test_each_rule_sees_what_it_is_to_see() -> None:
     assert (second.kind, second.shows) == ("shell", None)
     assert anchors(text) == {"a-b-c"}
     assert without_remark("colabkeep show   RUN --storage DIR      one run") == "colabkeep show RUN --storage DIR"
+    assert missing_files("`tests/core` `core/gone.py` `copies.py` and pytest tests/gone") == [
+        "core/gone.py",
+        "tests/gone",
+    ]
+    gone = "`session/run.py` `Run.step` | `session/run.py` `Run.gone` | `api.py` `Gone`"
+    assert missing_names(gone) == ["session/run.py: Run.gone", "api.py: Gone"]

@@ -122,7 +122,7 @@ class PaddleFramework:
     """PaddlePaddle, 2.6 or newer.
 
     `reseed`: treat the CPU generator as one that does not tell its position, as before Paddle 3 (see
-    `state.rng.SeedStream`). None: find out.
+    `colabkeep.frameworks.paddle.rng.SeedStream`). None: find out.
     """
 
     name = "paddle"

@@ -52,7 +52,7 @@ class Backend(Protocol):
 
     def stat(self, name: str, *, again: bool = True) -> Mapping[str, Any]:
         """What the place says about an object: "size" in bytes, a digest under the key of its library, and under
-        "notes" what the writer left beside it (see `digests.notes`). `again`: it is asked again where that can help.
+        "notes" what the writer left beside it (see `notes`). `again`: it is asked again where that can help.
 
         Raises:
             ObjectNotFound: there is none.

@@ -4,7 +4,7 @@ Why a process of its own: the SDK prints and draws bars for each file, puts the 
 process, sets up logging when it is imported, and waits for up to an hour.
 
 Source: aistudio-sdk 0.3.9 (`hub.py`, `requests/hub.py`), November 2026. What it returns is told as it is; whether it
-is so is for `store.py` to find out, since `upload_file` returns None whether the file was uploaded or skipped.
+is so is for `aistudio_store` to find out, since `upload_file` returns None whether the file was uploaded or skipped.
 """
 
 from __future__ import annotations

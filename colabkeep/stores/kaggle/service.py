@@ -158,7 +158,7 @@ class Hub:
         """The child's answer to `operation` for this dataset. `doing` completes "could not …".
 
         Raises:
-            StoreError, MissingDependency: as `refusals.explained`.
+            StoreError, MissingDependency: as `explained`.
             StoreUnavailable: there was no answer within `timeout` seconds (the child was killed), or it died.
         """
         owner, _, name = self.handle.partition("/")
@@ -175,7 +175,7 @@ class Hub:
 
 
 class Service:
-    """One dataset at Kaggle. All methods raise `StoreError`s, as `refusals.explained`; versions count from 1."""
+    """One dataset at Kaggle. All methods raise `StoreError`s, as `explained`; versions count from 1."""
 
     def __init__(self, hub: Hub, pace: Pace) -> None:
         self._hub = hub

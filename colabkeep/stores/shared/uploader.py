@@ -53,7 +53,7 @@ _CHUNK = 2**20
 
 
 class Uploader:
-    """Used by the copier's thread, and asked by all. `turn` is held while the store behind is being changed or asked,
+    """Used by the upload thread, and asked by all. `turn` is held while the store behind is being changed or asked,
     for its promise is to one writer."""
 
     def __init__(self, front: Store, behind: Store, *, turn: threading.Lock, monotonic: Callable[[], float]) -> None:
@@ -301,10 +301,10 @@ class _FrontObject:
 
 
 class _Stopped(Exception):
-    """The copier was closed, or the object is not wanted any more."""
+    """The upload thread was closed, or the object is not wanted any more."""
 
 
-# What comes next is decided in `_queue`, how it is done stands in `_uploader`.
+# What comes next is decided in `upload_queue`; how it is done is `Uploader`'s business.
 
 
 _STOP_SECONDS = 3.0
