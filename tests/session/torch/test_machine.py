@@ -22,7 +22,7 @@ from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
 from colabkeep.testing.devices import fake_nvidia_smi
-from colabkeep.testing.platforms import fake_colab, fake_kaggle
+from tests.fakes.platforms import fake_colab, fake_kaggle
 
 
 def session(folder: Path, *cards: str, id: str = "") -> list[Event]:
