@@ -15,9 +15,9 @@ from colabkeep.core.system import Environment
 from colabkeep.hardware import support
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.platforms.base import Menus
-from colabkeep.testing.devices import CardLike, Does, fake_nvidia_smi
 from colabkeep.ui.check.facts import Facts, Place, device
 from colabkeep.ui.check.report import Report
+from tests.fakes.devices import CardLike, Does, fake_nvidia_smi
 from tests.fakes.platforms import fake_aistudio, fake_colab, fake_kaggle
 
 MENUS = {

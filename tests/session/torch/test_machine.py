@@ -21,7 +21,7 @@ from colabkeep.session.machine import earlier_cards, machine_id, this_machine
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
-from colabkeep.testing.devices import fake_nvidia_smi
+from tests.fakes.devices import fake_nvidia_smi
 from tests.fakes.platforms import fake_colab, fake_kaggle
 
 
