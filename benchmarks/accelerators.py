@@ -11,7 +11,10 @@ from measuring import Figure, Setting, figure
 
 from colabkeep.core.system import Environment
 from colabkeep.hardware import find_accelerators
-from colabkeep.testing.devices import fake_device_files, fake_nvidia_smi, fake_nvml
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `tests` is; last: what is installed comes first
+
+from tests.fakes.devices import fake_device_files, fake_nvidia_smi, fake_nvml
 
 _QUERY = ("--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits")
 

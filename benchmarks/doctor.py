@@ -11,7 +11,9 @@ from pathlib import Path
 
 from measuring import Figure, Setting, figure
 
-from colabkeep.testing.devices import fake_nvidia_smi
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `tests` is; last: what is installed comes first
+
+from tests.fakes.devices import fake_nvidia_smi
 
 _HEAVY = ("torch", "paddle", "numpy", "google", "requests", "ipywidgets")
 _LOADED = """

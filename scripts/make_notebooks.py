@@ -2,7 +2,7 @@
 
 A source is a percent script, notebooks/source/NAME.py: cells begin with `# %%`, text cells with `# %% [markdown]`, and
 magics are comments (`# %pip …`); what stands before the first cell is for linters. Each notebook is executed on a
-stand-in of its service from `colabkeep.testing.platforms`, on the CPU, and kept with what it showed. Without execution:
+stand-in of its service from `tests.fakes.platforms`, on the CPU, and kept with what it showed. Without execution:
 `--check` says which notebooks no longer have the cells of their source.
 
 Needs colabkeep with its extra [test], and for aistudio_demo [test-paddle]: they train with torch, and with Paddle.
@@ -29,9 +29,13 @@ from nbclient import NotebookClient
 
 import colabkeep
 from colabkeep.core.system import Environment
-from colabkeep.testing.platforms import fake_aistudio, fake_colab, fake_kaggle
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `tests` is; last: what is installed comes first
+
+from tests.fakes.platforms import fake_aistudio, fake_colab, fake_kaggle
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "notebooks"
 MACHINE = Path(__file__).with_name("notebook_machine")
 
 METADATA = nbformat.from_dict(
@@ -51,7 +55,7 @@ Notebook = nbformat.NotebookNode
 
 
 class Machine(Protocol):
-    """A stand-in of a service's machine, as `colabkeep.testing.platforms` makes them."""
+    """A stand-in of a service's machine, as `tests.fakes.platforms` makes them."""
 
     root: Path
 
@@ -130,7 +134,7 @@ def _environ(home: Path, machine: Machine | None) -> dict[str, str]:
     paths = [str(_installed(machine)), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "IPYTHONDIR": str(home / "ipython"), "JUPYTER_RUNTIME_DIR": str(home / "runtime")}
     if machine is not None:
-        paths.insert(0, str(MACHINE))
+        paths = [str(MACHINE), *paths, str(ROOT)]  # the last one for `tests.fakes`
         environ["COLABKEEP_STAND_IN"] = json.dumps(_facts(machine))
     return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 

@@ -2,7 +2,7 @@
 in whatever the kernel starts.
 
 The variable COLABKEEP_STAND_IN holds the machine's facts as JSON. `Environment.here()` then tells those instead of the
-real ones, and on a stand-in of Colab `import google.colab` gives the fake of `colabkeep.testing`.
+real ones, and on a stand-in of Colab `import google.colab` gives the fake of `tests.fakes.platforms`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class GoogleColab(MetaPathFinder, Loader):
         return spec_from_loader(fullname, self) if f"{fullname}.".startswith("google.colab.") else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The fake of that name; the kit is loaded with the first one, since it needs pytest, which takes its time."""
+        """The fake of that name; they are loaded with the first one, for most processes ask for none."""
         if not self._modules:
-            from colabkeep.testing.platforms.colab import FakeColab
-            from colabkeep.testing.platforms.google_colab import google_colab
+            from tests.fakes.platforms.colab import FakeColab
+            from tests.fakes.platforms.google_colab import google_colab
 
             machine = FakeColab(self._root, self._account, "hosted", "answers", "starts", {})
             self._modules.update(google_colab(machine))

@@ -12,8 +12,8 @@ from colabkeep.checkpoint.inspect import run_names
 from colabkeep.core.system import Environment
 from colabkeep.stores import open_store
 from colabkeep.stores.local import DirectoryStore
-from colabkeep.testing.platforms import fake_colab, fake_kaggle
 from tests.fakes.drive import running_drive
+from tests.fakes.platforms import fake_colab, fake_kaggle
 
 
 @pytest.fixture

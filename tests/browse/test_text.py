@@ -11,7 +11,7 @@ import pytest
 import colabkeep
 from colabkeep.core.errors import RunBusy, UsageError
 from colabkeep.core.system import Environment
-from colabkeep.testing.platforms import fake_colab, fake_kaggle
+from tests.fakes.platforms import fake_colab, fake_kaggle
 
 
 def typed(browser):

@@ -15,10 +15,10 @@ from colabkeep.core.system import Environment
 from colabkeep.hardware import support
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.platforms.base import Menus
-from colabkeep.testing.devices import CardLike, Does, fake_nvidia_smi
-from colabkeep.testing.platforms import fake_aistudio, fake_colab, fake_kaggle
 from colabkeep.ui.check.facts import Facts, Place, device
 from colabkeep.ui.check.report import Report
+from tests.fakes.devices import CardLike, Does, fake_nvidia_smi
+from tests.fakes.platforms import fake_aistudio, fake_colab, fake_kaggle
 
 MENUS = {
     "colab": Menus(enable="Click enable.", reconnect="Click delete.", switch="Click switch.", offered="T4", draws=True),

@@ -11,7 +11,7 @@ import colabkeep
 from colabkeep.core.errors import BadAccelerator, UsageError
 from colabkeep.core.system import Environment
 from colabkeep.hardware.probe import ProbeResult
-from colabkeep.testing.platforms.contract import laptop
+from colabkeep.testing.platforms import laptop
 
 from .conftest import build
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from colabkeep.testing.devices import FakeCard
+from tests.fakes.devices import FakeCard
 
 TORCH = "torch 2.10.0+cu128"
 

@@ -15,9 +15,9 @@ import pytest
 import colabkeep
 from colabkeep.core.system import Environment, SystemClock
 from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.hardware import FakeCard, fake_device_files, fake_mac, fake_pci_device
 from colabkeep.ui.check.advice import check_up
 from colabkeep.ui.check.facts import PATIENCE, gather
+from tests.fakes.devices import FakeCard, fake_device_files, fake_mac, fake_pci_device
 
 DEADLINE = 20.0  # seconds; four times the five that are promised, for a busy machine
 TORCH = "torch 2.10.0+cu128"

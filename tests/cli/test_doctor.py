@@ -9,9 +9,9 @@ import pytest
 from colabkeep.core.system import Environment
 from colabkeep.hardware.base import Build
 from colabkeep.hardware.probe import ProbeResult
-from colabkeep.testing.devices import fake_nvidia_smi
-from colabkeep.testing.platforms import fake_colab
 from colabkeep.ui.check import facts
+from tests.fakes.devices import fake_nvidia_smi
+from tests.fakes.platforms import fake_colab
 
 
 @pytest.fixture

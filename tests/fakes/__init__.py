@@ -1,1 +1,4 @@
-"""Stand-ins for services that no test may call. None of this is part of the package that users install."""
+"""Stand-ins for services that no test may call, and for machines that no test has.
+
+None of this is part of the package that users install.
+"""

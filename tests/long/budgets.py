@@ -51,12 +51,12 @@ from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.shared.retry import Patience
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.mounts import FakeMount
 from tests.fakes.aistudio.service import TOKEN as STUDIO_TOKEN
 from tests.fakes.aistudio.service import USER, running_aistudio
 from tests.fakes.drive import running_drive
 from tests.fakes.hub import TOKEN, running_hub
 from tests.fakes.kaggle.server import FakeKaggle
+from tests.fakes.mounts import FakeMount
 from tests.fakes.s3 import running_s3
 
 STEP = 10.0  # seconds of training

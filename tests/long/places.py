@@ -24,7 +24,7 @@ from colabkeep.stores.base import Store
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.shared.retry import Patience
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.testing.mounts import FakeMount
+from tests.fakes.mounts import FakeMount
 
 __all__ = ["PLACES", "Place", "opened"]
 

@@ -7,7 +7,7 @@ import re
 import nbformat
 import pytest
 
-from colabkeep.testing.platforms import fake_aistudio
+from tests.fakes.platforms import fake_aistudio
 
 STEPS = 23  # of an epoch
 LOADED = nbformat.v4.new_code_cell("print('torch' in sys.modules, colabkeep.__file__)", metadata={"tags": ["loaded"]})

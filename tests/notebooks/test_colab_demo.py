@@ -9,7 +9,7 @@ import pytest
 
 from colabkeep.checkpoint.inspect import checkpoints, find_run
 from colabkeep.stores import open_store
-from colabkeep.testing.platforms import fake_colab, fake_kaggle
+from tests.fakes.platforms import fake_colab, fake_kaggle
 
 pytestmark = pytest.mark.torch  # the notebook trains with it
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from colabkeep.testing.platforms import fake_kaggle
+from tests.fakes.platforms import fake_kaggle
 
 pytestmark = pytest.mark.torch  # the notebook trains with it
 

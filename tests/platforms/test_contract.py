@@ -11,8 +11,8 @@ from colabkeep.platforms.aistudio import AIStudioPlatform
 from colabkeep.platforms.kaggle.platform import KagglePlatform
 from colabkeep.platforms.local import JupyterPlatform, ScriptPlatform
 from colabkeep.platforms.services import ROWS, TablePlatform
-from colabkeep.testing.platforms import PlatformContract, fake_aistudio, fake_kaggle
-from colabkeep.testing.platforms.contract import laptop
+from colabkeep.testing.platforms import PlatformContract, laptop
+from tests.fakes.platforms import fake_aistudio, fake_kaggle
 
 SHELL = "<ipykernel.zmqshell.ZMQInteractiveShell object at 0x7f1b2c3d4e5f>"
 

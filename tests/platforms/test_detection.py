@@ -12,8 +12,8 @@ from colabkeep.core.errors import UsageError
 from colabkeep.core.system import Environment
 from colabkeep.platforms import find_platform, platform_names
 from colabkeep.platforms.services import ROWS
-from colabkeep.testing.platforms import fake_aistudio, fake_colab, fake_kaggle
-from colabkeep.testing.platforms.contract import laptop
+from colabkeep.testing.platforms import laptop
+from tests.fakes.platforms import fake_aistudio, fake_colab, fake_kaggle
 
 KERNEL = "<ipykernel.zmqshell.ZMQInteractiveShell object at 0x7f1b2c3d4e5f>"
 TERMINAL = "<IPython.terminal.interactiveshell.TerminalInteractiveShell object at 0x7f1b2c3d4e5f>"

@@ -12,11 +12,11 @@ import colabkeep
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import CheckpointSetAside, RungReached
 from colabkeep.core.system import Environment
-from colabkeep.testing.platforms import fake_colab, fake_kaggle
 from colabkeep.ui.cli import main
 from tests.fakes.drive import Settings
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.drive.effects import refuse
+from tests.fakes.platforms import fake_colab, fake_kaggle
 
 
 class Weights:

@@ -13,8 +13,8 @@ from colabkeep.platforms.aistudio import AIStudioPlatform
 from colabkeep.platforms.services import ROWS, TablePlatform
 from colabkeep.session.wiring import find_store
 from colabkeep.stores.local import DirectoryStore
-from colabkeep.testing.platforms import fake_aistudio, fake_kaggle
-from colabkeep.testing.platforms.contract import laptop
+from colabkeep.testing.platforms import laptop
+from tests.fakes.platforms import fake_aistudio, fake_kaggle
 
 ROW = {row.name: TablePlatform(row) for row in ROWS}
 

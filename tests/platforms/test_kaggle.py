@@ -8,8 +8,8 @@ import pytest
 
 from colabkeep.core.errors import SecretError
 from colabkeep.platforms.kaggle.platform import KagglePlatform, earlier_runs
-from colabkeep.testing.platforms import fake_kaggle
-from colabkeep.testing.platforms.contract import laptop
+from colabkeep.testing.platforms import laptop
+from tests.fakes.platforms import fake_kaggle
 
 HOUR = 3600.0
 VALUE = "hf_the_value_that_nobody_may_see"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from colabkeep.platforms.local import ScriptPlatform
-from colabkeep.testing.platforms import PlatformContract, fake_kaggle
-from colabkeep.testing.platforms.contract import laptop, watched
+from colabkeep.testing.platforms import PlatformContract, laptop, watched
+from tests.fakes.platforms import fake_kaggle
 
 
 @pytest.mark.parametrize("name", ["read_text", "exists", "is_dir", "is_file", "stat", "is_symlink"])

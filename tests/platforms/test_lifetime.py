@@ -11,9 +11,9 @@ from colabkeep.core.errors import UsageError
 from colabkeep.core.system import Environment
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.lifetime import session_time
-from colabkeep.testing.platforms.colab import fake_colab
-from colabkeep.testing.platforms.contract import laptop
-from colabkeep.testing.platforms.services import write
+from colabkeep.testing.platforms import laptop
+from tests.fakes.platforms.colab import fake_colab
+from tests.fakes.platforms.services import write
 
 HOUR = 3600.0
 NOW = 1_790_000_000.0  # in 2026

@@ -10,7 +10,7 @@ import pytest
 import colabkeep
 from colabkeep.core.events import CheckpointSetAside, StoreDegraded
 from colabkeep.core.system import Environment
-from colabkeep.testing.platforms import fake_aistudio, fake_kaggle
+from tests.fakes.platforms import fake_aistudio, fake_kaggle
 
 
 class Weights:

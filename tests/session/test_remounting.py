@@ -12,7 +12,7 @@ from colabkeep.session.event_bus import Remounting
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.colab_drive import MountedStore, Remount
 from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.mounts import FakeMount
+from tests.fakes.mounts import FakeMount
 
 TOLD = StoreDegraded(url="drive", detail="cannot be reached")
 HEALED = StoreDegraded(url="drive", detail="works again", healed=True)

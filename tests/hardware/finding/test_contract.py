@@ -8,16 +8,15 @@ from types import SimpleNamespace
 from colabkeep.hardware.loaded import LoadedFinder, LoadedXpuFinder
 from colabkeep.hardware.nvidia import NvidiaSmiFinder, NvmlFinder
 from colabkeep.hardware.others import MpsFinder, NpuFinder, RocmFinder, TpuFinder, XpuFinder
-from colabkeep.testing.hardware import (
+from colabkeep.testing.hardware import FinderContract, machine
+from tests.fakes.devices import (
     FakeCard,
-    FinderContract,
     fake_device_files,
     fake_mac,
     fake_nvidia_smi,
     fake_nvml,
     fake_pci_device,
     fake_tpu,
-    machine,
 )
 
 MISBEHAVING = (

@@ -12,14 +12,8 @@ import pytest
 from colabkeep.hardware import find_accelerators
 from colabkeep.hardware.base import Hidden, Trouble
 from colabkeep.hardware.nvidia import MISMATCH
-from colabkeep.testing.hardware import (
-    fake_device_files,
-    fake_nvidia_smi,
-    fake_nvml,
-    fake_pci_device,
-    fake_tpu,
-    machine,
-)
+from colabkeep.testing.hardware import machine
+from tests.fakes.devices import fake_device_files, fake_nvidia_smi, fake_nvml, fake_pci_device, fake_tpu
 
 
 def ways(environment, timeout=30.0):

@@ -9,7 +9,8 @@ from importlib import util
 import pytest
 
 from colabkeep.hardware.base import Accelerator
-from colabkeep.testing.hardware import FakeCard, FinderContract, fake_card, fake_nvidia_smi, fake_nvml, machine
+from colabkeep.testing.hardware import FinderContract, machine
+from tests.fakes.devices import FakeCard, fake_card, fake_nvidia_smi, fake_nvml
 
 QUERY = ("--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits")
 

@@ -12,7 +12,8 @@ import pytest
 from colabkeep.hardware.base import Hidden, Trouble
 from colabkeep.hardware.catalogue import cards as catalogue
 from colabkeep.hardware.nvidia import NvidiaSmiFinder, NvmlFinder
-from colabkeep.testing.hardware import FakeCard, fake_device_files, fake_nvidia_smi, fake_nvml, machine
+from colabkeep.testing.hardware import machine
+from tests.fakes.devices import FakeCard, fake_device_files, fake_nvidia_smi, fake_nvml
 
 PATIENCE = 30.0
 A100 = FakeCard(name="NVIDIA A100-SXM4-40GB", memory_mib=40960, capability=(8, 0))

@@ -10,7 +10,8 @@ import pytest
 from colabkeep.hardware import find_accelerators
 from colabkeep.hardware.base import Hidden
 from colabkeep.hardware.loaded import LoadedFinder
-from colabkeep.testing.hardware import fake_device_files, fake_pci_device, fake_tpu, machine
+from colabkeep.testing.hardware import machine
+from tests.fakes.devices import fake_device_files, fake_pci_device, fake_tpu
 
 GIB = 1 << 30
 

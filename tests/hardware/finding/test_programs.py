@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from colabkeep.hardware.probe import ProgramAnswer, ask, locate
-from colabkeep.testing.hardware import fake_nvidia_smi, machine
+from colabkeep.testing.hardware import machine
+from tests.fakes.devices import fake_nvidia_smi
 
 PATIENCE = 30.0
 

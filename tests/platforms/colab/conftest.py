@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from colabkeep.platforms.colab.platform import ColabPlatform
-from colabkeep.testing.platforms.colab import FakeColab, fake_colab
+from tests.fakes.platforms.colab import FakeColab, fake_colab
 
 
 @pytest.fixture

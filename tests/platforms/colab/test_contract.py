@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from colabkeep.platforms.colab.platform import ColabPlatform
-from colabkeep.testing.platforms import PlatformContract, fake_colab
+from colabkeep.testing.platforms import PlatformContract
+from tests.fakes.platforms import fake_colab
 
 
 class _Colab(PlatformContract):

@@ -15,7 +15,7 @@ import pytest
 
 from colabkeep.platforms.colab.frontend import TooLate, deadline
 from colabkeep.testing.faults import raising
-from colabkeep.testing.platforms.colab import fake_colab
+from tests.fakes.platforms.colab import fake_colab
 
 SIGNATURES = {  # googlecolab/colabtools, 2026-04
     "drive.mount": {

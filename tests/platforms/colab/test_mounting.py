@@ -16,7 +16,7 @@ import pytest
 from colabkeep.core.errors import MountError
 from colabkeep.platforms.colab import frontend
 from colabkeep.testing.faults import raising
-from colabkeep.testing.platforms.colab import fake_colab
+from tests.fakes.platforms.colab import fake_colab
 
 BOUND = 30.0  # seconds; several times what any of these may take, for a call that hangs
 

@@ -18,9 +18,9 @@ from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
 from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.platforms import fake_kaggle
-from colabkeep.testing.platforms.services import write
 from colabkeep.testing.trainings.torch import hard_training
+from tests.fakes.platforms import fake_kaggle
+from tests.fakes.platforms.services import write
 from tests.session.slow import Slow
 
 HOUR = 3600.0

@@ -21,8 +21,8 @@ from colabkeep.session.machine import earlier_cards, machine_id, this_machine
 from colabkeep.session.run import Run
 from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
-from colabkeep.testing.devices import fake_nvidia_smi
-from colabkeep.testing.platforms import fake_colab, fake_kaggle
+from tests.fakes.devices import fake_nvidia_smi
+from tests.fakes.platforms import fake_colab, fake_kaggle
 
 
 def session(folder: Path, *cards: str, id: str = "") -> list[Event]:

@@ -23,8 +23,8 @@ from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.shared.files import OS_FILES
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.testing.mounts import FakeMount
 from colabkeep.testing.trainings import final_state
+from tests.fakes.mounts import FakeMount
 
 EPOCHS = 6
 

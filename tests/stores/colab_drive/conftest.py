@@ -6,7 +6,7 @@ import pytest
 
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.mounts import FakeMount
+from tests.fakes.mounts import FakeMount
 
 
 class Tide(FakeClock):

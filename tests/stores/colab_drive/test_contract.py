@@ -8,8 +8,8 @@ from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.testing.mounts import FakeMount
 from colabkeep.testing.stores import StoreContract
+from tests.fakes.mounts import FakeMount
 
 from .conftest import Tide
 

@@ -13,7 +13,7 @@ import pytest
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.shared.files import OS_FILES
-from colabkeep.testing.mounts import FakeMount
+from tests.fakes.mounts import FakeMount
 
 ID, UNCOMMITTED = "user.drive.id", "user.drive.uncommitted"
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL

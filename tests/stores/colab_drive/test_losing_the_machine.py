@@ -12,7 +12,7 @@ from colabkeep.core.errors import NameTaken, StoreFull, StoreUnavailable
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.testing.faults import FaultyFiles
-from colabkeep.testing.mounts import FakeMount
+from tests.fakes.mounts import FakeMount
 
 from .conftest import Tide
 

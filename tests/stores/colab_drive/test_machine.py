@@ -16,8 +16,8 @@ from colabkeep.stores.base import BytesSource
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.faults import FaultyFiles, raising
-from colabkeep.testing.mounts import FakeMount
 from colabkeep.testing.stores import ChunkedSource
+from tests.fakes.mounts import FakeMount
 
 from .conftest import Tide
 

@@ -14,9 +14,9 @@ from colabkeep.core.events import CheckpointSetAside, Restored, RestoredInexactl
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.mounts import FakeMount
 from colabkeep.testing.trainings import final_state
 from colabkeep.testing.trainings.torch import hard_training
+from tests.fakes.mounts import FakeMount
 
 from .conftest import Tide
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,8 @@ from colabkeep.stores.base import BytesSource
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyFiles, raising
-from colabkeep.testing.mounts import FakeMount
 from colabkeep.testing.stores import ChunkedSource
+from tests.fakes.mounts import FakeMount
 
 NAME = "run/blobs/new.bin"
 CHUNKS = (b"a" * 150_000, b"b" * 3000, b"c")
@@ -182,8 +183,8 @@ from pathlib import Path
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.testing.faults import FaultyFiles
-from colabkeep.testing.mounts import FakeMount
 from colabkeep.testing.stores import ChunkedSource
+from tests.fakes.mounts import FakeMount
 
 CHUNKS = [letter * size for letter, size in zip((b"a", b"b", b"c"), SIZES)]
 for when in ("before", "after"):
@@ -204,7 +205,10 @@ def test_a_sigkill_at_any_system_call_leaves_the_whole_object_or_nothing(tmp_pat
     """What is left over is taken for nothing, is in nobody's way, and is swept away once it is a day old."""
     total = len(calls_of_a_put(tmp_path / "count"))
     command = [sys.executable, "-c", _KILLER, str(tmp_path), str(total)]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    places = [*sys.path, str(Path(__file__).parents[3])]  # the last one for `tests.fakes`
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environ)
+    lines = done.stdout.splitlines()
     assert len(lines) == 2 * total
     cut = whole = 0
     for line in lines:

@@ -23,7 +23,7 @@ from colabkeep.stores.google.account import (
     read_secret,
     sign_in,
 )
-from colabkeep.testing.platforms.colab import fake_colab
+from tests.fakes.platforms.colab import fake_colab
 
 
 def environment(tmp_path, **environ):

@@ -62,7 +62,7 @@ class FakeMount:
         self.refuses = False
         self.silent = False
         self.damages = False
-        self.random = random.Random(seed)  # noqa: S311  # a test is to be repeated
+        self.random = random.Random(seed)  # a test is to be repeated
         self._drive = _Drive(folder / "cloud")
         self._guard = threading.RLock()
         self._noticed: set[str] = set()

@@ -1,5 +1,19 @@
 """The obligations of `colabkeep.platforms.base`, one test each, for any platform; and what code does to the
 machine, as Python sees it.
+
+Subclass it in a test file, and every obligation is checked on your platform::
+
+    class TestMyService(PlatformContract):
+        def make_platform(self):
+            return MyService()
+
+        @contextmanager
+        def machine(self, folder):
+            with fake_my_service(folder) as machine:
+                yield machine.environment
+
+`machine` makes a new machine of that service below an empty folder. Set `matches_everything = True` for the platform
+that is asked last.
 """
 
 from __future__ import annotations
@@ -111,21 +125,6 @@ def _noting(real: Callable[..., Any], deeds: Deeds) -> Callable[..., Any]:
 
 def _text(path: Any) -> str:
     return os.fsdecode(path) if path is not None else os.curdir
-
-
-# Subclass it in a test file, and every obligation is checked on your platform::
-#
-#     class TestMyService(PlatformContract):
-#         def make_platform(self):
-#             return MyService()
-#
-#         @contextmanager
-#         def machine(self, folder):
-#             with fake_my_service(folder) as machine:
-#                 yield machine.environment
-#
-# `machine` makes a new machine of that service below an empty folder. Set `matches_everything = True` for the platform
-# that is asked last.
 
 
 LAPTOP_VARIABLES: Mapping[str, str] = dict.fromkeys(

@@ -111,7 +111,7 @@ def _hang(does: str) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if does == "hangs with a child":  # it holds the other end of the output, too
         sleep = [sys.executable, "-ISc", f"import time; time.sleep({_LONG})"]
-        processes.append(subprocess.Popen(sleep).pid)  # noqa: S603  its own interpreter
+        processes.append(subprocess.Popen(sleep).pid)
     Path(f"{__file__}.pids").write_text(" ".join(map(str, processes)), encoding="utf-8")
     time.sleep(_LONG)
 

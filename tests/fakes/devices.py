@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from colabkeep.core.system import Environment
 from colabkeep.hardware.catalogue import cards as catalogue
-from colabkeep.testing import nvidia_smi as program
+from tests.fakes import nvidia_smi as program
 
 __all__ = [
     "CardLike",

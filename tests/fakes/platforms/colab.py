@@ -31,8 +31,8 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from colabkeep.core.system import Environment
 from colabkeep.testing.faults import Fault
-from colabkeep.testing.platforms.google_colab import MessageError, google_colab
-from colabkeep.testing.platforms.services import host_name, new_root, write
+from tests.fakes.platforms.google_colab import MessageError, google_colab
+from tests.fakes.platforms.services import host_name, new_root, write
 
 __all__ = ["DriveFS", "DriveState", "FakeColab", "FrontEnd", "Kind", "fake_colab"]
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from colabkeep.testing.platforms.colab import FakeColab
+    from tests.fakes.platforms.colab import FakeColab
 
 __all__ = ["MessageError", "google_colab"]
 
@@ -98,7 +98,7 @@ def google_colab(machine: FakeColab) -> dict[str, ModuleType]:
         "output": _output(machine),
         "runtime": _runtime(machine),
     }
-    package = ModuleType("google.colab", "Colab Python APIs: the fake of colabkeep.testing.")
+    package = ModuleType("google.colab", "Colab Python APIs: the fake of colabkeep's tests.")
     package.__path__ = []
     modules = {"google.colab": package}
     for name, content in contents.items():
