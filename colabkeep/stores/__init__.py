@@ -74,7 +74,8 @@ _PARTS = (
 
 _PLUS = re.compile(r" \+ (?=/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)  # how a pair of stores says its url
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_SLASH_FORGOTTEN = re.compile(r"(file|mounted|drive|kaggle|hf|aistudio|s3|gs|gcs|sftp|https?):/", re.IGNORECASE)
+_OWN = tuple(part.scheme for part in _PARTS if part.scheme != "*")
+_SLASH_FORGOTTEN = re.compile(rf"({'|'.join(_OWN)}|s3|gs|gcs|sftp|https?):/", re.IGNORECASE)
 
 
 def open_store(storage: Storage, earlier: Sequence[str] = (), context: StoreContext = StoreContext()) -> Store:
@@ -200,5 +201,4 @@ def _pair(storage: tuple[Any, ...] | list[Any], context: StoreContext) -> Store:
 
 
 def _schemes() -> str:
-    own = (f"{part.scheme}://" for part in _PARTS if part.scheme != "*")
-    return ", ".join([*own, "s3://", "gs://", "sftp://"])
+    return ", ".join(f"{scheme}://" for scheme in (*_OWN, "s3", "gs", "sftp"))

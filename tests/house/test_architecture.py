@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 import colabkeep
+from colabkeep import frameworks, platforms, stores
 
 # No tool sees an import by name. So the graph is read from the source here, where each text counts that could name a
 # module; and `lint-imports` gets a copy in which such imports are statements.
@@ -189,6 +190,23 @@ def test_no_modules_import_each_other_in_a_circle(root: Path) -> None:
 def test_a_circle_is_seen(module: str, line: str, root: Path) -> None:
     """Also one that is closed inside a function, for a type checker only, by name, or by a row of a table."""
     assert f"colabkeep.{module}" in find_circle(with_planted(read_package(root), f"colabkeep.{module}", line))
+
+
+PARTS = [
+    *(("PlatformContract", place) for place in platforms._PLATFORMS),
+    *(("StoreContract", part.opener) for part in stores._PARTS),
+    *(("FrameworkContract", entry.adapter) for entry in frameworks.FRAMEWORKS),
+]
+
+
+@pytest.mark.parametrize(("contract", "place"), PARTS, ids=[place for _, place in PARTS])
+def test_each_part_is_held_to_its_contract(contract: str, place: str, root: Path) -> None:
+    """A line in a table is a promise: some test hands that very part, imported there or in `conftest`, to the suite."""
+    modules, module = frozenset(read_package(root)), place.partition(":")[0]
+    suites = {path for path in (root / "tests").rglob("test_*.py") if f"({contract})" in path.read_text()}
+    files = suites | {conftest for suite in suites if (conftest := suite.with_name("conftest.py")).exists()}
+    parts = {name for file in files for name in imports_of("", file.read_text(), modules).stated}
+    assert [name for name in parts if f"{name}.".startswith(f"{module}.")], f"no test hands {module} to {contract}"
 
 
 @pytest.mark.parametrize("name", [name for name in colabkeep.__all__ if not name.startswith("__")])
