@@ -9,6 +9,7 @@ from colabkeep.core.arguments import door
 from colabkeep.core.errors import UsageError
 from colabkeep.stores import Storage
 from colabkeep.ui.browse.model import Browser
+from colabkeep.ui.browse.view import show
 from colabkeep.ui.check.report import Report, examine
 
 __all__ = ["browse", "check"]
@@ -58,4 +59,4 @@ def browse(storage: Storage = "auto") -> Browser:
     Returns:
         Browser: an error of the storage is shown by it, with the remedy, and not raised here.
     """
-    return Browser(storage, mount=mount)
+    return Browser(storage, mount=mount, show=show)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 
 from colabkeep.core.system import Environment
-from colabkeep.platforms.base import Copied, DefaultStorage, Menus, SessionLimits, secret_from_variable
-from colabkeep.platforms.local import FOLDER
+from colabkeep.platforms.base import FOLDER, Copied, DefaultStorage, Menus, SessionLimits, secret_from_variable
 
 __all__ = ["AIStudioPlatform"]
 

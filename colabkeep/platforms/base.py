@@ -13,6 +13,7 @@ from colabkeep.core.errors import SecretError
 from colabkeep.core.system import Environment
 
 __all__ = [
+    "FOLDER",
     "Confidence",
     "Copied",
     "DefaultStorage",
@@ -25,6 +26,9 @@ __all__ = [
     "may_vanish",
     "secret_from_variable",
 ]
+
+FOLDER = "colabkeep-runs"
+"""The folder that runs are kept in, on every platform."""
 
 
 def front_end(environment: Environment) -> Literal["notebook", "terminal", "process"]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from colabkeep.core.system import Environment
 from colabkeep.platforms.base import (
+    FOLDER,
     DefaultStorage,
     Menus,
     SessionLimits,
@@ -15,10 +16,7 @@ from colabkeep.platforms.base import (
     secret_from_variable,
 )
 
-__all__ = ["FOLDER", "JupyterPlatform", "ScriptPlatform"]
-
-FOLDER = "colabkeep-runs"
-"""The folder that runs are kept in, on every platform."""
+__all__ = ["JupyterPlatform", "ScriptPlatform"]
 
 _AISTUDIO = "/home/aistudio"
 _UNPROVEN = (

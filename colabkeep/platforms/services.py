@@ -10,8 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colabkeep.core.system import Environment
-from colabkeep.platforms.base import Confidence, DefaultStorage, Menus, SessionLimits, front_end, secret_from_variable
-from colabkeep.platforms.local import FOLDER
+from colabkeep.platforms.base import (
+    FOLDER,
+    Confidence,
+    DefaultStorage,
+    Menus,
+    SessionLimits,
+    front_end,
+    secret_from_variable,
+)
 
 __all__ = ["ROWS", "Row", "TablePlatform", "rows"]
 

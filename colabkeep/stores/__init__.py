@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -74,7 +74,8 @@ _PARTS = (
 
 _PLUS = re.compile(r" \+ (?=/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)  # how a pair of stores says its url
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_SLASH_FORGOTTEN = re.compile(r"(file|mounted|drive|kaggle|hf|aistudio|s3|gs|gcs|sftp|https?):/", re.IGNORECASE)
+_OWN = tuple(part.scheme for part in _PARTS if part.scheme != "*")
+_SLASH_FORGOTTEN = re.compile(rf"({'|'.join(_OWN)}|s3|gs|gcs|sftp|https?):/", re.IGNORECASE)
 
 
 def open_store(storage: Storage, earlier: Sequence[str] = (), context: StoreContext = StoreContext()) -> Store:
@@ -92,11 +93,21 @@ def open_store(storage: Storage, earlier: Sequence[str] = (), context: StoreCont
         from colabkeep.stores.overlay import OverlayStore
 
         return OverlayStore(open_store(storage, context=context), [open_store(folder) for folder in earlier])
-    store, far = _open(storage, context)
+    store, far = _open(storage, with_notes(context))
     if not far or context.disk is None:
         return store
-    front = _load(_PARTS[0], "colabkeep.stores.local:open_private", str(context.disk))
-    return _pair((front(context.disk / "front" / _folder_name(store.url)), store), context)
+    return _pair((_private(context.disk / "front" / _folder_name(store.url)), store), context)
+
+
+def with_notes(context: StoreContext) -> StoreContext:
+    """The same, with a place for notes on its disk."""
+    disk = context.disk
+    return context if disk is None else replace(context, notes=lambda: _private(disk).as_front())
+
+
+def _private(folder: Path) -> Any:
+    """A folder that only its owner reads, as a store."""
+    return _load(_PARTS[0], "colabkeep.stores.local:open_private", str(folder))(folder)
 
 
 def _folder_name(url: str) -> str:
@@ -190,5 +201,4 @@ def _pair(storage: tuple[Any, ...] | list[Any], context: StoreContext) -> Store:
 
 
 def _schemes() -> str:
-    own = (f"{part.scheme}://" for part in _PARTS if part.scheme != "*")
-    return ", ".join([*own, "s3://", "gs://", "sftp://"])
+    return ", ".join(f"{scheme}://" for scheme in (*_OWN, "s3", "gs", "sftp"))

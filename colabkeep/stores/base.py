@@ -77,7 +77,8 @@ class StoreContext:
     `secret`: the value of the user's secret of a name; raises `SecretError` where there is none. `user`: make the
     page's user known to google-auth (Colab's `authenticate_user`); raises `PlatformError` where that cannot be done.
     Both may ask the notebook's page, so they are called on the main thread. `disk`: what lies in there is quick to
-    reach, outlives the kernel and not the machine. `remount`: mount the user's Drive again, if it is not well. It may
+    reach, outlives the kernel and not the machine. `notes`: a small store in there, for what a store would like to know
+    in the next kernel too. `remount`: mount the user's Drive again, if it is not well. It may
     be called on any thread: False where it cannot be done there and is left to another one. It raises `PlatformError`
     where it was in vain.
     """
@@ -85,6 +86,7 @@ class StoreContext:
     secret: Callable[[str], str] | None = None
     user: Callable[[], None] | None = None
     disk: Path | None = None
+    notes: Callable[[], Store] | None = None
     remount: Callable[[], bool] | None = None
 
     def find_secret(self, name: str) -> str | None:

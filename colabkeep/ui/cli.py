@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from importlib import import_module
 from typing import TextIO
 
 from colabkeep._version import __version__
@@ -91,15 +90,19 @@ def _words(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     words, rest = parser.parse_known_args(argv)
     if words.command is _demo:
-        demo = argparse.ArgumentParser(prog="colabkeep demo", description=_demo.__doc__)
-        import_module("colabkeep.ui.demo").add_arguments(demo)
-        return demo.parse_args(rest, words)
+        from colabkeep.ui import demo
+
+        parser = argparse.ArgumentParser(prog="colabkeep demo", description=_demo.__doc__)
+        demo.add_arguments(parser)
+        return parser.parse_args(rest, words)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return words
 
 
 def _parser() -> argparse.ArgumentParser:
+    from colabkeep.ui import auth, copy
+
     parser = argparse.ArgumentParser(
         prog="colabkeep",
         description="The trainings that colabkeep keeps: what is there, is it whole, take it elsewhere.",
@@ -117,9 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("run", nargs="?", type=_name, help="the run's name (default: all runs)")
     _add_export(_command(commands, "export", _export))
     _add_prune(_command(commands, "prune", _prune))
-    copy = commands.add_parser("copy", help=_copy.__doc__, description=_copy.__doc__)
-    import_module("colabkeep.ui.copy").add_arguments(copy, _name)
-    copy.set_defaults(command=_copy)
+    copying = commands.add_parser("copy", help=_copy.__doc__, description=_copy.__doc__)
+    copy.add_arguments(copying, _name)
+    copying.set_defaults(command=_copy)
     doctor = commands.add_parser("doctor", help=_doctor.__doc__, description=_doctor.__doc__)
     doctor.add_argument("--json", action="store_true", help="print one JSON object, errors too")
     doctor.add_argument("--probe", action="store_true", help="where it is in doubt, try the GPU (may take a minute)")
@@ -132,10 +135,10 @@ def _parser() -> argparse.ArgumentParser:
     gpus.add_argument("--json", action="store_true", help="print one JSON object, errors too")
     gpus.set_defaults(command=_gpus)
     _add_bench(_command(commands, "bench", _bench))
-    auth = commands.add_parser("auth", help=_auth.__doc__, description=_auth.__doc__)
-    auth.add_argument("--json", action="store_true", help="errors too as one JSON object; the secret always is one")
-    import_module("colabkeep.ui.auth").add_arguments(auth)
-    auth.set_defaults(command=_auth)
+    consent = commands.add_parser("auth", help=_auth.__doc__, description=_auth.__doc__)
+    consent.add_argument("--json", action="store_true", help="errors too as one JSON object; the secret always is one")
+    auth.add_arguments(consent)
+    consent.set_defaults(command=_auth)
     demo = commands.add_parser("demo", help=_demo.__doc__, add_help=False)
     demo.set_defaults(command=_demo, json=False)
     return parser
@@ -277,50 +280,56 @@ def _prune(words: argparse.Namespace) -> int:
 
 def _copy(words: argparse.Namespace) -> int:
     """copy runs to another storage or another name, and verify each file there; --dry-run only says what would go"""
-    face, watch = import_module("colabkeep.ui.copy"), _Copying(words)
+    from colabkeep.ui.copy import copied_lines, copy_record, copy_status
+
+    watch = _Copying(words)
     try:
-        record = face.copy_record(words, watch)
+        record = copy_record(words, watch)
     finally:
         watch.end()
-    _print(words, record, face.copied_lines(record))
-    status: int = face.copy_status(record)
-    return status
+    _print(words, record, copied_lines(record))
+    return copy_status(record)
 
 
 def _doctor(words: argparse.Namespace) -> int:
     """say where this is, which accelerator came and whether to start on it, where checkpoints will live"""
-    report = import_module("colabkeep.ui.check.report").examine(
-        probe=words.probe, previous=words.previous, storage=words.storage
-    )
-    _print(words, report.to_dict(), report.lines())
+    from colabkeep.ui.check.report import examine
+
+    found = examine(probe=words.probe, previous=words.previous, storage=words.storage)
+    _print(words, found.to_dict(), found.lines())
     return 0
 
 
 def _gpus(words: argparse.Namespace) -> int:
     """compare the GPUs of the notebook services: speed, memory, where they are free, which torch runs on them"""
-    comparison = import_module("colabkeep.ui.gpus").compare_gpus()
+    from colabkeep.ui.gpus import compare_gpus
+
+    comparison = compare_gpus()
     _print(words, comparison.to_dict(), comparison.lines())
     return 0
 
 
 def _bench(words: argparse.Namespace) -> int:
     """measure in a minute what a save costs here and how often that lets it save; deletes what it writes"""
-    face = import_module("colabkeep.ui.bench")
-    found = face.bench_command(words, None if words.json else sys.stderr)
+    from colabkeep.ui.bench import bench_command
+
+    found = bench_command(words, None if words.json else sys.stderr)
     _print(words, found.to_dict(), found.lines())
     return 0
 
 
 def _auth(words: argparse.Namespace) -> int:
     """let your own Google account keep checkpoints: asks once, prints one secret to store"""
-    status: int = import_module("colabkeep.ui.auth").main(words)
-    return status
+    from colabkeep.ui import auth
+
+    return auth.main(words)
 
 
 def _demo(words: argparse.Namespace) -> int:
     """train on real data, be killed twice, and compare with a training that was left alone"""
-    status: int = import_module("colabkeep.ui.demo").main(words)
-    return status
+    from colabkeep.ui import demo
+
+    return demo.main(words)
 
 
 class _Progress:

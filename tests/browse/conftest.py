@@ -16,7 +16,7 @@ import pytest
 import colabkeep
 from colabkeep.core.system import SystemClock
 from colabkeep.ui.browse.model import Browser
-from colabkeep.ui.browse.view import View
+from colabkeep.ui.browse.view import View, show
 
 
 class Net:
@@ -139,7 +139,7 @@ def user() -> Iterator[Callable[..., User]]:
     browsers: list[Browser] = []
 
     def sit_down(storage: Any, **words: Any) -> User:
-        browser = Browser(storage, mount=words.pop("mount", colabkeep.mount))
+        browser = Browser(storage, mount=words.pop("mount", colabkeep.mount), show=show)
         browsers.append(browser)
         return User(browser)
 

@@ -154,7 +154,7 @@ def test_every_platform_has_a_name_of_its_own():
     assert names[:3] == ("kaggle", "aistudio", "colab")
     assert names[-2:] == ("jupyter", "script")
     assert {"studiolab", "gradient", "lightning", "spaces", "deepnote", "codespaces", "databricks", "modelscope",
-            "runpod", "modal", "binder", "workbench"} == set(names[3:-2])  # fmt: skip
+            "runpod", "modal", "binder", "workbench"} <= set(names[3:-2])  # fmt: skip
 
 
 def test_the_real_machine_can_be_asked():

@@ -9,8 +9,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from colabkeep.core.system import Environment
-from colabkeep.platforms.base import DefaultStorage, Menus, SessionLimits
-from colabkeep.platforms.local import FOLDER
+from colabkeep.platforms.base import FOLDER, DefaultStorage, Menus, SessionLimits
 
 __all__ = [
     "KagglePlatform",

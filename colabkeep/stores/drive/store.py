@@ -32,8 +32,6 @@ from colabkeep.stores.drive.files import MARK, Astray, Files, FolderGone, OwnFol
 from colabkeep.stores.drive.transfer import CHUNK_BYTES, UploadJournal, Uploads, download
 from colabkeep.stores.drive.tree import Copies, Tree
 from colabkeep.stores.google.account import Account, SignedIn, from_pydrive, is_service_account, sign_in, to_pydrive
-from colabkeep.stores.local import open_private
-from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.shared.files import SECONDS
 from colabkeep.stores.shared.locks import NoLock
 
@@ -76,7 +74,7 @@ class DriveStore:
         self._api = Api(account, service=place.service, sleep=self._sleep, monotonic=self._monotonic, timeouts=timeouts)
         self._files = Files(self._api, place.shared_drive)
         self._tree = Tree(self._files, OwnFolder(self._files, place), self._monotonic)
-        self._journal = UploadJournal(MemoryStore() if journal is None else journal, place.url, self._now)
+        self._journal = UploadJournal(journal, place.url, self._now)
         self._uploads = Uploads(self._api, self._files, self._journal, chunk_bytes)
         self._quota = Quota(self._api, self._monotonic)
         self._doubts: dict[str, int] = {}
@@ -273,7 +271,7 @@ def open_url(url: str, context: StoreContext = StoreContext(), *, environment: E
     """
     place = read_place(url)
     account = Account(lambda: _fitting(place, sign_in(context, environment or Environment.here())))
-    return DriveStore(place, account, journal=_journal(context))
+    return DriveStore(place, account, journal=context.notes and context.notes())
 
 
 def open_pydrive(given: Any, context: StoreContext = StoreContext(), *, url: str = "drive://") -> DriveStore:
@@ -284,11 +282,7 @@ def open_pydrive(given: Any, context: StoreContext = StoreContext(), *, url: str
         UsageError: nobody is signed in there.
     """
     place, signed = read_place(url), SignedIn(credentials=from_pydrive(given))
-    return DriveStore(place, Account(lambda: _fitting(place, signed)), journal=_journal(context))
-
-
-def _journal(context: StoreContext) -> Store | None:
-    return None if context.disk is None else open_private(context.disk).as_front()
+    return DriveStore(place, Account(lambda: _fitting(place, signed)), journal=context.notes and context.notes())
 
 
 def _fitting(place: Place, signed: SignedIn) -> SignedIn:

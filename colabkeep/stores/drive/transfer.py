@@ -51,24 +51,29 @@ class Upload:
 
 
 class UploadJournal:
-    """The records of one place on Drive (`url`), in the store `store`. `now`: seconds since 1970.
+    """The uploads to one place on Drive (`url`) that are under way; with a store, the next kernel knows them too.
+    `now`: seconds since 1970.
 
     A journal that cannot be written or read costs bytes sent twice, never a checkpoint: `trouble` says so.
     """
 
-    def __init__(self, store: Store, url: str, now: Callable[[], float]) -> None:
+    def __init__(self, store: Store | None, url: str, now: Callable[[], float]) -> None:
         self._store = store
+        self._begun: dict[str, Upload] = {}  # by this process
         self._url = url
         self._now = now
         self.trouble: str | None = None
 
     def find(self, name: str, source: Source) -> Upload | None:
         """The upload that was begun for these very bytes under this name."""
+        key = self._key(name, source)
+        if key in self._begun:
+            return self._begun[key]
         try:
-            for record, _ in self._records(self._key(name, source)):
-                if (upload := self._read(record)) is not None:
+            for store, record, _ in self._records(key):
+                if (upload := _read(store, record)) is not None:
                     return upload
-                self._store.delete(record)
+                store.delete(record)
         except StoreError as error:
             self._report(error)
         return None
@@ -76,9 +81,13 @@ class UploadJournal:
     def keep(self, name: str, source: Source, upload: Upload) -> None:
         """Remember an upload that was begun just now, instead of any other for these bytes."""
         self.drop(name, source)
+        key = self._key(name, source)
+        self._begun[key] = upload
+        if self._store is None:
+            return
         record = seal({"file_id": upload.file_id, "address": upload.address})
         try:
-            self._store.put(f"{_FOLDER}/{int(self._now()):012d}-{self._key(name, source)}.json", BytesSource(record))
+            self._store.put(f"{_FOLDER}/{int(self._now()):012d}-{key}.json", BytesSource(record))
         except NameTaken:
             return  # two uploads of the same bytes within a second, of which one is remembered
         except StoreError as error:
@@ -88,45 +97,51 @@ class UploadJournal:
 
     def drop(self, name: str, source: Source) -> None:
         """The upload is done, or lost."""
+        key = self._key(name, source)
+        self._begun.pop(key, None)
         try:
-            for record, _ in self._records(self._key(name, source)):
-                self._store.delete(record)
+            for store, record, _ in self._records(key):
+                store.delete(record)
         except StoreError as error:
             self._report(error)
 
     def sweep(self) -> None:
         """Remove the records of uploads that are too old to be continued."""
         try:
-            for record, age in self._records():
+            for store, record, age in self._records():
                 if age >= _LIFE_SECONDS:
-                    self._store.delete(record)
+                    store.delete(record)
         except StoreError as error:
             self._report(error)
 
     def _key(self, name: str, source: Source) -> str:
         return hashlib.sha256(dumps([self._url, name, source.size, source.sha256])).hexdigest()[:40]
 
-    def _records(self, key: str | None = None) -> Iterator[tuple[str, float]]:
-        """The records, of one key or all, with their age in seconds."""
-        for entry in list(self._store.list(_FOLDER)):
+    def _records(self, key: str | None = None) -> Iterator[tuple[Store, str, float]]:
+        """The records, of one key or all: where, under which name, and their age in seconds."""
+        store = self._store
+        if store is None:
+            return
+        for entry in list(store.list(_FOLDER)):
             match = _RECORD.fullmatch(entry.name)
             if match is not None and key in (None, match[2]):
-                yield entry.name, self._now() - float(match[1])
-
-    def _read(self, record: str) -> Upload | None:
-        with self._store.get(record) as reader:
-            text = reader.read(_LARGEST)
-        try:
-            values = unseal(text)
-            return Upload(file_id=str(values["file_id"]), address=str(values["address"]))
-        except (ValueError, KeyError):
-            return None  # cut or changed: as good as none
+                yield store, entry.name, self._now() - float(match[1])
 
     def _report(self, error: StoreError) -> None:
         self.trouble = (
-            f"Uploads to Drive cannot be remembered in {self._store.url}, so a restarted kernel sends them from their "
+            "Uploads to Drive cannot be remembered on this machine's disk, so a restarted kernel sends them from their "
             f"beginning; nothing else is lost. {error.problem}"
         )
+
+
+def _read(store: Store, record: str) -> Upload | None:
+    with store.get(record) as reader:
+        text = reader.read(_LARGEST)
+    try:
+        values = unseal(text)
+        return Upload(file_id=str(values["file_id"]), address=str(values["address"]))
+    except (ValueError, KeyError):
+        return None  # cut or changed: as good as none
 
 
 UNIT = 256 * 1024

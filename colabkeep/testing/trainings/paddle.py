@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from colabkeep.testing.trainings import BATCH, FEATURES, SAMPLES, Consumed, Witness
+from colabkeep.testing.trainings.base import BATCH, FEATURES, SAMPLES, Consumed, Witness
 
 __all__ = ["Average", "Noisy", "Tied", "hard_training", "one_thread", "step_by_hand"]
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset
 
-from colabkeep.testing.trainings import BATCH, FEATURES, SAMPLES, Consumed, Witness
+from colabkeep.testing.trainings.base import BATCH, FEATURES, SAMPLES, Consumed, Witness
 
 __all__ = ["Noisy", "Tied", "hard_training", "one_thread", "step_by_hand"]
 

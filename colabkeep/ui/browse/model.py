@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -309,10 +308,11 @@ class Browser:
     found when it was looked at last; an error of the storage is shown there, and raised by nothing but the actions.
     """
 
-    def __init__(self, storage: Any, *, mount: Callable[[], Store]) -> None:
+    def __init__(self, storage: Any, *, mount: Callable[[], Store], show: Callable[[Browser], None]) -> None:
         self.storage = storage
         self.listing = Listing()
         self._ask_mount = mount
+        self._show = show
         self._clock = SystemClock()
         self._store: Store | None = None
         self.refresh()
@@ -364,7 +364,9 @@ class Browser:
         Raises:
             CheckpointNotFound: there is no such run.
         """
-        return import_module("colabkeep.ui.report").report(run, storage=self._opened())
+        from colabkeep.ui.report import report
+
+        return report(run, storage=self._opened())
 
     def verify(self, run: str, watch: Watch = _nobody) -> Outcome:
         """Read every file of a run again and compare it with what was written. Changes nothing.
@@ -493,10 +495,10 @@ class Browser:
     # -- looks -------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return "\n".join(import_module("colabkeep.ui.browse.model").browser_lines(self))
+        return "\n".join(browser_lines(self))
 
     def _ipython_display_(self) -> None:
-        import_module("colabkeep.ui.browse.pages").show(self, Environment.here())
+        self._show(self)
 
     def _opened(self) -> Store:
         if self._store is None:

@@ -1,16 +1,11 @@
-"""The browser's pieces as HTML, shown as well as the front end can."""
+"""The browser's pieces as HTML."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
-from importlib import import_module
-from typing import Any
 
 from colabkeep.core.errors import ColabKeepError
-from colabkeep.core.system import Environment, SystemClock
-from colabkeep.platforms.base import front_end
-from colabkeep.ui.browse.model import HEAD, Browser, Listing, RunShown, cells, error_lines, storage_words
+from colabkeep.ui.browse.model import HEAD, Listing, RunShown, cells, error_lines, storage_words
 from colabkeep.ui.browse.storage_guide import MARKS, Step, Walk
 from colabkeep.ui.drawing import (
     BLUE,
@@ -33,7 +28,6 @@ __all__ = [
     "failed",
     "listed",
     "said",
-    "show",
     "shown_run",
     "shown_step",
     "shown_storage",
@@ -124,29 +118,3 @@ def _trouble(error: ColabKeepError) -> Iterator[Markup]:
 
 def _code(code: str) -> Markup:
     return Markup("\n".join(escape(line) for line in code.splitlines()))
-
-
-_WIDGET = "application/vnd.jupyter.widget-view+json"
-
-
-def show(browser: Browser, environment: Environment) -> None:
-    """Display it. Where the buttons cannot be had, one line says why, and the text follows."""
-    if front_end(environment) != "notebook":
-        sys.stdout.write(f"{browser!r}\n")
-        return
-    display = import_module("IPython.display").display
-    bundle: dict[str, Any] = {"text/html": listed(browser.listing), "text/plain": repr(browser)}
-    try:
-        # Not by displaying the widget itself: its text would be the constructor's, and is all that a viewer without a
-        # kernel can show.
-        bundle[_WIDGET] = {"version_major": 2, "version_minor": 0, "model_id": _box(browser).model_id}
-    except Exception as error:  # noqa: BLE001  # whatever a package of widgets dies of, there is still the text
-        why = "ipywidgets is not installed" if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        text = f"No buttons here ({why}). What they would do can be typed:\n\n{browser!r}"
-        bundle = {"text/plain": text}
-    display(bundle, raw=True)
-
-
-def _box(browser: Browser) -> Any:
-    widgets = import_module("ipywidgets")
-    return import_module("colabkeep.ui.browse.view").View(browser, widgets, SystemClock()).box

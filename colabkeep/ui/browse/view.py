@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from colabkeep.core.errors import ColabKeepError
-from colabkeep.core.system import Clock
+from colabkeep.core.system import Clock, Environment, SystemClock
+from colabkeep.platforms.base import front_end
 from colabkeep.ui.browse import pages
 from colabkeep.ui.browse.model import Browser, DryRun, Outcome, RunShown, Watch
 from colabkeep.ui.browse.storage_guide import Walk
@@ -18,6 +21,7 @@ __all__ = [
     "deletion_form",
     "export_form",
     "prune_form",
+    "show",
     "walk_form",
 ]
 
@@ -293,3 +297,29 @@ class View:
         dry_run = self.do(lambda _: self.browser.delete(run.name))
         if dry_run is not None:
             self.show(*deletion_form(self, dry_run))
+
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def show(browser: Browser) -> None:
+    """Display it. Where the buttons cannot be had, one line says why, and the text follows."""
+    if front_end(Environment.here()) != "notebook":
+        sys.stdout.write(f"{browser!r}\n")
+        return
+    display = import_module("IPython.display").display
+    bundle: dict[str, Any] = {"text/html": pages.listed(browser.listing), "text/plain": repr(browser)}
+    try:
+        # Not by displaying the widget itself: its text would be the constructor's, and is all that a viewer without a
+        # kernel can show.
+        bundle[_WIDGET] = {"version_major": 2, "version_minor": 0, "model_id": _box(browser).model_id}
+    except Exception as error:  # noqa: BLE001  # whatever a package of widgets dies of, there is still the text
+        why = "ipywidgets is not installed" if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        text = f"No buttons here ({why}). What they would do can be typed:\n\n{browser!r}"
+        bundle = {"text/plain": text}
+    display(bundle, raw=True)
+
+
+def _box(browser: Browser) -> Any:
+    widgets = import_module("ipywidgets")
+    return View(browser, widgets, SystemClock()).box

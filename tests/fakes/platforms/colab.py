@@ -31,7 +31,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from colabkeep.core.system import Environment
 from colabkeep.testing.faults import Fault
-from tests.fakes.platforms.google_colab import MessageError, google_colab
+from tests.fakes.platforms.google_colab import DriveFS, DriveState, MessageError, google_colab
 from tests.fakes.platforms.services import host_name, new_root, write
 
 __all__ = ["DriveFS", "DriveState", "FakeColab", "FrontEnd", "Kind", "fake_colab"]
@@ -42,13 +42,6 @@ Kind: TypeAlias = Literal["hosted", "process", "enterprise", "local"]
 FrontEnd: TypeAlias = Literal["answers", "refuses", "late", "absent", "vscode"]
 """What the page does when it is asked: says yes at once; says no; says yes after `LATE` seconds; keeps silent; answers
 sign-ins but not questions for secrets or JavaScript, as the VS Code extension."""
-
-DriveState: TypeAlias = Literal["unmounted", "mounted", "empty", "dead", "silent"]
-"""Empty: mounted, and the user's files are not to be seen yet. Dead: every look fails with errno 107. Silent: no look
-comes back until the machine is gone."""
-
-DriveFS: TypeAlias = Literal["starts", "stops", "reads too long", "is forbidden", "times out", "starts late", "hangs"]
-"""What Drive's own program does once it was allowed to start. "starts late": comes up, after the call has given up."""
 
 LATE = 0.5  # seconds
 _POLL = 0.025  # seconds, as `google.colab._message`

@@ -8,14 +8,52 @@ and what they ask of the page, is written to `FakeColab.calls`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
-if TYPE_CHECKING:
-    from tests.fakes.platforms.colab import FakeColab
+__all__ = ["DriveFS", "DriveState", "Machine", "MessageError", "google_colab"]
 
-__all__ = ["MessageError", "google_colab"]
+DriveState: TypeAlias = Literal["unmounted", "mounted", "empty", "dead", "silent"]
+"""Empty: mounted, and the user's files are not to be seen yet. Dead: every look fails with errno 107. Silent: no look
+comes back until the machine is gone."""
+
+DriveFS: TypeAlias = Literal["starts", "stops", "reads too long", "is forbidden", "times out", "starts late", "hangs"]
+"""What Drive's own program does once it was allowed to start. "starts late": comes up, after the call has given up."""
+
+
+class Machine(Protocol):
+    """What the package does to the machine that it is installed on; `FakeColab` says what each of these is."""
+
+    root: Path
+    drivefs: DriveFS
+    secrets: Mapping[str, str | None]
+    environ: dict[str, str]
+    calls: list[str]
+
+    @property
+    def in_kernel(self) -> bool:
+        """Does the code under test run in the notebook's kernel?"""
+
+    @property
+    def mounts(self) -> Mapping[str, DriveState]:
+        """Drive's mount points, each with how it fares."""
+
+    def inside(self, path: str) -> str:
+        """The machine's own name of a path."""
+
+    def set_drive(self, point: str, state: DriveState) -> None:
+        """Let Drive be so at that mount point."""
+
+    def answers(self, question: str, timeout_sec: float | None) -> bool:
+        """Wait for the page's answer."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait as Colab does."""
+
+    def end(self) -> None:
+        """The machine is taken away."""
 
 
 class Error(Exception):
@@ -87,7 +125,7 @@ class TIMEOUT(ExceptionPexpect):
     __module__ = "pexpect.exceptions"
 
 
-def google_colab(machine: FakeColab) -> dict[str, ModuleType]:
+def google_colab(machine: Machine) -> dict[str, ModuleType]:
     """The modules by their full names, for `sys.modules`."""
     contents = {
         "errors": _named("google.colab.errors", Error, AuthorizationError, RuntimeManagementError, WidgetException),
@@ -108,7 +146,7 @@ def google_colab(machine: FakeColab) -> dict[str, ModuleType]:
     return modules
 
 
-def _message(machine: FakeColab) -> dict[str, Any]:
+def _message(machine: Machine) -> dict[str, Any]:
     asked: list[tuple[str, Any]] = []
 
     def send_request(request_type: str, request_body: Any, parent: Any = None, expect_reply: bool = True) -> int | None:
@@ -138,7 +176,7 @@ def _message(machine: FakeColab) -> dict[str, Any]:
     return _named("google.colab._message", MessageError, send_request, read_reply_from_input, blocking_request)
 
 
-def _drive(machine: FakeColab) -> dict[str, Any]:
+def _drive(machine: Machine) -> dict[str, Any]:
     ask_page: Callable[..., Any] = _message(machine)["blocking_request"]
 
     def mount(mountpoint: str, force_remount: bool = False, timeout_ms: float = 120000, readonly: bool = False) -> None:
@@ -173,7 +211,7 @@ def _drive(machine: FakeColab) -> dict[str, Any]:
     return _named("google.colab.drive", mount, flush_and_unmount)
 
 
-def _kill_everything(machine: FakeColab, point: str) -> None:
+def _kill_everything(machine: Machine, point: str) -> None:
     """Unmounts that place, and SIGKILLs the program behind every other mount, with what it had not uploaded yet."""
     machine.set_drive(point, "unmounted")
     for other in machine.mounts:
@@ -181,7 +219,7 @@ def _kill_everything(machine: FakeColab, point: str) -> None:
         machine.set_drive(other, "dead")
 
 
-def _check_mount_point(machine: FakeColab, point: str) -> None:
+def _check_mount_point(machine: Machine, point: str) -> None:
     place = machine.root / point.lstrip("/")
     if place.is_symlink():
         raise ValueError("Mountpoint must not be a symlink")
@@ -193,7 +231,7 @@ def _check_mount_point(machine: FakeColab, point: str) -> None:
         raise ValueError("Mountpoint must be in a directory that exists")
 
 
-def _start(machine: FakeColab, point: str, timeout_ms: float, *, allowed: bool) -> None:
+def _start(machine: Machine, point: str, timeout_ms: float, *, allowed: bool) -> None:
     outcome = machine.drivefs
     if outcome == "hangs":
         machine.wait(float("inf"))
@@ -213,7 +251,7 @@ def _start(machine: FakeColab, point: str, timeout_ms: float, *, allowed: bool) 
     machine.calls.append(f"printed: Mounted at {point}")
 
 
-def _userdata(machine: FakeColab) -> dict[str, Any]:
+def _userdata(machine: Machine) -> dict[str, Any]:
     ask_page: Callable[..., Any] = _message(machine)["blocking_request"]
 
     def get(key: str) -> Any:
@@ -234,7 +272,7 @@ def _userdata(machine: FakeColab) -> dict[str, Any]:
     return _named("google.colab.userdata", SecretNotFoundError, NotebookAccessError, TimeoutException, get)
 
 
-def _auth(machine: FakeColab) -> dict[str, Any]:
+def _auth(machine: Machine) -> dict[str, Any]:
     ask_page: Callable[..., Any] = _message(machine)["blocking_request"]
     signed_in: list[str] = []
 
@@ -258,7 +296,7 @@ def _auth(machine: FakeColab) -> dict[str, Any]:
     return _named("google.colab.auth", authenticate_user, authenticate_service_account)
 
 
-def _output(machine: FakeColab) -> dict[str, Any]:
+def _output(machine: Machine) -> dict[str, Any]:
     message = _message(machine)
     callbacks: dict[str, Callable[..., Any]] = {}
 
@@ -300,7 +338,7 @@ def _output(machine: FakeColab) -> dict[str, Any]:
     )
 
 
-def _runtime(machine: FakeColab) -> dict[str, Any]:
+def _runtime(machine: Machine) -> dict[str, Any]:
     def unassign() -> None:
         machine.calls.append("runtime.unassign()")
         if not machine.environ.get("TBE_RUNTIME_ADDR"):
@@ -310,7 +348,7 @@ def _runtime(machine: FakeColab) -> dict[str, Any]:
     return _named("google.colab.runtime", unassign)
 
 
-def _refuse_where_managed(machine: FakeColab) -> None:
+def _refuse_where_managed(machine: Machine) -> None:
     if (machine.root / "var/colab/mp").exists():
         raise NotImplementedError("This is unsupported in this environment.")
 

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from colabkeep.core.errors import StoreError, UsageError
-from colabkeep.stores import open_store
+from colabkeep.stores import open_store, with_notes
 from colabkeep.stores.base import BytesSource, StoreContext
 from colabkeep.stores.drive import DriveStore, open_pydrive
 from colabkeep.stores.google.account import from_pydrive, is_pydrive, to_pydrive
@@ -64,7 +64,7 @@ def test_addresses_of_uploads_are_kept_where_only_their_owner_reads_them(drive, 
         sent.extend((path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) for path in disk.rglob("*.json"))
 
     disk.mkdir(mode=0o755)
-    store = open_pydrive(auth, StoreContext(disk=disk), url=local(drive))
+    store = open_pydrive(auth, with_notes(StoreContext(disk=disk)), url=local(drive))
     store.put("run/a", ChunkedSource(*[bytes(2**20)] * 9, before=look))
     store.close()
     assert set(sent) == {(0o600, 0o700)}

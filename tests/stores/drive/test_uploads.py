@@ -16,8 +16,8 @@ import pytest
 import requests
 
 from colabkeep.core.errors import NameTaken, StoreError, StoreFull, StoreUnavailable
+from colabkeep.stores import with_notes
 from colabkeep.stores.base import BytesSource, StoreContext
-from colabkeep.stores.drive.store import _journal as journal_of
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
@@ -510,7 +510,7 @@ def test_no_other_file_is_written(open_drive, source, tmp_path, monkeypatch):
 
 def test_the_folder_of_the_notes_is_made_again_when_it_was_deleted(drive, open_drive, tmp_path):
     """Somebody empties this machine's disk: the next uploads are remembered again, and nothing is out of order."""
-    store = open_drive(journal=journal_of(StoreContext(disk=tmp_path / "disk")))
+    store = open_drive(journal=with_notes(StoreContext(disk=tmp_path / "disk")).notes())
     store.put("run/blobs/a", BytesSource(b"1"))
     shutil.rmtree(tmp_path / "disk")
     assert store.put("run/blobs/b", BytesSource(b"2")).rung == "confirmed"
