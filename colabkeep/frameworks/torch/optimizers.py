@@ -91,7 +91,8 @@ def load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
 # parameters and hold the settings; `state` is by parameter name; `other` is state under keys that are no parameters;
 # `more` is what a subclass or hook adds to `state_dict()`; `loose` are the values of parameters that no module of the
 # run holds, which nobody else would keep; `graded` names the parameters that have a gradient; `inner` are the states of
-# optimizers that this one holds, where there are any.
+# optimizers that this one holds, where there are any; `host` names the state that is in host memory though its
+# parameter is not, where there is any: torch's loading would move it to the parameter.
 #
 # One whose `state_dict()` has not the two entries of torch's own is an object that tells its state, and no more.
 #
@@ -165,6 +166,8 @@ class OptimizerRecorder:
         inner = tell_inner(self.part, optimizer, self._state_leaves)
         if inner:
             tree["inner"] = inner
+        if host := _on_host(named, optimizer):
+            tree["host"] = host
         self._leaves.sweep()
         self._state_leaves.sweep()
         return tree
@@ -238,6 +241,18 @@ class OptimizerRecorder:
         if slot is None or not slot.fits(tensor):
             slot = Slot(tensor, self._memory, keep_order=True)
         return self._shelf.keep(path, slot)
+
+
+def _on_host(named: list[list[str]], optimizer: torch.optim.Optimizer) -> dict[str, list[str]]:
+    """The state in host memory of parameters that are elsewhere, by parameter name."""
+    found = {}
+    for name, parameter in zip(_flat(named), _parameters(optimizer), strict=True):
+        entry = None if parameter.is_cpu else optimizer.state.get(parameter)
+        held = entry.items() if isinstance(entry, dict) else ()
+        keys = [key for key, value in held if isinstance(value, torch.Tensor) and value.is_cpu and value.dim()]
+        if keys:
+            found[name] = keys
+    return found
 
 
 def _graded(named: list[list[str]], optimizer: torch.optim.Optimizer) -> list[str]:

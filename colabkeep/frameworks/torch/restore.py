@@ -337,6 +337,9 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: Param
     ]
     load(optimizer, {"state": {**state, **stored["other"]}, "param_groups": groups, **stored["more"]})
     _restore_state(optimizer, parameters, state)
+    for name, keys in tree.get("host", {}).items():
+        entry = optimizer.state[parameters[place[name]]]
+        entry.update({key: entry[key].cpu() for key in keys if isinstance(entry.get(key), torch.Tensor)})
     for name, inner in inner_optimizers(optimizer).items():
         if name in tree.get("inner", {}):
             told = native(tree["inner"][name], devices=True)
