@@ -15,6 +15,7 @@ from measuring import Setting, facts, kept
 from table import fill, lines
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.resolve().parent))  # where `tests` is; last: what is installed comes first
 NAMES = (
     "imports",
     "detection",
@@ -30,6 +31,8 @@ NAMES = (
     "seeding",
     "stores",
     "panel",
+    "folders",
+    "kills",
     "peers",
     "gpu",
     "paddles",
@@ -37,16 +40,17 @@ NAMES = (
 
 
 def main() -> None:
-    """Measure what was asked for, all but `peers` by default."""
+    """Measure what was asked for, all but `peers` and `kills` by default."""
     parser = argparse.ArgumentParser(prog="python benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all but peers by default")
+    known = f"of {', '.join(NAMES)}; all but peers and kills by default"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=known)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: see that it works, measure nothing")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where to keep the results")
     parser.add_argument("--folder", type=Path, help="on the disk to write to (default: the temporary folder)")
     parser.add_argument(
         "--megabytes", type=int, action="append", default=[], help="peers, resume: this size (repeatable)"
     )
-    parser.add_argument("--rounds", type=int, help="peers, resume: so many rounds")
+    parser.add_argument("--rounds", type=int, help="peers, resume, kills: so many rounds")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
@@ -72,11 +76,12 @@ def main() -> None:
 
 
 def _possible(quick: bool) -> list[str]:
-    """All that run here. What is measured is not `peers`, which takes hours, nor `gpu` where there is none."""
+    """All that run here. What is measured is not `peers`, `kills`, which take hours, nor `gpu` where there is none."""
     names = [name for name in NAMES if name != "paddles" or find_spec("paddle") is not None]
     if quick:
         return names
     names.remove("peers")
+    names.remove("kills")
     gpu = import_module("gpu")
     if not gpu.torch.cuda.is_available():
         print(gpu.NO_GPU, flush=True)

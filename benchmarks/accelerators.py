@@ -14,7 +14,7 @@ from colabkeep.hardware import find_accelerators
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where `tests` is; last: what is installed comes first
 
-from tests.fakes.devices import fake_device_files, fake_nvidia_smi, fake_nvml
+from tests.fakes.devices import fake_nvidia_smi
 
 _QUERY = ("--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits")
 
@@ -32,13 +32,9 @@ def run(setting: Setting) -> list[Figure]:
         bare.append((time.perf_counter() - start) * 1e3)
         added.append(_find(asked) - bare[-1])
         nothing.append(_find(silent))
-    fake_device_files(asked, "nvidiactl")
-    sys.modules["pynvml"] = fake_nvml(["Tesla T4", "Tesla T4"])
-    library = [_find(asked) for _ in range(setting.rounds(51))]
     return [
         figure("the program, started and read bare (a stand-in for nvidia-smi)", "ms", bare),
         figure("find_accelerators through it, over that", "ms", added, goal=5),
-        figure("find_accelerators through the driver's library (a stand-in)", "ms", library, goal=5),
         figure("find_accelerators on a machine with nothing", "ms", nothing, goal=5),
     ]
 

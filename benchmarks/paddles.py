@@ -6,10 +6,10 @@ from measuring import Figure, Setting
 from paddle_loop import small_cnn
 from paddle_saving import saves
 
-import colabkeep.testing.trainings.paddle
+import tests.trainings.paddle
 
 
 def run(setting: Setting) -> list[Figure]:
     """With one thread."""
-    colabkeep.testing.trainings.paddle.one_thread()
+    tests.trainings.paddle.one_thread()
     return [*small_cnn(setting), *saves(setting)]

@@ -51,7 +51,8 @@ def _child(what: str, url: str, secret: str, size: int, disk: Path) -> float:
             file.truncate(size)
         pair = TieredStore(DirectoryStore(disk), drive)
         before = _resident()
-        pair.sweep("run")
+        for entry in pair.unsent("run"):
+            pair.send(entry, None)
         pair.put("run/lease/one", BytesSource(b"what earlier sessions left is sent after this"))
         if not pair.flush(500):
             raise TimeoutError(pair.degraded)

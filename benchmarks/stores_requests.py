@@ -18,7 +18,7 @@ from stores_service import Look, Source, address, opened, service
 
 import colabkeep
 from colabkeep.checkpoint.repository import Repository
-from colabkeep.core.policies import KeepLast
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.ui.records import list_record, show_record

@@ -12,11 +12,12 @@ from colabkeep._version import __version__
 from colabkeep.core.errors import ColabKeepError
 
 if TYPE_CHECKING:
-    from colabkeep.api import Run, mount, resumable_fit, secret
+    from colabkeep.api import Run, keep_folder, mount, resumable_fit, secret
     from colabkeep.inspect import browse, check
     from colabkeep.session.verify import verify_resume
     from colabkeep.session.weights import load_weights
     from colabkeep.ui.bench import bench
+    from colabkeep.ui.compare import compare
     from colabkeep.ui.gpus import compare_gpus
     from colabkeep.ui.report import report
 
@@ -27,7 +28,9 @@ __all__ = [
     "bench",
     "browse",
     "check",
+    "compare",
     "compare_gpus",
+    "keep_folder",
     "load_weights",
     "mount",
     "report",
@@ -40,10 +43,12 @@ _PLACES = {
     "Run": "colabkeep.api",
     "browse": "colabkeep.inspect",
     "check": "colabkeep.inspect",
+    "keep_folder": "colabkeep.api",
     "mount": "colabkeep.api",
     "resumable_fit": "colabkeep.api",
     "secret": "colabkeep.api",
     "bench": "colabkeep.ui.bench",
+    "compare": "colabkeep.ui.compare",
     "compare_gpus": "colabkeep.ui.gpus",
     "report": "colabkeep.ui.report",
     "load_weights": "colabkeep.session.weights",

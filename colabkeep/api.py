@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from colabkeep.core.arguments import Duration, door, read_duration
 from colabkeep.core.errors import UsageError
@@ -11,25 +13,32 @@ from colabkeep.core.events import Event, MachineChecked
 from colabkeep.core.policies import OVERHEAD, Mode, SaveEvery
 from colabkeep.core.settings import OnChange
 from colabkeep.core.system import Environment, SystemClock
+from colabkeep.keep.session import KeptFolder
+from colabkeep.keep.wiring import FolderArguments, wire_folder
 from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
-from colabkeep.session.event_bus import EventBus
-from colabkeep.session.fit import fit
+from colabkeep.session.fit import FitArguments, fit, plan_fit
+from colabkeep.session.loop import EventBus
+from colabkeep.session.open import RunArguments, check_callbacks, check_word, open_home, wire_run
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.run import is_open
-from colabkeep.session.validation import check_callbacks
-from colabkeep.session.wiring import FitArguments, RunArguments, open_home, plan_fit, wire_run
 from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
-from colabkeep.ui.panel.choosing import Display, Progress, displays
-from colabkeep.ui.result import FitResult, run_html
+from colabkeep.ui.folder import FolderLines
+from colabkeep.ui.panel.displays import Display, Progress, displays
+from colabkeep.ui.result import FitResult, run_html, run_text
 
-__all__ = ["Run", "mount", "resumable_fit", "secret"]
+__all__ = ["Run", "keep_folder", "mount", "resumable_fit", "secret"]
 
 Resume: TypeAlias = Literal["auto", "must", "never", "best"] | str
 """A word of these, or the id of a checkpoint."""
 
+Loggers: TypeAlias = Sequence[str] | Mapping[str, "str | os.PathLike[str]"]
+"""Words; or by word the folder to write into."""
+
 Precision: TypeAlias = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
+
+_T = TypeVar("_T")
 
 _FOREIGN = {
     "ckpt_path": "resume",
@@ -52,6 +61,7 @@ _FOREIGN = {
     "every_n_train_steps": 'save_every="500 steps"',
     "train_time_interval": 'save_every="10 min"',
     "gradient_accumulation_steps": "accumulate_grad_batches",
+    "auto_find_batch_size": 'micro_batch="auto"',
     "max_grad_norm": "gradient_clip_val",
     "fp16": 'precision="16-mixed"',
     "bf16": 'precision="bf16-mixed"',
@@ -121,13 +131,15 @@ class Run(session.Run):
             save those weights.
         seed: of the order of the data and the randomness in data sets.
         callbacks: functions called with each event (`colabkeep.core.events`).
+        loggers: who else writes down what is given to `run.log`, as one curve over all sessions: "csv" (metrics.csv),
+            "tensorboard". Into the folder logs/<run>, or where you say: {"tensorboard": "my-folder"}.
         progress: True shows what this front end can: a panel in a notebook, lines of text elsewhere, both in a Kaggle
             batch run. "html", "widgets" (ipywidgets, with the same panel below it for when they are dead) or "text"
             choose one; False shows nothing. Where checkpoints lie on this machine's disk, a page and a record for
             programs are kept beside them, `….status.html` and `….status.json`, called as the run's folder is.
 
     Raises:
-        UsageError: an argument cannot be meant so.
+        UsageError: an argument is invalid.
         UnknownArgument: a word of another trainer; the message names ours.
         Incompatible: from `with`: the objects or their settings are not those of the run; nothing was touched.
     """
@@ -158,30 +170,13 @@ class Run(session.Run):
         on_change: OnChange = "error",
         seed: int = 0,
         callbacks: Iterable[Callable[[Event], object]] = (),
+        loggers: Loggers = (),
         progress: Progress = True,
     ) -> None:
-        shown = _displays(progress)
-        arguments = RunArguments(
-            run_name=run_name,
-            objects={"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "ema": ema},
-            state=state,
-            storage=storage,
-            resume=resume,
-            save_every=save_every,
-            overhead=overhead,
-            keep_last=keep_last,
-            keep_best=keep_best,
-            monitor=monitor,
-            mode=mode,
-            max_time=max_time,
-            session_limit=session_limit,
-            flush_timeout=flush_timeout,
-            on_nan=on_nan,
-            on_change=on_change,
-            seed=seed,
-            observers=(*shown, *check_callbacks(callbacks)),
-        )
-        super().__init__(wire_run(arguments))
+        words = {**locals()}
+        observers = (*_displays(progress), *_loggers(loggers), *check_callbacks(callbacks))
+        objects = {name: words[name] for name in ("model", "optimizer", "scheduler", "scaler", "ema")}
+        super().__init__(wire_run(_record(RunArguments, words, objects=objects, observers=observers)))
 
     def __enter__(self) -> Run:
         """As its base; it is this kind of run that comes out."""
@@ -197,6 +192,9 @@ class Run(session.Run):
         """
         if is_open(self):
             self.__exit__(None, None, None)
+
+    def __repr__(self) -> str:
+        return run_text(self)
 
     def _repr_html_(self) -> str:
         return run_html(self)
@@ -246,9 +244,11 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     mode: Mode = "min",
     precision: Precision = "auto",
     accumulate_grad_batches: int = 1,
+    micro_batch: int | Literal["auto"] | None = None,
     gradient_clip_val: float | None = None,
     seed: int = 0,
     callbacks: Iterable[Callable[[Event], object]] = (),
+    loggers: Loggers = (),
     progress: Progress = True,
     on_bad_gpu: Literal["advise", "stop", "ignore"] = "advise",
 ) -> FitResult:
@@ -281,14 +281,21 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         precision: "32-true", "16-mixed", "bf16-mixed", or "auto" (what the device does best). In Paddle mixed
             means level O1 of its AMP, or O2 for a model and optimizer that `paddle.amp.decorate` made so.
         accumulate_grad_batches: batches per optimizer step; a shorter rest at the end of an epoch steps too.
+        micro_batch: how many samples of a batch are computed at a time, so that memory has to hold no more of them.
+            Gradients are averaged by samples: a step is that of the whole batch up to rounding, but for BatchNorm,
+            which takes its statistics of the samples that it sees, and for dropout, which draws other numbers. The loss
+            must be the mean over samples; what is not, such as a contrastive loss, is refused. "auto" finds out on a
+            GPU whether a batch fits: where memory runs out, the step is begun again with half as many samples at a
+            time, and the run remembers that for this kind of card. On the CPU it is the whole batch, as is None
+            (default). `step_fn` works with batches of tensors whose first dimension is the samples. With torch only.
         gradient_clip_val: the largest norm of all gradients together. A Paddle optimizer that has a grad_clip of its
             own clips by that instead: one of the two, not both.
         on_change: as for `Run`; also for loss_fn or step_fn, batch size, accumulation, clipping, precision and
             scheduler_interval, which "keep" cannot bring back.
         run_name: as for `Run`. Without one the run is called after the notebook or program, where that is known
             (Jupyter, VS Code, a script); Colab and Kaggle tell nobody, so there it has to be written.
-        storage, resume, save_every, overhead, on_nan, keep_last, keep_best, mode, seed, callbacks, progress: as
-            for `Run`.
+        storage, resume, save_every, overhead, on_nan, keep_last, keep_best, mode, seed: as for `Run`.
+        callbacks, loggers, progress: as for `Run`.
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
         on_bad_gpu: what the check at the start may do: "advise" says what is wrong and how to get better, "stop"
             raises where the accelerator is not worth starting on, "ignore" does not look.
@@ -297,7 +304,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         FitResult: over all sessions of the run.
 
     Raises:
-        UsageError, UnknownArgument: an argument cannot be meant so.
+        UsageError, UnknownArgument: an argument is invalid.
         BadAccelerator: ``on_bad_gpu="stop"``, and another accelerator should be had first; nothing was touched.
         Incompatible: model, optimizer, data or settings are not those of the run; nothing was touched.
         NoUsableCheckpoint: there are checkpoints, and none can be used; nothing was trained.
@@ -305,49 +312,81 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         SaveFailed: nothing of the training could be saved.
         TrainingDiverged: ``on_nan="stop"``, and the loss is NaN or infinite.
     """
-    if on_bad_gpu not in ("advise", "stop", "ignore"):
-        raise UsageError(problem=f"on_bad_gpu={on_bad_gpu!r} is unknown.", remedy='Use "advise", "stop" or "ignore".')
+    words = {**locals()}
+    check_word("on_bad_gpu", on_bad_gpu, "advise", "stop", "ignore")
     shown = _displays(progress)
-    arguments = FitArguments(
-        model=model,
-        train_loader=train_loader,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        loss_fn=loss_fn,
-        step_fn=step_fn,
-        val_loader=val_loader,
-        metrics=metrics,
-        scheduler=scheduler,
-        scheduler_interval=scheduler_interval,
-        ema=ema,
-        max_epochs=max_epochs,
-        max_steps=max_steps,
-        precision=precision,
-        accumulate_grad_batches=accumulate_grad_batches,
-        gradient_clip_val=gradient_clip_val,
-        run=RunArguments(
-            run_name=run_name,
-            state=state,
-            storage=storage,
-            resume=resume,
-            save_every=save_every,
-            overhead=overhead,
-            keep_last=keep_last,
-            keep_best=keep_best,
-            monitor=monitor,
-            mode=mode,
-            max_time=max_time,
-            session_limit=session_limit,
-            flush_timeout=flush_timeout,
-            on_nan=on_nan,
-            on_change=on_change,
-            seed=seed,
-            observers=(*shown, *check_callbacks(callbacks)),
-        ),
-    )
-    plan = plan_fit(arguments)  # a word that cannot be meant so is refused before the GPU is tried
+    run = _record(RunArguments, words, observers=(*shown, *_loggers(loggers), *check_callbacks(callbacks)))
+    # An invalid argument is refused before the GPU is tried.
+    plan = plan_fit(_record(FitArguments, words, run=run))
     _check_first(on_bad_gpu, storage, run_name, shown)
     return FitResult.of(fit(plan))
+
+
+@door()
+def keep_folder(  # noqa: PLR0913  # a door, as above
+    folder: str | os.PathLike[str],
+    run_name: str | None = None,
+    *,
+    storage: Storage = "auto",
+    restore: Literal["auto", "never", "overwrite"] = "auto",
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    keep_last: int | None = 2,
+    every: Duration = "1 min",
+    settle: Duration = "3 s",
+    max_time: Duration | None = None,
+    session_limit: Duration | None = None,
+    flush_timeout: Duration | Literal[0] = 60.0,
+    progress: Progress = True,
+    callbacks: Iterable[Callable[[Event], object]] = (),
+) -> KeptFolder:
+    """Keep the folder that somebody else's program writes: on a fresh machine it is put back first, then whole versions
+    of it are kept while the program works.
+
+    ::
+
+        with colabkeep.keep_folder("runs/train", "yolo-fruit") as kept:
+            YOLO("yolo11n.yaml").train(data="fruit.yaml", project="runs/train", resume=kept.restored is not None)
+
+    A version is made when the files that changed are at rest: nothing has changed for `settle`, no process of this
+    machine has them open for writing, and those whose format tells are complete (archives of torch and NumPy, Keras,
+    safetensors, HDF5, JSON, SQLite). Logs, to which programs append, are kept as far as they are written. Files that
+    did not change are not stored again.
+
+    Args:
+        folder: what the program writes. It is made if it is not there.
+        run_name: the name of the run in the storage; by default that of the notebook or program.
+        storage: where versions are kept, as in `Run`.
+        restore: "auto" puts the newest version into the folder if that is empty, goes on with what is in it if those
+            are this run's own files (after a restarted kernel), and raises for other files. "never" begins with what is
+            there. "overwrite" puts the newest version there, and moves what is there beside the folder.
+        include, exclude: patterns as in a shell, of paths in the folder or of names; all files by default.
+        keep_last: versions that are kept; None keeps all.
+        every: at least so long, in seconds or as "10 min", is between the beginnings of two versions; five times that
+            if only logs have grown.
+        settle: how long nothing must have changed before a version is made. Programs that write several files that
+            belong together over a longer time need more.
+        max_time: after so long the program is interrupted, as Ctrl-C and the notebook's stop button do; its last
+            version is made, and what stands behind the `with` block goes on. Without it that happens where a session
+            must end by itself to keep what it made (a Kaggle batch run), in time before its limit.
+        session_limit: how long a session lasts here, if you know better.
+        flush_timeout: how long the end waits for uploads.
+        progress: what to show, as in `Run`.
+        callbacks: functions that are called with each event, most of them on a thread of colabkeep's.
+
+    Returns:
+        A context manager. `kept.restored` says what the folder began with (version, when it was made, files, bytes), or
+        is None; `kept.save()` makes a version now; `kept.every("10 min")` sets another pace;
+        `kept.durability.sentence` says what would be lost if the machine vanished now.
+
+    Raises:
+        UsageError: an argument is invalid; or, when entered, the folder has files of others.
+        RunBusy: when entered: another process keeps this run or this folder.
+    """
+    words = dict(locals())
+    here = Environment.here()
+    shown = displays(progress, SystemClock(), here, lambda state: FolderLines(print, language=state.language))
+    return wire_folder(_record(FolderArguments, words, observers=(*shown, *check_callbacks(callbacks))))
 
 
 @door()
@@ -363,7 +402,7 @@ def mount(*, timeout: Duration = 180.0) -> Store:
     Raises:
         MountError: it could not be reached; the remedy is the next click.
         NotPersistent: this platform has no such storage, and says what to do instead.
-        UsageError: `timeout` is no length of time.
+        UsageError: `timeout` is not a duration.
     """
     here = Environment.here()
     return open_home(find_platform(here).mount(here, timeout=read_duration("timeout", timeout)))
@@ -380,7 +419,7 @@ def secret(name: str, *, timeout: Duration = 20.0) -> str:
 
     Raises:
         SecretError: there is none, this notebook may not read it, or the platform does not answer.
-        UsageError: `name` is no text or empty, or `timeout` is no length of time.
+        UsageError: `name` is no text or empty, or `timeout` is not a duration.
     """
     given: object = name
     if not isinstance(given, str) or not given.strip():
@@ -393,15 +432,21 @@ def secret(name: str, *, timeout: Duration = 20.0) -> str:
     return find_platform(here).secret(here, name, timeout=read_duration("timeout", timeout))
 
 
+def _record(kind: Callable[..., _T], words: Mapping[str, Any], **more: Any) -> _T:
+    """A record of the words that it has members for: each is written in the signature above, and there."""
+    known = signature(kind).parameters
+    return kind(**{name: value for name, value in words.items() if name in known}, **more)
+
+
 def _check_first(on_bad_gpu: str, storage: Storage, run_name: str | None, shown: Sequence[Display]) -> None:
     if on_bad_gpu == "ignore" or (on_bad_gpu == "advise" and not shown):
         return  # nobody would hear it
     from colabkeep.ui.check.advice import cards_before, judge_again, refuse_bad
-    from colabkeep.ui.check.report import Report, examine
+    from colabkeep.ui.check.report import CheckReport, examine
 
     report = examine(probe=True)
     if report.checkup.verdict.word == "reconnect":  # unless it was tried before, to no avail
-        report = Report(judge_again(report.checkup, cards_before(storage, run_name)))
+        report = CheckReport(judge_again(report.checkup, cards_before(storage, run_name)))
     lines = report.opening_lines(storage_was_named=not isinstance(storage, str) or storage != "auto")
     found = MachineChecked(verdict=report.checkup.verdict.word, lines=tuple(lines))
     EventBus(tuple(shown), SystemClock()).tell(found)  # as in a run: a display that fails ends nothing
@@ -409,6 +454,18 @@ def _check_first(on_bad_gpu: str, storage: Storage, run_name: str | None, shown:
         refuse_bad(report.checkup.verdict)
 
 
+def _loggers(loggers: Loggers) -> Sequence[Callable[[Event], object]]:
+    """None for a training that is only tried out; what it asks for is checked."""
+    if isinstance(loggers, tuple) and not loggers:  # as nearly always
+        return ()
+    from colabkeep.ui.loggers import make_loggers
+
+    made = make_loggers(loggers)
+    return made if REHEARSAL.get() is None else ()
+
+
 def _displays(progress: Progress) -> tuple[Display, ...]:
-    """None for a training that is only tried out."""
-    return () if REHEARSAL.get() is not None else displays(progress, SystemClock(), Environment.here())
+    """None where they are off, and for a training that is only tried out."""
+    if progress is False or REHEARSAL.get() is not None:
+        return ()
+    return displays(progress, SystemClock(), Environment.here())

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from colabkeep.api import mount
 from colabkeep.core.arguments import door
 from colabkeep.core.errors import UsageError
 from colabkeep.stores import Storage
-from colabkeep.ui.browse.model import Browser
-from colabkeep.ui.browse.view import show
-from colabkeep.ui.check.report import Report, examine
+from colabkeep.ui.browse import Browser
+from colabkeep.ui.check.report import CheckReport, examine
 
 __all__ = ["browse", "check"]
 
 
 @door()
-def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
+def check(*, probe: bool = False, previous: Sequence[str] = ()) -> CheckReport:
     """Tell where this is, which accelerator came, whether to start on it, and where checkpoints will live.
 
     Takes five seconds at most, and raises nothing for what the machine is like. Imports no framework, leaves CUDA
@@ -29,10 +27,10 @@ def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
             by chance, it is said when to stop trying.
 
     Returns:
-        Report: shown as the last line of a cell; ``print`` it elsewhere; ``to_dict()`` for programs.
+        CheckReport: shown as the last line of a cell; ``print`` it elsewhere; ``to_dict()`` for programs.
 
     Raises:
-        UsageError: an argument cannot be meant so.
+        UsageError: an argument is invalid.
     """
     if not isinstance(probe, bool):
         raise UsageError(
@@ -40,18 +38,19 @@ def check(*, probe: bool = False, previous: Sequence[str] = ()) -> Report:
         )
     if not isinstance(previous, list | tuple) or not all(isinstance(name, str) for name in previous):
         raise UsageError(
-            problem=f"previous={previous!r} is no list of names.", remedy='Pass names of cards: previous=["Tesla K80"].'
+            problem=f"previous must be a list of names, and is {previous!r}.",
+            remedy='Pass names of cards: previous=["Tesla K80"].',
         )
     return examine(probe=probe, previous=previous)
 
 
 @door()
 def browse(storage: Storage = "auto") -> Browser:
-    """Look around in a storage: where it is and how durable, its runs and checkpoints, and what can be done with them.
+    """Look around in a storage: where it is, how safe, its runs and their checkpoints.
 
-    As the last line of a cell it has buttons: show a run's report, verify it, export its weights, delete what is no
-    longer needed (said first, then done), and sign in and mount step by step. Elsewhere, and without ipywidgets, it is
-    text with the lines to type: each button is a method. Nothing is changed by looking.
+    As the last line of a cell it is a page with buttons: a run's report, its verification, and its deletion, which
+    shows first what would be deleted. Elsewhere, and without ipywidgets, it is text with the lines to type: each button
+    is a method. Looking changes nothing.
 
     Args:
         storage: where to look, as in `resumable_fit`; "auto" is this platform's own place.
@@ -59,4 +58,4 @@ def browse(storage: Storage = "auto") -> Browser:
     Returns:
         Browser: an error of the storage is shown by it, with the remedy, and not raised here.
     """
-    return Browser(storage, mount=mount, show=show)
+    return Browser(storage)

@@ -31,7 +31,8 @@ myst_heading_anchors = 4  # so that a link may end in #a-heading, as on GitHub
 suppress_warnings = ["myst.header"]  # a page may begin with a smaller heading
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the docstrings say it in words, with units
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

@@ -264,6 +264,12 @@ def make_aistudio(folder: Path) -> Notebook:
         return _executed("aistudio_demo", machine)
 
 
+def make_keep(folder: Path) -> Notebook:
+    """As a new user's first session on Colab, without a GPU."""
+    with fake_colab(folder) as machine, uploading(machine.account):
+        return _executed("keep_demo", machine)
+
+
 def _executed(name: str, machine: Machine) -> Notebook:
     notebook = source(name)
     execute(notebook, machine.environment.folder, machine)
@@ -275,6 +281,7 @@ MAKERS: Mapping[str, Callable[[Path], Notebook]] = {
     "aistudio_demo": make_aistudio,
     "colab_demo": make_colab,
     "kaggle_demo": make_kaggle,
+    "keep_demo": make_keep,
 }
 
 

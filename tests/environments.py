@@ -2,14 +2,16 @@
 
 A file needs a framework that a folder above it is named after (`tests/session/paddle`, `tests/frameworks/torch`;
 `together` means both), that it imports, or that something it is made of imports: the conftest.py of its folders, the
-helpers in `tests` that it uses. A test that imports it later, or starts a program that does, is marked:
-`@pytest.mark.torch`, `@pytest.mark.paddle`. All other tests are neutral, and run in every environment.
+helpers in `tests` that it uses, or that its first mark names: `pytestmark = pytest.mark.torch`. A test that imports it
+later, or starts a program that does, is marked: `@pytest.mark.torch`, `@pytest.mark.paddle`. All other tests are
+neutral, and run in every environment.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +21,8 @@ FRAMEWORKS = ("torch", "paddle")
 TESTS = Path(__file__).resolve().parent
 
 _ANY = "|".join(FRAMEWORKS)
-_IMPORTS = re.compile(rf"^(?:import|from)\s+(?:safetensors\.|colabkeep\.testing\.trainings\.)?({_ANY})\b", re.MULTILINE)
+_IMPORTS = re.compile(rf"^(?:import|from)\s+(?:safetensors\.)?({_ANY})\b", re.MULTILINE)
+_WHOLE = re.compile(rf"^pytestmark = (?:\[\s*)?pytest\.mark\.({_ANY})\b", re.MULTILINE)
 _MARKS = re.compile(rf"\bpytest\.mark\.({_ANY})\b")
 _HELPERS = re.compile(r"^\s*(?:import|from)\s+(tests(?:\.\w+)+)(?:\s+import\s+(\w+))?", re.MULTILINE)
 
@@ -43,16 +46,27 @@ def chosen(words: str) -> frozenset[str]:
     return wanted
 
 
+@cache
 def needs(file: Path) -> frozenset[str]:
     """The frameworks that a test file, or all that is below a folder, cannot do without."""
     folders = file.parts[len(TESTS.parts) :] if file.is_relative_to(TESTS) else ()
     named = set(FRAMEWORKS) if "together" in folders else set(FRAMEWORKS).intersection(folders)
-    return frozenset(named.union(*(_IMPORTS.findall(part.read_text()) for part in _made_of(file))))
+    return frozenset(named.union(*(_read(part)[0] for part in _made_of(file))))
 
 
 def marked(file: Path) -> frozenset[str]:
     """The frameworks that single tests of a file are marked with."""
     return frozenset(_MARKS.findall(file.read_text()))
+
+
+@cache
+def _read(path: Path) -> tuple[frozenset[str], tuple[Path, ...]]:
+    """The frameworks that one file imports or is marked with, and where the helpers may lie that it uses."""
+    text, helpers = path.read_text(), []
+    for module, name in _HELPERS.findall(text):
+        place = TESTS.parent.joinpath(*module.split("."))
+        helpers += [place.with_suffix(".py"), place / "__init__.py", place / f"{name}.py"]
+    return frozenset(_IMPORTS.findall(text) + _WHOLE.findall(text)), tuple(one for one in helpers if one.is_file())
 
 
 def _made_of(file: Path) -> Iterator[Path]:
@@ -64,6 +78,4 @@ def _made_of(file: Path) -> Iterator[Path]:
             continue
         seen.add(path)
         yield path
-        for module, name in _HELPERS.findall(path.read_text()):
-            place = TESTS.parent.joinpath(*module.split("."))
-            todo += [place.with_suffix(".py"), place / "__init__.py", place / f"{name}.py"]
+        todo += _read(path)[1]

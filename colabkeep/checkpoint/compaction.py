@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO, cast
 
-from colabkeep.checkpoint.journal import SEGMENT_FILE, read_segment
-from colabkeep.checkpoint.lease import LEASE_FILE, Lease
-from colabkeep.checkpoint.packs import SMALL, read_up_to
-from colabkeep.checkpoint.repository import Repository, id_parts
+from colabkeep.checkpoint.codec import read_up_to
+from colabkeep.checkpoint.journal import read_segment
+from colabkeep.checkpoint.repository import Lease, Repository
 from colabkeep.core.errors import NameTaken, ObjectNotFound, RunTakenOver, StoreError
-from colabkeep.core.sealed import dumps, parse, unseal
-from colabkeep.core.system import Clock
+from colabkeep.core.layout import HISTORY_FILE, LEASE_FILE, SEGMENT_FILE, SMALL, dumps, id_parts, parse, unseal
 from colabkeep.stores.base import BytesSource, DurabilityLevel, Entry, Receipt, Store, sides
-
-__all__ = [
-    "HISTORY_FILE",
-    "KEPT",
-    "MOST_FILES",
-    "TOGETHER",
-    "Folding",
-    "Unfolded",
-    "check_old",
-    "history_name",
-    "pack",
-    "unfolded",
-    "unpack",
-]
 
 # A history is one file that holds others as they were, leases and segments of the diary, byte for byte: for each a line
 # that says which file and how many bytes, then these. Its name has the highest session number in it and the SHA-256 of
 # its bytes, so that whoever folds the same files writes the same history. A file that is still there beside its
 # history, or in two of them, is the same file: it is read once.
 
-
-HISTORY_FILE = re.compile(r"history-(\d{6,12})-([0-9a-f]{64})\.jsonl")
 
 MOST_FILES = 2**16
 """In one history: what claims to have more was not written by colabkeep."""
@@ -99,14 +81,12 @@ def check_old(name: str, text: bytes) -> None:
         raise ValueError("it is of another session than its name says")
 
 
-def unfolded(repository: Repository, parts: int | None = None) -> Repository:
-    """The run as it was before anything was folded, to be read only. `parts`: histories are opened, the newest first,
-    until so many segments of the diary are known; else all.
-    """
+def unfolded(repository: Repository) -> Repository:
+    """The run as it was before anything was folded, to be read only."""
     store: Any = repository.store
     if isinstance(store, Unfolded):
         return repository
-    return Repository(cast("Store", Unfolded(store, repository.folder, parts)), repository.run)
+    return Repository(cast("Store", Unfolded(store, repository.folder)), repository.run)
 
 
 class Unfolded:
@@ -115,10 +95,9 @@ class Unfolded:
     `troubles`: name of a history inside the run → why it could not be read.
     """
 
-    def __init__(self, store: Store, folder: str, parts: int | None = None) -> None:
+    def __init__(self, store: Store, folder: str) -> None:
         self._store = store
         self._folder = folder
-        self._parts = parts
         self._loose: set[str] = set()  # names that a listing has shown
         self._old: dict[str, bytes] = {}  # name → bytes, of what is in a history
         self._opened: set[str] = set()
@@ -159,29 +138,23 @@ class Unfolded:
             start = len(self._folder) + 1
             listed = {entry.name[start:]: entry.size for entry in self._store.list(f"{self._folder}/journal")}
             names = [name for name in listed if HISTORY_FILE.fullmatch(name.removeprefix("journal/"))]
-            known = sum(1 for name in listed if SEGMENT_FILE.fullmatch(name.removeprefix("journal/")))
-            known += sum(1 for name in self._old if f"{self._folder}/journal/" in name)
             gone = False
             for name in sorted(names, key=_number, reverse=True):
-                if self._parts is not None and known >= self._parts:
-                    break
                 if name not in self._opened:
-                    found = self._open(name, listed[name])
-                    gone |= found is None
-                    known += sum(1 for each in found or () if each.startswith("journal/"))
+                    gone |= not self._open(name, listed[name])
             if not gone:
                 return
 
-    def _open(self, name: str, size: int) -> Iterable[str] | None:
-        """The names in it; None where it is gone."""
+    def _open(self, name: str, size: int) -> bool:
+        """Take in what it holds; False where it is gone."""
         if self._bytes + size > _MOST_BYTES:
             self.troubles[name] = "It was not read: there are more old sessions than fit into memory."
-            return ()
+            return True
         try:
             with self._store.get(f"{self._folder}/{name}") as reader:
                 files = unpack(name.removeprefix("journal/"), read_up_to(reader, SMALL + 1))
         except ObjectNotFound:
-            return None
+            return False
         except (StoreError, ValueError) as error:
             self.troubles[name] = error.problem if isinstance(error, StoreError) else f"Damaged: {error}."
             files = {}
@@ -189,7 +162,7 @@ class Unfolded:
         self._bytes += size
         for file, text in files.items():
             self._old.setdefault(f"{self._folder}/{file}", text)
-        return files
+        return True
 
 
 def _is_ours(file: str) -> bool:
@@ -203,10 +176,10 @@ def _number(name: str) -> tuple[int, str]:
 
 
 # A run that is taken up every day for years would else leave thousands of files, and each session lists them all. A
-# session folds what the oldest have left, on the writer's thread, when it has saved once and nothing else is to do.
-# What it folds goes only when the history is where it lasts, was read back there and holds these very bytes, a second
-# listing shows it, and this session is still the newest. Whoever dies in between leaves files that are also in a
-# history.
+# session folds what the oldest have left, sixteen of them at a time into the newest history, on the writer's thread,
+# when it has saved once and nothing else is to do. What it folds goes only when the new history is where it lasts, was
+# read back there and holds these very bytes, a second listing shows it, and this session is still the newest. Whoever
+# dies in between leaves files that are also in a history.
 #
 # Never folded: the newest sessions, so that the next one finds the number to follow; leases of sessions that have a
 # checkpoint, which older versions look for; what is damaged. Where nobody may delete, nothing is folded.
@@ -216,68 +189,44 @@ KEPT = 16
 """Sessions that are never folded: the newest."""
 
 TOGETHER = 16
-"""Sessions, or histories, that are folded into one."""
+"""Sessions that are folded at a time."""
 
-_MOST_BYTES_AT_ONCE = 2**23  # of what is folded into one; what one session alone left may be four times as much
+_FULL = 2**23  # bytes of what is folded at a time; what one session alone left may be four times as much
 _REFUSALS = 3  # of the store: then this session folds no more
-_SLICE = 1.0  # seconds at a time; how things stand is asked and told between two
 
 
 class Folding:
     """What this session folds. Lives on the writer thread."""
 
-    def __init__(self, lease: Lease, clock: Clock) -> None:
+    def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self._repository = lease.repository
-        self._clock = clock
-        self._steps: Iterator[bool] | None = None
+        self._todo: deque[tuple[int, list[str]]] | None = None  # the highest session number, and names inside the run
+        self._history: str | None = None  # the newest one that is not full: it is folded with the next
+        self._read: dict[str, dict[str, bytes]] = {}  # of what is being folded: name → the files that it holds
         self._refusals = 0
-        self._over = False
 
     def work(self, wanted: Callable[[], bool]) -> bool:
-        """Fold for a moment, until `wanted` says that there is something better to do, which is asked between any two
+        """Fold some sessions, until `wanted` says that there is something better to do, which is asked between any two
         requests. Returns whether there is more to do now. A failure of the store only means that things stay as they
         are: they cost time, and no checkpoint needs them.
         """
-        until, going = self._clock.monotonic() + _SLICE, True
-        try:
-            while going and not self._over and not wanted():
-                if self._clock.monotonic() > until:
-                    return True
-                self._steps = self._steps or self._fold_all()
-                going = next(self._steps)
-        except StopIteration:
-            self._over = True
-        except StoreError as error:
-            self._steps = None
-            self._refusals += 1 if error.retryable else _REFUSALS
-            self._over = self._refusals >= _REFUSALS
+        if self._refusals >= _REFUSALS or wanted():
             return False
+        try:
+            if self._todo is None:
+                self._todo = deque(self._batches())
+            if self._todo and self._fold(*self._todo[0], wanted):
+                self._todo.popleft()
+                self._read = {}
+                return bool(self._todo)
+        except StoreError as error:
+            self._refusals += 1 if error.retryable else _REFUSALS
         except RunTakenOver:  # which the next save tells
-            self._over = True
-        return going and not self._over
+            self._refusals = _REFUSALS
+        return False
 
-    def _fold_all(self) -> Iterator[bool]:
-        """Yields after each request: True to go on, False where nothing can be done now."""
-        for fence, names in self._batches():
-            yield True
-            files: dict[str, bytes] = {}
-            for name in names:
-                files |= self._good(name)
-                yield True
-            shown = yield from self._fold(fence, files, [*files])
-            while len(small := _small(shown)) == TOGETHER:
-                good, files = [], {}
-                for name in small:
-                    found = self._good(name)
-                    files |= found
-                    good += [name] if found else []
-                    yield True
-                if len(good) < 2:
-                    break
-                shown = yield from self._fold(max(map(_fence_of, good)), files, good)
-
-    def _batches(self) -> Iterator[tuple[int, list[str]]]:
+    def _batches(self) -> list[tuple[int, list[str]]]:
         """The highest session number and the files of sixteen old sessions, the oldest first, and of the next sixteen;
         of fewer where these are large."""
         matches = [match for match in map(LEASE_FILE.fullmatch, self._repository.files("lease")) if match]
@@ -285,24 +234,25 @@ class Folding:
         own = self._lease.fence, self._lease.session
         old = [each for each in leases if each[:2] < own][: -KEPT + 1]
         if len(old) < TOGETHER:
-            return
+            return []
         sizes = self._repository.files("journal")
+        open_ones = [name for name, size in sizes.items() if size <= _FULL // 2 and HISTORY_FILE.fullmatch(name)]
+        self._history = f"journal/{max(open_ones)}" if open_ones else None
         parts: dict[str, list[str]] = {}
         for name in sorted(filter(SEGMENT_FILE.fullmatch, sizes)):
             parts.setdefault(name.partition("-")[0], []).append(name)
         saved = {id_parts(id)[1] for id in self._repository.known_ids()}
-        batch, count, total, last = list[str](), 0, 0, 0
+        found, batch, count, total, last = list[tuple[int, list[str]]](), list[str](), 0, 0, 0
         for fence, session, lease in old:
             size = sum(sizes[name] for name in parts.get(session, ()))
             names = [f"journal/{name}" for name in parts.get(session, ())] + ([] if session in saved else [lease])
-            if not names or size > 4 * _MOST_BYTES_AT_ONCE or len(names) > MOST_FILES // TOGETHER:
+            if not names or size > 4 * _FULL or len(names) > MOST_FILES // TOGETHER:
                 continue
-            if batch and (count == TOGETHER or total + size > _MOST_BYTES_AT_ONCE):
-                yield last, batch
+            if batch and (count == TOGETHER or total + size > _FULL):
+                found.append((last, batch))
                 batch, count, total = [], 0, 0
             batch, count, total, last = batch + names, count + 1, total + size, fence
-        if count == TOGETHER:
-            yield last, batch
+        return [*found, (last, batch)] if count == TOGETHER else found
 
     def _good(self, name: str) -> dict[str, bytes]:
         """What a lease, a segment or a history holds, as files; nothing where it is not what was written: it stays
@@ -318,34 +268,41 @@ class Folding:
             return {}
         return {name: text}
 
-    def _fold(
-        self, fence: int, files: Mapping[str, bytes], doomed: Sequence[str]
-    ) -> Generator[bool, None, Mapping[str, int]]:
-        """Write the history of these files, and delete what is doomed. Returns what there is of the diary then."""
+    def _fold(self, fence: int, names: list[str], wanted: Callable[[], bool]) -> bool:
+        """Write the history of these files, and of the one before it; then delete them. True when that is done."""
+        if self._history is not None:
+            fence, names = max(fence, _fence_of(self._history)), [self._history, *names]
+        for name in names:
+            if name not in self._read:
+                self._read[name] = self._good(name)
+                if wanted():
+                    return False
+        files: dict[str, bytes] = {}
+        for found in self._read.values():
+            files |= found
+        doomed = [name for name, found in self._read.items() if found]
         if not files:
-            return {}
+            return True
         text = pack(files)
-        name = history_name(fence, text)
-        receipt = self._put(f"journal/{name}", BytesSource(text))
-        yield True
-        store = self._repository.store
-        while (receipt := store.confirm(receipt)).rung != store.properties.top_rung:
-            yield False
+        name = f"journal/{history_name(fence, text)}"
+        receipt, store = self._put(name, BytesSource(text)), self._repository.store
+        if store.confirm(receipt).rung != store.properties.top_rung or wanted():
+            return False
         with sides(store)[-1].get(receipt.name) as reader:
             same = read_up_to(reader, len(text) + 1) == text
-        yield True
-        shown = self._repository.files("journal")
+        shown = self._repository.files("journal").get(name.removeprefix("journal/"))
         self._lease.check()
-        if not same or shown.get(name) != len(text):
-            self._over = True  # a damaged one has this very name: `colabkeep verify` tells of it
-            return {}
+        if not same or shown != len(text):
+            self._refusals = _REFUSALS  # a damaged one has this very name: `colabkeep verify` tells of it
+            return False
         for each in doomed:
-            if each != f"journal/{name}":
+            if each != name:
                 store.delete(f"{self._repository.folder}/{each}")
-                shown.pop(each.removeprefix("journal/"), None)
                 self._refusals = 0
-                yield True
-        return shown
+                if wanted():
+                    return False
+        self._history = name if len(text) <= _FULL // 2 else None
+        return True
 
     def _put(self, name: str, source: BytesSource) -> Receipt:
         store = self._repository.store
@@ -357,14 +314,6 @@ class Folding:
             local = properties.behind is not None or properties.top_rung == "local"
             rung: DurabilityLevel = "local" if local else "sent"
             return Receipt(name=whole, size=source.size, sha256=source.sha256, rung=rung)
-
-
-def _small(sizes: Mapping[str, int]) -> list[str]:
-    """The oldest histories, by their names inside the run, of those of which sixteen fit into one: sixteen at most."""
-    found = (
-        name for name, size in sizes.items() if size <= _MOST_BYTES_AT_ONCE // TOGETHER and HISTORY_FILE.fullmatch(name)
-    )
-    return [f"journal/{name}" for name in sorted(found)[:TOGETHER]]
 
 
 def _fence_of(name: str) -> int:

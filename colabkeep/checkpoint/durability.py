@@ -5,47 +5,36 @@ saves are still there, what other sessions left, and the store's own condition.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from colabkeep.checkpoint.compaction import unfolded
-from colabkeep.checkpoint.journal import SEGMENT_FILE, read_backwards
-from colabkeep.checkpoint.lease import Lease, fences
-from colabkeep.checkpoint.repository import CHECKPOINT_ID, Repository
-from colabkeep.core.durability import RUNGS, Durability, Place, RungName, Standing, assess, lowest
-from colabkeep.core.errors import CheckpointDamaged, NameTaken, ObjectNotFound, StoreUnavailable
+from colabkeep.checkpoint.journal import read_backwards
+from colabkeep.checkpoint.repository import Repository, fences
+from colabkeep.core.errors import CheckpointDamaged, NameTaken
 from colabkeep.core.events import (
     COMMITTED,
     PRUNED,
     PRUNING,
+    REACHED,
+    RUNGS,
+    Durability,
     DurabilityTold,
     Event,
     Noted,
+    Place,
+    RungName,
     RungReached,
-    StoreDegraded,
+    Standing,
     UploadMeasured,
+    assess,
+    lowest,
 )
+from colabkeep.core.layout import CHECKPOINT_ID, NOTE, SEGMENT_FILE, seal
 from colabkeep.core.manifest import Manifest, Progress
-from colabkeep.core.sealed import seal
 from colabkeep.core.system import Clock
-from colabkeep.stores.base import BytesSource, DurabilityLevel, Receipt, Store, StoreProperties, remade
-
-__all__ = [
-    "LOOKS_BACK",
-    "NOTE",
-    "Commits",
-    "Condition",
-    "Ledger",
-    "Presence",
-    "Strangers",
-    "note_commit",
-    "noted",
-    "objects_of",
-    "place_of",
-    "vanished",
-]
+from colabkeep.stores.base import BytesSource, DurabilityLevel, Receipt, Store, StoreProperties
 
 # A checkpoint is as durable as the least durable of its objects: a manifest is small and may be across long before the
 # blobs it names.
@@ -138,9 +127,6 @@ class Ledger:
     def ask(self) -> list[Event]:
         """Ask the store about all that is not at its top rung; what has changed. One with two sides is asked about
         the rest too, which it answers from memory: what somebody else has removed behind is on this machine only.
-
-        Raises:
-            StoreError: it could not say; what it did say is kept.
         """
         self._look(self._store.properties)
         try:
@@ -155,9 +141,6 @@ class Ledger:
         """The newest of these (oldest first) that is as durable as it can become here. Where none is known to be, the
         best that has left this machine, for it is all that a lost machine leaves. Those of earlier sessions are looked
         at until one is found.
-
-        Raises:
-            StoreError: the store could not be asked.
         """
         older, best = 0, None
         for manifest in reversed(manifests):
@@ -259,9 +242,6 @@ def objects_of(
 # for some folders only. The note tells such a run from one that died before its first save.
 
 
-NOTE = "committed.json"
-"""The note, by its name inside the run. Runs of the first versions have none."""
-
 _MOST = 200  # segments that are read at most, those of the newest session first: each may be a request
 
 
@@ -271,12 +251,15 @@ class Commits:
     def __init__(self) -> None:
         self._committed: set[str] = set()
         self._pruned: set[str] = set()
+        self._left: set[str] = set()  # their machine, or where that was not told
 
     def read(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Take down what these records say."""
         for record in records:
-            if record.get("event") == COMMITTED:
-                self._committed |= _ids([record.get("checkpoint")])
+            if record.get("event") in (COMMITTED, REACHED):
+                ids = _ids([record.get("checkpoint")])
+                self._left |= set() if record.get("rung") in ("captured", "local") else ids
+                self._committed |= ids if record.get("event") == COMMITTED else set()
             elif record.get("event") in (PRUNING, PRUNED):
                 self._pruned |= _ids(record.get("checkpoints"))
 
@@ -284,14 +267,27 @@ class Commits:
         """Committed, never pruned, and not among those that are there."""
         return sorted(self._committed - self._pruned - present)
 
+    def left(self, ids: Iterable[str]) -> list[str]:
+        """Those of them that had got further than the disk of the machine that saved them."""
+        return [id for id in ids if id in self._left]
+
 
 def vanished(repository: Repository) -> list[str]:
-    """Checkpoints that were committed and never pruned, as far as the diary knows of them, and are not shown.
+    """Checkpoints that were committed and never pruned, as far as the diary knows of them, and are not shown."""
+    return _commits(repository).missing(repository.ids())
 
-    Raises:
-        StoreError: the store cannot be listed.
-    """
-    past = unfolded(repository, _MOST)
+
+def vanished_there(repository: Repository) -> tuple[list[str], list[str]]:
+    """The same, in two: those that had been in this storage, and those that had not left the disk of their machine.
+    For a diary can arrive before the checkpoint of which it tells, and then the machine is lost."""
+    commits = _commits(repository)
+    gone = commits.missing(repository.ids())
+    there = gone if repository.store.properties.top_rung == "local" else commits.left(gone)
+    return there, sorted({*gone} - {*there})
+
+
+def _commits(repository: Repository) -> Commits:
+    past = unfolded(repository)
     commits, fence_of = Commits(), fences(past)
     files = [name for name in past.files("journal") if SEGMENT_FILE.fullmatch(name)]
     # What was pruned is told by the session that committed it, or by a later one.
@@ -299,15 +295,11 @@ def vanished(repository: Repository) -> list[str]:
     for session in dict.fromkeys(name.partition("-")[0] for name in files[:_MOST]):
         for part in read_backwards(past, (name for name in files[:_MOST] if name.startswith(f"{session}-"))):
             commits.read(part.records)  # `colabkeep verify` tells of parts that cannot be read
-    return commits.missing(repository.ids())
+    return commits
 
 
 def note_commit(repository: Repository, id: str) -> None:
-    """Note that the run has had a checkpoint, this one; one that is noted already stays.
-
-    Raises:
-        StoreError: it could not be written.
-    """
+    """Note that the run has had a checkpoint, this one; one that is noted already stays."""
     try:
         repository.store.put(
             f"{repository.folder}/{NOTE}", BytesSource(seal({"run_id": _run_id(repository), "checkpoint": id}))
@@ -317,11 +309,7 @@ def note_commit(repository: Repository, id: str) -> None:
 
 
 def noted(repository: Repository) -> str | None:
-    """The checkpoint that the note names; None where there is no note, or that of another run of this name.
-
-    Raises:
-        StoreError: the store cannot be asked.
-    """
+    """The checkpoint that the note names; None where there is no note, or that of another run of this name."""
     try:
         record = repository.sealed_record(NOTE)
     except CheckpointDamaged:
@@ -342,82 +330,6 @@ def _ids(values: Any) -> set[str]:
     return {value for value in values if isinstance(value, str) and CHECKPOINT_ID.fullmatch(value)}
 
 
-# Somebody deletes or renames the folder of a run, or moves it to Drive's trash, while it is trained. The next save
-# would make the folder again, and nobody would hear that all it held is gone.
-
-
-class Presence:
-    """Looks after the session's own lease and its newest checkpoint. Lives on the writer thread."""
-
-    def __init__(self, lease: Lease, ledger: Ledger, clock: Clock) -> None:
-        self._lease = lease
-        self._clock = clock
-        self._ledger = ledger
-        self._repository = lease.repository
-        self._noted = False  # does the run say that it has had a checkpoint?
-
-    def missing(self, newest: str | None) -> str | None:
-        """What has vanished, in words; None when all is there. `newest`: the last checkpoint of this session.
-
-        A listing alone is not believed: what it lacks is asked for by its name.
-
-        Raises:
-            RunTakenOver: a newer session writes this run, and may have deleted what is missing.
-            StoreError: the store could not be asked.
-        """
-        self._lease.check()
-        if not self._lease.stands():
-            return f"The folder of the run {self._repository.run!r} has"
-        if newest is None:
-            return None
-        if newest not in self._repository.ids() and not self._is_there(f"checkpoints/{newest}.json"):
-            return f"Checkpoint {newest} has"
-        lost = self._repository.lost(self._repository.manifest(newest))
-        if lost and not self._is_there(f"blobs/{lost[0].file}"):
-            return f"{len(lost)} file(s) of checkpoint {newest} have"
-        return None
-
-    def note(self) -> None:
-        """Once a checkpoint is safe, note that the run has had one.
-
-        Raises:
-            StoreError: it could not be written.
-        """
-        safe = None if self._noted else self._ledger.safe
-        if safe is not None:
-            note_commit(self._repository, safe)
-            self._noted = True
-
-    def begin_anew(self) -> None:
-        """Nothing is relied on that was seen there; the run and this session's number are written down again.
-
-        Raises:
-            StoreError: it could not be written.
-        """
-        repository = self._repository
-        repository.blobs.forget()
-        self._noted = False
-        try:
-            repository.open_run(created=self._clock.time(), run_id=secrets.token_hex(8))
-        except CheckpointDamaged:
-            pass  # it is there
-        except StoreUnavailable:
-            if f"{repository.folder}/run.json" not in self._names():
-                raise  # else it is there, on a side that does not answer now
-        self._lease.renew()
-        self._ledger.keep(self._names())
-
-    def _names(self) -> set[str]:
-        return {entry.name for entry in self._repository.store.list(self._repository.folder)}
-
-    def _is_there(self, name: str) -> bool:
-        try:
-            self._repository.store.get(f"{self._repository.folder}/{name}").close()
-        except ObjectNotFound:
-            return False
-        return True
-
-
 # A file that no manifest names may be a killed save's; or its manifest is there, and a listing does not show it. So one
 # listing decides nothing. A session that deletes what another one wrote is the newest (`Lease.check`), has the diary's
 # word that no checkpoint is missing, and, where listings lag, has seen twice that nothing names the file.
@@ -427,7 +339,7 @@ _LAG = 120.0  # seconds between the two looks; no service says how far its listi
 
 _DOUBT = (
     "{count} file(s) of earlier sessions ({size} MiB) are kept in {url}, though no checkpoint that is shown needs "
-    "them: the diary says that checkpoint {id} exists, and it is not shown. They cost room and nothing else, and go "
+    "them: the journal says that checkpoint {id} exists, and it is not shown. They only take up space, and are deleted "
     "when it is shown again. If you deleted that checkpoint yourself, `colabkeep prune {run}` removes them."
 )
 
@@ -448,9 +360,6 @@ class Strangers:
         """Those of these files, needed by no checkpoint that is shown, that are not deleted now. `doomed`: the
         checkpoints that go. What one of another session names goes with it. What only this session's own name may be
         needed by another's that is not shown: two sessions that go on exactly from one checkpoint write the same bytes.
-
-        Raises:
-            StoreError: the store cannot be asked.
         """
         repository = self._repository
         foreign = files.keys() - repository.blobs.own
@@ -476,43 +385,3 @@ class Strangers:
             self._told = True
             size, run, url = sum(files.values()) >> 20, self._repository.run, self._repository.store.url
             self._say(Noted(text=_DOUBT.format(count=len(files), size=size, url=url, id=id, run=run)))
-
-
-_REMADE = (
-    "{front} was deleted while it was in use, and has been made again. What had arrived in {behind} is there "
-    "as before; what was on its way there is lost, and is written again if training needs it to go on."
-)
-
-
-class Condition:
-    """Lives on the writer thread. `say` hands an event to the training thread."""
-
-    def __init__(self, store: Store, ledger: Ledger, say: Callable[[Event], None]) -> None:
-        self._store = store
-        self._ledger = ledger
-        self._say = say
-        self._told: str | None = None
-        self._remade = remade(store)
-
-    @property
-    def told(self) -> bool:
-        """Was it told that the store is out of order, and not yet that it works again?"""
-        return self._told is not None
-
-    def tell(self) -> None:
-        """Tell what has changed of `Store.degraded`, with what would be lost now."""
-        before, self._told = self._told, self._store.degraded
-        if before == self._told:
-            return
-        healed = self._told is None
-        lost = None if healed else self._ledger.durability()
-        detail = self._told or "works again"
-        self._say(StoreDegraded(url=self._store.url, detail=detail, healed=healed, durability=lost))
-
-    def tell_remade(self) -> None:
-        """Tell, once, that a folder of it was deleted and made again."""
-        before, self._remade = self._remade, remade(self._store)
-        if self._remade > before:
-            place = self._store.properties
-            behind = "" if place.behind is None else place.behind.url
-            self._say(Noted(text=_REMADE.format(front=place.folder, behind=behind)))

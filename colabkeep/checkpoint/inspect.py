@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, TypeGuard, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO, cast
 
 from colabkeep.checkpoint.codec import references
 from colabkeep.checkpoint.compaction import unfolded
 from colabkeep.checkpoint.durability import objects_of, place_of
-from colabkeep.checkpoint.journal import SEGMENT_FILE, read_backwards
-from colabkeep.checkpoint.lease import fences
-from colabkeep.checkpoint.repository import CHECKPOINT_ID, Repository
+from colabkeep.checkpoint.journal import read_backwards
+from colabkeep.checkpoint.repository import Repository, fences
 from colabkeep.checkpoint.restore import newest_first
 from colabkeep.checkpoint.retention import line_of
 from colabkeep.core.arguments import is_folder, meant_run, run_name_of
-from colabkeep.core.durability import Durability, Standing, assess, lowest
 from colabkeep.core.errors import (
     CheckpointDamaged,
     CheckpointError,
@@ -26,33 +24,15 @@ from colabkeep.core.errors import (
     CheckpointUnsupported,
     ObjectNotFound,
 )
-from colabkeep.core.events import STOPPED
-from colabkeep.core.manifest import Manifest
+from colabkeep.core.events import STOPPED, Durability, Standing, assess, lowest
+from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, SEGMENT_FILE, is_amount
+from colabkeep.core.manifest import FOLDER, Manifest
 from colabkeep.stores.base import Entry, Store
-
-__all__ = [
-    "CheckpointInfo",
-    "LastWord",
-    "PartInfo",
-    "checkpoints",
-    "durability_of",
-    "find_run",
-    "last_word",
-    "listed_once",
-    "part_sizes",
-    "run_names",
-    "run_record",
-    "sessions",
-    "tip",
-]
 
 
 def listed_once(store: Store, prefix: str) -> Store:
     """The store, to be read only, with every listing inside `prefix` answered from one that is made now, until an
     object turns out to be gone: then it is asked each time.
-
-    Raises:
-        StoreError: it cannot be listed.
     """
     return cast("Store", _ListedOnce(store, prefix))
 
@@ -78,9 +58,7 @@ class _ListedOnce:
         return getattr(self._store, name)
 
 
-_OF_A_RUN = re.compile(
-    rf"(.+)/(?:run\.json|checkpoints/{CHECKPOINT_ID.pattern}\.json|blobs/[0-9a-f]{{64}}(?:-[0-9a-f]{{8}})?\.safetensors)"
-)
+_OF_A_RUN = re.compile(rf"(.+)/(?:run\.json|checkpoints/{CHECKPOINT_ID.pattern}\.json|blobs/{BLOB_FILE.pattern})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +77,7 @@ class CheckpointInfo:
     bytes: int | None
     created: float | None
     state: str
-    manifest: Manifest | None
+    manifest: Manifest | None = field(repr=False)
 
 
 def run_names(store: Store) -> list[str]:
@@ -220,20 +198,17 @@ _ASKED = 8  # checkpoints that the store is asked about at most: each of their o
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWord:
     """The end of a run's diary. `at`: seconds since 1970 (UTC); `seconds`: how long the run had been trained then;
-    `stopped`: did the session end by itself?"""
+    `stopped`: did the session end by itself, and `reason`: why; "" where it did not."""
 
     session: str
     at: float
     seconds: float
     stopped: bool
+    reason: str = ""
 
 
 def durability_of(repository: Repository) -> Durability:
-    """The figure as of the run's last word: what a session has trained since then, nobody but itself knows.
-
-    Raises:
-        StoreError: the store cannot be asked.
-    """
+    """The figure as of the run's last word: what a session has trained since then, nobody but itself knows."""
     store = repository.store
     properties = store.properties
     place = place_of(store, properties)
@@ -250,7 +225,8 @@ def durability_of(repository: Repository) -> Durability:
             break
     word = last_word(repository)
     trained = max((manifest.progress.seconds for manifest in line), default=0.0)
-    return assess(standings, place, trained if word is None else max(trained, word.seconds))
+    durability = assess(standings, place, trained if word is None else max(trained, word.seconds))
+    return replace(durability, versions=newest is not None and newest.framework == FOLDER)
 
 
 def tip(repository: Repository) -> Manifest | None:
@@ -275,17 +251,14 @@ def _last_word(repository: Repository) -> LastWord | None:
     files = [match for match in map(SEGMENT_FILE.fullmatch, repository.files("journal")) if match is not None]
     for session in sorted({match[1] for match in files}, key=lambda s: (fence_of.get(s, 0), s), reverse=True):
         parts = read_backwards(repository, [match[0] for match in files if match[1] == session])
-        stopped, at = False, None
+        stopped, reason, at = False, "", None
         # `colabkeep verify` tells of parts that cannot be read.
         for record in (record for part in parts for record in reversed(part.records)):
-            stopped |= record.get("event") == STOPPED
+            if record.get("event") == STOPPED:
+                stopped, reason = True, reason or str(record.get("reason") or "")
             at = record.get("at") if at is None else at
             progress = record.get("progress")
             seconds = progress.get("seconds") if isinstance(progress, dict) else None
-            if _is_time(seconds) and _is_time(at):
-                return LastWord(session=session, at=at, seconds=seconds, stopped=stopped)
+            if is_amount(seconds) and is_amount(at):
+                return LastWord(session=session, at=at, seconds=seconds, stopped=stopped, reason=reason)
     return None
-
-
-def _is_time(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and 0 <= value < 2**63  # neither NaN, nor what no calendar has

@@ -5,98 +5,80 @@ goes on or by whoever was not there.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
-from colabkeep.checkpoint.packs import SMALL, read_up_to
+from colabkeep.checkpoint.codec import read_up_to
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError
-from colabkeep.core.sealed import dumps, parse
+from colabkeep.core.layout import SEGMENT_FILE, SMALL, dumps, is_amount, parse
 from colabkeep.stores.base import BytesSource
 
-__all__ = [
-    "LOOKS",
-    "SEGMENT_FILE",
-    "Journal",
-    "JournalLines",
-    "Line",
-    "Segment",
-    "folded_since",
-    "is_amount",
-    "read_backwards",
-    "read_journal",
-    "read_segment",
-]
-
 # A segment is written whole, beside a checkpoint or at the end of a session, and never appended to. Its last line is
-# {"sha256": digest of the lines before it}. The diary is for reading; a resume does not need it.
+# {"sha256": digest of the lines before it}. The journal is for reading; a resume does not need it.
 #
-# So that a session of half a day that saves every 15 seconds leaves some forty files and not three thousand, each of
-# which is a request to read, sixteen segments are folded into one, and sixteen of those again. That one has the next
-# number, its first line says from which number on it holds all, and when it is written the others are deleted. A
-# session that dies in between leaves some lines twice: who reads in order leaves out what `folded_since` covers. Where
-# nobody may delete, nothing more is folded.
+# So that a session of half a day that saves every 15 seconds leaves some thirty files and not three thousand, each of
+# which is a request to read, a segment holds the lines of the one before it as well, as long as these are few. Its
+# first line says from which number on it holds all, and when it is written the one before is deleted. A session that
+# dies in between leaves some lines twice: who reads in order leaves out what `folded_since` covers. Where nobody may
+# delete, a segment holds new lines only.
 
-
-SEGMENT_FILE = re.compile(r"([0-9a-f]{8})-(\d{5,9})\.jsonl")
 
 _FOLDED = "SegmentsFolded"
-_TOGETHER = 16  # segments are folded into one: each line is written three times in 4,000 saves, and twice in 250
-_MOST_BYTES = 2**23  # of lines that may still be folded, and are kept in memory for it
-_REFUSALS = 3  # to delete, in a row: then nothing is folded any more, for it would only add to what is there
-
-
-class _Segment(NamedTuple):
-    """One that may be folded: its number, the first that it covers, how often its lines were folded, the lines."""
-
-    number: int
-    since: int
-    folds: int
-    body: bytes
+_FULL = 2**17  # bytes of lines in one segment: so many are written again with a save, at most
+_REFUSALS = 3  # to delete, in a row: then nothing is written again, for it would only add to what is there
 
 
 class Journal:
-    """This session's diary. `add` on any thread, `write` on the writer's (or when that is done)."""
+    """This session's journal. `add` on any thread, `write` on the writer's (or when that is done)."""
 
     def __init__(self, repository: Repository, session: str) -> None:
         self._repository = repository
         self._session = session
         self._records: deque[Mapping[str, Any]] = deque()
-        self._next = 0
-        self._unsure: _Segment | None = None  # was being written when the store failed: it may be there
-        self._open: list[_Segment] = []  # oldest first; what was folded more often comes before what was less
+        self._next = self._since = 0  # numbers of the next segment, and of the first whose lines are in it
+        self._body = self._new = b""  # lines since then that are written, and lines that are being written
         self._doomed: deque[int] = deque()  # numbers of segments that another one covers
         self._refusals = 0  # to delete one, in a row
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Note one thing. Values are JSON-able, and nobody changes them any more; NaN and infinity go as text."""
+        """Note one thing. Values are JSON-able, and nobody changes them any more; others go as text."""
         self._records.append(record)
 
     def write(self) -> None:
-        """Close the segment under way, if anything was noted since the last; fold some, if there are many.
-
-        Raises:
-            StoreError: it could not be written; its lines wait for the next attempt.
-        """
-        if self._unsure is not None:
-            self._put(self._unsure)  # the very same bytes: only so can it be told whether they are there already
+        """Close a segment, if anything was noted since the last. Lines that could not be written wait for the next."""
+        if self._new:
+            self._put()  # the very same bytes: only so can it be told whether they are there already
         lines = [_line(self._records.popleft()) for _ in range(len(self._records))]  # `add` may go on meanwhile
         if lines:
-            self._put(_Segment(self._next, self._next, 0, b"\n".join(lines) + b"\n"))
-        self._fold()
-
-    def _fold(self) -> None:
-        while len(last := self._open[-_TOGETHER:]) == _TOGETHER and last[0].folds == last[-1].folds:
-            since = last[0].since
-            mark = dumps({"event": _FOLDED, "since": since}) + b"\n"
-            # Lines that were folded before have marks of their own, which mean nothing behind the first line.
-            self._put(_Segment(self._next, since, last[0].folds + 1, mark + b"".join(one.body for one in last)))
-        if self._refusals == _REFUSALS or sum(len(one.body) for one in self._open) > _MOST_BYTES:
-            self._open.clear()
+            self._new = b"\n".join(lines) + b"\n"
+            if len(self._body) + len(self._new) > _FULL or self._refusals == _REFUSALS:
+                self._since, self._body = self._next, b""
+            self._put()
         self._delete()
+
+    def _put(self) -> None:
+        while not self._is_put():
+            self._next += 1
+            self._since, self._body = self._next, b""
+        if self._since < self._next:
+            self._doomed.append(self._next - 1)
+        self._next += 1
+        self._body, self._new = self._body + self._new, b""
+
+    def _is_put(self) -> bool:
+        """False where other bytes have that name."""
+        mark = dumps({"event": _FOLDED, "since": self._since}) + b"\n" if self._since < self._next else b""
+        body = mark + self._body + self._new
+        text = body + dumps({"sha256": hashlib.sha256(body).hexdigest()}) + b"\n"
+        try:
+            self._repository.store.put(self._name(self._next), BytesSource(text))
+        except NameTaken:  # by an attempt of which the answer was lost?
+            with self._repository.store.get(self._name(self._next)) as reader:
+                return read_up_to(reader, len(text) + 1) == text
+        return True
 
     def _delete(self) -> None:
         """As far as the store lets us: what stays is covered, and read by nobody."""
@@ -108,25 +90,6 @@ class Journal:
                 return
             self._doomed.popleft()
             self._refusals = 0
-
-    def _put(self, segment: _Segment) -> None:
-        self._unsure = segment
-        text = segment.body + dumps({"sha256": hashlib.sha256(segment.body).hexdigest()}) + b"\n"
-        while not self._is_put(segment.number, text):
-            number = segment.number + 1
-            segment = segment._replace(number=number, since=segment.since if segment.folds else number)
-        self._unsure, self._next = None, segment.number + 1
-        self._doomed += (one.number for one in self._open if one.number >= segment.since)
-        self._open = [*(one for one in self._open if one.number < segment.since), segment]
-
-    def _is_put(self, number: int, text: bytes) -> bool:
-        """False where other bytes have that name."""
-        try:
-            self._repository.store.put(self._name(number), BytesSource(text))
-        except NameTaken:  # by an attempt of which the answer was lost?
-            with self._repository.store.get(self._name(number)) as reader:
-                return read_up_to(reader, len(text) + 1) == text
-        return True
 
     def _name(self, number: int) -> str:
         return f"{self._repository.folder}/journal/{self._session}-{number:05d}.jsonl"
@@ -157,8 +120,8 @@ def read_segment(text: bytes) -> list[dict[str, Any]]:
 
 def _line(record: Mapping[str, Any]) -> bytes:
     try:
-        return dumps({key: _plain(value) for key, value in record.items()})
-    except (TypeError, ValueError):  # a value that somebody's code put into an event: no reason to fail a save
+        return dumps(record)
+    except (TypeError, ValueError):  # NaN, or a value that somebody's code put into an event: no reason to fail a save
         return dumps({key: value if _is_json(value) else repr(value) for key, value in record.items()})
 
 
@@ -170,13 +133,8 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _plain(value: Any) -> Any:
-    return repr(value) if isinstance(value, float) and value - value != 0 else value
-
-
 LOOKS = 3
-"""So often the diary is listed again at most, for a reader who found a part gone: a session folds two or three times
-in a row, and then not for sixteen saves."""
+"""So often the journal is listed again at most, for a reader who found a part gone: each save writes another one."""
 
 
 class Segment(NamedTuple):
@@ -193,9 +151,9 @@ class Segment(NamedTuple):
 
 
 def read_backwards(repository: Repository, files: Iterable[str]) -> Iterator[Segment]:
-    """These parts of one session's diary, the last one first, without those that one before it covers.
+    """These parts of one session's journal, the last one first, without those that one before it covers.
 
-    Where a part is gone the diary is listed again, and what is new comes next: it may cover parts that came already.
+    Where a part is gone the journal is listed again, and what is new comes next: it may cover parts that came already.
     """
     waiting = _in_order(files)
     newest, looks = waiting[-1][0] if waiting else 0, LOOKS
@@ -289,11 +247,6 @@ class Line:
         """The texts of a list."""
         value = self.record.get(name)
         return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
-
-
-def is_amount(value: object) -> TypeGuard[float]:
-    """Is this a number that a time, a duration or a size can be? Neither NaN, nor what no calendar has."""
-    return type(value) in (int, float) and 0 <= value < 2**53  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

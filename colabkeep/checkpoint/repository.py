@@ -1,27 +1,28 @@
-"""One run's checkpoints inside a store: where things lie, in which order they come and go, and packs that are
-written once and trusted once they were hashed.
+"""One run's share of a store: where things lie, in which order they come and go, packs that are written and trusted
+once, and the lease by which a session may write.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any
 
 from colabkeep._version import __version__
-from colabkeep.checkpoint.codec import decode_part, references
-from colabkeep.checkpoint.packs import (
-    SMALL,
+from colabkeep.checkpoint.codec import (
     Extent,
+    Moving,
     Pack,
     UnknownKind,
+    decode_part,
     hashing_ahead,
     read_exactly,
     read_layout,
     read_up_to,
+    references,
     sha256_of_stream,
     unpack,
 )
@@ -33,24 +34,14 @@ from colabkeep.core.errors import (
     NameTaken,
     NotStorable,
     ObjectNotFound,
+    RunTakenOver,
     StoreError,
     StoreUnavailable,
 )
+from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, LEASE_FILE, SMALL, costly, seal, unseal
 from colabkeep.core.manifest import FORMAT, BlobRef, Manifest
-from colabkeep.core.sealed import costly, seal, unseal
 from colabkeep.core.state import HostTensor, Tree
-from colabkeep.stores.base import BytesSource, Receipt, Store, check_name
-
-__all__ = [
-    "BLOB_FILE",
-    "CHECKPOINT_ID",
-    "Blobs",
-    "Listing",
-    "Repository",
-    "damaged",
-    "id_parts",
-    "newer",
-]
+from colabkeep.stores.base import BytesSource, Receipt, Store, check_name, replicating
 
 
 class Listing:
@@ -62,21 +53,14 @@ class Listing:
         self._seen: dict[str, int] | None = None  # name inside the run → size in bytes, while one look is to do
 
     def files(self, folder: str) -> dict[str, int]:
-        """Everything in a folder of the run: name inside the folder → size in bytes.
-
-        Raises:
-            StoreError: the store failed.
-        """
+        """Everything in a folder of the run ("": in all): name inside the folder → size in bytes."""
         found = self._below(folder) if self._seen is None else self._seen
-        return {name[len(folder) + 1 :]: size for name, size in found.items() if name.startswith(f"{folder}/")}
+        inside = f"{folder}/" if folder else ""
+        return {name[len(inside) :]: size for name, size in found.items() if name.startswith(inside)}
 
     @contextmanager
     def one_look(self) -> Iterator[None]:
-        """Until this ends, `files` answers from one listing of all folders, made now.
-
-        Raises:
-            StoreError: the store failed.
-        """
+        """Until this ends, `files` answers from one listing of all folders, made now."""
         self._seen = self._below("")
         try:
             yield
@@ -92,7 +76,6 @@ class Listing:
         return {entry.name[len(self._run) + 1 :]: entry.size for entry in self._store.list(prefix)}
 
 
-BLOB_FILE = re.compile(r"([0-9a-f]{64})(?:-[0-9a-f]{8})?\.safetensors")
 _READERS = 2  # files at once: reading and hashing let other threads run, and free notebooks have two cores
 
 
@@ -125,7 +108,6 @@ class Blobs:
         Raises:
             CheckpointDamaged: its bytes are not those that were written.
             CheckpointUnsupported: it does not fit into this machine's memory, or holds tensors of an unknown dtype.
-            StoreError: the store failed.
         """
         try:
             return self._read(blob, id)
@@ -194,8 +176,11 @@ class Blobs:
             if size is not None and size != blob.size and not self._store.doubt(self._name(blob.file)):
                 raise damaged(id, f"its file blobs/{blob.file} has {size} bytes, written were {blob.size}")
 
-    def put_all(self, packs: Sequence[Pack], session: str) -> tuple[tuple[BlobRef, ...], int]:
+    def put_all(
+        self, packs: Sequence[Pack], session: str, moved: Callable[[], None]
+    ) -> tuple[tuple[BlobRef, ...], int]:
         """Make sure that the bytes of all packs are in the store; returns their references, and the bytes written.
+        `moved` is called as long as that gets on.
 
         Raises:
             CheckpointDamaged, Stale, StoreError: as `put`, of the first that fails.
@@ -206,11 +191,13 @@ class Blobs:
                 pack.look()
         with hashing_ahead(packs) as order:
             for pack in order:
-                found[pack], size = self.put(pack, session, present)
+                found[pack], size = self.put(pack, session, present, moved)
                 written += size
         return tuple(found[pack] for pack in packs), written
 
-    def put(self, pack: Pack, session: str, present: Mapping[str, int]) -> tuple[BlobRef, int]:
+    def put(
+        self, pack: Pack, session: str, present: Mapping[str, int], moved: Callable[[], None] = lambda: None
+    ) -> tuple[BlobRef, int]:
         """Make sure the pack's bytes are in the store; returns its reference and the bytes written.
 
         A blob that is there already is referenced, once its bytes are known to be good. One that is damaged, or cannot
@@ -219,7 +206,6 @@ class Blobs:
         Raises:
             CheckpointDamaged: the copy is damaged too.
             Stale: its bytes are needed, and were let go of.
-            StoreError: the store failed.
         """
         for name in (pack.sha256, f"{pack.sha256}-{session}"):
             blob = BlobRef(sha256=pack.sha256, size=pack.size, file=f"{name}.safetensors")
@@ -229,11 +215,12 @@ class Blobs:
                 tried = blob.file in self.own
                 self.own.add(blob.file)
                 try:
-                    self._receipts[self._name(blob.file)] = self._store.put(self._name(blob.file), pack)
+                    receipt = self._store.put(self._name(blob.file), Moving(pack, moved))
                 except NameTaken:  # the listing is older, or lags
                     if not tried:  # else an answer may have been lost
                         self.own.discard(blob.file)
                 else:
+                    self._receipts[receipt.name] = receipt
                     self._trusted.add(blob.file)
                     return blob, pack.size
             try:
@@ -303,19 +290,10 @@ def newer(id: str, why: str) -> CheckpointUnsupported:
 # Manifests go before the blobs that only they named.
 
 
-CHECKPOINT_ID = re.compile(r"(\d{12})-([0-9a-f]{8})(?:-(\d{1,6}))?")
-
 _MANY = 16  # manifests; for fewer no threads are started
 _REQUESTS_AT_ONCE = (
     8  # at 0.1 s a request this is a third of what Drive lets a user ask in a minute (12,000: "Usage limits")
 )
-
-
-def id_parts(id: str) -> tuple[int, str, int]:
-    """Step, session and number of the checkpoint of that id. An id that is none has step 0 and no session."""
-    match = CHECKPOINT_ID.fullmatch(id)
-    step, session, number = match.groups() if match else ("0", "", "0")
-    return int(step), session, int(number or 0)
 
 
 class Repository:
@@ -348,8 +326,16 @@ class Repository:
         return _ids_of(self.files("aside"))
 
     def files(self, folder: str) -> dict[str, int]:
-        """Everything in a folder of the run: name inside the folder → size in bytes."""
+        """Everything in a folder of the run ("": in all): name inside the folder → size in bytes."""
         return self.listing.files(folder)
+
+    def has(self, name: str) -> bool:
+        """Is this file of the run there? It is asked for by its name: a listing may lack what is new."""
+        try:
+            self.store.get(f"{self.folder}/{name}").close()
+        except ObjectNotFound:
+            return False
+        return True
 
     def manifest(self, id: str) -> Manifest:
         """Read one manifest (kept in memory: manifests never change); another copy if the first is damaged.
@@ -357,7 +343,6 @@ class Repository:
         Raises:
             CheckpointDamaged, CheckpointUnsupported: as `Manifest.from_bytes`.
             CheckpointDamaged: it is missing, or belongs to another run.
-            StoreError: the store failed.
         """
         if id not in self._manifests:
             try:
@@ -375,11 +360,7 @@ class Repository:
         return manifest
 
     def manifests(self, ids: Iterable[str]) -> list[Manifest]:
-        """The readable ones among `ids`, oldest first.
-
-        Raises:
-            StoreError: the store failed.
-        """
+        """The readable ones among `ids`, oldest first."""
         found, ids = [], list(ids)
         self.read_ahead(ids)
         for id in ids:
@@ -390,11 +371,7 @@ class Repository:
         return sorted(found, key=lambda manifest: manifest.order)
 
     def read_ahead(self, ids: Iterable[str]) -> None:
-        """Have the manifests of these at hand, as far as they can be read; where there are many, several at a time.
-
-        Raises:
-            StoreError: the store failed.
-        """
+        """Have the manifests of these at hand, as far as they can be read; where there are many, several at a time."""
 
         def read(id: str) -> None:
             with suppress(CheckpointError):  # found and reported where it is needed
@@ -449,7 +426,7 @@ class Repository:
                 remedy="Keep long lists, texts and bytes as arrays or tensors, or leave them out of the state.",
             )
         Manifest.check(text, id=manifest.id)  # what cannot be read back must not become the newest checkpoint
-        receipt = self.store.put(name, BytesSource(text))
+        receipt = self.store.put(name, BytesSource(text, needs=manifest.needs(self.folder)))
         lost = self.lost(manifest)
         if lost:
             self.store.delete(name)
@@ -472,9 +449,6 @@ class Repository:
 
         The mark also names the blobs that no readable checkpoint claims: they may be this one's,
         and are kept for whoever wants to rescue it.
-
-        Raises:
-            StoreError: the mark could not be written.
         """
         claimed = {blob.file for manifest in self.manifests(self.ids() - {id}) for blob in manifest.blobs}
         record = {"id": id, "reason": reason, "protects": sorted(set(self.blobs.present()) - claimed)}
@@ -489,11 +463,7 @@ class Repository:
             self.store.delete(f"{self.folder}/aside/{id}.json")
 
     def delete_manifest(self, id: str) -> None:
-        """The checkpoint does not exist any more; its blobs stay.
-
-        Raises:
-            StoreError: the store failed.
-        """
+        """The checkpoint does not exist any more; its blobs stay."""
         self._manifests.pop(id, None)
         self.store.delete(f"{self.folder}/checkpoints/{id}.json")
 
@@ -506,7 +476,7 @@ class Repository:
         """
         record: dict[str, Any] = {"format": FORMAT, "run": self.run, "id": run_id, "created": created}
         try:
-            self.store.put(f"{self.folder}/run.json", BytesSource(seal(record)))
+            self.store.put(f"{self.folder}/run.json", BytesSource(seal(record), needs={}))
         except NameTaken:
             self.existed = True
             record = self.sealed_record("run.json")
@@ -547,3 +517,128 @@ def _at_once(read: Callable[[str], None], ids: Sequence[str]) -> None:
     """Where one fails, those that have not begun do not begin."""
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="colabkeep-reader") as pool:
         list(pool.map(read, ids))
+
+
+KEEPS = "keeps"
+"""What a lease's record calls the rule by which its session kept checkpoints, in any words that say the same for the
+same rule."""
+
+_MOST = 10**12  # no run has as many sessions: a higher number is not ours, and could not be outranked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """This session's right to write the run, as long as no higher one exists: the highest (fence, session) wins.
+
+    It is one sealed record, written once. A killed session's lease stops nobody. A zombie, that is an old machine that
+    still runs after the user moved on, finds a higher number before its next commit and stops.
+    """
+
+    repository: Repository
+    session: str
+    fence: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """See that no newer session has come.
+
+        Raises:
+            RunTakenOver: one has; this session's work since then is not part of the run.
+        """
+        session = self.overtaken_by()
+        if session is not None:
+            raise RunTakenOver(
+                problem=(
+                    f"The run {self.repository.run!r} was taken over by session {session}"
+                    f"{_who(self.repository, session)}; this one is session {self.session}. "
+                    "What it trains from now on would not be part of the run, so it stops."
+                ),
+                remedy="Go on in the notebook that took over; or stop that one and run this cell again.",
+            )
+
+    def overtaken_by(self) -> str | None:
+        """The newer session that has the run; None where this one has it."""
+        highest = max(((fence, session) for session, fence in _leases(self.repository).items()), default=(0, ""))
+        return highest[1] if highest > (self.fence, self.session) else None
+
+    def guard(self) -> None:
+        """From now on nothing of the run is deleted on the remote side of its store once a newer session has it: that
+        may be hours after this machine lost its connection, and the other one may need what this one does not."""
+        store = replicating(self.repository.store)
+        if store is not None:
+            # A repository of its own: what it remembers of listings is not for two threads.
+            own = replace(self, repository=Repository(self.repository.store, self.repository.run))
+            store.guard(self.repository.folder, own._why_not)
+
+    def _why_not(self) -> str | None:
+        session = self.overtaken_by()
+        return None if session is None else f"Session {session} has taken over {self.repository.run!r}"
+
+    def stands(self) -> bool:
+        """Is this session's own record there still?"""
+        return self.session in _leases(self.repository) or self.repository.has(self._file)
+
+    def keeps_like(self, fence: int, session: str) -> bool:
+        """Was that session told to keep the same checkpoints as this one? Not known of those of the first versions."""
+        try:
+            record = self.repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+        except CheckpointDamaged:
+            return False
+        return KEEPS in self.about and record.get(KEEPS) == self.about[KEEPS]
+
+    def renew(self) -> None:
+        """Write the record; one that is there already stays."""
+        record = {"session": self.session, "fence": self.fence, **self.about}
+        with suppress(NameTaken):
+            self.repository.store.put(f"{self.repository.folder}/{self._file}", BytesSource(seal(record), needs={}))
+
+    @property
+    def _file(self) -> str:
+        return f"lease/{self.fence:06d}-{self.session}.json"
+
+
+def fences(repository: Repository) -> dict[str, int]:
+    """Session → fencing number, of all sessions that ever wrote this run.
+
+    Where a lease was lost, a manifest of that session says the same, if it was there when anybody looked last.
+    """
+    found = _leases(repository)
+    for id in repository.seen_ids():
+        session = id.split("-")[1]
+        if session not in found:
+            found.update((manifest.session, manifest.fence) for manifest in repository.manifests([id]))
+    return found
+
+
+def _leases(repository: Repository) -> dict[str, int]:
+    found = map(LEASE_FILE.fullmatch, repository.files("lease"))
+    return {match[2]: int(match[1]) for match in found if match is not None}
+
+
+def take_lease(repository: Repository, session: str, about: Mapping[str, Any]) -> Lease:
+    """Take the next fencing number. `about` says who this is (machine, process, start), for people to read.
+
+    Raises:
+        RunTakenOver: another session took it at this very moment.
+        CheckpointDamaged: the highest number is one that no session can have taken.
+    """
+    fence = max(fences(repository).values(), default=0) + 1
+    if fence >= _MOST:
+        raise CheckpointDamaged(
+            problem=f"A file of the run {repository.run!r} claims to be of session number {fence - 1}; none had that.",
+            remedy="It is not one of colabkeep's: remove it from lease/ or checkpoints/. `colabkeep verify` names it.",
+        )
+    lease = Lease(repository=repository, session=session, fence=fence, about=about)
+    lease.guard()  # in place of that of an earlier session of this process, which is not to take this one for a newer
+    lease.renew()
+    lease.check()  # another session may have taken the same number at this very moment
+    return lease
+
+
+def _who(repository: Repository, session: str) -> str:
+    fence = _leases(repository).get(session, 0)
+    try:
+        record = repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+    except CheckpointDamaged:
+        return ""  # the number in the name is what counts
+    return f" (on {record.get('host', 'an unnamed machine')}, process {record.get('pid', '?')})"

@@ -13,9 +13,9 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import TypeVar
 
-from colabkeep.checkpoint.durability import noted, vanished
-from colabkeep.checkpoint.lease import fences
-from colabkeep.checkpoint.repository import Repository, id_parts
+from colabkeep.checkpoint.durability import noted, vanished_there
+from colabkeep.checkpoint.repository import Repository, fences
+from colabkeep.checkpoint.retention import KeepBest
 from colabkeep.core.errors import (
     CheckpointDamaged,
     CheckpointError,
@@ -25,20 +25,9 @@ from colabkeep.core.errors import (
     NoUsableCheckpoint,
     StoreError,
 )
+from colabkeep.core.layout import id_parts
 from colabkeep.core.manifest import Manifest
-from colabkeep.core.policies import KeepBest
 from colabkeep.core.state import Tree
-
-__all__ = [
-    "LISTED_AGAIN",
-    "Loaded",
-    "good_before",
-    "load_best",
-    "load_id",
-    "load_newest",
-    "newest_first",
-    "understood",
-]
 
 T = TypeVar("T")
 
@@ -63,7 +52,7 @@ def understood(checkpoint: Manifest | None, work: Callable[[], T]) -> T:
         if checkpoint is None or not _is_ours(sys.exc_info()[2]):
             raise
         raise CheckpointDamaged(
-            problem=f"Checkpoint {checkpoint.id} is whole, and its state is none that a session writes "
+            problem=f"Checkpoint {checkpoint.id} is undamaged, but its state is not one that colabkeep writes "
             f"({type(error).__name__}: {error!s:.200}).",
             remedy="Nothing was trained. Restart the kernel (the model may have been loaded already), and choose "
             "another checkpoint with resume=…, or another run_name. If it is from a training of your own, please "
@@ -118,25 +107,27 @@ def load_newest(
     *,
     marking: bool = True,
     sleep: Callable[[float], None] = lambda _: None,
+    load: Callable[[Manifest], Mapping[str, Tree]] | None = None,
 ) -> Loaded | None:
     """The newest checkpoint that is whole, or None if the run has none at all; on a good day after one listing.
 
     `said` is called with (id, why) for each one walked past. Damaged ones are set aside until they are found
     whole again (a mount may have been half there), unless `marking` is False (a reader that does not hold the run's
     lock: a training may be pruning under its hands). One that the store only failed to read is tried a few times, with
-    a `sleep` of so many seconds between: going on from an older one would give up what was trained since.
+    a `sleep` of so many seconds between: going on from an older one would give up what was trained since. `load`:
+    what reads and checks one, in place of `Repository.load`; what it returns are the parts.
 
     Raises:
         NoUsableCheckpoint: there are some, and none can be used; or there were some, as the diary or the note of the
             first one says, and none is shown, also when asked again.
     """
-    loaded, errors = _newest(repository, said, marking, sleep)
+    loaded, errors = _newest(repository, said, marking, sleep, load)
     if loaded is None and not errors and _has_begun(repository):
         # A listing is no proof of absence: it is made again, when what the store remembers of it is out of date.
         sleep(LISTED_AGAIN if repository.store.properties.lists_lag else 0.0)
-        loaded, errors = _newest(repository, said, marking, sleep)
+        loaded, errors = _newest(repository, said, marking, sleep, load)
         if loaded is None and not errors:
-            _refuse_vanished(repository)
+            _refuse_vanished(repository, said)
     if loaded is not None or not errors:
         return loaded
     listed = "".join(f"\n  - {id}: {error.problem}" for id, error in errors.items())
@@ -154,19 +145,23 @@ def _way_out(errors: Sequence[ColabKeepError]) -> str:
         if any(not isinstance(error, CheckpointUnsupported) for error in errors)
         else ""
     )
-    zero = 'To start from zero all the same: resume="never" or another run_name.'
+    zero = 'To start from zero anyway: resume="never" or another run_name.'
     return " ".join(filter(None, ["Nothing was deleted or trained.", *needed, there, zero]))
 
 
 def _newest(
-    repository: Repository, said: Callable[[str, str], None], marking: bool, sleep: Callable[[float], None]
+    repository: Repository,
+    said: Callable[[str, str], None],
+    marking: bool,
+    sleep: Callable[[float], None],
+    load: Callable[[Manifest], Mapping[str, Tree]] | None,
 ) -> tuple[Loaded | None, dict[str, ColabKeepError]]:
     """The newest that is whole, and else why each one is not; neither where none is shown."""
     errors: dict[str, ColabKeepError] = {}
     with repository.listing.one_look():
         for id in newest_first(repository):
             try:
-                loaded = _load_patiently(repository, id, sleep)
+                loaded = _load_patiently(repository, id, sleep, load)
                 if marking:
                     repository.clear_mark(id)
                 return loaded, {}
@@ -184,14 +179,17 @@ def _has_begun(repository: Repository) -> bool:
     return repository.existed or any(map(repository.files, ("lease", "journal", "blobs", "aside")))
 
 
-def _refuse_vanished(repository: Repository) -> None:
-    """See that it is a run that never had a checkpoint, and not one that does not show them.
+def _refuse_vanished(repository: Repository, said: Callable[[str, str], None]) -> None:
+    """See that it is a run that never had a checkpoint here, and not one that does not show them. One that had not
+    left the disk of its machine is told.
 
     Raises:
         NoUsableCheckpoint: it had some, as the note or the diary says.
     """
-    gone, first = vanished(repository), noted(repository)
+    (gone, local), first = vanished_there(repository), noted(repository)
     if not gone and first is None:
+        if local:
+            said(local[-1], f"it had not left the disk of its machine, and is not in {repository.store.url}.")
         return
     latest = gone[-1] if gone else first
     witness = "diary" if gone else "note committed.json"
@@ -240,11 +238,7 @@ def load_best(repository: Repository, best: KeepBest) -> Loaded:
 
 
 def good_before(repository: Repository, newest: Manifest, finite: int) -> str | None:
-    """The newest checkpoint of the line that led to `newest` whose weights gave a finite loss, by the names alone.
-
-    Raises:
-        StoreError: the store cannot be listed.
-    """
+    """The newest checkpoint of the line that led to `newest` whose weights gave a finite loss, by the names alone."""
     known = ((id_parts(id), id) for id in repository.ids() - repository.aside())
     good = [
         (step, number, id) for (step, session, number), id in known if newest.came_by(session, step) and step < finite
@@ -259,18 +253,23 @@ def _quarantine(repository: Repository, id: str, reason: str, said: Callable[[st
         said(id, f"it could not be marked as damaged, so a later session may prune it: {error.problem}")
 
 
-def _load_patiently(repository: Repository, id: str, sleep: Callable[[float], None]) -> Loaded:
+def _load_patiently(
+    repository: Repository,
+    id: str,
+    sleep: Callable[[float], None],
+    load: Callable[[Manifest], Mapping[str, Tree]] | None,
+) -> Loaded:
     for pause in _PAUSES:
         try:
-            return _load(repository, id)
+            return _load(repository, id, load)
         except StoreError as error:
             if not error.retryable:
                 raise
             repository.listing.forget()  # a mount that fails may have shown too little
             sleep(pause)
-    return _load(repository, id)
+    return _load(repository, id, load)
 
 
-def _load(repository: Repository, id: str) -> Loaded:
+def _load(repository: Repository, id: str, load: Callable[[Manifest], Mapping[str, Tree]] | None = None) -> Loaded:
     manifest = repository.manifest(id)
-    return Loaded(manifest=manifest, parts=repository.load(manifest))
+    return Loaded(manifest=manifest, parts=(load or repository.load)(manifest))

@@ -5,53 +5,134 @@ which order.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from statistics import correlation, linear_regression
+from typing import NamedTuple
 
 from colabkeep.checkpoint.durability import LOOKS_BACK, Ledger
-from colabkeep.checkpoint.repository import Repository, damaged, id_parts
+from colabkeep.checkpoint.repository import Repository, damaged
 from colabkeep.core.errors import CheckpointError, CheckpointUnsupported
 from colabkeep.core.events import Event, SpaceShort
+from colabkeep.core.layout import id_parts
 from colabkeep.core.manifest import Manifest, Proof
-from colabkeep.core.policies import RetentionPolicy
+from colabkeep.core.policies import Mode
 from colabkeep.core.system import Clock
-from colabkeep.stores.base import Store, StoreProperties
-
-__all__ = [
-    "Load",
-    "Look",
-    "Pruner",
-    "QuotaPlanner",
-    "Room",
-    "fitted",
-    "full_at",
-    "line_of",
-    "load_of",
-    "proven",
-    "remove",
-    "slack",
-    "strictest",
-    "total_bytes",
-    "unneeded",
-]
-
-# What is deleted does not always come free: a service may move it to a trash that counts, for minutes or for a month.
-# So room is what free space and this run's own bytes have been *together* lately, at the least; and until it was seen
-# once that a deletion gives its bytes back, half of the room is left alone.
+from colabkeep.stores.base import Store
 
 
-_NEARLY = 0.97  # of the room: journals, leases and other people's small files come meanwhile
-_FEWEST = 4  # looks from which a pace is read
-_TIMES_AHEAD = 24.0  # times as far as was looked back: after an hour, a day
-_STEADY = -0.8  # correlation of slack and time, below which it is a pace and not an up and down
+class RetentionPolicy:
+    """Which committed checkpoints stay; ``a + b`` keeps what either keeps. Sees manifests only."""
+
+    __slots__ = ()
+
+    @property
+    def most(self) -> int | None:
+        """How many it keeps at most; None where it keeps all, whatever room there is."""
+        raise NotImplementedError
+
+    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
+        """The ids to keep, of manifests in the order of their age, oldest first."""
+        raise NotImplementedError
+
+    def fewer(self) -> RetentionPolicy | None:
+        """The next stricter one, for a place that is too small for this one; None if this cannot be made stricter."""
+        raise NotImplementedError
+
+    def doomed(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+        """Those that it does not keep."""
+        kept = self.keeps(manifests)
+        return [manifest for manifest in manifests if manifest.id not in kept]
+
+    def __add__(self, other: RetentionPolicy) -> RetentionPolicy:
+        return _Union(policies=(self, other))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What a run puts into a place: `save_bytes` that one checkpoint has to itself, `shared_bytes` that all share."""
+class _Union(RetentionPolicy):
+    policies: tuple[RetentionPolicy, ...]
+
+    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
+        return set().union(*(policy.keeps(manifests) for policy in self.policies))
+
+    @property
+    def most(self) -> int | None:
+        counts = [policy.most for policy in self.policies]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def fewer(self) -> RetentionPolicy | None:
+        """The member that keeps the most is made stricter first."""
+        for policy in sorted(self.policies, key=lambda each: each.most or 0, reverse=True):
+            stricter = policy.fewer()
+            if stricter is not None:
+                return _Union(policies=tuple(stricter if each is policy else each for each in self.policies))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLast(RetentionPolicy):
+    """The newest `n`; None keeps all, whatever room there is."""
+
+    n: int | None
+
+    @property
+    def most(self) -> int | None:
+        return self.n
+
+    def fewer(self) -> RetentionPolicy | None:
+        return KeepLast(self.n - 1) if self.n is not None and self.n > 1 else None
+
+    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
+        kept = manifests if self.n is None else manifests[max(0, len(manifests) - self.n) :]
+        return {manifest.id for manifest in kept}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepBest(RetentionPolicy):
+    """The `n` best by a metric that was measured at that very step; of equals, the older ones."""
+
+    n: int
+    monitor: str
+    mode: Mode
+
+    @property
+    def most(self) -> int | None:
+        return self.n
+
+    def fewer(self) -> RetentionPolicy | None:
+        return KeepBest(n=self.n - 1, monitor=self.monitor, mode=self.mode) if self.n > 1 else None
+
+    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
+        return {manifest.id for manifest in self.ranked(manifests)[: self.n]}
+
+    def ranked(self, manifests: Iterable[Manifest]) -> list[Manifest]:
+        """Those that have the metric (a number, not NaN), best first."""
+        sign = 1 if self.mode == "min" else -1
+        measured = [m for m in manifests if not math.isnan(m.metrics.get(self.monitor, math.nan))]
+        return sorted(measured, key=lambda manifest: sign * manifest.metrics[self.monitor])
+
+    def among_best(self, value: float, values: Iterable[float]) -> bool:
+        """Is `value` one of the `n` best of `values` (which include it)?"""
+        sign = 1 if self.mode == "min" else -1
+        better = sum(1 for other in values if sign * other < sign * value)
+        return not math.isnan(value) and better < self.n
+
+
+# What is deleted does not always come free: a service may move it to a trash that counts, for minutes or for a month.
+# So what a run may fill is what free space and its own bytes have been *together* lately, at the least. The planner
+# only ever makes the retention policy stricter; what is then deleted are checkpoints of this run's own line.
+
+
+_LOOKS = 32  # saves: what a place was like before says little of it now
+_FEWEST = 4  # saves from which a pace is read
+_NEARLY = 0.97  # of the room: journals, leases and other people's small files come meanwhile
+_AHEAD = 24 * 3600.0  # seconds; what is further off than a day is not told: the session ends before
+_TIMES_AHEAD = 24.0  # times as far as was looked back: what a disk does for seconds says nothing about the night
+
+
+class Load(NamedTuple):
+    """What a run puts into a place: bytes that one checkpoint has to itself, and bytes that all share."""
 
     save_bytes: int
     shared_bytes: int
@@ -61,49 +142,6 @@ class Load:
         return self.shared_bytes + checkpoints * self.save_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """A place at a time (seconds since 1970, UTC). `free_bytes` can still be written there, the trash counted as its
-    service counts it; `ours_bytes` are this run's. `slack`: as the function of that name says. `wrote_bytes`: what
-    this session has written there by then, deleted or not. `deleting`: checkpoints were about to be deleted then."""
-
-    at: float
-    free_bytes: int
-    ours_bytes: int
-    slack: int = 0
-    wrote_bytes: int = 0
-    deleting: bool = False
-
-    @property
-    def room(self) -> int:
-        """Bytes that this run could fill if all that it deletes came free."""
-        return self.free_bytes + self.ours_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """A place and how it looked lately, oldest first (nothing: its free space is unknown). `passing` checkpoints lie
-    there for a while beside those that are kept: the one being written, and those that are on their way. `proven`:
-    deleting has given bytes back. `full`: it has just refused to take more."""
-
-    url: str
-    looks: tuple[Look, ...] = ()
-    passing: int = 1
-    proven: bool = False
-    full: bool = False
-
-    @property
-    def dependable_bytes(self) -> int | None:
-        """What this run may fill: the least that the room was lately, less what it lost at most from one look to the
-        next, for it may lose that again. None where it is unknown."""
-        if not self.looks:
-            return None
-        rooms = [look.room for look in self.looks]
-        lost = max((before - after for before, after in pairwise(rooms)), default=0)
-        least = min(rooms) - max(0, lost)
-        return least if self.proven else min(least, max(rooms) // 2)
-
-
 def load_of(manifests: Sequence[Manifest]) -> Load:
     """Measured on the newest checkpoint and the one before it; of a single one, all counts as its own."""
     newest, before = _sizes(manifests[-1:]), _sizes(manifests[-2:-1])
@@ -111,94 +149,46 @@ def load_of(manifests: Sequence[Manifest]) -> Load:
     return Load(save_bytes=sum(newest.values()) - shared, shared_bytes=shared)
 
 
-def total_bytes(manifests: Iterable[Manifest], without: frozenset[str] = frozenset()) -> int:
-    """Bytes of all blobs that these name, each counted once; `without` the files of those names."""
-    return sum(size for file, size in _sizes(manifests).items() if file not in without)
-
-
-def fitted(policy: RetentionPolicy, rooms: Iterable[Room], load: Load) -> RetentionPolicy:
-    """The policy, made stricter until what it keeps fits into all rooms, or until it cannot be made stricter."""
-    rooms = tuple(rooms)
-    while not all(_fits(policy, room, load) for room in rooms):
-        stricter = policy.fewer()
-        if stricter is None:
-            break
-        policy = stricter
-    return policy
-
-
-def proven(looks: Sequence[Look]) -> bool:
-    """After something was deleted, was there ever nearly as much room as before?"""
-    return any(
-        look.deleting and any(later.room >= look.room * _NEARLY for later in looks[number + 1 :])
-        for number, look in enumerate(looks)
-    )
-
-
-def strictest(policy: RetentionPolicy) -> RetentionPolicy:
-    """What is kept when there is hardly any room."""
-    while (stricter := policy.fewer()) is not None:
-        policy = stricter
-    return policy
-
-
-def slack(least: RetentionPolicy, look: Look, load: Load, passing: int) -> int:
-    """Bytes that are left beside the least that has to be kept and the next save; below zero that may not fit. Where
-    nothing is ever deleted, what is free after the next save."""
-    if least.most is None:
-        return look.free_bytes - load.save_bytes
-    return look.room - load.needs(least.most + passing)
-
-
-def full_at(looks: Sequence[Look], load: Load) -> float | None:
-    """When this run's own writing uses up the slack, at the pace of these looks, oldest first: what other programs
-    write meanwhile is no pace of ours, and may end at any moment. None if the slack does not shrink, by no more than
-    the coming and going of a checkpoint or two, or not steadily (trash is filled and emptied, too), or if that is much
-    further ahead than was looked back: what a disk does for seconds says nothing about the night."""
-    times, amounts = [look.at for look in looks], [float(look.slack) for look in looks]
-    if len(looks) < _FEWEST or min(times) == max(times) or min(amounts) == max(amounts):
-        return None
-    times = [at - looks[0].at for at in times]  # small numbers: the squares of today's dates would drown what differs
-    slope, at_start = linear_regression(times, amounts)
-    ours = (looks[-1].wrote_bytes - looks[0].wrote_bytes) / times[-1]
-    pace = min(-slope, ours)
-    if correlation(times, amounts) > _STEADY or pace * times[-1] < 2 * load.save_bytes or pace <= 0:
-        return None
-    left = max(0.0, at_start + slope * times[-1]) / pace
-    return looks[-1].at + left if left <= _TIMES_AHEAD * times[-1] else None
-
-
-def _fits(policy: RetentionPolicy, room: Room, load: Load) -> bool:
-    if room.full:
-        return False
-    dependable = room.dependable_bytes
-    if dependable is None or policy.most is None:
-        return True
-    return load.needs(policy.most + room.passing) <= dependable
-
-
 def _sizes(manifests: Iterable[Manifest]) -> dict[str, int]:
     return {blob.file: blob.size for manifest in manifests for blob in manifest.blobs}
 
 
-# It only ever makes the retention policy stricter; what is then deleted are checkpoints of this run's own line that the
-# stricter policy does not keep. The decisions are in `colabkeep.checkpoint.retention`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """A place. `free_bytes` can still be written there, the trash counted as its service counts it; None where that is
+    unknown. `lately`: bytes that this run could fill there if all that it deletes came free, as of its last saves,
+    oldest first. `passing` checkpoints lie there for a while beside those that are kept: the one being written, and
+    those that are on their way. `proven`: deleting has given bytes back. `full`: it has just refused to take more."""
 
-
-_LOOKS = 32  # one after each save: what a place was like before says little of it now
-_AHEAD = 24 * 3600.0  # seconds; what is further off than a day is not told: the session ends before
-
-
-@dataclass(slots=True, kw_only=True)
-class _Place:
-    """What is remembered of one place. `newest`: the checkpoint that was the newest when it was looked at last.
-    `wrote`: bytes of this session's, deleted or not. `told`: seconds that were left when it was said last."""
-
-    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=_LOOKS))
+    url: str
+    free_bytes: int | None = None
+    lately: Sequence[int] = ()
+    passing: int = 1
     proven: bool = False
-    newest: str = ""
-    wrote: int = 0
-    told: float = math.inf
+    full: bool = False
+
+    def takes(self, policy: RetentionPolicy, load: Load) -> bool:
+        """Does what the policy keeps fit into the least room of late? Room that was lost from one save to the next may
+        be lost again; and half is left alone as long as nobody knows whether deleting helps."""
+        if self.full or policy.most is None or not self.lately:
+            return not self.full
+        lost = max((before - after for before, after in pairwise(self.lately)), default=0)
+        least = min(self.lately) - max(0, lost)
+        dependable = least if self.proven else min(least, max(self.lately) // 2)
+        return load.needs(policy.most + self.passing) <= dependable
+
+    def left(self, most: int | None, load: Load) -> int:
+        """Bytes that are left now beside so many checkpoints and the next save; below zero that may not fit."""
+        if most is None:
+            return (self.free_bytes or 0) - load.save_bytes
+        return self.lately[-1] - load.needs(most + self.passing)
+
+
+def fitted(policy: RetentionPolicy, rooms: Sequence[Room], load: Load) -> RetentionPolicy:
+    """The policy, made stricter until what it keeps fits into all rooms, or until it cannot be made stricter."""
+    while not all(room.takes(policy, load) for room in rooms) and (stricter := policy.fewer()) is not None:
+        policy = stricter
+    return policy
 
 
 class QuotaPlanner:
@@ -206,17 +196,17 @@ class QuotaPlanner:
 
     def __init__(self, retention: RetentionPolicy, clock: Clock, say: Callable[[Event], None]) -> None:
         self.full = False
+        self.keeps_all = retention.most is None
         self._retention = retention
         self._clock = clock
         self._say = say
-        self._least = strictest(retention)
+        self._least = fitted(retention, [Room(url="", full=True)], Load(0, 0)).most
         self._kept = retention.most
-        self._places: dict[str, _Place] = {}  # by url
-
-    @property
-    def keeps_all(self) -> bool:
-        """Will nothing ever be doomed?"""
-        return self._retention.keeps_all
+        self._lately: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_LOOKS))  # by url
+        self._deleting: dict[str, int] = {}  # by url: the least room with which anything was deleted
+        self._proven: set[str] = set()  # urls
+        self._told: defaultdict[str, float] = defaultdict(lambda: math.inf)  # by url: seconds that were left
+        self._saves: deque[tuple[str, float]] = deque(maxlen=_LOOKS)  # id of the newest, and when it was seen first
 
     def doomed(
         self, line: Sequence[Manifest], spared: Set[str], store: Store, arrived: Callable[[str], bool]
@@ -224,63 +214,73 @@ class QuotaPlanner:
         """What cannot be kept of these checkpoints, oldest first; never one whose id is `spared`. `arrived` tells of a
         blob's file whether it lies in the slower place too, if the store has two. Where all is kept, the newest two of
         the line are enough: nothing is weighed then but the next save against what is free."""
-        load, rooms = load_of(line), self._rooms(line, store.properties, store.url, arrived)
+        newest = line[-1].id if line else ""  # a listing may show nothing of it
+        if self._saves and self._saves[-1][0] == newest:  # it is looked at once more
+            for rooms_lately in filter(None, self._lately.values()):
+                rooms_lately.pop()
+        else:
+            self._saves.append((newest, self._clock.time()))
+        load, rooms = load_of(line), self._rooms(line, store, arrived)
         policy = fitted(self._retention, rooms, load)
         doomed = [manifest for manifest in policy.doomed(line) if manifest.id not in spared]
         if len(doomed) > sum(manifest.id not in spared for manifest in self._retention.doomed(line)):
             self._tell_kept(policy.most, rooms, load)
         for room in rooms:
-            if room.looks:
-                self._remember(room, load, line[-1].id, deleting=bool(doomed))
+            if room.lately:
+                self._warn(room, load)
+                if doomed:
+                    self._deleting[room.url] = min(room.lately[-1], self._deleting.get(room.url, room.lately[-1]))
         return doomed
 
-    def _rooms(
-        self, line: Sequence[Manifest], here: StoreProperties, url: str, arrived: Callable[[str], bool]
-    ) -> tuple[Room, ...]:
-        ours, behind = total_bytes(line), here.behind
-        if behind is None:
-            return (self._room(url, here.free_bytes, ours, passing=1, full=self.full),)
-        waiting = frozenset(blob.file for manifest in line for blob in manifest.blobs if not arrived(blob.file))
-        there = total_bytes(line, without=waiting)
+    def _rooms(self, line: Sequence[Manifest], store: Store, arrived: Callable[[str], bool]) -> list[Room]:
+        here, sizes = store.properties, _sizes(line)
+        if here.behind is None:
+            return [self._room(store.url, here.free_bytes, sum(sizes.values()), passing=1, full=self.full)]
+        there = sum(size for file, size in sizes.items() if arrived(file))
         # Beside those that are kept, there may be one on its way and the last one that has arrived.
-        return (
-            self._room(url, here.free_bytes, ours, passing=3, full=self.full),
-            self._room(behind.url, behind.free_bytes, there, passing=2, full=behind.full),
-        )
+        return [
+            self._room(store.url, here.free_bytes, sum(sizes.values()), passing=3, full=self.full),
+            self._room(here.behind.url, here.behind.free_bytes, there, passing=2, full=here.behind.full),
+        ]
 
     def _room(self, url: str, free: int | None, ours: int, *, passing: int, full: bool) -> Room:
-        place = self._places.setdefault(url, _Place())
         if free is None:
             return Room(url=url, passing=passing, full=full)
-        looks = (*place.looks, Look(at=self._clock.time(), free_bytes=free, ours_bytes=ours))
-        place.proven = place.proven or proven(looks)
-        return Room(url=url, looks=looks, passing=passing, full=full, proven=place.proven)
-
-    def _remember(self, room: Room, load: Load, newest: str, *, deleting: bool) -> None:
-        """Keep this look, and tell when the run fills the place if that is near, or that the next save may not fit."""
-        place, look = self._places[room.url], room.looks[-1]
-        if newest != place.newest:
-            place.newest, place.wrote = newest, place.wrote + load.save_bytes
-        left = slack(self._least, look, load, room.passing)
-        place.looks.append(replace(look, slack=left, wrote_bytes=place.wrote, deleting=deleting))
-        fills = left >= 0 and (self.keeps_all or not place.proven)  # else what goes makes room for what comes
-        full = full_at(tuple(place.looks), load) if fills else None
-        seconds = 0.0 if left < 0 else math.inf if full is None else full - look.at
-        if seconds > _AHEAD:
-            place.told = math.inf
-        elif place.told == math.inf or seconds < place.told / 2:
-            place.told = seconds
-            free, size = look.free_bytes, load.save_bytes
-            self._say(SpaceShort(url=room.url, free_bytes=free, save_bytes=size, full_at=full))
+        self._lately[url].append(free + ours)
+        if free + ours >= self._deleting.get(url, math.inf) * _NEARLY:
+            self._proven.add(url)
+        lately, proven = tuple(self._lately[url]), url in self._proven
+        return Room(url=url, free_bytes=free, lately=lately, passing=passing, proven=proven, full=full)
 
     def _tell_kept(self, most: int | None, rooms: Sequence[Room], load: Load) -> None:
         """Fewer than were asked for: said once, and again when they become fewer still."""
-        if most is None or self._kept is None or most >= self._kept:
-            return
-        self._kept = most
-        room = min(rooms, key=lambda each: (not each.full, each.looks[-1].room if each.looks else math.inf))
-        free = room.looks[-1].free_bytes if room.looks else 0
-        self._say(SpaceShort(url=room.url, free_bytes=free, save_bytes=load.save_bytes, keeps=most))
+        if most is not None and self._kept is not None and most < self._kept:
+            self._kept = most
+            room = next(room for room in rooms if not room.takes(self._retention, load))
+            self._say(SpaceShort(url=room.url, free_bytes=room.free_bytes or 0, save_bytes=load.save_bytes, keeps=most))
+
+    def _warn(self, room: Room, load: Load) -> None:
+        """Tell when this run's saves will have filled the place, if that is near, or that the next one may not fit."""
+        left, now = room.left(self._least, load), self._clock.time()
+        seconds = 0.0 if left < 0 else self._lasts(room, left, load, now)
+        if seconds > _AHEAD:
+            self._told[room.url] = math.inf
+        elif self._told[room.url] == math.inf or seconds < self._told[room.url] / 2:
+            self._told[room.url] = seconds
+            full_at = now + seconds if left >= 0 else None
+            free, size = room.free_bytes or 0, load.save_bytes
+            self._say(SpaceShort(url=room.url, free_bytes=free, save_bytes=size, full_at=full_at))
+
+    def _lasts(self, room: Room, left: int, load: Load, now: float) -> float:
+        """Seconds until this run's own saves have taken so many bytes, at their pace of late: what other programs write
+        is no pace of ours, and may end at any moment. Infinite where what is deleted makes room for what comes."""
+        since, taken = now - self._saves[0][1], (len(self._saves) - 1) * load.save_bytes
+        if not self.keeps_all:
+            taken = 0 if room.proven else min(taken, room.lately[0] - room.lately[-1])
+        if len(self._saves) < _FEWEST or since <= 0 or taken < max(1, 2 * load.save_bytes):
+            return math.inf
+        seconds = left * since / taken
+        return seconds if seconds <= _TIMES_AHEAD * since else math.inf
 
 
 # Nothing goes that another line of sessions, a session of a higher number, or a mark in `aside/` may still need.
@@ -320,9 +320,6 @@ class Pruner:
         leaves. Nor the one on its way there: if saves come faster than the link takes them, none would ever arrive.
         Nor the newest whose weights are proven to give a finite loss: the newer ones may turn out to hold NaN; nor the
         one that was named to the user when they did.
-
-        Raises:
-            StoreError: the store could not be asked.
         """
         # Where all is kept, nobody needs to read what earlier sessions have kept, which may be thousands.
         line = line_of(self._repository, last, earlier=LOOKS_BACK if self._quota_planner.keeps_all else None)
@@ -344,7 +341,6 @@ class Pruner:
 
         Raises:
             CheckpointDamaged: it is not, and nothing was removed; the next save writes anew what is missing.
-            StoreError: the store failed; what was not deleted stays for the next time.
         """
         lost = self._repository.lost(last)
         if lost:
@@ -361,9 +357,6 @@ def line_of(repository: Repository, last: Manifest, *, earlier: int | None = Non
     not on it, nor what was set aside. `earlier`: of those of other sessions than the last one only the newest so many.
 
     Names tell what is not on it, so that it need not be read.
-
-    Raises:
-        StoreError: the store failed.
     """
     own: list[str] = []
     others: list[tuple[int, int, str]] = []
@@ -386,7 +379,6 @@ def unneeded(repository: Repository, doomed: Sequence[Manifest], *, leftovers: b
 
     Raises:
         CheckpointDamaged: a mark in `aside/` cannot be read, so that it is not known what it protects.
-        StoreError: the store failed.
     """
     protected = _protected_by_marks(repository)
     ids = repository.known_ids() - {manifest.id for manifest in doomed}
@@ -415,7 +407,6 @@ def remove(
 
     Raises:
         CheckpointDamaged: as `unneeded`; nothing was deleted.
-        StoreError: the store failed; what was not deleted stays for the next time.
     """
     files = unneeded(repository, doomed, leftovers=leftovers)
     kept = stay(files, doomed)
@@ -429,11 +420,7 @@ def remove(
 
 
 def _is_newer(repository: Repository, id: str) -> bool:
-    """Can only a newer version read its manifest?
-
-    Raises:
-        StoreError: the store failed.
-    """
+    """Can only a newer version read its manifest?"""
     try:
         repository.manifest(id)
     except CheckpointUnsupported:

@@ -12,20 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from colabkeep.checkpoint.codec import decode_part
-from colabkeep.checkpoint.compaction import HISTORY_FILE, check_old, unpack
-from colabkeep.checkpoint.durability import NOTE, Commits
-from colabkeep.checkpoint.journal import LOOKS, SEGMENT_FILE, folded_since, read_segment
-from colabkeep.checkpoint.lease import LEASE_FILE
-from colabkeep.checkpoint.packs import SMALL, UnknownKind, read_layout, read_up_to, sha256_of_stream
-from colabkeep.checkpoint.repository import BLOB_FILE, CHECKPOINT_ID, Repository
+from colabkeep.checkpoint.codec import UnknownKind, decode_part, read_layout, read_up_to, sha256_of_stream
+from colabkeep.checkpoint.compaction import check_old, unpack
+from colabkeep.checkpoint.durability import Commits
+from colabkeep.checkpoint.journal import LOOKS, folded_since, read_segment
+from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.errors import CheckpointDamaged, CheckpointUnsupported, ObjectNotFound, StoreError
+from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, HISTORY_FILE, LEASE_FILE, NOTE, SEGMENT_FILE, SMALL, unseal
 from colabkeep.core.manifest import FORMAT, Manifest
-from colabkeep.core.sealed import unseal
 from colabkeep.core.state import HostTensor
 from colabkeep.stores.base import run_of, sides
-
-__all__ = ["Finding", "State", "audit"]
 
 State: TypeAlias = Literal["ok", "damaged", "missing", "unreadable", "newer", "orphan", "foreign", "unsent"]
 """ok: as it was written. damaged: not so. missing: other files say that it was there. unreadable: the store failed to
@@ -55,9 +51,6 @@ def audit(repository: Repository) -> Iterator[Finding]:
     There is one finding for each file that is there, as soon as it was read, then one for each that should be. Of a
     store with two sides the lasting one is read, too, and what is in front only is told: a run that reads well on the
     machine that trained it may be damaged everywhere else.
-
-    Raises:
-        StoreError: the run cannot be listed.
     """
     yield from _audit(repository)
     lasting = sides(repository.store)[-1]
@@ -181,7 +174,7 @@ class _Audit:
             expected = 0
             for first, n in sorted((first, n) for n, first in firsts.items()):
                 if first > expected:
-                    text = f"{first - expected} part(s) of the diary are gone; no checkpoint needs them."
+                    text = f"{first - expected} part(s) of the journal are missing; no checkpoint needs them."
                     yield _lost(f"journal/{session}-{expected:05d}.jsonl", text)
                 expected = max(expected, n + 1)
 
@@ -196,7 +189,7 @@ class _Audit:
             match = pattern.fullmatch(rest) if folder == place else None
             if match is not None:
                 return check(self, name, match)
-        return "foreign", "It is none of colabkeep's files; nothing reads it."
+        return "foreign", "It is not one of colabkeep's files; nothing reads it."
 
     def _run_json(self) -> tuple[State, str]:
         record = unseal(self._text("run.json"))

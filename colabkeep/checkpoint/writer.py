@@ -5,21 +5,22 @@ thread encodes, stores, commits, verifies and prunes.
 from __future__ import annotations
 
 import math
+import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from colabkeep._version import __version__
-from colabkeep.checkpoint.codec import Encoder
+from colabkeep.checkpoint.codec import Encoded, Encoder
 from colabkeep.checkpoint.compaction import Folding
-from colabkeep.checkpoint.durability import Condition, Ledger, Presence, Strangers
+from colabkeep.checkpoint.durability import Ledger, Strangers, note_commit
 from colabkeep.checkpoint.journal import Journal
-from colabkeep.checkpoint.lease import Lease
-from colabkeep.checkpoint.repository import Repository
-from colabkeep.checkpoint.retention import Pruner, QuotaPlanner
+from colabkeep.checkpoint.repository import Lease, Repository
+from colabkeep.checkpoint.retention import Pruner, QuotaPlanner, RetentionPolicy
 from colabkeep.core.errors import (
     CheckpointDamaged,
     CheckpointError,
@@ -30,6 +31,7 @@ from colabkeep.core.errors import (
     SaveFailed,
     StoreError,
     StoreFull,
+    StoreUnavailable,
 )
 from colabkeep.core.events import (
     PRUNING,
@@ -44,19 +46,9 @@ from colabkeep.core.events import (
     StoreDegraded,
 )
 from colabkeep.core.manifest import Manifest, Progress, Proof
-from colabkeep.core.policies import RetentionPolicy
 from colabkeep.core.state import Capture, Snapshot, Stale
 from colabkeep.core.system import Clock, give_way
-from colabkeep.frameworks.base import Framework
-from colabkeep.stores.base import Store
-
-__all__ = [
-    "Checkpointer",
-    "Committer",
-    "Identity",
-    "Shot",
-    "Writer",
-]
+from colabkeep.stores.base import Store, remade
 
 _LOOK = 0.2  # seconds between two looks up from waiting: a stop that was asked for is to be answered soon
 _STALL = 300.0  # seconds; a disk that lives moves a piece, or ends a sync of some gigabytes at 50 MB/s, in less
@@ -151,7 +143,8 @@ class Writer:
         more = True
         while True:
             with self._changed:
-                called = self._changed.wait_for(lambda: self.wanted, self._pause if more else None)
+                pause = self._pause if more else None
+                called = self._changed.wait_for(lambda: self._job is not None or self._closing, pause)
                 job = self._job
                 if job is None and self._closing:
                     return
@@ -168,6 +161,10 @@ class Writer:
 
 
 _VANISHED = "{missing} vanished from {url}: deleted, renamed or moved. What is missing there is written again now."
+_REMADE = (
+    "{front} was deleted while it was in use, and has been made again. What had arrived in {behind} is there "
+    "as before; what was on its way there is lost, and is written again if training needs it to go on."
+)
 _SLICE = 15.0  # seconds between two words about what slower storage still lacks
 _LOOK_UP = 1.0  # seconds between two looks up from waiting for it: a stop that was asked for is to be answered soon
 
@@ -196,13 +193,34 @@ class Identity:
     lineage: tuple[tuple[str, int], ...] = ()
 
 
+class Encodes(Protocol):
+    """Makes blobs and JSON of a snapshot's parts."""
+
+    def encode(self, parts: Mapping[str, Any]) -> Encoded:
+        """Plan the blobs of a snapshot; nothing is written yet.
+
+        Raises:
+            NotStorable: a value cannot be kept; the error names its path.
+        """
+        ...
+
+
+class Captures(Protocol):
+    """What a `Checkpointer` needs of a framework."""
+
+    def capture(self, parts: Mapping[str, object]) -> Capture:
+        """As `Framework.capture`."""
+        ...
+
+
 class Committer:
     """Turns shots into checkpoints. Lives on the writer thread, except for its constructor.
 
-    `say` hands an event to the training thread. `proof`: what the losses prove of checkpoints, by now.
+    `say` hands an event to the training thread. `proof`: what the losses prove of checkpoints, by now. `encoder`: what
+    makes blobs of a snapshot's parts, in place of the codec.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  # here the parts of a session meet
         self,
         lease: Lease,
         journal: Journal,
@@ -211,6 +229,7 @@ class Committer:
         identity: Identity,
         say: Callable[[Event], None],
         proof: Proof | None = None,
+        encoder: Encodes | None = None,
     ) -> None:
         self._repository: Repository = lease.repository
         self._lease = lease
@@ -220,33 +239,33 @@ class Committer:
         self._say = say
         self._quota_planner = QuotaPlanner(retention, clock, say)
         self.ledger = Ledger(self._repository.store, self._repository.folder, clock)
-        self._presence = Presence(lease, self.ledger, clock)
-        self._folding = Folding(lease, clock)
+        self._folding: Folding | None = None  # begins when this session has saved
         stay = Strangers(self._repository, lease.session, clock, say).stay
         self._pruner = Pruner(self._repository, self.ledger, self._quota_planner, proof or Proof(), stay)
         self.newest: str | None = identity.parent
-        self.moved: Callable[[], None] = lambda: None  # called while a commit gets on
-        self._encoder = Encoder()
-        self._condition = Condition(self._repository.store, self.ledger, say)
+        self._encoder: Encodes = encoder or Encoder()
+        self._noted = False  # does the run say that it has had a checkpoint?
+        self._degraded: str | None = None  # as it was told last
+        self._remade = remade(self._repository.store)
         self._leaving = self._saved = False  # before it has saved, only what a session inherits is its to delete
         self._untidy = identity.heir  # may there be anything to prune since the last pruning that succeeded?
 
-    def commit(self, shot: Shot) -> Manifest:
-        """Make a checkpoint of the shot. When it raises, the run is as it was before.
+    def commit(self, shot: Shot, moved: Callable[[], None] = lambda: None) -> Manifest:
+        """Make a checkpoint of the shot. When it raises, the run is as it was before. `moved` is called as long as it
+        gets on.
 
         Raises:
             NotStorable, Stale: as `Capture.finish`.
             RunTakenOver: a newer session writes this run; nothing was committed.
-            StoreError: the store failed; what was written is found again by the next attempt.
         """
         started = self._clock.monotonic()
         if self._pruner.lets_go():  # before another one is written beside it: the place may have room for two
             self._untidy = True
-            self.tidy()
+            self.after_commit()
         snapshot = shot.capture.finish()
         try:
             self.look()
-            manifest, written = self._store(shot, snapshot)
+            manifest, written = self._store(shot, snapshot, moved)
             self._lease.check()
             receipt = self._repository.commit(manifest)
             snapshot.stored()
@@ -273,24 +292,59 @@ class Committer:
                 monotonic=committed,
             )
         )
-        self.tidy()
+        self.after_commit()
         return manifest
 
     def look(self) -> None:
-        """See that what this session has saved is still there. What has vanished is told, and nothing that was there
-        counts as saved any more: the next save is a whole one.
+        """See that what this session has saved is still there: somebody may delete or rename the folder of a run, or
+        move it to Drive's trash, while it is trained. What has vanished is told, and nothing that was there counts as
+        saved any more: the next save is a whole one.
 
         Raises:
-            RunTakenOver, StoreError: as `Presence.missing`.
+            RunTakenOver: a newer session writes this run, and may have deleted what is missing.
         """
-        missing = self._presence.missing(self.newest if self._saved else None)
-        self._condition.tell_remade()
+        self._lease.check()
+        missing, store = self._missing(), self._repository.store
+        before, self._remade = self._remade, remade(store)
+        if self._remade > before:
+            place = store.properties
+            behind = "" if place.behind is None else place.behind.url
+            self._say(Noted(text=_REMADE.format(front=place.folder, behind=behind)))
         if missing is not None:
             self.newest, self._saved = None, False
-            self._say(Noted(text=_VANISHED.format(missing=missing, url=self._repository.store.url)))
-            self._presence.begin_anew()
+            self._say(Noted(text=_VANISHED.format(missing=missing, url=store.url)))
+            self._begin_anew()
 
-    def tidy(self) -> bool:
+    def _missing(self) -> str | None:
+        """What has vanished, in words; None when all is there."""
+        repository, newest = self._repository, self.newest if self._saved else None
+        if not self._lease.stands():
+            return f"The folder of the run {repository.run!r} has"
+        if newest is None:
+            return None
+        if newest not in repository.ids() and not repository.has(f"checkpoints/{newest}.json"):
+            return f"Checkpoint {newest} has"
+        lost = repository.lost(repository.manifest(newest))
+        if lost and not repository.has(f"blobs/{lost[0].file}"):
+            return f"{len(lost)} file(s) of checkpoint {newest} have"
+        return None
+
+    def _begin_anew(self) -> None:
+        """Nothing is relied on that was seen there; the run and this session's number are written down again."""
+        repository = self._repository
+        repository.blobs.forget()
+        self._noted = False
+        try:
+            repository.open_run(created=self._clock.time(), run_id=secrets.token_hex(8))
+        except CheckpointDamaged:
+            pass  # it is there
+        except StoreUnavailable:
+            if "run.json" not in repository.files(""):
+                raise  # else it is there, on a side that does not answer now
+        self._lease.renew()
+        self.ledger.keep({f"{repository.folder}/{name}" for name in repository.files("")})
+
+    def after_commit(self) -> bool:
         """Ask how durable the newest are; if anything has come of that or of a save, close the journal's segment and
         prune. A store's failure is only noted: the checkpoint stands. Returns whether to look again soon: something is
         on its way, or the store is out of order.
@@ -300,7 +354,7 @@ class Committer:
         Raises:
             RunTakenOver: a newer session writes this run; nothing was pruned.
         """
-        self._condition.tell()
+        self._tell_degraded()
         try:
             self._ask()
             last = self._last()
@@ -316,33 +370,41 @@ class Committer:
                     lags = self._repository.store.properties.lists_lag
                     self._pruner.remove(doomed, last, leftovers=self._saved or not lags)
                     self._say(Pruned(checkpoints=tuple(manifest.id for manifest in doomed)))
-            if self._saved:
-                self._presence.note()
+            if self._saved and not self._noted and self.ledger.safe is not None:
+                note_commit(self._repository, self.ledger.safe)
+                self._noted = True
             self._untidy = False
         except (StoreError, CheckpointDamaged) as error:
-            self._say(Noted(text=f"Tidying up after a save waits for the next one: {error.problem}"))
+            self._say(
+                Noted(
+                    text=f"Old checkpoints could not be deleted; it is tried again after the next save: {error.problem}"
+                )
+            )
             return False
         finally:
             for event in self.ledger.news(last=self._leaving):
                 self._say(event)
-        return self.ledger.waiting or self._condition.told  # that it works again is to be told, too
+        return self.ledger.waiting or self._degraded is not None  # that it works again is to be told, too
 
     def finish(self) -> bool:
         """Tidy up for the last time: what the journal still holds is written in any case.
 
         Raises:
-            RunTakenOver: as `tidy`.
+            RunTakenOver: as `after_commit`.
         """
         self._leaving = True
         self._untidy |= self._pruner.lets_go(leaving=True)
-        more = self.tidy()
+        more = self.after_commit()
         if self._repository.store.properties.behind is None:  # else the end would wait until a history is sent
             self.fold()
         return more
 
     def fold(self, wanted: Callable[[], bool] = lambda: False) -> bool:
         """Fold what old sessions have left, as `Folding.work`: a session that has not saved has proven nothing yet."""
-        return self._saved and self._folding.work(wanted)
+        if not self._saved:
+            return False
+        self._folding = self._folding or Folding(self._lease)
+        return self._folding.work(wanted)
 
     def catch_up(self, seconds: float, waiting: Callable[[], None]) -> bool:
         """Let slower storage catch up, for a bounded time. True when all is where it should be. What is left is said
@@ -366,11 +428,9 @@ class Committer:
             self._say(StoreDegraded(url=store.url, detail=error.problem))
             return False
 
-    def _store(self, shot: Shot, snapshot: Snapshot) -> tuple[Manifest, int]:
+    def _store(self, shot: Shot, snapshot: Snapshot, moved: Callable[[], None]) -> tuple[Manifest, int]:
         encoded = self._encoder.encode(snapshot.parts)
-        for pack in encoded.packs:
-            pack.moved = self.moved
-        blobs, written = self._repository.blobs.put_all(encoded.packs, self._lease.session)
+        blobs, written = self._repository.blobs.put_all(encoded.packs, self._lease.session, moved)
         manifest = Manifest(
             id=self._repository.free_id(shot.progress.step, self._lease.session),
             run=self._repository.run,
@@ -391,6 +451,15 @@ class Committer:
         )
         return manifest, written
 
+    def _tell_degraded(self) -> None:
+        """Tell what has changed of `Store.degraded`, with what would be lost now."""
+        store, before = self._repository.store, self._degraded
+        self._degraded = store.degraded
+        if self._degraded != before:
+            healed = self._degraded is None
+            lost, detail = None if healed else self.ledger.durability(), self._degraded or "works again"
+            self._say(StoreDegraded(url=store.url, detail=detail, healed=healed, durability=lost))
+
     def _ask(self) -> None:
         moved = self.ledger.ask()
         self._untidy |= bool(moved)
@@ -399,7 +468,7 @@ class Committer:
 
     def _make_room(self) -> None:
         self._quota_planner.full = self._untidy = True
-        self.tidy()
+        self.after_commit()
 
     def _last(self) -> Manifest | None:
         """The newest checkpoint of this session, or the one that it came from."""
@@ -441,13 +510,12 @@ class Checkpointer:
     `events` is filled by both threads and emptied by the session.
     """
 
-    def __init__(self, framework: Framework, committer: Committer, clock: Clock, events: deque[Event]) -> None:
+    def __init__(self, framework: Captures, committer: Committer, clock: Clock, events: deque[Event]) -> None:
         self._framework = framework
         self._committer = committer
         self._clock = clock
         self.events = events
         self._writer = Writer(self._chore)
-        committer.moved = self._writer.moved
         self._failure: BaseException | None = None
         self._failures = 0
         self._retry_at: float | None = None
@@ -456,6 +524,7 @@ class Checkpointer:
         self.longest = 0.0  # seconds that the longest save of this session took, from the copy to the commit
         self._began = 0.0  # when the one in flight did, in seconds of the clock
         self.waiting: str | None = None  # the reason of a save that waits for the writer, or for another attempt
+        self.stale: Stale | None = None  # why the last attempt made nothing
 
     @property
     def newest(self) -> str | None:
@@ -500,7 +569,7 @@ class Checkpointer:
             self.events.append(SaveSkipped(progress=progress, reason=reason))
             self.waiting = reason
             return False
-        self.waiting = self._retry_at = None
+        self.waiting = self.stale = self._retry_at = None
         self._began = started = self._clock.monotonic()
         try:
             capture = self._framework.capture(parts)
@@ -559,7 +628,7 @@ class Checkpointer:
             self._failure = None
             raise SaveFailed(
                 problem=f"No checkpoint could be written, so nothing of this training is safe: {_sentence(failure)}",
-                remedy=getattr(failure, "remedy", "Mend the storage, or choose another with storage=…, and run again."),
+                remedy=getattr(failure, "remedy", "Fix the storage, or choose another with storage=…, and run again."),
             ) from failure
 
     def close(self, patience: float = 60.0, waiting: Callable[[], None] = lambda: None) -> bool:
@@ -589,9 +658,9 @@ class Checkpointer:
 
     def _work(self, shot: Shot, started: float) -> None:
         try:
-            self._committer.commit(shot)
-        except Stale:  # the next capture copies what this one lacked
-            self.waiting = shot.reason
+            self._committer.commit(shot, self._writer.moved)
+        except Stale as error:  # the next capture copies what this one lacked
+            self.waiting, self.stale = shot.reason, error
             self._failures = min(self._failures, 1)  # an attempt that did not fail: there is to be another one
         except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
             self._failed(shot.progress, error)
@@ -607,13 +676,13 @@ class Checkpointer:
         try:
             self._committer.look()
         except StoreError as error:
-            self.events.append(Noted(text=f"Whether the last checkpoint is there still is not known: {error.problem}"))
+            self.events.append(Noted(text=f"It is not known whether the last checkpoint still exists: {error.problem}"))
         except BaseException as error:  # noqa: BLE001  # as in `_work`
             self._failure = error
 
     def _chore(self) -> bool:
         try:
-            more = self._committer.tidy()
+            more = self._committer.after_commit()
             return self._committer.fold(lambda: self._writer.wanted) or more
         except BaseException as error:  # noqa: BLE001  # as above
             self._failure = error

@@ -11,28 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from colabkeep.core.errors import UnknownArgument, UsageError
-
-__all__ = [
-    "Duration",
-    "checked_run_name",
-    "door",
-    "duration_text",
-    "interval_text",
-    "is_folder",
-    "is_reserved",
-    "meant_run",
-    "parse_duration",
-    "read_duration",
-    "read_size",
-    "run_folder",
-    "run_name_of",
-    "span_text",
-]
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?(?=[\s\d]|$)\s*")
@@ -94,12 +77,12 @@ def read_duration(name: str, value: object) -> float:
     """Seconds of what the user passed as the argument `name`.
 
     Raises:
-        UsageError: it is no length of time.
+        UsageError: it is not a duration.
     """
     seconds = parse_duration(value)
     if seconds is None:
         raise UsageError(
-            problem=f"{name}={value!r} is no length of time.",
+            problem=f"{name}={value!r} must be a duration.",
             remedy='Pass seconds, "11 h", "1 h 30 min" or a timedelta.',
         )
     return seconds
@@ -125,7 +108,7 @@ def read_size(name: str, value: object) -> int:
         size = value
     if not 0.5 < size < _MOST:
         raise UsageError(
-            problem=f"{name}={value!r:.100} is no amount of bytes that can be kept.",
+            problem=f"{name}={value!r:.100} must be a number of bytes.",
             remedy='Pass "500MB", "1.5 GiB", or a number of bytes.',
         )
     return round(size)
@@ -156,12 +139,7 @@ def checked_run_name(name: object) -> str:
     Raises:
         UsageError: it is no text, or no name; the remedy says what to write.
     """
-    if not isinstance(name, str):
-        raise UsageError(
-            problem=f"run_name must be a text, and this is of the type {type(name).__name__}: {name!r:.100}.",
-            remedy='Write the name in quotes: run_name="my-run".',
-        )
-    name = unicodedata.normalize("NFC", name)
+    name = unicodedata.normalize("NFC", _text(name))
     folder = run_folder(name)
     plain = [part for part in name.split("/") if _PLAIN.fullmatch(part)]
     spelled = [_folder(part) for part in name.split("/") if not _PLAIN.fullmatch(part)]
@@ -195,9 +173,22 @@ def run_name_of(folder: str) -> str:
     return "/".join(map(_name, folder.split("/")))
 
 
+def _text(name: object) -> str:
+    if not isinstance(name, str):
+        raise UsageError(
+            problem=f"run_name must be a text, and this is of the type {type(name).__name__}: {name!r:.100}.",
+            remedy='Write the name in quotes: run_name="my-run".',
+        )
+    return name
+
+
 def meant_run(text: str) -> str:
-    """Which run somebody means who looks for one: by its name, or by what its folder is called."""
-    return run_name_of(unicodedata.normalize("NFC", text))
+    """Which run somebody means who looks for one: by its name, or by what its folder is called.
+
+    Raises:
+        UsageError: it is no text; the remedy says what to write.
+    """
+    return run_name_of(unicodedata.normalize("NFC", _text(text)))
 
 
 def is_folder(text: str) -> bool:
@@ -292,20 +283,13 @@ def _check(
             problem=f"{name}() does not know the argument{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}.",
             remedy=" ".join(_meant(name, unknown, known, foreign)),
         )
-    first = [each.name for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    call = ", ".join([*first, *(f"{each.name}=…" for each in parameters if _needed(each) and each.name not in first)])
-    if len(positional) > len(first):
-        raise UsageError(
-            problem=f"{name}() takes {len(first)} argument(s) without a name ({', '.join(first)}), and got "
-            f"{len(positional)}; the next one is a {type(positional[len(first)]).__name__}.",
-            remedy=f"Write the name of each of the others: {name}({call}, …).",
-        )
-    given = first[: len(positional)]
-    twice = [word for word in given if word in words]
-    missing = [each.name for each in parameters if _needed(each) and each.name not in {*given, *words}]
-    if twice or missing:
-        said = f"gets {twice[0]} twice" if twice else f"needs {' and '.join(f'{word}=…' for word in missing)}"
-        raise UsageError(problem=f"{name}() {said}.", remedy=f"Write {name}({call}, …).")
+    try:
+        Signature(parameters).bind(*positional, **words)
+    except TypeError as error:
+        first = [each.name for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        needed = [f"{each.name}=…" for each in parameters if _needed(each) and each.name not in first]
+        remedy = f"Write {name}({', '.join([*first, *needed])}, …)."
+        raise UsageError(problem=f"{name}() was not called: {error}.", remedy=remedy) from error
 
 
 def _needed(parameter: Parameter) -> bool:

@@ -3,7 +3,7 @@
 ::
 
     ColabKeepError
-    ├── UsageError (ValueError)                 an argument cannot be meant so
+    ├── UsageError (ValueError)                 an argument is invalid
     │   └── UnknownArgument (TypeError)         a word of another trainer; names ours
     ├── MissingDependency (ImportError)         a package is needed for this part
     ├── NotStorable (TypeError)                 a value cannot be kept without pickle; names its path
@@ -36,8 +36,12 @@ the same thing again can help. The ordinary second parent lets plain ``except OS
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 __all__ = [
@@ -72,7 +76,7 @@ __all__ = [
 
 
 class ColabKeepError(Exception):
-    """What happened (`problem`) and what to do now (`remedy`)."""
+    """What happened (`problem`) and what to do now (`remedy`), in English; as a text, in the reader's language."""
 
     retryable: ClassVar[bool] = False
 
@@ -82,7 +86,17 @@ class ColabKeepError(Exception):
         super().__init__(problem, remedy)
 
     def __str__(self) -> str:
-        return f"{self.problem}\n→ {self.remedy}"
+        return self._said()
+
+    def _said(self, details: str = "") -> str:
+        """The message in the reader's language; the problem and the remedy themselves are English."""
+        from colabkeep.core.language import said
+
+        return f"{said(self.problem)}{details}\n→ {said(self.remedy)}"
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of the traceback: the user's own lines that led here, and the message."""
+        return in_short(self)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         # Keyword-only construction does not survive the default reduction, and
@@ -94,7 +108,7 @@ class ColabKeepError(Exception):
 
 
 class UsageError(ColabKeepError, ValueError):
-    """An argument, or a combination of calls, that cannot be meant so."""
+    """An argument, or a combination of calls, that is invalid."""
 
 
 class UnknownArgument(UsageError, TypeError):
@@ -150,8 +164,9 @@ class Incompatible(CheckpointError, ValueError):
         super().__init__(problem=problem, remedy=remedy)
 
     def __str__(self) -> str:
-        lines = "".join(f"\n  - {line}" for line in self.differences)
-        return f"{self.problem}{lines}\n→ {self.remedy}"
+        from colabkeep.core.language import said
+
+        return self._said("".join(f"\n  - {said(line)}" for line in self.differences))
 
     def _fields(self) -> dict[str, Any]:
         return {**super()._fields(), "differences": self.differences}
@@ -226,3 +241,32 @@ class TrainingDiverged(ColabKeepError, ArithmeticError):
 
 class SaveFailed(ColabKeepError):
     """A save failed and nothing of this training is safe."""
+
+
+_LIBRARIES = (f"{Path(__file__).resolve().parents[1]}/", f"{Path(os.__file__).parent}/")  # colabkeep, Python's own
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+def in_short(error: BaseException) -> list[str]:
+    """An error as a notebook shows it: without the frames of libraries, which say nothing to whoever reads it.
+    `%tb Verbose` and every other mode of tracebacks than IPython's usual one (`%xmode`) show them all."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shown: Any = getattr(shell, "InteractiveTB", None)
+    if shown is not None and shown.mode != "Context":
+        whole: list[str] = shown.structured_traceback(type(error), error, error.__traceback__, tb_offset=1)
+        return whole
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _of_library(frame.filename)]
+    name = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)
+    lines = [f"{_place(frame, name(frame.filename))}\n    {frame.line}" for frame in own if frame.line]
+    left_out = ["(The whole traceback: %tb Verbose)"] if shell is not None and len(own) < len(frames) else []
+    return [*lines, "", f"{type(error).__name__}: {error}", *left_out]
+
+
+def _of_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or any(part in _PACKAGES for part in Path(file).parts)
+
+
+def _place(frame: traceback.FrameSummary, cell: tuple[str, str] | None) -> str:
+    """ "Cell In[3], line 1": `cell` is what IPython calls the file, None for one that it did not make."""
+    return f"{' '.join(cell) if cell else frame.filename}, line {frame.lineno}"

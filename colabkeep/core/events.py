@@ -4,11 +4,11 @@ and cannot steer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeAlias
 
-from colabkeep.core.durability import Durability
+from colabkeep.core.arguments import duration_text
 from colabkeep.core.manifest import Progress
 from colabkeep.core.policies import Why
 
@@ -16,17 +16,19 @@ __all__ = [
     "COMMITTED",
     "PRUNED",
     "PRUNING",
+    "REACHED",
     "STOPPED",
-    "WORDS",
     "AlreadyComplete",
     "CadenceChosen",
     "CatchingUp",
     "CheckpointSetAside",
     "DeadlineNear",
+    "Durability",
     "DurabilityTold",
     "EpochDone",
     "Event",
     "FirstStepDone",
+    "FolderSeen",
     "LengthTold",
     "LossNotFinite",
     "LossRecovered",
@@ -34,6 +36,7 @@ __all__ = [
     "MachineGiven",
     "MetricsLogged",
     "Noted",
+    "Place",
     "Pruned",
     "Recalled",
     "Restored",
@@ -46,12 +49,153 @@ __all__ = [
     "SaveSkipped",
     "SaveStarted",
     "SpaceShort",
+    "Standing",
     "StepDone",
     "StoreDegraded",
     "UploadMeasured",
     "journal_line",
-    "members_of",
 ]
+
+RungName: TypeAlias = Literal["captured", "local", "unknown", "sent", "confirmed"]
+"""captured: in host memory; local: on this machine's disk; unknown: it is there as it was put, and the place, which
+says nothing of anything it holds, may have it beyond this machine; sent: handed to the place; confirmed: the place
+itself stated the right digest. What is not there, or not as it was put, is local at most, and so is what a place that
+does speak has not spoken of yet."""
+
+RUNGS: tuple[RungName, ...] = ("captured", "local", "unknown", "sent", "confirmed")
+"""From the least durable to the most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One checkpoint and its rung: the lowest of its objects'. `checkpoint` is None for what is in memory only.
+
+    `seconds`: how long the run had been trained at that step, over all its sessions.
+    """
+
+    checkpoint: str | None
+    step: int
+    seconds: float
+    rung: RungName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where checkpoints end up. `top`: the highest rung there; `persists`: does it outlive the machine (None: cannot
+    be told)."""
+
+    url: str
+    top: RungName
+    persists: bool | None
+
+    @property
+    def lasts(self) -> bool:
+        """Is it known that what has arrived there outlives the machine?"""
+        return self.persists is True or (self.persists is None and self.top in ("sent", "confirmed"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durability:
+    """If this machine vanished now: training would go on from `checkpoint` at `step` (None and 0: from the beginning),
+    and `lost_seconds` of training would have to be done again.
+
+    `rung` is that of the checkpoint. `standings` are all that this session knows of, newest first.
+
+    `versions`: these are versions of a folder that another program writes, and `step` is the number of one. Of such a
+    folder what would be lost is known to the session that watches it alone, which says it in `lost`, as in "12 min
+    (last.pt of 14:03)"; "" where nothing would be, None where that is not known.
+    """
+
+    place: Place
+    lost_seconds: float
+    step: int
+    checkpoint: str | None
+    rung: RungName | None
+    standings: tuple[Standing, ...]
+    versions: bool = False
+    lost: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """For people, complete, and no more than what is known."""
+        if self.versions:
+            return self._of_versions()
+        lost = duration_text(self.lost_seconds)
+        if self.place.persists is False:
+            return (
+                f"If this machine vanished now, you would lose all {lost} of this training: {self.place.url} goes "
+                "with it."
+            )
+        if self.rung is None:
+            return (
+                f"If this machine vanished now, you would lose all {lost} of this training: no checkpoint is known "
+                f"to be safe in {self.place.url} yet."
+            )
+        return f"If this machine vanished now, you would lose {lost} (back to step {self.step}{self._proof()})."
+
+    def _of_versions(self) -> str:
+        if self.place.persists is False:
+            return (
+                "If this machine vanished now, you would lose the whole folder and its versions: "
+                f"{self.place.url} goes with it."
+            )
+        if self.rung is None and self.lost is not None:
+            return "The folder is empty: nothing would be lost if this machine vanished now."
+        if self.rung is None:
+            return (
+                "If this machine vanished now, you would lose all that is in the folder: no version of it is known to "
+                f"be safe in {self.place.url} yet."
+            )
+        lost = "" if self.lost is None else f"you would lose {self.lost or 'nothing'}; "
+        url, proof = self.place.url, f"handed to {self.place.url}, which does not confirm it"
+        if self.rung == "confirmed":
+            proof = f"confirmed by {url}"
+        elif self.rung == "local":
+            proof = f"in {url}"
+            if not self.place.persists:
+                proof += ", if that outlives this machine: it cannot be checked"
+        return f"If this machine vanished now, {lost}version {self.step} would come back ({proof})."
+
+    def _proof(self) -> str:
+        if self.rung == "confirmed":
+            return f", confirmed by {self.place.url}"
+        if self.rung == "local":
+            if self.place.persists:
+                return f", in {self.place.url}"
+            return f", only if {self.place.url} survives this machine; colabkeep cannot check that"
+        return f", if the upload to {self.place.url} arrived; it does not confirm that"
+
+
+def assess(standings: Sequence[Standing], place: Place, seconds: float) -> Durability:
+    """The figure. `seconds`: how long the run has been trained by now."""
+    newest_first = sorted(standings, key=lambda each: (each.step, each.seconds), reverse=True)
+    safe = None if place.persists is False else _newest_safe(newest_first, place)
+    return Durability(
+        place=place,
+        lost_seconds=max(0.0, seconds - (safe.seconds if safe is not None else 0.0)),
+        step=0 if safe is None else safe.step,
+        checkpoint=None if safe is None else safe.checkpoint,
+        rung=None if safe is None else safe.rung,
+        standings=tuple(newest_first),
+    )
+
+
+def lowest(rungs: Iterable[RungName]) -> RungName:
+    """The least durable of them: a checkpoint is as safe as the worst of its objects."""
+    return min(rungs, key=RUNGS.index)
+
+
+def has_arrived(rung: str, top: RungName) -> bool:
+    """Is it as durable as it can become where `top` is the highest rung? A place that says "unknown" of what is there
+    may never say more."""
+    return rung == "unknown" or (rung in RUNGS and RUNGS.index(rung) >= RUNGS.index(top))
+
+
+def _newest_safe(newest_first: Sequence[Standing], place: Place) -> Standing | None:
+    at_top = (each for each in newest_first if RUNGS.index(each.rung) >= RUNGS.index(place.top))
+    # What the place says nothing of counts where nothing else does, and is called what it is.
+    return next(at_top, None) or next((each for each in newest_first if each.rung == "unknown"), None)
+
 
 # Events are delivered on the training thread, in order, between two steps. Steps are many: an observer that does not
 # want to hear of each has an attribute `steps_from`, the time in seconds of the run's clock from which it wants the
@@ -59,13 +203,20 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted:
+class Event:
+    """Something that happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
     """A session began. `promise` is the one line that says what a resume restores, and whether the steps after it give
     the same bits on this machine; `exactness` says the latter in a word: "exact", "mostly" (but for what is named), or
     "course" (the same course, not the same bits). `reasons`: what prevents the same bits, each with the line that mends
     it; `unseen`: what no checkpoint sees; `precision`: what "auto" chose, if it was to choose. `folder`: where on this
     machine's disk the checkpoints lie, or come by; None where they do not. `ends_at`: when the machine goes at the
-    latest, in seconds since 1970 (UTC), as far as that is known; `ends_source` says from what."""
+    latest, in seconds since 1970 (UTC), as far as that is known; `ends_source` says from what. `keeps`: the folder
+    of another program that is kept; "" for a training. `monitor`: the metric by which the best checkpoint is chosen,
+    "" where none is, and `mode`, "min" or "max"."""
 
     run: str
     session: str
@@ -78,10 +229,13 @@ class RunStarted:
     reasons: tuple[str, ...] = ()
     unseen: str = ""
     precision: str = ""
+    keeps: str = ""
+    monitor: str = ""
+    mode: str = "min"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LengthTold:
+class LengthTold(Event):
     """How long the run is to be in all; None: not by this measure, or it was told before."""
 
     max_epochs: int | None = None
@@ -89,7 +243,7 @@ class LengthTold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineChecked:
+class MachineChecked(Event):
     """What the check before a training found, told to displays only. `verdict`: "keep", "reconnect", "switch",
     "enable" or "unusable"; `lines` say it to people, the next click included."""
 
@@ -98,7 +252,7 @@ class MachineChecked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineGiven:
+class MachineGiven(Event):
     """The machine of this session: the platform's name, which variety of it, and its accelerators by name. `id`: that
     of another machine differs; "" where nothing tells."""
 
@@ -109,7 +263,7 @@ class MachineGiven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class Restored(Event):
     """A checkpoint was loaded. `age`: seconds since it was saved, so the most that can have been lost."""
 
     checkpoint: str
@@ -118,18 +272,19 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recalled:
+class Recalled(Event):
     """The past of a run that goes on, told once after `Restored`. `points`: its loss curve so far, as (step, loss);
     `resumed_at`: the steps from which its sessions went on, this one last; `sessions`: how many there are, this one
-    too."""
+    too; `history`: what was logged so far, as `Run.history`."""
 
     points: tuple[tuple[int, float], ...]
     resumed_at: tuple[int, ...]
     sessions: int
+    history: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlreadyComplete:
+class AlreadyComplete(Event):
     """The loop asked for no more than the run has: nothing was trained. `since`: when it was saved last, in seconds
     since 1970 (UTC); `length`: what has to be raised to train on, in words."""
 
@@ -139,7 +294,7 @@ class AlreadyComplete:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredInexactly:
+class RestoredInexactly(Event):
     """The continuation will not have the bits of the uninterrupted run; `reason` says why."""
 
     checkpoint: str
@@ -147,7 +302,7 @@ class RestoredInexactly:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSetAside:
+class CheckpointSetAside(Event):
     """A checkpoint could not be used; it was walked past and not deleted."""
 
     checkpoint: str
@@ -155,16 +310,26 @@ class CheckpointSetAside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepDone:
-    """An optimizer step was taken. `loss` is whatever the loop passed: read it rarely (it may wait for the GPU)."""
+class StepDone(Event):
+    """An optimizer step was taken. `loss` is whatever the loop passed: read it rarely (it may wait for the GPU).
+    `learning_rate`: that of the first group of parameters, None where it is not known on the host. `points`: the loss
+    curve of the run so far, as (step, loss), as far as it has come to the host. `grad_norm`: the norm of the gradients
+    before they were clipped, `tokens`: how many this session has trained on; both as the loop passed them, as `loss`,
+    and None where it did not. `waited`: the seconds of this session in which the loop waited for its next batch; None
+    where it does not read them through colabkeep."""
 
     progress: Progress
     epoch_batches: int | None
     loss: Any = field(default=None, repr=False, compare=False)
+    learning_rate: float | None = None
+    points: tuple[tuple[int, float], ...] = field(default=(), repr=False, compare=False)
+    grad_norm: Any = field(default=None, repr=False, compare=False)
+    tokens: Any = field(default=None, repr=False, compare=False)
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstStepDone:
+class FirstStepDone(Event):
     """The first step of a session is done. `laps`: the parts of the way there with the seconds that each took, in
     order: "import" (the framework), "check" (looking at the machine), "storage" (opening it), "find" (the run, taken),
     "read" (the checkpoint, hashed), "restore" (into the objects), "ready", "loader" (until the first batch), "step"."""
@@ -173,7 +338,7 @@ class FirstStepDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochDone:
+class EpochDone(Event):
     """An epoch ended; `metrics` are those logged at its end."""
 
     epoch: int
@@ -182,7 +347,7 @@ class EpochDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsLogged:
+class MetricsLogged(Event):
     """The loop logged numbers."""
 
     progress: Progress
@@ -190,7 +355,7 @@ class MetricsLogged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossNotFinite:
+class LossNotFinite(Event):
     """The loss is not a finite number since `step`; `value`: "nan", "inf" or "-inf". `finite`: the last step whose loss
     was; `checkpoint`: the newest one before that, which is not deleted; None where none is known. Told once, and again
     by a session that goes on from such weights; of losses that come and go, once more where they stay so."""
@@ -207,14 +372,14 @@ class LossNotFinite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossRecovered:
+class LossRecovered(Event):
     """The loss is a finite number again, at `step`, after a `LossNotFinite`."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaveStarted:
+class SaveStarted(Event):
     """State was captured; training waited `blocked` seconds for it."""
 
     progress: Progress
@@ -223,7 +388,7 @@ class SaveStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaveCommitted:
+class SaveCommitted(Event):
     """A checkpoint exists. `written` are bytes that had to be written, `seconds` the background time. `copy`: what
     made the copy slower than it need be, a clause; "" where nothing did. `monotonic`: when it was committed, in seconds
     of the run's clock, for it may be told much later; None: when it is told. `waited`: in versions that copied beside
@@ -242,7 +407,7 @@ class SaveCommitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CadenceChosen:
+class CadenceChosen(Event):
     """How often saves come from now on, where `save_every="auto"` chooses; told when it changes by much. In seconds:
     `interval`; `cost`, of a save to training; `session`, the mean between two disconnects, and `source` says from what;
     `carried`, how long the storage takes for a save. `overhead`: the share of time that saves may cost. `reason`: what
@@ -260,7 +425,7 @@ class CadenceChosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaveSkipped:
+class SaveSkipped(Event):
     """A save that was due found the one before still being written; a newer one takes its place."""
 
     progress: Progress
@@ -268,8 +433,8 @@ class SaveSkipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaveFailing:
-    """A save did not succeed; training goes on. `retry_in` is seconds until the next attempt."""
+class SaveFailing(Event):
+    """A save did not succeed; training continues. `retry_in` is seconds until the next attempt."""
 
     progress: Progress
     error: str
@@ -277,7 +442,7 @@ class SaveFailing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungReached:
+class RungReached(Event):
     """A checkpoint is as durable as the least durable of its objects, and that changed: "local", "unknown", "sent" or
     "confirmed". `monotonic`: when that was seen, as in `SaveCommitted`."""
 
@@ -287,7 +452,7 @@ class RungReached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DurabilityTold:
+class DurabilityTold(Event):
     """What would be lost if the machine vanished at this moment. Told when another checkpoint has become the one to go
     on from, and each minute while a newer one is on its way; meanwhile `lost_seconds` grows by a second each second."""
 
@@ -295,7 +460,18 @@ class DurabilityTold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UploadMeasured:
+class FolderSeen(Event):
+    """A kept folder was looked at, and something is to be said of it that was not so before. `changed`: so many files
+    are not as in the newest version; `waits`: what no version can be made for yet, and why, a clause; "" where nothing
+    is waited for. Told to displays only, every few seconds at most."""
+
+    changed: int
+    waits: str
+    durability: Durability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadMeasured(Event):
     """How fast checkpoints reach the slower side of a pair, in bytes per second, and how much waits for that."""
 
     url: str
@@ -304,7 +480,7 @@ class UploadMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatchingUp:
+class CatchingUp(Event):
     """The session has ended and waits for its slower storage, for `left` more seconds at most. `waiting_bytes` are
     still to come, at `bytes_per_second` as measured lately; both are None where that is not known."""
 
@@ -315,7 +491,7 @@ class CatchingUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceShort:
+class SpaceShort(Event):
     """A place is getting too small. A save takes `save_bytes`. `full_at`: when this run will have filled it at its
     pace, in seconds since 1970 (UTC). `keeps`: so few checkpoints are kept from now on, for more do not fit. Both None:
     the next save may not fit."""
@@ -328,14 +504,14 @@ class SpaceShort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
+class Pruned(Event):
     """Checkpoints were deleted by the retention policy."""
 
     checkpoints: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreDegraded:
+class StoreDegraded(Event):
     """A tier of the store is out of order; `detail` says what that means for the training. `healed`: it works again.
     `durability`: what would be lost at that moment, where that is known."""
 
@@ -346,7 +522,7 @@ class StoreDegraded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineNear:
+class DeadlineNear(Event):
     """The session's time is nearly used up: `seconds` are left at most. `ends`: training ends here by itself; else it
     is saved once more and goes on while the machine lives. `takes`: seconds that a save took here until it was safe."""
 
@@ -356,14 +532,14 @@ class DeadlineNear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class Noted(Event):
     """A sentence the user should read once: a harmless change, an expected wait."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStopped:
+class RunStopped(Event):
     """The session ended. `reason`: "finished", "max_time", "session_end" (of the machine), "max_steps", "sigterm",
     "sighup", "interrupt", "error", "left". `error`: the kind and the first line of the exception that ended it, or
     "". `not_finite_since`: the step since which the loss is no finite number, None if it is one."""
@@ -375,111 +551,31 @@ class RunStopped:
     not_finite_since: int | None = None
 
 
-Event: TypeAlias = (
-    RunStarted
-    | LengthTold
-    | MachineChecked
-    | MachineGiven
-    | Restored
-    | Recalled
-    | AlreadyComplete
-    | RestoredInexactly
-    | CheckpointSetAside
-    | FirstStepDone
-    | StepDone
-    | EpochDone
-    | MetricsLogged
-    | LossNotFinite
-    | LossRecovered
-    | SaveStarted
-    | SaveCommitted
-    | CadenceChosen
-    | SaveSkipped
-    | SaveFailing
-    | RungReached
-    | DurabilityTold
-    | UploadMeasured
-    | CatchingUp
-    | SpaceShort
-    | Pruned
-    | StoreDegraded
-    | DeadlineNear
-    | Noted
-    | RunStopped
-)
+# The journal calls events and their members as the classes above do, and other versions read it: none of these names is
+# ever changed, or used again for something else. One may be added, with a default.
 
 
-# They are the diary's own, and stay when a class or a field here gets another name: files of any version are read by
-# them, with a colabkeep of any other. A word may be added; none is ever changed, or used again for something else.
-
-
-# The word, and its members as they are written. One whose field has another name by now is written word=field.
-WORDS: Mapping[type, tuple[str, str]] = {
-    RunStarted: (
-        "RunStarted",
-        "run session storage promise folder ends_at ends_source exactness reasons unseen precision",
-    ),
-    LengthTold: ("LengthTold", "max_epochs max_steps"),
-    MachineChecked: ("MachineChecked", "verdict lines"),
-    MachineGiven: ("MachineGiven", "platform kind accelerators id"),
-    Restored: ("Restored", "checkpoint progress age"),
-    Recalled: ("Recalled", "points resumed_at sessions"),
-    AlreadyComplete: ("AlreadyComplete", "since step length"),
-    RestoredInexactly: ("RestoredInexactly", "checkpoint reason"),
-    CheckpointSetAside: ("CheckpointSetAside", "checkpoint reason"),
-    FirstStepDone: ("FirstStepDone", "laps"),
-    EpochDone: ("EpochDone", "epoch progress metrics"),
-    MetricsLogged: ("MetricsLogged", "progress metrics"),
-    LossNotFinite: ("LossNotFinite", "step value finite checkpoint"),
-    LossRecovered: ("LossRecovered", "step"),
-    SaveStarted: ("SaveStarted", "progress reason blocked"),
-    SaveCommitted: ("SaveCommitted", "checkpoint progress reason bytes written seconds rung waited copy monotonic"),
-    CadenceChosen: ("CadenceChosen", "interval cost session overhead reason text source carried"),
-    SaveSkipped: ("SaveSkipped", "progress reason"),
-    SaveFailing: ("SaveFailing", "progress error retry_in"),
-    RungReached: ("RungReached", "checkpoint rung monotonic"),
-    UploadMeasured: ("UploadMeasured", "url bytes_per_second waiting_bytes"),
-    CatchingUp: ("CatchingUp", "url waiting_bytes bytes_per_second left"),
-    SpaceShort: ("SpaceShort", "url free_bytes save_bytes full_at keeps"),
-    Pruned: ("Pruned", "checkpoints"),
-    StoreDegraded: ("StoreDegraded", "url detail healed"),
-    DeadlineNear: ("DeadlineNear", "seconds ends takes"),
-    Noted: ("Noted", "text"),
-    RunStopped: ("RunStopped", "reason progress checkpoint error not_finite_since"),
-    Progress: ("", "epoch step batches epoch_samples samples seconds"),
-}
-"""By kind of event; one that is not here is not noted."""
-
-COMMITTED, PRUNED, STOPPED = "SaveCommitted", "Pruned", "RunStopped"
+COMMITTED, REACHED, PRUNED, STOPPED = "SaveCommitted", "RungReached", "Pruned", "RunStopped"
 PRUNING = "Pruning"
 """What is about to be pruned; `PRUNED` is told when that is done."""
 
 
-def members_of(words: Mapping[type, tuple[str, str]]) -> dict[type, tuple[tuple[str, str], ...]]:
-    """By kind of event: the members as they are written, each with the field it is read from."""
-    return {
-        kind: tuple((word, field or word) for word, _, field in (each.partition("=") for each in members.split()))
-        for kind, (_, members) in words.items()
-    }
-
-
-_MEMBERS = members_of(WORDS)
+# Steps and looks are too many; what a lost machine took with it is known when it is gone.
+_NOT_NOTED = (StepDone, DurabilityTold, FolderSeen)
+_ELSEWHERE = ("durability", "history")  # members that other lines tell
 
 
 def journal_line(event: Event, at: float) -> dict[str, Any] | None:
     """The line of an event at `at` (seconds since 1970, UTC), of plain values; None for one that is not noted."""
-    if type(event) not in WORDS:
+    if isinstance(event, _NOT_NOTED):
         return None
-    return {"at": at, "event": WORDS[type(event)][0], **_record(event)}
-
-
-def _record(value: Any) -> dict[str, Any]:
-    return {word: _plain(getattr(value, field)) for word, field in _MEMBERS[type(value)]}
+    members = {each.name: _plain(getattr(event, each.name)) for each in fields(event) if each.name not in _ELSEWHERE}
+    return {"at": at, "event": type(event).__name__, **members}
 
 
 def _plain(value: Any) -> Any:
-    if type(value) in _MEMBERS:
-        return _record(value)
+    if isinstance(value, Progress):
+        return {name: _plain(member) for name, member in value._asdict().items()}
     if isinstance(value, Mapping):
         return {str(key): _plain(member) for key, member in value.items()}
     if isinstance(value, (list, tuple)):

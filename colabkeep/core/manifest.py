@@ -1,26 +1,16 @@
-"""The record whose presence makes a checkpoint exist: a sealed JSON text (see `sealed`); how far the run had come,
+"""The record whose presence makes a checkpoint exist: a sealed JSON text (see `layout`); how far the run had come,
 and what its losses prove of the weights.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from colabkeep.core.errors import CheckpointDamaged, CheckpointUnsupported
-from colabkeep.core.sealed import seal, unseal
-
-__all__ = [
-    "FORMAT",
-    "BlobRef",
-    "Manifest",
-    "Progress",
-    "Proof",
-    "stored_proof",
-]
+from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, SMALL, id_parts, is_amount, seal, unseal
 
 
 class Progress(NamedTuple):
@@ -49,10 +39,9 @@ class Progress(NamedTuple):
 FORMAT = 1
 """The format this version writes, and the newest it reads."""
 
-_MAX_BYTES = 64 * 2**20  # a manifest of a million tensors is smaller; a larger file is not ours
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_BLOB_FILE = re.compile(r"([0-9a-f]{64})(-[0-9a-f]{8})?\.safetensors")
-_ID = re.compile(r"\d{12}-[0-9a-f]{8}(-\d{1,6})?")
+
+FOLDER = "folder"
+"""What a version of another program's folder names as its framework."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +101,11 @@ class Manifest:
     @property
     def order(self) -> tuple[int, str, int, int]:
         """Sorts manifests from the oldest to the newest: a later session always follows an earlier one."""
-        return self.fence, self.session, self.progress.step, ordinal(self.id)
+        return self.fence, self.session, self.progress.step, id_parts(self.id)[2]
+
+    def needs(self, folder: str) -> dict[str, tuple[int, str]]:
+        """The blobs without which it is worth nothing, where the run lies in `folder`: object → size and SHA-256."""
+        return {f"{folder}/blobs/{blob.file}": (blob.size, blob.sha256) for blob in self.blobs}
 
     def to_bytes(self) -> bytes:
         """The text of the file, with its digest."""
@@ -154,7 +147,7 @@ class Manifest:
 
     @classmethod
     def _read(cls, data: bytes, id: str, each: Callable[[dict[str, Any]], Any] | None = None) -> Manifest:
-        if len(data) > _MAX_BYTES:
+        if len(data) > SMALL:
             raise _damaged(id, "it is too large to be one")
         try:
             record = unseal(data, each)
@@ -177,7 +170,7 @@ _POSITION = ("epoch", "step", "batches", "epoch_samples", "samples", "seconds") 
 
 def _read_first(record: dict[str, Any], id: str) -> Manifest:
     """Format 1."""
-    if record["id"] != id or not _ID.fullmatch(id):
+    if record["id"] != id or not CHECKPOINT_ID.fullmatch(id):
         raise ValueError("it is of another checkpoint than its name says")
     known = {name: record[name] for name in _KNOWN if name in record}
     for name, fits in _FITS.items():
@@ -213,22 +206,12 @@ def _without_tensors(node: dict[str, Any]) -> Any:
     return node
 
 
-def ordinal(id: str) -> int:
-    """The third part of a checkpoint id: its number among those of one session at one step."""
-    parts = id.split("-")
-    return int(parts[2]) if len(parts) > 2 else 0
-
-
 def _is_text(value: object) -> bool:
     return type(value) is str
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _is_time(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value < 2**63  # type: ignore[operator]
+    return type(value) is int and is_amount(value)
 
 
 def _is_texts(value: object) -> bool:
@@ -247,7 +230,7 @@ _FITS: Mapping[str, Callable[[object], bool]] = {
     "reason": _is_text,
     "fingerprint": _is_texts,
     "settings": _is_texts,
-    "created": _is_time,
+    "created": is_amount,
     "parent": lambda value: value is None or _is_text(value),
     "lineage": lambda value: type(value) is list,
     "version": _is_text,
@@ -262,7 +245,7 @@ def _progress(entry: dict[str, Any]) -> tuple[Progress, dict[str, Any]]:
     names = Progress._fields
     known = {name: entry[name] for name in names if name in entry}
     for name, value in known.items():
-        if not (_is_time if name == "seconds" else _is_count)(value):
+        if not (is_amount if name == "seconds" else _is_count)(value):
             raise TypeError(f"progress.{name}")
     return Progress(**known), _beyond(entry, names)
 
@@ -278,8 +261,8 @@ _BLOB = tuple(f.name for f in fields(BlobRef))
 
 def _blob(entry: dict[str, Any]) -> BlobRef:
     blob = BlobRef(**{name: entry[name] for name in _BLOB if name in entry})
-    found = _BLOB_FILE.fullmatch(blob.file)
-    if not _DIGEST.fullmatch(blob.sha256) or found is None or found[1] != blob.sha256:
+    found = BLOB_FILE.fullmatch(blob.file)
+    if found is None or found[1] != blob.sha256:
         raise ValueError(f"blob name {blob.file[:80]!r}")
     if not _is_count(blob.size):
         raise ValueError("blob size")

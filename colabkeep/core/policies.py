@@ -6,47 +6,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
 from colabkeep.core.arguments import interval_text, parse_duration, span_text
 from colabkeep.core.errors import UsageError
-from colabkeep.core.manifest import Manifest, Progress
-
-__all__ = [
-    "FIRST_SECONDS",
-    "FIRST_STEPS",
-    "OVERHEAD",
-    "SAYINGS",
-    "Auto",
-    "Cadence",
-    "EveryEpochs",
-    "EveryMinutes",
-    "EverySteps",
-    "KeepBest",
-    "KeepLast",
-    "Measures",
-    "Mode",
-    "Never",
-    "OnNan",
-    "RetentionPolicy",
-    "SaveEvery",
-    "SaveMark",
-    "SavePolicy",
-    "SessionLifetime",
-    "Why",
-    "adapt",
-    "choose",
-    "cost_text",
-    "counts_epochs_only",
-    "improved",
-    "is_auto",
-    "mean_session",
-    "parse_save_every",
-    "read_overhead",
-    "unmeasured",
-]
+from colabkeep.core.manifest import Progress
 
 # A save costs training some seconds, and a machine that vanishes takes half an interval with it on average. With `cost`
 # seconds for a save and `session` seconds between two disconnects, ``cost / T + T / (2 * session)`` is the share of
@@ -84,11 +50,11 @@ SAYINGS: Mapping[str, str] = {
     "cadence.little": "less than 1 ms",
     "cadence.carried": ", storage takes one per {carried}",
     "cadence.overhead": "; more often would cost more than {overhead} % of the time (overhead=…)",
-    "cadence.storage": "; it is not given more than it takes",
-    "cadence.budget": "; its service takes no more for long (colabkeep doctor --storage=… says what)",
-    "cadence.behind": "; that is slower than the saves, so each time it is done the newest goes next",
+    "cadence.storage": "; saves come no faster than the storage can take them",
+    "cadence.budget": "; the service limits how often you can save (colabkeep doctor --storage=… shows the limits)",
+    "cadence.behind": "; uploads are slower than saves, so the newest waiting checkpoint is uploaded next",
     "cadence.share": "; that is {share} % of the time",
-    "cadence.risked": ", but more is not risked here",
+    "cadence.risked": ", but a longer interval would risk too much",
     "cadence.becomes": ", and becomes less",
 }
 """How a choice is said, in English. A face that speaks another language has the same words in that."""
@@ -202,7 +168,7 @@ def read_overhead(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 0.5:
         return float(value)
     raise UsageError(
-        problem=f"overhead={value!r} is no share of the time that saves may cost.",
+        problem=f"overhead={value!r} is not a valid share of the time.",
         remedy="Pass 0.01 for 1 % (the default), at most 0.5; or say yourself when to save: save_every=…",
     )
 
@@ -408,124 +374,3 @@ def parse_save_every(value: object) -> SavePolicy:
         problem=f"save_every={value!r} does not say when to save.",
         remedy='Pass a number of epochs (1), "500 steps", "10 min", "auto", or a list of these.',
     )
-
-
-class RetentionPolicy(Protocol):
-    """Decides which committed checkpoints may go. Sees manifests only; never the unfinished."""
-
-    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
-        """The ids to keep, of manifests in the order of their age, oldest first."""
-        ...
-
-    def doomed(self, manifests: Sequence[Manifest]) -> list[Manifest]:
-        """The others."""
-        ...
-
-    @property
-    def most(self) -> int | None:
-        """How many it keeps at most; None where there is no limit."""
-        ...
-
-    @property
-    def keeps_all(self) -> bool:
-        """Does it keep every one, whatever room there is? Then nobody needs to ask it."""
-        ...
-
-    def fewer(self) -> RetentionPolicy | None:
-        """The next stricter one, for a place that is too small for this one; None if this cannot be made stricter."""
-        ...
-
-    def __add__(self, other: RetentionPolicy) -> RetentionPolicy: ...
-
-
-class _Keeping:
-    __slots__ = ()
-
-    def doomed(self: RetentionPolicy, manifests: Sequence[Manifest]) -> list[Manifest]:
-        kept = self.keeps(manifests)
-        return [manifest for manifest in manifests if manifest.id not in kept]
-
-    def __add__(self: RetentionPolicy, other: RetentionPolicy) -> RetentionPolicy:
-        return _Union(policies=(self, other))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Union(_Keeping):
-    policies: tuple[RetentionPolicy, ...]
-
-    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
-        return set().union(*(policy.keeps(manifests) for policy in self.policies))
-
-    @property
-    def most(self) -> int | None:
-        counts = [policy.most for policy in self.policies]
-        return None if None in counts else sum(count or 0 for count in counts)
-
-    @property
-    def keeps_all(self) -> bool:
-        return any(policy.keeps_all for policy in self.policies)
-
-    def fewer(self) -> RetentionPolicy | None:
-        """The member that keeps the most is made stricter first."""
-        for policy in sorted(self.policies, key=lambda each: each.most or 0, reverse=True):
-            stricter = policy.fewer()
-            if stricter is not None:
-                return _Union(policies=tuple(stricter if each is policy else each for each in self.policies))
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class KeepLast(_Keeping):
-    """The newest `n`; None keeps all, whatever room there is."""
-
-    n: int | None
-
-    @property
-    def most(self) -> int | None:
-        return self.n
-
-    @property
-    def keeps_all(self) -> bool:
-        return self.n is None
-
-    def fewer(self) -> RetentionPolicy | None:
-        return KeepLast(self.n - 1) if self.n is not None and self.n > 1 else None
-
-    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
-        kept = manifests if self.n is None else manifests[max(0, len(manifests) - self.n) :]
-        return {manifest.id for manifest in kept}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepBest(_Keeping):
-    """The `n` best by a metric that was measured at that very step; of equals, the older ones."""
-
-    n: int
-    monitor: str
-    mode: Mode
-
-    @property
-    def most(self) -> int | None:
-        return self.n
-
-    @property
-    def keeps_all(self) -> bool:
-        return False
-
-    def fewer(self) -> RetentionPolicy | None:
-        return KeepBest(n=self.n - 1, monitor=self.monitor, mode=self.mode) if self.n > 1 else None
-
-    def keeps(self, manifests: Sequence[Manifest]) -> set[str]:
-        return {manifest.id for manifest in self.ranked(manifests)[: self.n]}
-
-    def ranked(self, manifests: Iterable[Manifest]) -> list[Manifest]:
-        """Those that have the metric (a number, not NaN), best first."""
-        sign = 1 if self.mode == "min" else -1
-        measured = [m for m in manifests if not math.isnan(m.metrics.get(self.monitor, math.nan))]
-        return sorted(measured, key=lambda manifest: sign * manifest.metrics[self.monitor])
-
-    def among_best(self, value: float, values: Iterable[float]) -> bool:
-        """Is `value` one of the `n` best of `values` (which include it)?"""
-        sign = 1 if self.mode == "min" else -1
-        better = sum(1 for other in values if sign * other < sign * value)
-        return not math.isnan(value) and better < self.n

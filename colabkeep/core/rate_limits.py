@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["DRIVE", "HUB", "HUB_COMMITS", "KAGGLE", "KAGGLE_VERSION_SECONDS", "Budget", "Limit", "budget_of"]
-
 _SHARE = 0.9  # of a limit; the rest is for sessions before this one, for other programs and for what is tried again
 _SPANS = {60.0: "a minute", 300.0: "5 minutes", 3600.0: "an hour", 86400.0: "a day"}
 
@@ -31,16 +29,6 @@ class Limit:
     def interval(self, written: int) -> float:
         """Seconds between two saves of so many new bytes that keep within this for ever."""
         return (written if self.what == "bytes" else self.each) * self.seconds / (_SHARE * self.most)
-
-    def record(self) -> dict[str, object]:
-        """For programs."""
-        return {
-            "what": self.what,
-            "most": self.most,
-            "seconds": self.seconds,
-            "each": self.each,
-            "source": self.source,
-        }
 
     def text(self) -> str:
         """For people."""

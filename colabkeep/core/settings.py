@@ -8,20 +8,6 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-__all__ = [
-    "GROUP",
-    "Change",
-    "Item",
-    "OnChange",
-    "Plain",
-    "Settings",
-    "TellsSettings",
-    "changes",
-    "from_text",
-    "same",
-    "to_text",
-]
-
 Plain: TypeAlias = Any
 """None, bool, int, float, str, and lists and dicts (with text as keys) of these."""
 

@@ -1,5 +1,5 @@
-"""State on its way from live objects to bytes and back, without any framework's types; how many processes train,
-and the seeds that follow from where they are.
+"""State on its way from live objects to bytes and back, without any framework's types; and the seeds that follow from
+where a training is.
 """
 
 from __future__ import annotations
@@ -8,21 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol, TypeAlias, runtime_checkable
-
-__all__ = [
-    "Capture",
-    "HostTensor",
-    "Snapshot",
-    "SoloWorld",
-    "Stale",
-    "Stateful",
-    "Tagged",
-    "Tree",
-    "Withheld",
-    "World",
-    "derive",
-    "derive_each",
-]
 
 Tree: TypeAlias = Any
 """A value made of what the codec can store exactly: None, bool, int, float, complex, str, bytes,
@@ -139,43 +124,6 @@ class Capture(Protocol):
             Stale: it must be captured again.
         """
         ...
-
-
-class World(Protocol):
-    """The processes of one training. Called on the training thread only, never by the writer."""
-
-    @property
-    def rank(self) -> int:
-        """This process's number, from 0."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """How many processes there are."""
-        ...
-
-    def agree(self, flag: bool) -> bool:
-        """True when every rank passed True. A collective: all ranks call it, in the same order."""
-        ...
-
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's `value` on every rank. `value` is JSON-able."""
-        ...
-
-
-class SoloWorld:
-    """A world of one process."""
-
-    rank = 0
-    size = 1
-
-    def agree(self, flag: bool) -> bool:
-        """What this one process thinks."""
-        return flag
-
-    def broadcast(self, value: Any) -> Any:
-        """The value itself."""
-        return value
 
 
 _AT_ONCE = 32  # seeds: code that comes to run in every step, between other work, takes five times as long

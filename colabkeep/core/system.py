@@ -15,15 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-__all__ = [
-    "FAR",
-    "Breather",
-    "Clock",
-    "Environment",
-    "SystemClock",
-    "give_way",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
@@ -89,6 +80,16 @@ class Environment:
                 return file.read(limit)
         except OSError:
             return ""
+
+
+def variables_here() -> Mapping[str, str]:
+    """The process's environment variables themselves, for what asks often and cannot wait for `Environment.here`."""
+    return os.environ
+
+
+def is_dir_here(absolute: str) -> bool:
+    """Is there such a folder on the real machine? As `Environment.is_dir`."""
+    return os.path.isdir(absolute)  # noqa: PTH112  # asked for each text that is shown
 
 
 def _program(session: str) -> str:

@@ -2,7 +2,7 @@
 
 Everything that usually breaks a resume is in it: random augmentation from three libraries, loader workers, dropout,
 BatchNorm, momentum, and a schedule that moves with each step. Run as a program, it tells what it does on
-stdout, one JSON object per line; ``--resume never|must`` says which life it is::
+stdout, one JSON object per line; ``--resume never|must`` says whether it is the first session::
 
     python -m colabkeep.examples.digits --storage runs --run-name digits --epochs 9 --workers 1 --resume never
 """
@@ -23,8 +23,6 @@ from torch.utils.data import DataLoader, Dataset
 
 import colabkeep
 from colabkeep.core.events import EpochDone, Event, Restored, SaveCommitted, StepDone
-
-__all__ = ["Digits", "Teller", "main", "network"]
 
 BATCH_SIZE = 64
 HELD_OUT = 5  # every fifth image is for testing
@@ -105,7 +103,7 @@ def _accuracy(output: torch.Tensor, target: tuple[torch.Tensor, torch.Tensor]) -
 
 
 def main() -> None:
-    """One life of the training."""
+    """One session of the training."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--storage", required=True)
     parser.add_argument("--run-name", required=True)

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from colabkeep.core.settings import Change, Item, Settings
-from colabkeep.core.state import Capture, Stateful, Tree, World
+from colabkeep.core.state import Capture, Stateful, Tree
 
 __all__ = [
     "Batch",
@@ -41,6 +41,7 @@ __all__ = [
     "LoaderState",
     "Losses",
     "PartsSettings",
+    "Pieces",
     "Probe",
     "Probed",
     "Remembered",
@@ -178,16 +179,22 @@ class Framework(Protocol):
         """A new reader of losses."""
         ...
 
+    def learning_rate(self, parts: Mapping[str, object]) -> float | None:
+        """That of the first optimizer's first group of parameters, now; None where there is none, or where reading it
+        would wait for a device."""
+        ...
+
     def unseen(self, parts: Mapping[str, object]) -> Unseen:
         """Begin to look for what moves the parts and was not handed in."""
         ...
 
-    def world(self) -> World:
-        """The processes training together."""
-        ...
-
     def processes(self) -> int:
         """How many processes this one was made one of, by the framework's own means; 1 for a training by itself."""
+        ...
+
+    def sharded(self, parts: Mapping[str, object]) -> str | None:
+        """By what a part was cut into pieces, of which this process holds its own; with the name of the part, as
+        "model by fully_shard". None where all are whole."""
         ...
 
 
@@ -319,7 +326,8 @@ class Boundary(Protocol):
     @property
     def opaque(self) -> Sequence[str]:
         """The names of parts that a loop may change at any moment, and `rewind` cannot put back: objects with a state
-        of their own that are not the framework's. One whose class says `between_steps = True` is none of them."""
+        of their own that are not the framework's. One whose class has a `between_steps` is none of them while that is
+        True."""
         ...
 
     @property
@@ -530,7 +538,8 @@ class TrainingOptions:
     Exactly one of `loss_fn(output, target)` and `step_fn(model, batch) -> loss` is set. `metrics` are
     functions `(output, target) -> number`, by name, or metric objects of the framework. `scheduler` is stepped by
     the loop, not by the arithmetic, which only looks whether it is the optimizer's. `precision`: "32-true", "16-mixed",
-    "bf16-mixed" or "auto". `gradient_clip_val`: largest gradient norm, None for no clipping.
+    "bf16-mixed" or "auto". `gradient_clip_val`: largest gradient norm, None for no clipping. `micro_batch`: how many
+    samples of a batch are computed at a time, or "auto"; None for all.
     """
 
     model: Any
@@ -542,6 +551,7 @@ class TrainingOptions:
     precision: str = "auto"
     accumulate_grad_batches: int = 1
     gradient_clip_val: float | None = None
+    micro_batch: int | Literal["auto"] | None = None
 
 
 class Training(Protocol):
@@ -557,6 +567,9 @@ class Training(Protocol):
     scaler: object | None
     """The gradient scaler in use, a part of the run's state; None when the precision needs none."""
 
+    grad_norm: Any
+    """The norm of the last step's gradients before they were clipped, still on the device; None where none are."""
+
     def train(self) -> None:
         """Put the model into training mode and clear gradients."""
         ...
@@ -570,6 +583,14 @@ class Training(Protocol):
         """Unscale, clip, one optimizer update, clear gradients."""
         ...
 
+    def pieces(self) -> Pieces:
+        """How batches are computed in pieces.
+
+        Raises:
+            UsageError: this framework cannot.
+        """
+        ...
+
     def mean(self) -> MeanLike:
         """A new running mean of losses, on the device."""
         ...
@@ -581,6 +602,49 @@ class Training(Protocol):
     def evaluate(self, batches: Iterator[Batch]) -> Mapping[str, float]:
         """Mean loss ("loss") and metrics over the batches, weighted by samples, in evaluation
         mode and without gradients; training mode is restored."""
+        ...
+
+
+class Pieces(Protocol):
+    """Batches of one training computed in pieces, of which memory has to hold one at a time: micro-batches."""
+
+    card: str
+    """The kind of device, with its memory ("Tesla T4, 15 GB"), where it says that its memory does not suffice and can
+    be asked for less; else empty, as on the CPU."""
+
+    def backward(self, batch: Any, samples: int | None, micro: int | None, share: float) -> Any:
+        """As `Training.backward`, of `micro` samples at a time (None: all at once). Gradients and loss are those of the
+        whole batch up to rounding, as far as the loss is a mean over samples (`check`) and the model looks at each
+        sample by itself (`across`).
+
+        Raises:
+            UsageError: the batch cannot be cut.
+        """
+        ...
+
+    def check(self, batch: Any, samples: int) -> str:
+        """Try by a few samples, in evaluation mode and without gradients, whether the loss is a mean over samples.
+        Modes and random streams are left changed. Returns why that could not be tried, a clause; empty if it is one.
+
+        Raises:
+            UsageError: it is not one, or the batch cannot be cut.
+        """
+        ...
+
+    def across(self) -> Sequence[str]:
+        """The names of layers that compute with all samples of a batch together, as BatchNorm does in training."""
+        ...
+
+    def streams(self) -> object:
+        """The state of the random streams that a model draws from, for a comparison."""
+        ...
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Did the device have too little memory?"""
+        ...
+
+    def release(self) -> None:
+        """Give what a failed pass left (gradients, graphs, memory that is cached) back to the device."""
         ...
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from colabkeep.core.settings import Item
-from colabkeep.core.state import Capture, SoloWorld, Stateful, Tree, World
+from colabkeep.core.state import Capture, Stateful, Tree
 from colabkeep.frameworks.base import (
     Boundary,
     Data,
@@ -25,12 +25,12 @@ from colabkeep.frameworks.base import (
     TrainingOptions,
     Unseen,
 )
+from colabkeep.frameworks.shared.boundary import NothingUnseen, StreamMarks, opaque_parts, remember_objects
+from colabkeep.frameworks.shared.capture import Captures
 from colabkeep.frameworks.shared.describe import described
-from colabkeep.frameworks.shared.host_memory import Captures
-from colabkeep.frameworks.shared.modules import NothingUnseen, remember_objects
-from colabkeep.frameworks.shared.rng import NumpyStream, PythonStream, StreamMarks, Streams, opaque_parts
-from colabkeep.frameworks.shared.settings import NoOptimizing, Setup
-from colabkeep.frameworks.shared.training import HostLosses, PlainMean, no_loop_for
+from colabkeep.frameworks.shared.rng import GlobalStreams, NumpyStream, PythonStream
+from colabkeep.frameworks.shared.settings import Setup
+from colabkeep.frameworks.shared.training import HostLosses, RunningMean, no_loop_for
 from colabkeep.frameworks.shared.trees import (
     ArrayLeaves,
     array_leaf,
@@ -55,7 +55,7 @@ class NumpyFramework:
     def __init__(self) -> None:
         self._leaves = ArrayLeaves(plain=True)
         self._captures = Captures()
-        self._rng = Streams([PythonStream(), NumpyStream()])
+        self._rng = GlobalStreams([PythonStream(), NumpyStream()])
 
     def owns(self, obj: object) -> bool:
         numpy = sys.modules.get("numpy")
@@ -65,7 +65,7 @@ class NumpyFramework:
         with self._captures.begin() as begun:
             self._leaves.turn()
             for name, target in parts.items():
-                begun.trees[name] = encode_object(name, target, self._leaves)
+                begun.parts[name] = encode_object(name, target, self._leaves)
             self._leaves.sweep()
         return begun
 
@@ -95,7 +95,7 @@ class NumpyFramework:
         return StreamMarks(self._rng.streams, opaque_parts(parts))
 
     def settings(self, parts: Mapping[str, object]) -> PartsSettings:
-        return Setup({}, NoOptimizing(), digest=str)
+        return Setup({}, digest=str)
 
     def described(self, value: object) -> Mapping[str, Item]:
         return described(value)
@@ -112,7 +112,7 @@ class NumpyFramework:
         raise no_loop_for(options.model)
 
     def mean(self, value: object) -> MeanLike:
-        return PlainMean()
+        return RunningMean()
 
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
         numpy = sys.modules.get("numpy")
@@ -132,14 +132,17 @@ class NumpyFramework:
     def losses(self) -> Losses:
         return HostLosses()
 
+    def learning_rate(self, parts: Mapping[str, object]) -> float | None:
+        return None
+
     def unseen(self, parts: Mapping[str, object]) -> Unseen:
         return NothingUnseen()
 
-    def world(self) -> World:
-        return SoloWorld()
-
     def processes(self) -> int:
         return 1
+
+    def sharded(self, parts: Mapping[str, object]) -> str | None:
+        return None
 
 
 def _array_differences(name: str, parts: Mapping[str, Any], trees: Mapping[str, Tree]) -> list[str]:

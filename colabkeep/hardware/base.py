@@ -1,5 +1,9 @@
-"""What is known of an accelerator, what a way of finding them must do, and what the kernel and variables such as
-CUDA_VISIBLE_DEVICES show of them.
+"""What is known of an accelerator, and what the kernel and variables such as CUDA_VISIBLE_DEVICES show of them.
+
+A way of finding them is a function of the environment and a time in seconds. It answers in that time, whatever the
+tool it asks does; it initialises no CUDA, imports no framework, touches no network, and raises nothing for what the
+machine is like. It returns nothing where it finds nothing, `Hidden` where a variable takes away all that it found, and
+`Trouble` where a device or its tool is here and does not answer sensibly.
 """
 
 from __future__ import annotations
@@ -7,35 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from colabkeep.core.system import Environment
-
-__all__ = [
-    "Accelerator",
-    "Answer",
-    "Build",
-    "Finder",
-    "Hidden",
-    "Kind",
-    "PciDevice",
-    "Trouble",
-    "names",
-    "numbered",
-    "pci_devices",
-    "seen",
-    "visible",
-]
-
-# A new way is one file, one line in `colabkeep.hardware`, and one subclass of
-# `colabkeep.testing.hardware.FinderContract`. A finder:
-#
-# * MUST NOT initialise CUDA in this process, import a framework, or touch a network.
-# * MUST answer in `timeout` seconds, whatever the tool it asks does: hang, print garbage, die.
-# * MUST return an empty list where it finds nothing or has nobody to ask, `Hidden` where a variable takes away all that
-#   it found, and `Trouble` where a device or its tool is here and does not answer sensibly: what could not be told is
-#   not the same as nothing. It never raises for what the machine is like.
-
 
 Kind: TypeAlias = Literal["cuda", "rocm", "tpu", "xpu", "npu", "mps"]
 
@@ -43,8 +21,8 @@ Kind: TypeAlias = Literal["cuda", "rocm", "tpu", "xpu", "npu", "mps"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """One device. `name`: exactly as the machine tells it. `memory_bytes`: in all; `used_bytes`: used now, by whom
-    ever. `capability`: (major, minor) of CUDA. `uuid`, `driver`: as told. `found_by`: the finder's name. None
-    where it was not told."""
+    ever. `capability`: (major, minor) of CUDA. `uuid`, `driver`: as told. `found_by`: who told. None where it was not
+    told."""
 
     kind: Kind
     name: str
@@ -95,20 +73,10 @@ class Build:
     hip: str | None = None
 
 
-class Finder(Protocol):
-    """One way of finding accelerators. The obligations are on top of this page."""
-
-    name: str
-
-    def find(self, environment: Environment, *, timeout: float) -> Answer:
-        """The accelerators of this machine in the order of their index, or why there are none to be told."""
-        ...
-
-
 # Device files are neither files nor folders to Python, so they are looked for by name.
 
 
-_PCI = "/sys/bus/pci/devices"
+PCI = "/sys/bus/pci/devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +107,8 @@ def numbered(environment: Environment, folder: str, stem: str) -> tuple[int, ...
 def pci_devices(environment: Environment, vendor: str) -> tuple[PciDevice, ...]:
     """The devices of one vendor, in the order of their address. A container may be shown those of the whole host."""
     found = []
-    for address in names(environment, _PCI):
-        folder = f"{_PCI}/{address}"
+    for address in names(environment, PCI):
+        folder = f"{PCI}/{address}"
         if environment.text(f"{folder}/vendor", 16).strip() == vendor:
             device, subsystem, kind = (
                 environment.text(f"{folder}/{name}", 16).strip() for name in ("device", "subsystem_device", "class")

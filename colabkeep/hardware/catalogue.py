@@ -13,24 +13,6 @@ from typing import Any, Literal, TypeAlias
 
 from colabkeep.hardware.base import Accelerator, Kind
 
-__all__ = [
-    "MODES",
-    "UNCERTAINTY",
-    "Card",
-    "Mode",
-    "PrecisionAdvice",
-    "Workload",
-    "advised_precision",
-    "capability_of",
-    "cards",
-    "find_card",
-    "largest_model",
-    "score",
-    "sixteen_bit",
-    "tier",
-    "usable_bytes",
-]
-
 # The numbers lie in `cards.json`, which `scripts/make_cards.py` makes of `scripts/gpus.csv`.
 
 
@@ -85,18 +67,25 @@ def find_card(accelerator: Accelerator) -> Card | None:
     words = _words(name)
     found = [card for card in cards() if card.kind == accelerator.kind and _is_named(card, words)]
     found = [card for card in found if accelerator.capability in (None, card.capability)]
-    sliced = slice_ is not None or _VIRTUAL.search(name) is not None
-    mib = _sold_mib(name) if sliced or accelerator.memory_bytes is None else accelerator.memory_bytes / 2**20
+    virtual = _VIRTUAL.search(name)
+    told = accelerator.memory_bytes if slice_ is None and virtual is None else None
+    mib = _sold_mib(name) if told is None else told / 2**20
     if mib is not None:
         found = [card for card in found if _fits(card, mib)]
     form = "PCIE" in name.upper()
     found.sort(key=lambda card: ("PCIE" in card.names[0].upper()) != form)
     if not found:
         return None
+    card = found[0]
     if slice_ is not None:
-        return _share(found[0], slice_)
-    virtual = _VIRTUAL.search(name)
-    return found[0] if virtual is None else _lent(found[0], float(virtual["gb"]))
+        # Sevenths of the compute units on data centre cards, quarters on workstation ones (NVIDIA's MIG user guide).
+        units = 4 if card.capability == (12, 0) else 7
+        compute = float(slice_["compute"] or slice_["slices"]) / units
+        return _part(card, f"slice {slice_['slices']}g.{slice_['gb']}gb", float(slice_["gb"]), compute)
+    if virtual is not None and (gb := float(virtual["gb"])) < card.memory_gib:
+        # As many as fit into the memory take turns in computing (NVIDIA's vGPU user guide, equal and fixed share).
+        return _part(card, f"vGPU with {gb:g} of {card.memory_gib:g} GB", gb, gb / card.memory_gib)
+    return card
 
 
 def capability_of(accelerator: Accelerator) -> tuple[int, int] | None:
@@ -138,48 +127,24 @@ def _fits(card: Card, mib: float) -> bool:
     return low * (1 - _TOLERANCE) <= mib <= high * (1 + _TOLERANCE)
 
 
-def _share(card: Card, slice_: re.Match[str]) -> Card:
-    """A MIG slice: it has its own share of the compute units (sevenths on data centre cards, quarters on workstation
-    ones; NVIDIA's MIG user guide), of the memory, and of the bandwidth with the memory."""
-    memory = float(slice_["gb"])
-    units = 4 if card.capability == (12, 0) else 7
-    compute = min(1.0, float(slice_["compute"] or slice_["slices"]) / units)
+def _part(card: Card, name: str, gb: float, compute: float) -> Card:
+    """A part of a card, with that share of its `compute` and with the bandwidth of its memory."""
+
+    def times(number: float | None, share: float) -> float | None:
+        return None if number is None else number * min(1.0, share)
+
     return replace(
         card,
-        name=f"{card.name}, slice {slice_['slices']}g.{slice_['gb']}gb",
-        memory_gib=memory,
-        usable_gib=None,
-        total_mib=(int(memory * 1024), int(memory * 1024)),
-        bandwidth_gb_s=_times(card.bandwidth_gb_s, memory / card.memory_gib),
-        fp32_tflops=_times(card.fp32_tflops, compute),
-        tensor_tflops=_times(card.tensor_tflops, compute),
-        measured_tflops=None,
-        free=(),
-    )
-
-
-def _lent(card: Card, gb: float) -> Card:
-    """A vGPU: as many of them as fit into the memory share one card, and take turns in computing (NVIDIA's vGPU user
-    guide, equal and fixed share). Alone on the card it may be faster; nothing of that is promised."""
-    share = gb / card.memory_gib
-    if share >= 1.0:
-        return card
-    return replace(
-        card,
-        name=f"{card.name}, vGPU with {gb:g} of {card.memory_gib:g} GB",
+        name=f"{card.name}, {name}",
         memory_gib=gb,
         usable_gib=None,
         total_mib=(int(gb * 1024), int(gb * 1024)),
-        bandwidth_gb_s=_times(card.bandwidth_gb_s, share),
-        fp32_tflops=_times(card.fp32_tflops, share),
-        tensor_tflops=_times(card.tensor_tflops, share),
-        measured_tflops=_times(card.measured_tflops, share),
+        bandwidth_gb_s=times(card.bandwidth_gb_s, gb / card.memory_gib),
+        fp32_tflops=times(card.fp32_tflops, compute),
+        tensor_tflops=times(card.tensor_tflops, compute),
+        measured_tflops=times(card.measured_tflops, compute),
         free=(),
     )
-
-
-def _times(number: float | None, share: float) -> float | None:
-    return None if number is None else number * min(1.0, share)
 
 
 def _frozen(value: Any) -> Any:

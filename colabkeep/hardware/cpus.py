@@ -6,11 +6,8 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from colabkeep.core.system import Environment
-
-__all__ = ["advised_workers", "usable_cpus"]
 
 _MOST_WORKERS = 4  # more seldom helps on the two to four processors of a free machine
 _ROOM_OF_WORKER = 128 * 2**20  # bytes; a worker keeps two batches in there, and 64 photographs of 224² are 37 MiB
@@ -66,24 +63,12 @@ def _length(part: str) -> int:
 
 
 def _quotas(environment: Environment) -> Iterator[float]:
-    """Processors' worth of time granted by each group this process is in, in both versions of cgroups."""
-    for folder in _groups(environment):
+    """Processors' worth of time granted to the container, whose own group is mounted at the top, in both versions of
+    cgroups."""
+    for folder in ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu"):
         quota, _, period = environment.text(f"{folder}/cpu.max", 64).partition(" ")
         yield from _share(quota, period)
         yield from _share(*(environment.text(f"{folder}/cpu.cfs_{name}_us", 64) for name in ("quota", "period")))
-
-
-def _groups(environment: Environment) -> Iterator[str]:
-    """The folders of the groups, each with those above it. The tops come always: a container may be told the path of
-    the host, or none, while its own group is mounted there."""
-    yield from ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu")
-    for line in environment.text("/proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        if controllers == "" or "cpu" in controllers.split(","):
-            mount = PurePosixPath("/sys/fs/cgroup", controllers)
-            path = mount / group.lstrip("/")
-            yield from (str(folder) for folder in (path, *path.parents) if folder.is_relative_to(mount))
 
 
 def _share(quota: str, period: str) -> Iterator[float]:

@@ -12,22 +12,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.hardware.catalogue import capability_of
-
-__all__ = [
-    "architectures",
-    "has_kernels",
-    "has_wheel",
-    "installed_build",
-    "is_made_for",
-    "needed_driver",
-    "runs_on",
-    "supports",
-    "wheels_for",
-    "wheels_in_short",
-]
 
 # From CUDA 11 on a driver runs every build of its own major version and of those before (NVIDIA, "CUDA Compatibility",
 # minor version compatibility, 2026). CUDA's own compatibility package can lift that on data-centre cards; whether it is
@@ -206,65 +194,63 @@ def architectures(version: str, machine: str) -> tuple[str, ...] | None:
 
 
 def wheels_for(capability: Capability, driver: str | None = None, python: Python | None = None) -> str:
-    """One sentence: which official torch wheels have kernels for cards of this capability, and how to get one. Where a
-    `driver` is told, one that it can run; where a `python` is, one that is made for it."""
-    default, other = _with(capability)
+    """One sentence: the newest official torch wheel with kernels for cards of this capability, and how to get it. Where
+    a `driver` or a `python` is told, one that runs there; where none does, what it would take."""
     card = f"cards of compute capability {capability[0]}.{capability[1]}"
-    first, last = _RELEASES[0].series, _RELEASES[-1].series
-    if not default and not other:
-        return f"No official torch wheel from {first} to {last} has kernels for {card}."
-    if _all_with(capability)[-1] not in _fitting(capability, driver, python):
-        return _within(capability, driver, python, card)
-    if last in default:
-        since = (
-            "Every default torch wheel has" if default[0] == first else f"Default torch wheels since {default[0]} have"
-        )
-        lacking = _lacking(capability, default[0])
-        but = f", but their {' and '.join(lacking)} wheels have none" if lacking else ""
-        tag = _RELEASES[-1].default
-        return f"{since} kernels for {card}{but}: {_install('torch', tag)}."
-    series, tag = other[-1] if other else (default[-1], _release(default[-1]).default)
-    until = f"up to torch {default[-1]}" if default else "in no release"
-    return (
-        f"The default torch wheels had kernels for {card} {until}; the last official ones are those of {series} for "
-        f"{tag}: {_install(f'torch=={series}.*', tag)}."
-    )
-
-
-def has_wheel(capability: Capability, driver: str | None = None, python: Python | None = None) -> bool:
-    """Is there an official torch wheel for cards of this capability that this driver and this Python can run?"""
-    return bool(_fitting(capability, driver, python))
-
-
-def _within(capability: Capability, driver: str | None, python: Python | None, card: str) -> str:
-    """The same where the newest of them does not run here."""
-    running, fits = _fitting(capability, driver, None), _fitting(capability, driver, python)
+    known = _wheels_with(capability)
+    if not known:
+        return f"No official torch wheel from {_RELEASES[0].series} to {_RELEASES[-1].series} has kernels for {card}."
+    running = [(series, tag) for series, tag in known if runs_on(driver, _cuda(tag)) is not False]
     if not running:
-        least = needed_driver(_cuda(_all_with(capability)[0][1]))
+        least = needed_driver(_cuda(known[0][1]))
         return (
             f"No official torch wheel with kernels for {card} runs on driver {driver}: they need driver {least} or "
             "newer."
         )
-    runs = "" if driver is None else f" and runs on driver {driver}"
-    series, tag = (fits or running)[-1]
-    newest = f"The newest official torch wheel that has kernels for {card}{runs}"
-    if not fits:
-        most = _pythons(series)[1]
+    fitting = [(series, tag) for series, tag in running if python is None or _is_for(python, series)]
+    series, tag = (fitting or running)[-1]
+    newest = f"The newest official torch wheel that has kernels for {card}"
+    runs = [] if running[-1] == known[-1] else [f"runs on driver {driver}"]
+    if python is not None and not fitting:
+        first, last = _pythons(series)
         return (
-            f"{newest} is that of {series} for {tag}, which there is up to Python 3.{most} only, and this is "
-            f"{_text(python)}: in an environment with Python 3.{most} run {_install(f'torch=={series}.*', tag)}."
+            f"{' and '.join([newest, *runs])} is {series} for {tag}, which is made for Python 3.{first} to 3.{last}, "
+            f"and this is {python[0]}.{python[1]}: in an environment with Python 3.{last} run {_install(series, tag)}."
         )
-    made = "" if fits[-1] == running[-1] else f", among those for Python {_text(python)},"
-    return f"{newest}{made} is that of {series} for {tag}: {_install(f'torch=={series}.*', tag)}."
+    if python is not None and fitting[-1] != running[-1]:
+        runs.append(f"is made for Python {python[0]}.{python[1]}")
+    return f"{' and '.join([newest, *runs])} is {series} for {tag}: {_install(series, tag)}."
 
 
-def _fitting(capability: Capability, driver: str | None, python: Python | None) -> list[tuple[str, str]]:
-    """(series, tag) of the wheels with kernels for it that may run here, the newest last."""
-    return [
-        (series, tag)
-        for series, tag in _all_with(capability)
-        if runs_on(driver, _cuda(tag)) is not False and (python is None or _is_for(python, series))
-    ]
+def has_wheel(capability: Capability, driver: str | None = None, python: Python | None = None) -> bool:
+    """Is there an official torch wheel for cards of this capability that this driver and this Python can run?"""
+    return any(
+        runs_on(driver, _cuda(tag)) is not False and (python is None or _is_for(python, series))
+        for series, tag in _wheels_with(capability)
+    )
+
+
+def wheels_in_short(capability: Capability) -> str:
+    """The same in a few characters, for a table: "all", "to 2.7; cu126 to 2.14", "since 2.8"."""
+    default = [known.series for known in _RELEASES if _has(known, known.default, capability)]
+    wheels = _wheels_with(capability)
+    if not default:
+        return f"{wheels[-1][1]} to {wheels[-1][0]}" if wheels else "none"
+    if _RELEASES[-1].series in default:
+        return "all" if default[0] == _RELEASES[0].series else f"since {default[0]}"
+    series, tag = wheels[-1]
+    return f"to {default[-1]}" if series == default[-1] else f"to {default[-1]}; {tag} to {series}"
+
+
+def _wheels_with(capability: Capability) -> list[tuple[str, str]]:
+    """(series, tag) of every wheel that has kernels for it, the newest last."""
+    return [(known.series, tag) for known in _RELEASES for tag in sorted(known.wheels) if _has(known, tag, capability)]
+
+
+def _has(release: _Release, tag: str, capability: Capability) -> bool:
+    # Portable code is not counted on: few wheels carry it, and it is to leave them for its size.
+    codes = [code for code in _names(release.wheels[tag]) if code.startswith("sm_")]
+    return has_kernels(codes, capability) is True
 
 
 def _is_for(python: Python, series: str) -> bool:
@@ -277,66 +263,17 @@ def _pythons(series: str) -> tuple[int, int]:
     return [told for since, told in _PYTHONS.items() if order.index(since) <= order.index(series)][-1]
 
 
-def _text(python: Python | None) -> str:
-    return "" if python is None else f"{python[0]}.{python[1]}"
-
-
-def _all_with(capability: Capability) -> list[tuple[str, str]]:
-    """(series, tag) of every wheel that has kernels for it, the newest last; the default of a series after its others
-    where CUDA is the same or newer."""
-    return [(known.series, tag) for known in _RELEASES for tag in sorted(known.wheels) if _has(known, tag, capability)]
-
-
 def _cuda(tag: str) -> str:
     """ "cu128" → "12.8"."""
     return f"{tag[2:-1]}.{tag[-1]}"
 
 
-def _install(wanted: str, tag: str) -> str:
+def _install(series: str, tag: str) -> str:
     # Without force, pip finds the request "already satisfied" by any build of that version, such as one for the CPU.
     return (
-        f'pip install --force-reinstall "{wanted}" --index-url https://download.pytorch.org/whl/{tag} (packages made '
-        "for the notebook's own torch may no longer fit)"
+        f'pip install --force-reinstall "torch=={series}.*" --index-url https://download.pytorch.org/whl/{tag} '
+        "(packages made for the notebook's own torch may no longer fit)"
     )
-
-
-def wheels_in_short(capability: Capability) -> str:
-    """The same in a few characters, for a table: "all", "to 2.7; cu126 to 2.14", "since 2.8"."""
-    default, other = _with(capability)
-    if not default:
-        return "none" if not other else f"{other[-1][1]} to {other[-1][0]}"
-    if _RELEASES[-1].series in default:
-        return "all" if default[0] == _RELEASES[0].series else f"since {default[0]}"
-    more = f"; {other[-1][1]} to {other[-1][0]}" if other and other[-1][0] != default[-1] else ""
-    return f"to {default[-1]}{more}"
-
-
-def _with(capability: Capability) -> tuple[list[str], list[tuple[str, str]]]:
-    """The series whose default wheel has kernels for it, and (series, tag) of the other wheels that have, in order."""
-    default = [known.series for known in _RELEASES if _has(known, known.default, capability)]
-    other = [
-        (known.series, tag)
-        for known in _RELEASES
-        for tag in sorted(known.wheels)
-        if tag != known.default and _has(known, tag, capability)
-    ]
-    return default, other
-
-
-def _lacking(capability: Capability, since: str) -> list[str]:
-    """The tags of wheels without kernels for it among the releases from `since` on."""
-    later = _RELEASES[_RELEASES.index(_release(since)) :]
-    return sorted({tag for known in later for tag in known.wheels if not _has(known, tag, capability)})
-
-
-def _release(series: str) -> _Release:
-    return next(known for known in _RELEASES if known.series == series)
-
-
-def _has(release: _Release, tag: str, capability: Capability) -> bool:
-    # Portable code is not counted on: few wheels carry it, and it is to leave them for its size.
-    codes = [code for code in _names(release.wheels[tag]) if code.startswith("sm_")]
-    return has_kernels(codes, capability) is True
 
 
 def _names(codes: str) -> tuple[str, ...]:
@@ -353,18 +290,24 @@ def installed_build(framework: str) -> Build | None:
     if folder is None:
         return None
     version, cuda, hip, stated = _version(framework, folder)
-    if not version:
-        return Build(framework=framework, version="unknown", cuda=None, architectures=None, known_from="unknown")
-    if cuda is None:
-        return Build(framework=framework, version=version, cuda=None, architectures=(), known_from="table", hip=hip)
-    if framework == "torch":
-        if (told := _told()) is not None:
-            return Build(framework=framework, version=version, cuda=cuda, architectures=told, known_from="loaded")
-        if (made := architectures(version, _machine())) is not None:
-            return Build(framework=framework, version=version, cuda=cuda, architectures=made, known_from="table")
-    if stated:
-        return Build(framework=framework, version=version, cuda=cuda, architectures=stated, known_from="stated")
-    return Build(framework=framework, version=version, cuda=cuda, architectures=None, known_from="unknown")
+    codes: tuple[str, ...] | None = None
+    known_from: Literal["loaded", "table", "stated", "unknown"] = "unknown"
+    if version and cuda is None:
+        codes, known_from = (), "table"
+    elif version and framework == "torch" and (told := _told()) is not None:
+        codes, known_from = told, "loaded"
+    elif version and framework == "torch" and (made := architectures(version, _machine())) is not None:
+        codes, known_from = made, "table"
+    elif stated:
+        codes, known_from = stated, "stated"
+    return Build(
+        framework=framework,
+        version=version or "unknown",
+        cuda=cuda,
+        architectures=codes,
+        known_from=known_from,
+        hip=hip if cuda is None else None,
+    )
 
 
 _FILES: Mapping[str, tuple[str, ...]] = {

@@ -1,39 +1,115 @@
-"""`paddle.Model.fit` that goes on after a disconnect, bit for bit."""
+"""`paddle.Model.fit` that goes on after a disconnect, bit for bit::
+
+    from colabkeep.integrations.paddle_hapi import Resumable
+
+    model.fit(train_data, val_data, epochs=20, callbacks=[Resumable("mnist")])
+
+Run the cell again after a disconnect, on whatever machine: epochs that are done are skipped without loading data, the
+one under way goes on at the batch where it was saved last, and the numbers shown are those of the whole training.
+
+`fit` has no start epoch. So the callback stands, for the time of one `fit`, in front of the model's own
+`_run_one_epoch` (the same from Paddle 2.5 to 3.3) and between `fit` and the other callbacks: these hear nothing of
+skipped epochs. (What `fit` prints first, "Epoch 1/20", comes before any callback can speak; the right number
+follows.)
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import paddle
-from paddle.callbacks import Callback
+from paddle.callbacks import Callback, ProgBarLogger
 
 from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted
+from colabkeep.core.manifest import Progress
+from colabkeep.core.settings import Item, Plain
 from colabkeep.core.state import derive
 from colabkeep.frameworks import find_framework
 from colabkeep.frameworks.base import Batch
-from colabkeep.integrations._paddle_callbacks import CallbackList, FitState
+from colabkeep.integrations.memories import Memories
 from colabkeep.session.scheduler import StopTraining
 
-__all__ = [
-    "Fitting",
-    "Resumable",
-]
+__all__ = ["Resumable"]
+
+_FITS_OWN = frozenset({"model", "params"})  # what fit gives to each callback
 
 
-class Keep(Protocol):
-    """The callback that the user gave to `fit`."""
+class Resumable(Callback):  # type: ignore[misc]  # types are the same where Paddle is not installed
+    """Checkpoints and resumes `paddle.Model.fit`. Give it to `fit` among the callbacks::
 
-    seed: int
-    """Of the order of the data and the randomness in data sets."""
+        model.prepare(optimizer, paddle.nn.CrossEntropyLoss(), paddle.metric.Accuracy())
+        model.fit(train_data, val_data, epochs=20, callbacks=[Resumable("mnist", monitor="val_acc", mode="max")])
+
+    Kept are the network, the optimizer with its schedule, the gradient scaler, all random streams, the position in the
+    data, the metrics so far, and what the other callbacks have come to remember (how long `EarlyStopping` has waited;
+    numbers, texts, arrays and containers of them). Other settings than those that the
+    run began with, `accumulate_grad_batches` among them, are an error, kept or applied, as `on_change` says. What a
+    callback keeps that cannot be stored is told.
+
+    Each evaluation sees the same samples, also where the data set draws random numbers. A training that early stopping
+    ended is finished: run again, it trains nothing, until more epochs are asked for. `fit`'s own `save_dir` is not
+    needed. With `num_iters`, that many batches are trained in all sessions together.
+
+    Args:
+        run_name: names the run in the storage; the same name goes on with the same run.
+        words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
+            max_time, seed, state, callbacks, progress, and the others. What `fit` measures is logged as "train_loss",
+            "train_acc", "val_loss", "val_acc", …, by the names of the metrics.
+
+    Raises:
+        UsageError: the model is not prepared, or is trained by several processes or in static mode.
+        UnknownArgument: a word that `colabkeep.Run` does not know.
+        RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: from `fit`, as from `colabkeep.Run`.
+    """
+
+    def __init__(self, run_name: str, **words: Any) -> None:
+        super().__init__()
+        self.run: Run | None = None  # of the latest fit: run.save(), run.progress, run.durability
+        self.seed: int = words.get("seed", 0)
+        self._run_name = run_name
+        self._words = words
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Stand in front of the model for the time of this `fit`; the run is taken at its first epoch, when all
+        callbacks are ready."""
+        _check(self.model)
+        Fitting(self, self.model, self.params).stand_in()
 
     def make_run(self, **parts: Any) -> Run:
         """The run of one `fit`, not entered yet."""
-        ...
+        state = {**parts.pop("state"), **(self._words.get("state") or {})}
+        self.run = Run(self._run_name, **{**self._words, **parts, "state": state})
+        return self.run
+
+
+def _check(model: Any) -> None:
+    if not paddle.in_dynamic_mode():
+        raise UsageError(
+            problem="Static mode is on, and colabkeep can resume trainings in dynamic mode only.",
+            remedy="Call paddle.disable_static() before the model is built.",
+        )
+    if paddle.distributed.ParallelEnv().nranks > 1:
+        raise UsageError(
+            problem="This training runs in several processes, which Resumable does not keep in step.",
+            remedy="Train on one card: run the script without paddle.distributed.launch.",
+        )
+    if model._optimizer is None:
+        raise UsageError(
+            problem="The model has no optimizer yet.",
+            remedy="Call model.prepare(optimizer, loss, metrics) before model.fit(…).",
+        )
+    known = ["data_loader", "callbacks", "mode", "logs"]
+    if list(inspect.signature(type(model)._run_one_epoch).parameters)[1:] != known:
+        raise UsageError(
+            problem=f"paddle.Model of Paddle {paddle.__version__} works in another way than colabkeep knows.",
+            remedy="Train with colabkeep.resumable_fit(model.network, …), which needs nothing of paddle.Model.",
+        )
 
 
 class Fitting:
@@ -43,7 +119,7 @@ class Fitting:
     are in the hands of a `CallbackList` from the first epoch on, when it is known which they are.
     """
 
-    def __init__(self, keep: Keep, model: Any, params: Mapping[str, Any]) -> None:
+    def __init__(self, keep: Resumable, model: Any, params: Mapping[str, Any]) -> None:
         self.live = True
         self.offset = 0
         self._keep = keep
@@ -140,6 +216,7 @@ class Fitting:
             raise
         self._run = run
         run.resumes_behind = True
+        run.saves_inside = False
         self._callback_list = CallbackList(self, others)
         callbacks.callbacks = [self._callback_list]
         try:
@@ -265,7 +342,7 @@ class _Rest:
     def __len__(self) -> int:
         length = self._length()
         if length is None:
-            raise TypeError("nobody knows how many batches this loader gives")
+            raise TypeError("it is not known how many batches this loader gives")
         return length
 
 
@@ -287,86 +364,145 @@ def _numbers(prefix: str, logs: Mapping[str, Any], names: list[str]) -> Iterator
                 yield f"{prefix}{name}" + (f"_{place}" if len(listed) > 1 else ""), float(value)
 
 
-#     from colabkeep.integrations.paddle_hapi import Resumable
-#
-#     model.fit(train_data, val_data, epochs=20, callbacks=[Resumable("mnist")])
-#
-# Run the cell again after a disconnect, on whatever machine: epochs that are done are skipped without loading data, the
-# one under way goes on at the batch where it was saved last, and the numbers shown are those of the whole training.
-#
-# `fit` has no start epoch. So the callback stands, for the time of one `fit`, in front of the model's own
-# `_run_one_epoch` (the same from Paddle 2.5 to 3.3) and between `fit` and the other callbacks: these hear nothing of
-# skipped epochs. (What `fit` prints first, "Epoch 1/20", comes before any callback can speak; the right number
-# follows.)
+class CallbackList:
+    """Takes the place of all callbacks in the list that `fit` calls, and hands on what they should hear.
 
-
-class Resumable(Callback):  # type: ignore[misc]  # types are the same where Paddle is not installed
-    """Checkpoints and resumes `paddle.Model.fit`. Give it to `fit` among the callbacks::
-
-        model.prepare(optimizer, paddle.nn.CrossEntropyLoss(), paddle.metric.Accuracy())
-        model.fit(train_data, val_data, epochs=20, callbacks=[Resumable("mnist", monitor="val_acc", mode="max")])
-
-    Kept are the network, the optimizer with its schedule, the gradient scaler, all random streams, the position in the
-    data, the metrics so far, and what the other callbacks have come to remember (how long `EarlyStopping` has waited;
-    numbers, texts, arrays and containers of them). Other settings than those that the
-    run began with, `accumulate_grad_batches` among them, are an error, kept or applied, as `on_change` says. What a
-    callback keeps that cannot be stored is told.
-
-    Each evaluation sees the same samples, also where the data set draws random numbers. A training that early stopping
-    ended is finished: run again, it trains nothing, until more epochs are asked for. `fit`'s own `save_dir` is not
-    needed. With `num_iters`, that many batches are trained in all sessions together.
-
-    Args:
-        run_name: names the run in the storage; the same name goes on with the same run.
-        words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
-            max_time, seed, state, callbacks, progress, and the others. What `fit` measures is logged as "train_loss",
-            "train_acc", "val_loss", "val_acc", …, by the names of the metrics.
-
-    Raises:
-        UsageError: the model is not prepared, or is trained by several processes or in static mode.
-        UnknownArgument: a word that `colabkeep.Run` does not know.
-        RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: from `fit`, as from `colabkeep.Run`.
+    An exception of theirs ends the run as one of the training does: what is done so far is saved.
     """
 
-    def __init__(self, run_name: str, **words: Any) -> None:
-        super().__init__()
-        self.run: Run | None = None  # of the latest fit: run.save(), run.progress, run.durability
-        self.seed: int = words.get("seed", 0)
-        self._run_name = run_name
-        self._words = words
+    def __init__(self, fitting: Fitting, callbacks: Sequence[Any]) -> None:
+        self._fitting = fitting
+        self._callbacks = tuple(callbacks)
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Stand in front of the model for the time of this `fit`; the run is taken at its first epoch, when all
-        callbacks are ready."""
-        _check(self.model)
-        Fitting(self, self.model, self.params).stand_in()
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._tell, name)
 
-    def make_run(self, **parts: Any) -> Run:
-        """The run of one `fit`, not entered yet."""
-        state = {**parts.pop("state"), **(self._words.get("state") or {})}
-        self.run = Run(self._run_name, **{**self._words, **parts, "state": state})
-        return self.run
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """End the epoch before; tell of this one, unless it was trained in an earlier session."""
+        self._guarded(self._fitting.begin_epoch, epoch)
+        self._tell("on_epoch_begin", epoch, logs)
+        self.set_bars()
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        """Log what was measured."""
+        self._guarded(self._fitting.measured, "train_", logs)
+        self._tell("on_epoch_end", epoch, logs)
+
+    def on_train_batch_begin(self, step: int, logs: Any = None) -> None:
+        """Tell with the batch's number in the whole epoch."""
+        self._tell("on_train_batch_begin", step + self._fitting.offset, logs)
+
+    def on_train_batch_end(self, step: int, logs: dict[str, Any]) -> None:
+        """Tell with the batch's number in the whole epoch."""
+        logs["step"] = step + self._fitting.offset
+        self._tell("on_train_batch_end", logs["step"], logs)
+        self._fitting.count(logs)
+
+    def on_eval_batch_end(self, step: int, logs: Any = None) -> None:
+        """Count it, as `num_iters` does."""
+        self._tell("on_eval_batch_end", step, logs)
+        self._fitting.count(None)
+
+    def on_eval_end(self, logs: Mapping[str, Any]) -> None:
+        """Log what was measured."""
+        self._guarded(self._fitting.measured, "val_", logs)
+        self._tell("on_eval_end", logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """End the run; then all may clean up, whatever was trained."""
+        self._guarded(self._fitting.end)
+        for callback in self._callbacks:
+            callback.on_train_end(logs)
+
+    def set_bars(self) -> None:
+        """Progress bars count what they are told of: let them begin where this session does."""
+        for callback in self._callbacks:
+            if isinstance(callback, ProgBarLogger) and self._fitting.live:
+                callback.train_step = self._fitting.offset
+
+    def _tell(self, name: str, *words: Any) -> None:
+        if self._fitting.live:
+            for callback in self._callbacks:
+                self._guarded(getattr(callback, name), *words)
+
+    def _guarded(self, act: Any, *words: Any) -> None:
+        try:
+            act(*words)
+        except BaseException as error:
+            if not self._fitting.leave(error):
+                raise
 
 
-def _check(model: Any) -> None:
-    if not paddle.in_dynamic_mode():
-        raise UsageError(
-            problem="Static mode is on, and colabkeep can resume trainings in dynamic mode only.",
-            remedy="Call paddle.disable_static() before the model is built.",
+class FitState:
+    """The metrics' and callbacks' memories, how many batches there were, and whether training was ended early.
+
+    `iterations` counts batches trained and evaluated, as `num_iters` of `fit` does; `logs` are the numbers of the last
+    batch. Made when all callbacks are ready for training, so that what differs later is what they learnt.
+    """
+
+    between_steps = False
+    """Does nothing of it change inside a step? Metrics and callbacks do between the batches of one, and callbacks that
+    hear where a batch begins."""
+
+    def __init__(self, model: Any, callbacks: Sequence[object], epochs: int) -> None:
+        self.iterations = 0
+        self.logs: dict[str, Any] = {}
+        self.stopped = False  # in the session before
+        self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
+        self._model = model
+        self._epochs = epochs
+        self._epochs_before = epochs
+        self._settings = {"accumulate_grad_batches": model._accumulate}
+        self._metrics = Memories(model._metrics, paddle.Tensor, _FITS_OWN)
+        # Progress bars keep clocks; what they count is set anew.
+        kept = [each for each in callbacks if not isinstance(each, ProgBarLogger)]
+        self._callbacks = Memories(kept, paddle.Tensor, _FITS_OWN)
+        self._unkept: set[str] = set()
+
+        begins = [type(each).on_train_batch_begin for each in kept if isinstance(each, Callback)]
+        self.between_steps = model._accumulate == 1 and all(each is Callback.on_train_batch_begin for each in begins)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it, as plain values and arrays."""
+        self._look_for_unkept()
+        return {
+            "iterations": self.iterations,
+            "logs": {name: value for name, value in self.logs.items() if self._metrics.storable(value)},
+            "stopped": bool(self._model.stop_training),
+            "epochs": self._epochs,
+            "settings": self._settings,
+            "metrics": self._metrics.state_dict(),
+            "callbacks": self._callbacks.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.iterations = state["iterations"]
+        self.logs = dict(state["logs"])
+        self.stopped = state["stopped"]
+        self._epochs_before = state["epochs"]
+        gone = [*self._metrics.load_state_dict(state["metrics"]), *self._callbacks.load_state_dict(state["callbacks"])]
+        self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
+
+    def written_settings(self) -> Mapping[str, Item]:
+        """What the user wrote in the call of `fit`."""
+        return {"": Item(kind="fit", sure=True, options=self._settings)}
+
+    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
+        """What an earlier session computed with."""
+        settings: Mapping[str, Plain] = state["settings"]
+        return settings
+
+    def over(self, progress: Progress) -> str | None:
+        """Why there is nothing left to train although epochs are left; None if there is."""
+        if not self.stopped or progress.batches or self._epochs > self._epochs_before:
+            return None
+        return (
+            f"A callback ended this training after epoch {progress.epoch}, so nothing is left to train. "
+            f"To continue anyway, ask for more than {self._epochs_before} epochs."
         )
-    if paddle.distributed.ParallelEnv().nranks > 1:
-        raise UsageError(
-            problem="This training runs in several processes, which Resumable does not keep in step.",
-            remedy="Train on one card: run the script without paddle.distributed.launch.",
-        )
-    if model._optimizer is None:
-        raise UsageError(
-            problem="The model has no optimizer yet.",
-            remedy="Call model.prepare(optimizer, loss, metrics) before model.fit(…).",
-        )
-    known = ["data_loader", "callbacks", "mode", "logs"]
-    if list(inspect.signature(type(model)._run_one_epoch).parameters)[1:] != known:
-        raise UsageError(
-            problem=f"paddle.Model of Paddle {paddle.__version__} works in another way than colabkeep knows.",
-            remedy="Train with colabkeep.resumable_fit(model.network, …), which needs nothing of paddle.Model.",
-        )
+
+    def _look_for_unkept(self) -> None:
+        for name in {*self._metrics.unkept(), *self._callbacks.unkept()} - self._unkept:
+            self._unkept.add(name)
+            self.lines.append(f"{name} holds what cannot be stored: a resumed training begins with a new one")

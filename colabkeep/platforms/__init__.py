@@ -17,7 +17,7 @@ from colabkeep.platforms.base import Platform
 __all__ = ["find_platform", "platform_names"]
 
 _PLATFORMS = (
-    "colabkeep.platforms.kaggle.platform:KagglePlatform",
+    "colabkeep.platforms.kaggle:KagglePlatform",
     "colabkeep.platforms.aistudio:AIStudioPlatform",
     "colabkeep.platforms.colab.platform:ColabPlatform",
     "colabkeep.platforms.services:rows",

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 
 from colabkeep.core.system import Environment
-from colabkeep.platforms.base import FOLDER, Copied, DefaultStorage, Menus, SessionLimits, secret_from_variable
-
-__all__ = ["AIStudioPlatform"]
+from colabkeep.platforms.base import FOLDER, Copied, DefaultStorage, Menus, Platform, SessionLimits, in_folder
 
 _USER = "/home/aistudio"
 _WORK = f"{_USER}/work"
@@ -29,7 +27,7 @@ _SERVICE = ("STUDIO_", "WEBIDE_")
 _SETTINGS = frozenset({"STUDIO_GIT_HOST", "STUDIO_CDN_HOST"})  # of aistudio-sdk, which is used on laptops too
 
 
-class AIStudioPlatform:
+class AIStudioPlatform(Platform):
     """Its only kind is "notebook"."""
 
     name = "aistudio"
@@ -49,31 +47,23 @@ class AIStudioPlatform:
         return "notebook"
 
     def home(self, environment: Environment) -> DefaultStorage:
-        folder = str(environment.path(f"{_WORK}/{FOLDER}"))
+        folder = environment.path(f"{_WORK}/{FOLDER}")
         if not environment.is_dir(_USER):
-            return DefaultStorage(
-                storage=folder,
-                folder=folder,
-                persists=False,
-                reason=f"There is no {_USER} here, so this is not an AI Studio environment.",
-                remedy='Unset COLABKEEP_PLATFORM; or name a folder: storage="checkpoints".',
+            reason = f"There is no {_USER} here, so this is not an AI Studio environment."
+            return in_folder(
+                folder, False, reason, 'Unset COLABKEEP_PLATFORM; or name a folder: storage="checkpoints".'
             )
-        return DefaultStorage(
-            storage=folder,
-            folder=folder,
-            persists=None,
-            reason=f"{_WORK} survives a restart by what AI Studio says and users report; here it cannot be proven.",
-            remedy=(
-                "Keep it small: all of it is copied at each start, and a large one makes the start slow or fail "
-                "(keep_last=1, keep_best=1). Close the environment by its stop button rather than letting the compute "
-                "card run out: a user lost half of a 35 GB folder so in 2023."
-            ),
+        return in_folder(
+            folder,
+            None,
+            f"{_WORK} survives a restart by what AI Studio says and users report; here it cannot be proven.",
+            "Keep it small: all of it is copied at each start, and a large one makes the start slow or fail "
+            "(keep_last=1, keep_best=1). Close the environment by its stop button rather than letting the compute card "
+            "run out: a user lost half of a 35 GB folder so in 2023.",
             copied=Copied(folder=str(environment.path(_WORK)), many_bytes=_MANY, why=_WHY),
             packages=str(environment.path(_LIBRARIES)),
+            keeps=str(environment.path(_WORK)),
         )
-
-    def mount(self, environment: Environment, *, timeout: float) -> DefaultStorage:
-        return self.home(environment)
 
     def limits(self, environment: Environment) -> SessionLimits:
         return SessionLimits(
@@ -95,9 +85,3 @@ class AIStudioPlatform:
             offered="V100 with 16 or 32 GB and A100 or A800 with 80 GB, as the compute card allows",
             framework="paddle",
         )
-
-    def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
-        return secret_from_variable(environment, name)
-
-    def google_user(self, environment: Environment) -> None:
-        return None

@@ -1,13 +1,14 @@
-"""What a platform must tell. A new platform is one file, one line in `colabkeep.platforms`, and one subclass of the
-contract suite; and what all of them share: the front end, secrets in variables, machines that are thrown away.
+"""What a platform must tell, and what several of them use: the front end, and machines that are thrown away.
+
+A new platform is one file, one line in `colabkeep.platforms`, and one subclass of the contract suite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Literal, Protocol, TypeAlias
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeAlias
 
 from colabkeep.core.errors import SecretError
 from colabkeep.core.system import Environment
@@ -22,9 +23,9 @@ __all__ = [
     "SessionLimits",
     "file_system",
     "front_end",
+    "in_folder",
     "is_container",
     "may_vanish",
-    "secret_from_variable",
 ]
 
 FOLDER = "colabkeep-runs"
@@ -58,6 +59,10 @@ _VARIABLES = {
 }
 _LAYERS = frozenset({"overlay", "fuse.fuse-overlayfs", "aufs", "tmpfs", "ramfs"})
 """File systems of a container's own layer, or of memory alone."""
+
+MOUNTED_DRIVE = "fuse.drive"
+"""The kind of a Google Drive that Colab has mounted, in the table of mounts; drive.py of googlecolab/colabtools looks
+for it as well (2026-04)."""
 
 _NO = ("", "0", "false")
 
@@ -97,35 +102,6 @@ def file_system(environment: Environment) -> str:
     return kind
 
 
-def secret_from_variable(environment: Environment, name: str) -> str:
-    """The value of the environment variable `name`.
-
-    Raises:
-        SecretError: it is not set, or empty.
-    """
-    value = environment.environ.get(name, "")
-    if value:
-        return value
-    raise SecretError(
-        problem=f"There is no secret {name!r}: no environment variable of that name is set, or it is empty.",
-        remedy=(
-            f"Set it where this program is started (export {name}=…), or in a cell that nobody else sees: "
-            f'import os, getpass; os.environ["{name}"] = getpass.getpass()'
-        ),
-    )
-
-
-# A platform is a notebook service, or a plain machine. It is recognised and described from an `Environment` alone.
-# Every method but `mount` and `secret`:
-#
-# * MUST be quick (a few file look-ups), and MUST NOT raise for anything found in the environment, import a package
-#   of the service, start a process, ask the user, touch a network, or write a file.
-# * MUST look up every path below `Environment.root`.
-#
-# `mount` and `secret` may ask the user and talk to the service's front end; they MUST return or raise in bounded time.
-# A secret's value MUST NOT appear in an error, a log or a `repr`. A user's own token in a variable is never a marker.
-
-
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 """How sure a fact is: read in the service's own source or documentation; several users; one user, old, or inferred."""
 
@@ -163,7 +139,8 @@ class DefaultStorage:
     user. `persists`: does it outlive the machine (None: could not be proven)? `reason`: one sentence saying so and why.
     `remedy`: what to do now where it does not persist or that is not sure, else "". `earlier`: folders, read-only,
     that hold runs of earlier sessions (each contains folders of runs). `copied`: what is copied at each start.
-    `packages`: the only folder whose installed packages outlive the machine, "" where each start brings them anew."""
+    `packages`: the only folder whose installed packages outlive the machine, "" where each start brings them anew.
+    `keeps`: the folder that the service itself keeps with all that is in it, "" where it keeps none."""
 
     storage: str
     folder: str
@@ -173,6 +150,13 @@ class DefaultStorage:
     earlier: tuple[str, ...] = ()
     copied: Copied | None = None
     packages: str = ""
+    keeps: str = ""
+
+
+def in_folder(folder: Path, persists: bool | None, reason: str, remedy: str = "", **more: Any) -> DefaultStorage:
+    """Checkpoints go to a plain folder of this machine."""
+    place = str(folder)
+    return DefaultStorage(storage=place, folder=place, persists=persists, reason=reason, remedy=remedy, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,26 +178,37 @@ class Menus:
     framework: str = "torch"
 
 
-class Platform(Protocol):
-    """One kind of machine. The obligations are on top of this page."""
+class Platform:
+    """One kind of machine: a notebook service, or a plain machine. It is recognised and described from an `Environment`
+    alone, and its name is the registry's: "colab", "kaggle", "aistudio", …, "jupyter", "script".
 
-    name: str
-    """The registry's name: "colab", "kaggle", "aistudio", …, "jupyter", "script"."""
+    A platform overrides `matches` and `home`, and of the rest what is otherwise there. Every method but `mount`,
+    `secret`, and what `google_user` returns:
 
-    title: str
+    * MUST be quick (a few file look-ups), and MUST NOT raise for anything found in the environment, import a package
+      of the service, start a process, ask the user, touch a network, or write a file.
+    * MUST look up every path below `Environment.root`.
+
+    `mount` and `secret` may ask the user and talk to the service's front end; they MUST return or raise in bounded
+    time. A secret's value MUST NOT appear in an error, a log or a `repr`. A user's own token in a variable is never a
+    marker.
+    """
+
+    name = ""
+    title = ""
     """What people call it: "Google Colab"."""
 
     def matches(self, environment: Environment) -> bool:
         """Is this the platform of that environment? Platforms are asked in the registry's order."""
-        ...
+        raise NotImplementedError
 
     def kind(self, environment: Environment) -> str:
         """Which variety of it: "hosted", "enterprise", "batch", …; the words are in the platform's file."""
-        ...
+        return front_end(environment)
 
     def home(self, environment: Environment) -> DefaultStorage:
         """Where checkpoints go as things stand now; nothing is mounted for it."""
-        ...
+        raise NotImplementedError
 
     def mount(self, environment: Environment, *, timeout: float) -> DefaultStorage:
         """Make the persistent place ready, asking the user if need be, who has `timeout` seconds for the answer; the
@@ -222,27 +217,34 @@ class Platform(Protocol):
         Raises:
             MountError: it could not be reached, and why; the remedy is the right next click.
         """
-        ...
+        return self.home(environment)
 
     def limits(self, environment: Environment) -> SessionLimits:
         """How long a session of this kind lasts at most."""
-        ...
+        return SessionLimits(max_seconds=None, source="nobody has published a limit", confidence="low")
 
     def menus(self, environment: Environment) -> Menus:
         """What to click."""
-        ...
+        return Menus()
 
     def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
-        """The value of the user's secret `name`.
+        """The value of the user's secret `name`: here, of the environment variable of that name.
 
         Raises:
             SecretError: there is none, access is not granted, or the service does not answer; they are told apart.
         """
-        ...
+        value = environment.environ.get(name, "")
+        if value:
+            return value
+        raise SecretError(
+            problem=f"There is no secret {name!r}: no environment variable of that name is set, or it is empty.",
+            remedy=f"Set it where this program is started (export {name}=…), or in a cell that nobody else sees: "
+            f'import os, getpass; os.environ["{name}"] = getpass.getpass()',
+        )
 
     def google_user(self, environment: Environment) -> Callable[[], None] | None:
         """What makes the user of the notebook's page known to Google's libraries; None where no page can do that.
 
         Calling it may show a dialog. It raises `PlatformError` where nobody agrees. On the main thread only.
         """
-        ...
+        return None

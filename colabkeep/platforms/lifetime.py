@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from colabkeep.core.arguments import parse_duration, read_duration
 from colabkeep.core.system import Environment
 from colabkeep.platforms.base import Confidence, Platform, SessionLimits
-
-__all__ = ["SessionTime", "session_time"]
 
 _VARIABLE = "COLABKEEP_SESSION_LIMIT"
 _OLDEST = 26 * 3600.0  # seconds; the longest session of any service is 24 h, so what is older is another machine's
@@ -40,8 +39,7 @@ class SessionTime:
     usual: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
+class _Limit(NamedTuple):
     """How long a session lasts at most, in seconds; `by_user`: the user said so."""
 
     seconds: float | None
@@ -50,9 +48,8 @@ class _Limit:
     by_user: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Age:
-    """How long something has existed, in seconds."""
+class _Age(NamedTuple):
+    """How long something has existed, in seconds; NaN for what cannot be told."""
 
     seconds: float
     what: str
@@ -68,13 +65,13 @@ def session_time(
     without that what is known of the platform.
 
     Raises:
-        UsageError: `limit` is no length of time. (A variable that is none is only told of in `source`.)
+        UsageError: `limit` is not a duration. (A variable that is not one is only mentioned in `source`.)
     """
-    limits = platform.limits(environment)
-    most = _limit(limits, environment, limit)
-    age = _age(environment, now, most)
+    limits, job = platform.limits(environment), _slurm(environment)
+    most = _limit(limits, environment, job, limit)
+    age = _age(environment, most) if job is None else _Age(max(0.0, now - job[0]), "since Slurm started it", "high")
     used = None if age is None else age.seconds
-    confidence = _least("low" if age is None else age.confidence, most.confidence)
+    confidence = min("low" if age is None else age.confidence, most.confidence, key=_SURENESS.index)
     source = [
         f"Limit: {most.source}." if most.seconds is not None else f"No limit is known: {most.source}.",
         "Time used: not known." if age is None else f"Time used: {age.what}, so at least that.",
@@ -83,7 +80,7 @@ def session_time(
     if left == 0.0 and not most.by_user:
         # A session that lives has not reached its limit. Nobody's training is stopped by a figure that is wrong.
         left, confidence = None, "low"
-        source.append(f'One of the two cannot be right here; say how long a session lasts with {_VARIABLE}="24 h".')
+        source.append(f'One of the two must be wrong; say how long a session lasts with {_VARIABLE}="24 h".')
     usual = "" if most.by_user else limits.usual_source
     if usual:
         source.append(f"Often it is less: {usual}.")
@@ -99,30 +96,18 @@ def session_time(
     )
 
 
-def _limit(limits: SessionLimits, environment: Environment, limit: float | None) -> _Limit:
+def _limit(
+    limits: SessionLimits, environment: Environment, job: tuple[float, float] | None, limit: float | None
+) -> _Limit:
     if limit is not None:
         return _Limit(read_duration("limit", limit), "as you said", "high", by_user=True)
     told = environment.environ.get(_VARIABLE, "").strip()
-    seconds = parse_duration(told)
-    if seconds is None and (job := _slurm(environment)) is not None:
-        return _Limit(job[1] - job[0], "Slurm's end of this job (SLURM_JOB_END_TIME)", "high")
-    if seconds is not None:
+    if (seconds := parse_duration(told)) is not None:
         return _Limit(seconds, f"as {_VARIABLE} says", "high", by_user=True)
-    ignored = f' ({_VARIABLE}={told[:40]!a} is no length of time and is ignored: write "24 h")' if told else ""
+    if job is not None:
+        return _Limit(job[1] - job[0], "Slurm's end of this job (SLURM_JOB_END_TIME)", "high")
+    ignored = f' ({_VARIABLE}={told[:40]!a} is not a duration and is ignored: write "24 h")' if told else ""
     return _Limit(limits.max_seconds, f"{limits.source}{ignored}", limits.confidence)
-
-
-def _age(environment: Environment, now: float, most: _Limit) -> _Age | None:
-    """How long the machine has been ours at least; None where nothing believable tells it."""
-    if (job := _slurm(environment)) is not None:
-        return _Age(max(0.0, now - job[0]), "since Slurm started this job", "high")
-    ages = _ages(environment, now)
-    if most.seconds is not None and not most.by_user:
-        # A session that lives has not outlived the service's limit, so what is older is likely the host's.
-        younger = _believed(ages, math.nextafter(most.seconds, 0.0))
-        if younger is not None:
-            return younger
-    return _believed(ages, _OLDEST)
 
 
 def _slurm(environment: Environment) -> tuple[float, float] | None:
@@ -135,35 +120,31 @@ def _slurm(environment: Environment) -> tuple[float, float] | None:
     return (start, end) if start < end else None
 
 
-def _believed(ages: tuple[_Age, _Age, _Age], oldest: float) -> _Age | None:
+def _age(environment: Environment, most: _Limit) -> _Age | None:
+    """How long the machine has been ours at least; None where nothing believable tells it."""
+    booted = _number(environment.text("/proc/uptime", 200).split(), 0)
+    first, own = (booted - _start(environment, process) for process in ("1", "self"))
+    ages = (
+        _Age(own, "the age of this process", "low"),
+        # In a container this is the container's age whether or not the uptime is the host's: both count from there.
+        _Age(first, "the age of the machine's first process", "medium"),
+        _Age(booted, "the uptime, which may be another machine's", "low"),
+    )
+    if most.seconds is not None and not most.by_user:
+        # A session that lives has not outlived the service's limit, so what is older is likely the host's.
+        younger = _believed(ages, math.nextafter(most.seconds, 0.0))
+        if younger is not None:
+            return younger
+    return _believed(ages, _OLDEST)
+
+
+def _believed(ages: tuple[_Age, ...], oldest: float) -> _Age | None:
     """Of what is no older than `oldest` seconds, the best witness that is not younger than this process."""
     own, *machine = ages
     believable = [age for age in machine if 0.0 <= age.seconds <= oldest]
     if believable and believable[0].seconds >= own.seconds:
         return believable[0]
     return own if 0.0 <= own.seconds <= oldest else next(iter(believable), None)
-
-
-def _ages(environment: Environment, now: float) -> tuple[_Age, _Age, _Age]:
-    """The witnesses: this process first, then the machine, the best one first. NaN for what cannot be told."""
-    booted = _seconds_since_boot(environment, now)
-    first, own = (booted - _start(environment, process) for process in ("1", "self"))
-    return (
-        _Age(own, "the age of this process", "low"),
-        # In a container this is the container's age whether or not the uptime is the host's: both count from there.
-        _Age(first, "the age of the machine's first process", "medium"),
-        _Age(booted, "the uptime, which may be another machine's", "low"),
-    )
-
-
-def _seconds_since_boot(environment: Environment, now: float) -> float:
-    uptime = _number(environment.text("/proc/uptime", 200).split(), 0)
-    if not math.isnan(uptime):
-        return uptime
-    for line in environment.text("/proc/stat").splitlines():
-        if line.startswith("btime "):
-            return now - _number(line.split(), 1)
-    return math.nan
 
 
 def _start(environment: Environment, process: str) -> float:
@@ -179,7 +160,3 @@ def _number(fields: list[str], position: int) -> float:
         return float(fields[position])
     except (IndexError, ValueError):
         return math.nan
-
-
-def _least(*confidences: Confidence) -> Confidence:
-    return min(confidences, key=_SURENESS.index)

@@ -10,17 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colabkeep.core.system import Environment
-from colabkeep.platforms.base import (
-    FOLDER,
-    Confidence,
-    DefaultStorage,
-    Menus,
-    SessionLimits,
-    front_end,
-    secret_from_variable,
-)
-
-__all__ = ["ROWS", "Row", "TablePlatform", "rows"]
+from colabkeep.platforms.base import FOLDER, Confidence, DefaultStorage, Menus, Platform, SessionLimits, in_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +183,7 @@ def rows() -> tuple[TablePlatform, ...]:
     return tuple(map(TablePlatform, ROWS))
 
 
-class TablePlatform:
+class TablePlatform(Platform):
     """The platform of a row. Its kinds are "notebook", "terminal" and "process"."""
 
     def __init__(self, row: Row) -> None:
@@ -204,27 +194,15 @@ class TablePlatform:
     def matches(self, environment: Environment) -> bool:
         return any(all(_holds(sign, environment) for sign in signs) for signs in self.row.markers)
 
-    def kind(self, environment: Environment) -> str:
-        return front_end(environment)
-
     def home(self, environment: Environment) -> DefaultStorage:
         row = self.row
-        for kept in row.folders:
-            absolute = _expanded(kept, environment)
+        for folder in row.folders:
+            absolute = folder.replace("~", environment.environ.get("HOME") or "/root", 1)
             if environment.is_dir(absolute):
-                folder = str(environment.path(f"{absolute}/{FOLDER}"))
                 remedy = "" if row.persists else row.remedy
-                return DefaultStorage(
-                    storage=folder, folder=folder, persists=row.persists, reason=row.keeping, remedy=remedy
-                )
-        folder = str(environment.folder / FOLDER)
+                return in_folder(environment.path(f"{absolute}/{FOLDER}"), row.persists, row.keeping, remedy)
         missing = f" There is no {' and no '.join(row.folders)} here." if row.folders else ""
-        return DefaultStorage(
-            storage=folder, folder=folder, persists=False, reason=f"{row.keeping}{missing}", remedy=row.remedy
-        )
-
-    def mount(self, environment: Environment, *, timeout: float) -> DefaultStorage:
-        return self.home(environment)
+        return in_folder(environment.folder / FOLDER, False, f"{row.keeping}{missing}", row.remedy)
 
     def limits(self, environment: Environment) -> SessionLimits:
         row = self.row
@@ -239,12 +217,6 @@ class TablePlatform:
     def menus(self, environment: Environment) -> Menus:
         return Menus(enable=self.row.enable, switch=self.row.enable, offered=self.row.offered)
 
-    def secret(self, environment: Environment, name: str, *, timeout: float) -> str:
-        return secret_from_variable(environment, name)
-
-    def google_user(self, environment: Environment) -> None:
-        return None
-
 
 def _holds(sign: str, environment: Environment) -> bool:
     if sign.startswith("/"):
@@ -252,7 +224,3 @@ def _holds(sign: str, environment: Environment) -> bool:
     name, equals, value = sign.partition("=")
     told = environment.environ.get(name, "").strip()
     return told.lower() == value.lower() if equals else bool(told)
-
-
-def _expanded(folder: str, environment: Environment) -> str:
-    return folder.replace("~", environment.environ.get("HOME") or "/root", 1)

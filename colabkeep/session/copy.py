@@ -6,18 +6,14 @@ again: what is there already is compared, not written. Moving a run is copying i
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TypeAlias
 
-from colabkeep.checkpoint.compaction import HISTORY_FILE, unfolded
-from colabkeep.checkpoint.durability import NOTE
-from colabkeep.checkpoint.journal import LOOKS, SEGMENT_FILE
-from colabkeep.checkpoint.lease import LEASE_FILE
-from colabkeep.checkpoint.packs import CHUNK, SMALL, read_up_to, sha256_of_stream
+from colabkeep.checkpoint.codec import CHUNK, read_up_to, sha256_of_stream
+from colabkeep.checkpoint.compaction import unfolded
+from colabkeep.checkpoint.journal import LOOKS
 from colabkeep.checkpoint.repository import Repository, damaged
 from colabkeep.checkpoint.restore import newest_first
 from colabkeep.core.errors import (
@@ -29,22 +25,15 @@ from colabkeep.core.errors import (
     StoreError,
     UsageError,
 )
-from colabkeep.core.manifest import BlobRef
-from colabkeep.core.sealed import seal, unseal
+from colabkeep.core.layout import HISTORY_FILE, LEASE_FILE, NOTE, SEGMENT_FILE, SMALL, seal, unseal
+from colabkeep.core.manifest import BlobRef, Manifest
 from colabkeep.core.system import Clock
-from colabkeep.session.open import take_lock
-from colabkeep.stores.base import BytesSource, DurabilityLevel, Receipt, Source, Store, sides
+from colabkeep.session.open import take_lock, this_process
+from colabkeep.stores.base import BytesSource, DurabilityLevel, Receipt, Source, sides
 
-__all__ = ["Copied", "copy_run", "plan_copy"]
-
-_PATIENCE = 3600.0  # seconds in which nothing more arrives on the slower side of a pair, after which it is left
-_REFUSED = 60.0  # the same where it refuses: others, which it may take, are tried meanwhile
-_LOOK = 5.0  # seconds between two looks at how far it is
+_PATIENCE = 3600.0  # seconds for a place that takes what it was given by itself, as a mounted Drive does
 
 Watch: TypeAlias = Callable[[str, int], None]
-Sending: TypeAlias = Callable[[int, str | None], None]
-"""Called every few seconds while a slower side takes what was copied, with the bytes that are still to come, and what
-is wrong with it, if anything is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +54,16 @@ class Copied:
 
 
 def plan_copy(source: Repository, target: Repository) -> Copied:
-    """What `copy_run` would do; nothing is written, and blobs are not read.
-
-    Raises:
-        UsageError, CheckpointError, StoreError: as `copy_run`.
-    """
-    return _Copy(source, target, lambda *_: None).plan()
+    """What `copy_run` would do; nothing is written, and blobs are not read."""
+    return _Copy(source, target, None).copy()
 
 
-def copy_run(
-    source: Repository,
-    target: Repository,
-    clock: Clock,
-    watch: Watch = lambda *_: None,
-    sending: Sending = lambda *_: None,
-) -> Copied:
-    """Copy every checkpoint that is whole, the diary and the leases, and see that the target has what was read.
+def copy_run(source: Repository, target: Repository, clock: Clock, watch: Watch = lambda *_: None) -> Copied:
+    """Copy every checkpoint that is whole, the journal and the leases, and see that the target has what was read. Of a
+    pair of stores that is the one that lasts: what is copied there needs no room on this machine.
 
     Whoever trains the source may go on; what it prunes meanwhile is left out. `watch` is called with the name inside
-    the run and the bytes of each object that was written, `sending` as long as a slower side has not taken all of it.
+    the run and the bytes of each object that was written.
 
     Raises:
         UsageError: the target is another run, or was trained by itself.
@@ -91,43 +71,22 @@ def copy_run(
         CheckpointDamaged: the target does not hold the bytes that were written to it.
         StoreError: a store failed, or refuses what was copied. That stays; the next attempt goes on from there.
     """
-    about = {"pid": os.getpid(), "host": socket.gethostname(), "started": clock.time()}
-    with take_lock(target.store, target.run, about):
-        target.store.sweep(target.folder)  # of a pair: what an earlier attempt left in front only is sent, too
-        return _Copy(source, target, watch).copy(lambda: _has_taken_all(target.store, clock, sending))
-
-
-def _has_taken_all(store: Store, clock: Clock, sending: Sending) -> bool:
-    """Wait until it has, for as long as it gets on.
-
-    Raises:
-        StoreError: it refuses, and takes nothing else meanwhile.
-    """
-    left, since = -1, clock.monotonic()
-    while True:
-        began = clock.monotonic()
-        if store.flush(_LOOK):
-            return True
-        now, behind = clock.monotonic(), store.properties.behind
-        waiting = 0 if behind is None else behind.waiting_bytes
-        if waiting != left:
-            left, since = waiting, now
-        sending(waiting, store.degraded if now > since else None)
-        refusal = None if behind is None else behind.refuses
-        if refusal is not None and behind is not None and now - since >= _REFUSED:
+    with take_lock(target.store, target.run, this_process(clock)):
+        try:
+            return _Copy(source, target, watch).copy()
+        except StoreError as error:
             raise StoreError(
-                problem=f"{behind.url} does not take what is copied there: {refusal.problem}",
-                remedy=f"{refusal.remedy} Then run the same command again: it goes on from there. "
+                problem=f"The copy of {source.run!r} is not complete: {error.problem}",
+                remedy=f"{error.remedy} Then run the same command again: it continues from there. "
                 "Keep the source; nothing in it was changed.",
-            ) from refusal
-        if now - since >= _PATIENCE or now - began < _LOOK:  # one that stops waiting knows that nothing more comes
-            return False
+            ) from error
 
 
 class _Copy:
-    """One copy. `_sums`: what the target must hold in the end, size and digest by the name inside the run."""
+    """One copy; without a `watch` it is only planned. `_sums`: what the target must hold in the end, size and digest by
+    the name inside the run."""
 
-    def __init__(self, source: Repository, target: Repository, watch: Watch) -> None:
+    def __init__(self, source: Repository, target: Repository, watch: Watch | None) -> None:
         stores = source.store, target.store
         same = stores[0] is stores[1] or (stores[0].url == stores[1].url and stores[0].properties.persists is not False)
         if same and source.folder == target.folder:
@@ -136,49 +95,30 @@ class _Copy:
                 remedy="Name another storage, or another name for the copy: --as NAME.",
             )
         self._source, self._target, self._watch = source, target, watch
-        folder = target.folder
-        self._present = {entry.name[len(folder) + 1 :]: entry.size for entry in target.store.list(folder)}
+        self._lasting, folder = sides(target.store)[-1], target.folder
+        if watch is not None:
+            self._lasting.sweep(folder)
+        self._present = {entry.name[len(folder) + 1 :]: entry.size for entry in self._lasting.list(folder)}
         self._sums: dict[str, tuple[int, str]] = {}
         self._written = self._bytes = 0
         self._refuse_another()
 
-    def plan(self) -> Copied:
-        names: dict[str, int] = {name: len(text) for name, text in self._small()}
-        ids, left_out, newer = [], dict[str, str](), set[str]()
-        for id in newest_first(self._source):
-            try:
-                text, blobs = self._manifest(id)
-            except CheckpointError as error:
-                self._leave_out(id, error, left_out, newer)
-                continue
-            names.update({f"blobs/{blob.file}": blob.size for blob in blobs})
-            names[f"checkpoints/{id}.json"] = len(text)
-            ids.append(id)
-        new = {name: size for name, size in names.items() if name not in self._present}
-        return Copied(
-            checkpoints=tuple(ids),
-            left_out=left_out,
-            newer=frozenset(newer),
-            written=len(new),
-            there=len(names) - len(new),
-            bytes=sum(new.values()),
-            arrived=False,
-        )
-
-    def copy(self, has_taken_all: Callable[[], bool]) -> Copied:
+    def copy(self) -> Copied:
         ids, left_out, newer = [], dict[str, str](), set[str]()
         for name, text in self._small():
             self._put(name, BytesSource(text))
         for id in newest_first(self._source):
             try:
-                text, blobs = self._manifest(id)
-                for blob in blobs:
+                text, manifest = self._manifest(id)
+                for blob in manifest.blobs:
                     self._put(f"blobs/{blob.file}", _Blob(self._source, blob, id))
-                self._put(f"checkpoints/{id}.json", BytesSource(text))
+                self._put(f"checkpoints/{id}.json", BytesSource(text, needs=manifest.needs(self._target.folder)))
                 ids.append(id)
             except CheckpointError as error:
-                self._leave_out(id, error, left_out, newer)
-        arrived = has_taken_all()
+                left_out[id] = error.problem
+                if isinstance(error, CheckpointUnsupported):
+                    newer.add(id)
+        arrived = self._watch is not None and self._lasting.flush(_PATIENCE)
         if arrived:
             self._compare()
         return Copied(
@@ -189,13 +129,12 @@ class _Copy:
             there=len(self._sums) - self._written,
             bytes=self._bytes,
             arrived=arrived,
-            trouble=None if arrived else self._target.store.degraded,
+            trouble=None if arrived or self._watch is None else self._lasting.degraded,
         )
 
     def _refuse_another(self) -> None:
         ours = set(self._source.files("lease"))
-        theirs = {name.removeprefix("lease/") for name in self._present if name.startswith("lease/")}
-        own = {name for name in theirs - ours if LEASE_FILE.fullmatch(name)}
+        own = {name for name in set(self._target.files("lease")) - ours if LEASE_FILE.fullmatch(name)}
         if own:  # or folded since an earlier copy
             own -= unfolded(self._source).files("lease").keys()
         if own or ("run.json" in self._present and self._id(self._target) != self._id(self._source)):
@@ -220,7 +159,7 @@ class _Copy:
             return  # the checkpoints can be used without them; `colabkeep verify` tells of the first
 
     def _sessions(self) -> Iterator[tuple[str, bytes]]:
-        """The leases and the diary. What is gone when it is to be read was folded meanwhile: the new file is listed."""
+        """The leases and the journal. What is gone when it is read was folded meanwhile: the new file is listed."""
         read: set[str] = set()
         for _ in range(LOOKS):
             gone = False
@@ -237,12 +176,8 @@ class _Copy:
             if not gone:
                 return
 
-    def _manifest(self, id: str) -> tuple[bytes, tuple[BlobRef, ...]]:
-        """Its text in the target, and its blobs.
-
-        Raises:
-            CheckpointError: it is not whole, as far as a listing tells.
-        """
+    def _manifest(self, id: str) -> tuple[bytes, Manifest]:
+        """Its text in the target, and what it says in the source."""
         if id in self._source.aside():
             raise damaged(id, "it was found damaged before, and marked")
         manifest = self._source.manifest(id)
@@ -250,7 +185,7 @@ class _Copy:
         if lost:
             raise damaged(id, f"its file blobs/{lost[0].file} is missing")
         try:
-            return self._renamed(self._text(f"checkpoints/{id}.json")), manifest.blobs
+            return self._renamed(self._text(f"checkpoints/{id}.json")), manifest
         except (ObjectNotFound, ValueError) as error:
             raise damaged(id, f"its manifest was not to be read again ({error})") from error
 
@@ -266,20 +201,21 @@ class _Copy:
     def _put(self, name: str, source: Source) -> None:
         if name in self._sums:
             return  # a blob that two checkpoints share
-        if name not in self._present:
+        if name not in self._present and self._watch is not None:
             try:
-                self._target.store.put(f"{self._target.folder}/{name}", source)
+                self._lasting.put(f"{self._target.folder}/{name}", source)
             except NameTaken:  # the listing lags, or the answer to an earlier attempt was lost: it is compared
                 self._present[name] = source.size
         self._sums[name] = source.size, source.sha256
         if name not in self._present:
             self._written += 1
             self._bytes += source.size
-            self._watch(name, source.size)
+            if self._watch is not None:
+                self._watch(name, source.size)
 
     def _compare(self) -> None:
         """Each object in the place that lasts: the remote states its digest, or it is read."""
-        lasting = sides(self._target.store)[-1]
+        lasting = self._lasting
         rung: DurabilityLevel = "local" if lasting.properties.top_rung == "local" else "sent"
         for name, (size, digest) in self._sums.items():
             whole = f"{self._target.folder}/{name}"
@@ -296,12 +232,6 @@ class _Copy:
                     remedy="Remove that file there, and run the same command again: it copies what is missing. "
                     "The source was not changed.",
                 )
-
-    @staticmethod
-    def _leave_out(id: str, error: CheckpointError, left_out: dict[str, str], newer: set[str]) -> None:
-        left_out[id] = error.problem
-        if isinstance(error, CheckpointUnsupported):
-            newer.add(id)
 
 
 class _Blob:

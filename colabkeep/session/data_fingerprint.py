@@ -14,16 +14,20 @@ from colabkeep.core.state import Tree, derive
 from colabkeep.frameworks.base import Data, DataFacts, Inexact, LoaderState, Probe, Probed, Resized, Sample
 from colabkeep.frameworks.shared.samples import spread
 
-__all__ = [
-    "NEXT",
-    "Change",
-    "SameData",
-    "changed_contents",
-    "changed_facts",
-    "decoded_otherwise",
-]
+NEXT = "next "  # before the name of an endless stream
 
+# Lengths and the indices of subsets are known without loading anything. Beside them a few samples, spread over the data
+# set, are looked at, where the loader loads them and with random numbers of their own. They are looked at again when a
+# later epoch begins, because a loop may change its data on purpose (harder samples, pseudo labels, new rollouts): what
+# is compared after a disconnect has to be the data of the epoch that was cut off.
+
+_POSITIONS = 8
+_SECONDS = 2.0  # at most, and one sample more, when data is seen for the first time in a session
+_AGAIN = 0.2  # at most, and one sample more, when a later epoch begins
+_APART = 1.0  # seconds: looking costs a fraction of a millisecond where epochs do
 _NAMED = 4  # positions that a line names
+_WHO = {"train": "training data", "val": "validation data"}
+_INEXACT = "the weights will not be those of an uninterrupted run"
 _KINDS = {"samples": "a data set of samples", "batches": "a sequence of batches", "stream": "a stream"}
 _SPLIT = {
     "torch": "random_split(data, [...], generator=torch.Generator().manual_seed(0))",
@@ -32,7 +36,7 @@ _SPLIT = {
 _SORT = 'Sort it, sorted(os.listdir(folder)), and go on with on_change="apply" once'
 
 
-class Change(NamedTuple):
+class _Change(NamedTuple):
     """`what` is different, without a full stop; `advice`, whole sentences: why that may be, and what mends it."""
 
     what: str
@@ -42,16 +46,16 @@ class Change(NamedTuple):
         return f"{self.what}. {self.advice}"
 
 
-def changed_facts(who: str, then: Mapping[str, Any], now: Mapping[str, Any], framework: str) -> list[Change]:
+def _changed_facts(who: str, then: Mapping[str, Any], now: Mapping[str, Any], framework: str) -> list[_Change]:
     """Compare two records as far as they are known without loading anything. `who`: "training data"."""
     if then["kind"] != now["kind"]:
         what = f"{who}: {_KINDS[then['kind']]} → {_KINDS[now['kind']]}"
-        return [Change(what, "Hand in what was handed in before.")]
+        return [_Change(what, "Hand in what was handed in before.")]
     if then["length"] != now["length"]:
         unit = "batches" if now["kind"] == "batches" else "samples"
         what = f"{who}: {_count(then['length'])} → {_count(now['length'])} {unit}"
         return [
-            Change(what, "Files were added or lost (is the download whole?), or the data was split in another way.")
+            _Change(what, "Files were added or lost (is the download whole?), or the data was split in another way.")
         ]
     before, after = [tuple(subset) for subset in then["subsets"]], [tuple(subset) for subset in now["subsets"]]
     if before == after:
@@ -62,10 +66,10 @@ def changed_facts(who: str, then: Mapping[str, Any], now: Mapping[str, Any], fra
         "A split without a seed is another one in each session: samples that were trained on may be validated on now. "
         f"Seed it: {_SPLIT.get(framework, _SPLIT['torch'])}. The split that had no seed is lost; begin another run."
     )
-    return [Change(what, advice)]
+    return [_Change(what, advice)]
 
 
-def changed_contents(who: str, then: Mapping[int, Sample], now: Mapping[int, Sample]) -> list[Change]:
+def _changed_contents(who: str, then: Mapping[int, Sample], now: Mapping[int, Sample]) -> list[_Change]:
     """Compare the samples at positions that both sides know."""
     both = [position for position in then if position in now]
     others = [position for position in both if tuple(then[position]) != tuple(now[position])]
@@ -74,10 +78,10 @@ def changed_contents(who: str, then: Mapping[int, Sample], now: Mapping[int, Sam
     formed = next((position for position in others if then[position][0] != now[position][0]), None)
     if formed is not None:
         what = f"{who}: sample {formed} was {then[formed][0]} and is {now[formed][0]}"
-        return [Change(what, "A transform or the format of the data was changed.")]
+        return [_Change(what, "A transform or the format of the data was changed.")]
     named = ", ".join(map(str, others[:_NAMED])) + (", …" if len(others) > _NAMED else "")
     what = f"{who}: {len(others)} of {len(both)} samples looked at have other contents of the same shape (at {named})"
-    return [Change(what, _cause([then[position] for position in both], [now[position] for position in both]))]
+    return [_Change(what, _cause([then[position] for position in both], [now[position] for position in both]))]
 
 
 def _cause(then: Sequence[Sample], now: Sequence[Sample]) -> str:
@@ -94,7 +98,7 @@ def _cause(then: Sequence[Sample], now: Sequence[Sample]) -> str:
     )
 
 
-def decoded_otherwise(
+def _decoded_otherwise(
     who: str, then: Mapping[str, Any], now: Mapping[int, Sample], libraries: Mapping[str, str]
 ) -> str | None:
     """A sentence, if nothing but arrays and pictures differ and a library that decodes them has another version."""
@@ -116,21 +120,6 @@ def decoded_otherwise(
 
 def _count(number: int | None) -> str:
     return "an unknown number of" if number is None else f"{number:,}"
-
-
-# Lengths and the indices of subsets are known without loading anything. Beside them a few samples, spread over the data
-# set, are looked at, where the loader loads them and with random numbers of their own. They are looked at again when a
-# later epoch begins, because a loop may change its data on purpose (harder samples, pseudo labels, new rollouts): what
-# is compared after a disconnect has to be the data of the epoch that was cut off.
-
-
-_POSITIONS = 8
-_SECONDS = 2.0  # at most, and one sample more, when data is seen for the first time in a session
-_AGAIN = 0.2  # at most, and one sample more, when a later epoch begins
-_APART = 1.0  # seconds: looking costs a fraction of a millisecond where epochs do
-NEXT = "next "  # before the name of an endless stream
-_WHO = {"train": "training data", "val": "validation data"}
-_INEXACT = "the weights will not be those of an uninterrupted run"
 
 
 class SameData:
@@ -178,11 +167,7 @@ class SameData:
         return [] if self._apply else lines
 
     def open(self, data: Data, name: str, loader: object, state: Tree | None, **where: int) -> LoaderState:
-        """`data.open`, with the data compared: the first time with that of the checkpoint, then with the epoch before.
-
-        Raises:
-            Incompatible: it is not the data of the run. Also when the epoch is iterated, before its first batch.
-        """
+        """`data.open`, with the data compared: first with that of the checkpoint, then with the epoch before."""
         epoch, batches = where["epoch"], where["batches"]
         _refuse(self._judge_facts(name, data.facts(loader), epoch if batches else None))
         probe = None if self._looked_lately(name) else self._probe(name)
@@ -213,18 +198,14 @@ class SameData:
         return opened
 
     def judge(self, name: str, probed: Probed, epoch: int, inside: int | None) -> None:
-        """Samples were looked at, of this epoch.
-
-        Raises:
-            Incompatible: they are not those of the run.
-        """
+        """Samples were looked at, of this epoch."""
         _refuse(self._judge_samples(name, probed, inside))
         if self.records[name]["varies"]:
             self.records[name] |= {"epoch": epoch}
 
     def _judge_facts(self, name: str, facts: DataFacts, inside: int | None) -> list[str]:
         record, now = self.records.get(name), {**asdict(facts), "samples": None, "libraries": {}, "varies": False}
-        changes = [] if record is None else changed_facts(_who(name), record, now, self._framework)
+        changes = [] if record is None else _changed_facts(_who(name), record, now, self._framework)
         stops = self._verdict(name, changes, inside)
         if record is None or (changes and not stops):
             self.records[name] = now | {"varies": record is not None and self._varies(name)}
@@ -234,8 +215,8 @@ class SameData:
         record = self.records[name]
         known: Mapping[int, Any] = record["samples"] or {}
         seen = {position: sample for position, sample in probed.samples.items() if sample is not None}
-        changes = changed_contents(_who(name), known, seen)
-        reason = decoded_otherwise(_who(name), record, seen, probed.libraries) if changes else None
+        changes = _changed_contents(_who(name), known, seen)
+        reason = _decoded_otherwise(_who(name), record, seen, probed.libraries) if changes else None
         if reason is not None and name not in self._compared:
             self._tell(Inexact(f"{reason}; {_INEXACT}"))
             stops = []
@@ -254,7 +235,7 @@ class SameData:
         """Has this data been seen to change between epochs of one session? Then it is meant to."""
         return name in self._compared or bool(self.records[name]["varies"])
 
-    def _verdict(self, name: str, changes: Sequence[Change], inside: int | None) -> list[str]:
+    def _verdict(self, name: str, changes: Sequence[_Change], inside: int | None) -> list[str]:
         """The lines of changes that stop the training; others are told, if anybody has to know."""
         if not changes:
             return []

@@ -1,28 +1,342 @@
-"""The loop of `resumable_fit`: one that anybody could write on `Run`."""
+"""`resumable_fit`: its arguments checked, and its loop, which is one that anybody could write on `Run`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 from colabkeep.checkpoint.inspect import CheckpointInfo, checkpoints, find_run
+from colabkeep.checkpoint.retention import KeepBest
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import LengthTold, Noted, RestoredInexactly
+from colabkeep.core.settings import Item, Plain
 from colabkeep.core.state import derive
-from colabkeep.session.open import RunSpec, taken_over
+from colabkeep.core.system import SystemClock
+from colabkeep.frameworks import find_framework
+from colabkeep.frameworks.base import Data, Framework, MeanLike, Pieces, Training, TrainingOptions
+from colabkeep.frameworks.shared.iterables import length_of
+from colabkeep.frameworks.shared.training import counts_to, is_per_step
+from colabkeep.session.micro_batches import NOT_FIXED, MicroBatch, MicroBatches
+from colabkeep.session.open import (
+    RunArguments,
+    RunSpec,
+    Starting,
+    bare,
+    check_monitor,
+    check_word,
+    refuse_classes,
+    taken_over,
+    wire_run,
+)
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import FitPlan, wire_fit
-
-__all__ = ["Best", "FitResult", "fit", "train"]
 
 _ON_PLATEAUS = ("ReduceLROnPlateau", "ReduceOnPlateau")  # torch's, Paddle's: their step takes what was measured
+_EACH = {"epoch": "once per epoch", "step": "once per optimizer step"}
+_COMPUTES_WITH = ("accumulate_grad_batches", "gradient_clip_val", "precision", "scheduler_interval")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitArguments(TrainingOptions):
+    """The words of `colabkeep.resumable_fit`, which says what they mean."""
+
+    run: RunArguments
+    train_loader: Any
+    batch_size: int | None = None
+    val_loader: Any = None
+    scheduler_interval: Literal["auto", "epoch", "step"] = "auto"
+    ema: Any = None
+    max_epochs: int | None = None
+    max_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """How often the scheduler is stepped: once per "epoch" or "step"; `said`: that and why, a sentence, empty where the
+    user has written it, or there is no scheduler."""
+
+    word: str
+    said: str = ""
+
+
+def choose_interval(arguments: FitArguments, loader: object) -> Interval:
+    """As the user says, else as the scheduler counts."""
+    scheduler = arguments.scheduler
+    if arguments.scheduler_interval != "auto" or scheduler is None:
+        return Interval(word="epoch" if arguments.scheduler_interval == "auto" else arguments.scheduler_interval)
+    batches, accumulate = length_of(loader), arguments.accumulate_grad_batches
+    each = -(-batches // accumulate) if batches else None  # optimizer steps in an epoch
+    epochs = {n for n in (arguments.max_epochs, arguments.max_steps and each and -(-arguments.max_steps // each)) if n}
+    steps = {n for n in (arguments.max_epochs and each and arguments.max_epochs * each, arguments.max_steps) if n}
+    name, total = type(scheduler).__name__, counts_to(scheduler)
+    if total in epochs:
+        return _chosen("epoch", name, f" (it counts to {total}, the epochs of this run)")
+    if total in steps:
+        return _chosen("step", name, f" (it counts to {total}, the optimizer steps of this run)")
+    length = f"{min(steps)} optimizer steps" if steps else "a number of steps that is not known beforehand"
+    length += f" in {min(epochs)} epoch(s)" if epochs else ""
+    if is_per_step(scheduler):
+        if total is None:
+            return _chosen("step", name, " (it is made for that)")
+        raise _unclear(name, total, length, min(steps, default=None))
+    if total is None or (epochs and total < min(epochs)):
+        return _chosen("epoch", name, "")
+    if not steps:
+        raise _unclear(name, total, length, None)
+    return Interval(
+        word="epoch",
+        said=f"{name} counts to {total}, and is stepped once per epoch: the run has {length}. If it counts optimizer "
+        'steps, write scheduler_interval="step"; scheduler_interval="epoch" says that this is meant.',
+    )
+
+
+def _chosen(word: str, name: str, why: str) -> Interval:
+    other = "epoch" if word == "step" else "step"
+    said = f'{name} is stepped {_EACH[word]}{why}; scheduler_interval="{other}" would step it {_EACH[other]}.'
+    return Interval(word=word, said=said)
+
+
+def _unclear(name: str, total: int, length: str, steps: int | None) -> UsageError:
+    build = f"Build {name}(…, total_steps={steps}), and write" if name == "OneCycleLR" and steps else "Write"
+    return UsageError(
+        problem=f"{name} counts to {total}, and the run has {length}: it cannot be told whether it counts epochs or "
+        "steps.",
+        remedy=f'{build} scheduler_interval="step", to step it after each optimizer step; or '
+        'scheduler_interval="epoch", to step it after each epoch.',
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class FitState:
+    """The part "fit" of a run: the running mean of the epoch's loss, and the settings that the loop computes with.
+
+    `written` are those that the user wrote, by item; `precision` is its word for what is in `settings`. `chosen`: how
+    often the scheduler is stepped, where the user left that to us. A run goes on as it began, then: what its length is
+    now may say something else. `scaler`: the gradient scaler in use; `aside`: the state of one where none is, for a
+    session that computes in float16 again; `taken_up`: this is such a session."""
+
+    between_steps: ClassVar[bool] = True
+    mean: MeanLike
+    settings: Mapping[str, Any]
+    written: Mapping[str, Item]
+    precision: str
+    chosen: Interval | None
+    micro: MicroBatch
+    scaler: Any = None
+    aside: Mapping[str, Any] | None = None
+    taken_up: bool = False
+    stored: Mapping[str, Any] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Mean and settings; micro-batches, where there ever were any, and a scaler that is put aside."""
+        more = {name: state for name, state in self._optional() if state}
+        return {"mean": self.mean.state_dict(), "settings": dict(self.settings), **more}
+
+    def _optional(self) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+        yield "micro_batch", self.micro.state_dict()
+        yield "scaler", self.aside
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the mean; the stored settings are kept for what is told of them."""
+        self.mean.load_state_dict(state["mean"])
+        self.micro.load_state_dict(state.get("micro_batch", {}))
+        self.stored = state["settings"]
+        self.aside = state.get("scaler")
+        if self.scaler is not None and self.aside is not None:
+            self.scaler.load_state_dict(self.aside)
+            self.aside, self.taken_up = None, True
+        if self.chosen is not None:
+            began = self.stored.get("scheduler_interval", self.chosen.word)
+            self.settings = {**self.settings, "scheduler_interval": began}
+
+    @property
+    def interval(self) -> str:
+        """The scheduler is stepped once per "epoch", or "step"."""
+        return str(self.settings["scheduler_interval"])
+
+    def interval_said(self) -> str:
+        """How often the scheduler is stepped and why, where the user has not written it; else empty."""
+        if self.chosen is None or not self.chosen.said or self.interval == self.chosen.word:
+            return "" if self.chosen is None else self.chosen.said
+        return (
+            f'This run began with scheduler_interval="{self.interval}", and goes on so. Now it would be '
+            f'"{self.chosen.word}": {self.chosen.said}'
+        )
+
+    def written_settings(self) -> Mapping[str, Item]:
+        """What the user wrote in the call."""
+        return self.written
+
+    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
+        """What an earlier session computed with. "auto" is no change where it comes to the same,
+        or to what the run began with."""
+        then: Mapping[str, Plain] = state["settings"]
+        if then.get("precision") == self.settings["precision"]:
+            then = {**then, "precision": self.precision}
+        if self.chosen is not None:  # it goes on as it began
+            then = {**then, "scheduler_interval": self.chosen.word}
+        return then
+
+    def put_aside(self, scaler: Mapping[str, Any]) -> None:
+        """The run has a scaler, and this session needs none."""
+        self.aside = scaler
+
+    def scaler_said(self) -> str:
+        """What becomes of the gradient scaler where the precision is another one than before; else empty."""
+        then, now = (words.get("precision") == "16-mixed" for words in (self.stored or self.settings, self.settings))
+        if then == now:
+            return ""
+        if then:
+            return (
+                "The gradient scaler of float16 is not needed now. Its state is kept for when the run needs it again."
+            )
+        begins = "the run's own continues where it stopped" if self.taken_up else "a new one begins"
+        return f"float16 needs a gradient scaler: {begins}."
+
+    def other_precision(self) -> str | None:
+        """A sentence where precision="auto" comes to something else on this device than before."""
+        then, now = self.stored.get("precision", self.settings["precision"]), self.settings["precision"]
+        if self.precision != "auto" or then == now:
+            return None
+        return f"precision was {then} and is {now}: from here on the weights are not those of the old setting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitPlan:
+    """What the loop works with, everything found and checked. The loaders are made ones, too, where the arguments have
+    data sets. `pieces`: None where all batches are computed as a whole."""
+
+    arguments: FitArguments
+    data: Data
+    train_loader: object
+    val_loader: object | None
+    training: Training
+    pieces: Pieces | None
+    state: FitState
+    starting: Starting
+
+
+def plan_fit(arguments: FitArguments) -> FitPlan:
+    """Check the words of `resumable_fit`, and make its loop's arithmetic and state. Opens nothing."""
+    starting = Starting(SystemClock(), {})
+    _check(arguments)
+    optimizer, scheduler = bare(arguments.optimizer), bare(arguments.scheduler)
+    arguments = replace(arguments, optimizer=optimizer, scheduler=scheduler, run=arguments.run.read())
+    starting.lap("ready")
+    framework = find_framework([arguments.model, optimizer])
+    training = framework.training(arguments)
+    data = framework.data()
+    loader = data.as_loader(arguments.train_loader, arguments.batch_size)
+    interval = choose_interval(arguments, loader)
+    validated = () if arguments.val_loader is None else [f"val_{name}" for name in training.measures]
+    check_monitor(arguments.run.monitor, ("train_loss", "lr", *validated))
+    words = {**{name: getattr(arguments, name) for name in _COMPUTES_WITH}, "scheduler_interval": interval.word}
+    pieces = None if arguments.micro_batch is None else training.pieces()
+    micro = MicroBatch(asked=arguments.micro_batch, card="" if pieces is None else pieces.card)
+    state = FitState(
+        mean=training.mean(),
+        settings={**words, "precision": training.precision},
+        written=_written(arguments, words, framework, loader),
+        precision=arguments.precision,
+        chosen=interval if arguments.scheduler_interval == "auto" else None,
+        micro=micro,
+        scaler=training.scaler,
+    )
+    starting.lap("import")
+    return FitPlan(
+        arguments=arguments,
+        data=data,
+        train_loader=loader,
+        val_loader=None if arguments.val_loader is None else data.as_loader(arguments.val_loader, None),
+        training=training,
+        pieces=None if arguments.micro_batch == "auto" and not micro.adapts else pieces,
+        state=state,
+        starting=starting,
+    )
+
+
+def _check(arguments: FitArguments) -> None:
+    if arguments.max_epochs is None and arguments.max_steps is None:
+        raise UsageError(problem="The length of the training is missing.", remedy="Pass max_epochs=… or max_steps=….")
+    for name in ("max_epochs", "max_steps", "accumulate_grad_batches"):
+        value: object = getattr(arguments, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise UsageError(
+                problem=f"{name} must be a whole number, 1 or more, and is {value!r:.100}.",
+                remedy=f"Write it without quotes and without a point: {name}=30.",
+            )
+    words = ("model", "train_loader", "optimizer", "scheduler", "ema", "loss_fn", "step_fn", "val_loader")
+    refuse_classes(**{word: getattr(arguments, word) for word in words})
+    check_word("scheduler_interval", arguments.scheduler_interval, "auto", "epoch", "step")
+    ema = arguments.ema
+    if ema is not None and not hasattr(ema, "update_parameters"):
+        raise UsageError(
+            problem=f"ema is a {type(ema).__name__}, which has no update_parameters(model).",
+            remedy="Give its class that method (torch.optim.swa_utils.AveragedModel has it); it is called after each "
+            "step. Or keep a loop of your own on colabkeep.Run, with ema=… too.",
+        )
+
+
+def _written(
+    arguments: FitArguments, words: Mapping[str, Any], framework: Framework, loader: object
+) -> dict[str, Item]:
+    found = {"": Item(kind="resumable_fit", sure=True, options={**words, "batch_size": _batch_size(loader)})}
+    for name in ("loss_fn", "step_fn"):
+        if (function := getattr(arguments, name)) is not None:
+            items = framework.described(function)
+            found |= {".".join(filter(None, (name, inner))): item for inner, item in items.items()}
+    return found
+
+
+def _batch_size(loader: object) -> Any:
+    """As the loader says; None where it does not."""
+    return getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+
+
+def wire_fit(plan: FitPlan) -> RunSpec:
+    """What `wire_run` does, for a planned `resumable_fit`."""
+    arguments, loader = plan.arguments, plan.train_loader
+    plan.starting.lap("check")
+    objects = {
+        "model": arguments.model,
+        "optimizer": arguments.optimizer,
+        "scheduler": arguments.scheduler,
+        "scaler": plan.training.scaler,
+        "ema": arguments.ema,
+        "fit": plan.state,
+    }
+    monitor = arguments.run.monitor or ("val_loss" if arguments.val_loader is not None else None)
+    spec = wire_run(replace(arguments.run, objects=objects, monitor=monitor), plan.starting)
+    told = {
+        "max_epochs": arguments.max_epochs,
+        "max_steps": arguments.max_steps,
+        "num_workers": getattr(loader, "num_workers", None),
+    }
+    return replace(
+        spec,
+        loader=loader,
+        val_loader=plan.val_loader,
+        max_epochs=arguments.max_epochs,
+        max_steps=arguments.max_steps,
+        settings={name: str(value) for name, value in told.items()},
+        precision=precision_chosen(arguments.precision, plan.training.precision),
+        exceptions=(NOT_FIXED,) if plan.state.micro.adapts else (),
+        optional={"scaler": plan.state.put_aside},
+    )
+
+
+def precision_chosen(asked: str, became: str) -> str:
+    """What "auto" chose, where that changes what is computed; "" else."""
+    if asked != "auto" or became == "32-true":
+        return ""
+    return f'precision="auto" became "{became}" on this device; precision="32-true" computes in float32 throughout.'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best value of the monitored metric, and the checkpoint that holds it (None: not kept)."""
+    """The best value of the monitored metric, and the checkpoint that holds it (None: not kept). `epoch` counts from 1,
+    as displays do; in the history it counts from 0."""
 
     monitor: str
     value: float
@@ -62,8 +376,10 @@ def fit(plan: FitPlan) -> FitResult:
     with run:
         if (other := plan.state.other_precision()) is not None:
             run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=other))
-        if said := plan.state.interval_said():
+        for said in filter(None, (plan.state.scaler_said(), plan.state.interval_said())):
             run.tell(Noted(text=said))
+        if plan.pieces is None and (other := plan.state.micro.other(_batch_size(plan.train_loader))) is not None:
+            run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=other))
         train(run, plan)
     return _result(run, spec)
 
@@ -72,20 +388,23 @@ def train(run: Run, plan: FitPlan) -> None:
     """The loop, inside the run's `with` block."""
     state = plan.state
     run.resumes_behind = True
+    micro = None
+    if plan.pieces is not None:
+        micro = MicroBatches(run, plan.pieces, state.micro, _batch_size(plan.train_loader))
     if plan.arguments.max_steps is not None:
         run.tell(LengthTold(max_steps=plan.arguments.max_steps))
     for _ in run.epochs(plan.arguments.max_epochs):
         if not run.progress.batches:
             state.mean.reset()
         plan.training.train()
-        _epoch(run, plan)
+        _epoch(run, plan, micro)
         metrics = {"train_loss": state.mean.value(), "lr": plan.training.learning_rate(), **_validate(run, plan)}
         run.log(**{name: value for name, value in metrics.items() if value is not None})
         if plan.arguments.scheduler is not None and state.interval == "epoch":
             _step_scheduler(plan, metrics)
 
 
-def _epoch(run: Run, plan: FitPlan) -> None:
+def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None) -> None:
     arguments = plan.arguments
     if arguments.max_steps is not None and run.progress.step >= arguments.max_steps:
         run.stop("max_steps")
@@ -96,7 +415,10 @@ def _epoch(run: Run, plan: FitPlan) -> None:
     for _, batch in run.enumerate(plan.train_loader):  # nobody need look who counts
         if accumulate > 1:
             size = _window(accumulate, run.epoch_batches, done)
-        window.append((backward(batch, share=1.0 / size), run.batch_samples or 1))
+        if micro is None:
+            window.append((backward(batch, share=1.0 / size), run.batch_samples or 1))
+        else:
+            micro(batch, 1.0 / size, window)
         if len(window) == size:
             done += size
             step(window)
@@ -111,7 +433,8 @@ def _window(accumulate: int, length: int | None, done: int) -> int:
 
 def _step(run: Run, plan: FitPlan) -> Callable[[list[tuple[Any, float]]], None]:
     """What ends a window, with all that does not change looked up once."""
-    arguments, update, add, done = plan.arguments, plan.training.step, plan.state.mean.add, run.step
+    arguments, training, add, done = plan.arguments, plan.training, plan.state.mean.add, run.step
+    update = training.step
     ema, model, max_steps = arguments.ema, arguments.model, arguments.max_steps
     scheduler = arguments.scheduler if plan.state.interval == "step" else None
 
@@ -125,7 +448,7 @@ def _step(run: Run, plan: FitPlan) -> Callable[[list[tuple[Any, float]]], None]:
             add(loss, weight)
         last = window[-1][0]
         window.clear()
-        done(loss=last)
+        done(loss=last, grad_norm=training.grad_norm)
         if max_steps is not None and run.progress.step >= max_steps:
             run.stop("max_steps")
 
@@ -137,7 +460,7 @@ def _validate(run: Run, plan: FitPlan) -> dict[str, float]:
         return {}
     # The same seed and epoch each time: every validation sees the same samples, whatever the data set draws.
     seed = derive(plan.arguments.run.seed, "validation")
-    opened = run.same_data.open(plan.val_data, "val", plan.val_loader, None, seed=seed, epoch=0, batches=0, samples=0)
+    opened = run.same_data.open(plan.data, "val", plan.val_loader, None, seed=seed, epoch=0, batches=0, samples=0)
     try:
         measured = plan.training.evaluate(run.polled(opened))
     finally:
@@ -168,20 +491,20 @@ def _result(run: Run, spec: RunSpec) -> FitResult:
         epochs=run.progress.epoch,
         steps=run.progress.step,
         resumed_from=run.resumed_from.progress.step if run.resumed_from else None,
-        history=run.history.records,
-        best=_best(spec, run.history.records, found),
+        history=list(run.history),
+        best=_best(spec.arguments.best, run.history, found),
         checkpoints=found,
         stopped=run.stopped or "",
         losses=run.losses.points,
         resumed_at=taken_over(run.resumed_from),
-        nan_since=spec.proof.broken,
+        nan_since=run.losses.proof.broken,
     )
 
 
-def _best(spec: RunSpec, history: Sequence[Mapping[str, Any]], found: Sequence[CheckpointInfo]) -> Best | None:
-    if spec.best is None:
+def _best(best: KeepBest | None, history: Sequence[Mapping[str, Any]], found: Sequence[CheckpointInfo]) -> Best | None:
+    if best is None:
         return None
-    monitor, sign = spec.best.monitor, 1 if spec.best.mode == "min" else -1
+    monitor, sign = best.monitor, 1 if best.mode == "min" else -1
     measured = [record for record in history if not math.isnan(record.get(monitor, math.nan))]
     if not measured:
         return None
@@ -194,7 +517,7 @@ def _best(spec: RunSpec, history: Sequence[Mapping[str, Any]], found: Sequence[C
     return Best(
         monitor=monitor,
         value=record[monitor],
-        epoch=record["epoch"],
+        epoch=record["epoch"] + 1,
         step=record["step"],
         checkpoint=holders[0] if holders else None,
     )

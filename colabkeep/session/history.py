@@ -7,34 +7,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from colabkeep.checkpoint.compaction import Unfolded
 from colabkeep.checkpoint.inspect import durability_of, listed_once, run_names, run_record
-from colabkeep.checkpoint.journal import SEGMENT_FILE, JournalLines, Line, is_amount, read_journal
-from colabkeep.checkpoint.lease import LEASE_FILE
-from colabkeep.checkpoint.repository import CHECKPOINT_ID, Repository
+from colabkeep.checkpoint.journal import JournalLines, Line, read_journal
+from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.arguments import meant_run, run_folder
-from colabkeep.core.durability import Durability
-from colabkeep.core.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound, StoreError
-from colabkeep.core.events import PRUNED, PRUNING
-from colabkeep.core.manifest import Manifest
-from colabkeep.session.metrics import LOSSES, read_points, thinned
+from colabkeep.core.errors import CheckpointError, CheckpointNotFound, StoreError
+from colabkeep.core.events import PRUNED, PRUNING, Durability
+from colabkeep.core.layout import CHECKPOINT_ID, LEASE_FILE, SEGMENT_FILE, id_parts, is_amount
+from colabkeep.core.manifest import FOLDER, Manifest
+from colabkeep.session.state import LOSSES, read_points, thinned
 from colabkeep.stores.base import Store, check_name
 
-__all__ = [
-    "Message",
-    "Outage",
-    "RepeatedSteps",
-    "RunHistory",
-    "Save",
-    "SessionHistory",
-    "Sources",
-    "Totals",
-    "read_history",
-    "write_session_history",
-]
+_T = TypeVar("_T")
+Tell: TypeAlias = Callable[[Line, bool], "str | None"]
+"""Makes a sentence of a line of the journal, of another program's folder if so; None for one that is not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +48,8 @@ class Save:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedSteps:
-    """What was trained again when a session went on: `steps` and `seconds` of training. Not `exact`: these are the
-    least, for the session before went without a goodbye; `at_most` seconds can have been lost (None: not known)."""
+    """The steps that a session repeated when it resumed: `steps` and `seconds` of training. Not `exact`: these are the
+    least, for the session before ended unexpectedly; `at_most` seconds can have been lost (None: not known)."""
 
     steps: int
     seconds: float
@@ -123,157 +114,6 @@ class SessionHistory:
     nan_since: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """What there is of one session: its lines, its lease, its manifests; `rungs` of checkpoints, as they are now;
-    `kept`: the ids of all checkpoints that are there; `mentioned`: those that any session went on from or deleted."""
-
-    lines: Sequence[Line]
-    lease: Mapping[str, Any]
-    manifests: Sequence[Manifest]
-    rungs: Mapping[str, str]
-    kept: frozenset[str]
-    mentioned: frozenset[str]
-
-
-def write_session_history(session: str, number: int | None, sources: Sources) -> SessionHistory:
-    """Put together what is known of a session."""
-    first = {line.event: line for line in reversed(sources.lines)}
-    last = {line.event: line for line in sources.lines}
-    lease, nothing = Line(sources.lease), Line({})
-    machine = first.get("MachineGiven") or Line(_mapping(sources.lease.get("machine")))
-    restored, stopped = first.get("Restored"), last.get("RunStopped", nothing)
-    times = [line.at for line in sources.lines if line.at is not None]
-    seen = [*times, *(manifest.created for manifest in sources.manifests)]
-    places = [line.place for line in sources.lines] + [(m.progress.step, m.progress.seconds) for m in sources.manifests]
-    reached, trained = max((place for place in places if place is not None), default=(None, None))
-    began, resumed_at = lease.number("started"), _resumed_at(sources, restored)
-    return SessionHistory(
-        session=session,
-        number=number,
-        host=lease.text("host") or "",
-        platform=machine.text("platform") or "",
-        kind=machine.text("kind") or "",
-        accelerators=machine.names("accelerators"),
-        began=min(times, default=None) if began is None else began,
-        last_seen=max(seen, default=None),
-        resumed_from=None if restored is None else restored.text("checkpoint"),
-        resumed_at=resumed_at,
-        before=restored.place[1] if restored is not None and restored.place is not None else None,
-        reached=reached,
-        trained=trained,
-        stopped=stopped.text("reason"),
-        error=stopped.text("error") or "",
-        saves=tuple(_saves(session, sources)),
-        spells=tuple(_spells(sources.lines)),
-        told=tuple(_told(sources.lines)),
-        noted=bool(sources.lines),
-        age=None if restored is None else restored.number("age"),
-        start=tuple(_laps(first.get("FirstStepDone", nothing))),
-        nan_since=_nan_since(sources.lines),
-    )
-
-
-def _laps(line: Line) -> Iterator[tuple[str, float]]:
-    laps = Line(_mapping(line.record.get("laps")))
-    for name in laps.record:
-        seconds = laps.number(name)
-        if seconds is not None:
-            yield str(name), seconds
-
-
-def _resumed_at(sources: Sources, restored: Line | None) -> int | None:
-    if restored is not None and restored.place is not None:
-        return restored.place[0]
-    for manifest in sources.manifests:
-        return manifest.lineage[-1][1] if manifest.lineage else 0
-    return 0 if any(line.event == "RunStarted" for line in sources.lines) and restored is None else None
-
-
-def _saves(session: str, sources: Sources) -> Iterator[Save]:
-    """By the journal, and by the checkpoints that are there: a lost session did not note its last save."""
-    committed = {line.text("checkpoint") or "": line for line in sources.lines if line.event == "SaveCommitted"}
-    blocked = {line.place: line.number("blocked") for line in sources.lines if line.event == "SaveStarted"}
-    rungs = {line.text("checkpoint") or "": line.text("rung") for line in sources.lines if line.event in _RUNGS}
-    known = {manifest.id: manifest for manifest in sources.manifests}
-    for id in sorted({*committed, *known, *sources.mentioned}):
-        match = CHECKPOINT_ID.fullmatch(id)
-        if match is None or match[2] != session:
-            continue
-        line, manifest = committed.get(id, Line({})), known.get(id)
-        place = line.place if manifest is None else (manifest.progress.step, manifest.progress.seconds)
-        yield Save(
-            checkpoint=id,
-            step=int(match[1]),
-            at=line.at if manifest is None else manifest.created,
-            reason=(line.text("reason") or "") if manifest is None else manifest.reason,
-            bytes=line.count("bytes") if manifest is None else manifest.total_bytes,
-            written=line.count("written"),
-            blocked=None if place is None else blocked.get(place),
-            seconds=line.number("seconds"),
-            rung=sources.rungs.get(id, rungs.get(id)),
-            kept=id in sources.kept,
-        )
-
-
-_RUNGS = ("SaveCommitted", "RungReached")
-_LOSSES = ("LossNotFinite", "LossRecovered")
-
-
-def _spells(lines: Sequence[Line]) -> Iterator[Outage]:
-    since: dict[str, Line] = {}
-    for line in lines:
-        if line.event == "StoreDegraded":
-            url = line.text("url") or ""
-            before = since.pop(url, None)
-            if before is not None:
-                yield Outage(url=url, detail=before.text("detail") or "", since=before.at, until=line.at)
-            if line.record.get("healed") is not True:
-                since[url] = line
-    for url, line in since.items():
-        yield Outage(url=url, detail=line.text("detail") or "", since=line.at, until=None)
-
-
-def _told(lines: Sequence[Line]) -> Iterator[Message]:
-    for line in lines:
-        sentence = _SENTENCES.get(line.event)
-        if sentence is not None:
-            yield Message(at=line.at, kind=line.event, text=sentence(line))
-
-
-_SENTENCES: Mapping[str, Callable[[Line], str]] = {
-    "LossNotFinite": lambda line: f"THE LOSS IS NOT FINITE since step {line.count('step')}{_back(line)}",
-    "LossRecovered": lambda line: f"the loss is a finite number again since step {line.count('step')}",
-    "RestoredInexactly": lambda line: f"not bit for bit: {line.text('reason') or '?'}",
-    "CheckpointSetAside": lambda line: f"walked past {line.text('checkpoint') or '?'}: {line.text('reason') or '?'}",
-    "SaveSkipped": lambda line: f"the save due at step {_step(line)} waited for the one before",
-    "SaveFailing": lambda line: f"NOT SAVED at step {_step(line)}: {line.text('error') or '?'}",
-    "StoreDegraded": lambda line: f"{line.text('url') or '?'}: {line.text('detail') or '?'}",
-    "SpaceShort": lambda line: f"space is short in {line.text('url') or '?'}",
-    "DeadlineNear": lambda line: f"the session's end was near: {line.number('seconds') or 0:.0f} s left at most",
-    "CadenceChosen": lambda line: line.text("text") or "?",
-    "Noted": lambda line: line.text("text") or "?",
-}
-
-
-def _back(line: Line) -> str:
-    checkpoint = line.text("checkpoint")
-    return f'; to go back: resume="{checkpoint}"' if checkpoint else ""
-
-
-def _nan_since(lines: Sequence[Line]) -> int | None:
-    last = next((line for line in reversed(lines) if line.event in _LOSSES), None)
-    return last.count("step") if last is not None and last.event == "LossNotFinite" else None
-
-
-def _step(line: Line) -> str:
-    return "?" if line.place is None else str(line.place[0])
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 MOST = 300
 """Segments of the journal, and leases, that are read: each is a request, and over a network takes a fraction of a
 second."""
@@ -302,6 +142,8 @@ class RunHistory:
     """A run so far. `sessions`: the first one first. `points`: the loss curve over all of them. `resumed_at`: where
     sessions of this line went on. `durability`: what would be lost now; None where the store cannot say.
     `troubles`: what could not be read; `left_out`: parts of the journal that were not looked at, there being so many.
+    `folder`: it is the folder of another program, and its steps are versions. `logged`: what was logged, as
+    `Run.history`, and `monitor` the metric that its last session watched, "" for none; `mode`: "min" or "max".
     """
 
     run: str
@@ -313,6 +155,10 @@ class RunHistory:
     durability: Durability | None
     troubles: tuple[str, ...]
     left_out: int
+    folder: bool = False
+    logged: tuple[Mapping[str, Any], ...] = ()
+    monitor: str = ""
+    mode: str = "min"
 
     @property
     def nan_since(self) -> int | None:
@@ -325,8 +171,13 @@ class RunHistory:
         return tuple(each.resumed_at for each in self.sessions if each.resumed_at)
 
 
-def read_history(store: Store, run: str, *, most: int = MOST) -> RunHistory:
-    """Read the story of a run: one listing, its leases and manifests, and at most `most` parts of its journal.
+def _text(line: Line, _: bool) -> str | None:
+    return line.text("text")
+
+
+def read_history(store: Store, run: str, tell: Tell = _text, *, most: int = MOST) -> RunHistory:
+    """Read the history of a run: one listing, its leases and manifests, and at most `most` parts of its journal, which
+    `tell` makes sentences of.
 
     Raises:
         CheckpointNotFound: the store has no such run.
@@ -336,10 +187,12 @@ def read_history(store: Store, run: str, *, most: int = MOST) -> RunHistory:
     folder = check_name(run_folder(run))
     past = Unfolded(listed_once(store, folder), folder)
     repository = Repository(cast("Store", past), run)
-    files = [entry.name[len(folder) + 1 :] for entry in past.list(folder)]
-    folders = _folders(files)
+    folders: dict[str, list[str]] = defaultdict(list)  # another run may lie below this one's name, in deeper folders
+    for entry in past.list(folder):
+        inside, _, name = entry.name[len(folder) + 1 :].partition("/")
+        folders[inside].append(name)
     ids = [id for id in (name.removesuffix(".json") for name in folders["checkpoints"]) if CHECKPOINT_ID.fullmatch(id)]
-    if not ids and "run.json" not in files:
+    if not ids and "run.json" not in folders:
         known = run_names(store)
         raise CheckpointNotFound(
             problem=f"There is no run {run!r} in {store.url}.",
@@ -347,159 +200,219 @@ def read_history(store: Store, run: str, *, most: int = MOST) -> RunHistory:
         )
     troubles: list[str] = []
     manifests = _manifests(repository, ids, troubles)
-    order = _order(folders, manifests)
-    diary = read_journal(repository, folders["journal"], order[::-1], most)
-    durability = _durability(repository, troubles)
-    rungs = {} if durability is None else {s.checkpoint: s.rung for s in durability.standings if s.checkpoint}
-    leases, mentioned = _leases(folders), frozenset(_mentioned(diary))
-    late = {session: leases[session][1] for session in order[-most:] if session in leases}
-    session_histories = []
-    for session in order:
-        sources = Sources(
-            lines=diary.lines.get(session, ()),
-            lease=_lease(repository, late[session], troubles) if session in late else {},
-            manifests=manifests.get(session, ()),
-            rungs=rungs,
-            kept=frozenset(ids),
-            mentioned=mentioned,
-        )
-        session_histories.append(
-            write_session_history(session, leases[session][0] if session in leases else None, sources)
-        )
-    sessions = tuple(_with_losses(_with_gaps(session_histories)))
+    # All sessions, by their fencing numbers; those of which nothing tells the number come first.
+    leases = {match[2]: match for match in map(LEASE_FILE.fullmatch, folders["lease"]) if match is not None}
+    numbers = {match[1]: 0 for match in map(SEGMENT_FILE.fullmatch, folders["journal"]) if match is not None}
+    numbers |= {session: known[0].fence for session, known in manifests.items()}
+    numbers |= {session: int(match[1]) for session, match in leases.items()}
+    order = sorted(numbers, key=lambda session: (numbers[session], session))
+    journal = read_journal(repository, folders["journal"], order[::-1], most)
+    durability = _noting(troubles, "Cannot determine which checkpoints are safe: ", partial(durability_of, repository))
+    started = [line for session in order for line in journal.lines.get(session, ()) if line.event == "RunStarted"]
+    of_folder = any(each.framework == FOLDER for some in manifests.values() for each in some) or any(
+        line.text("keeps") for line in started
+    )
+    sources = _Sources(
+        rungs={} if durability is None else {s.checkpoint: s.rung for s in durability.standings if s.checkpoint},
+        kept=frozenset(ids),
+        mentioned=frozenset(_mentioned(journal)),
+        tell=lambda line: tell(line, of_folder),
+    )
+    found = []
+    for number, session in enumerate(order):
+        lease = None
+        if session in leases and number >= len(order) - most:
+            file = f"lease/{leases[session][0]}"
+            lease = _noting(troubles, f"{file}: ", partial(repository.sealed_record, file))
+        fence = int(leases[session][1]) if session in leases else None
+        lines = journal.lines.get(session, ())
+        found.append(_session_history(session, fence, lease or {}, lines, manifests.get(session, ()), sources))
+    sessions = tuple(_connected(found))
     created = run_record(repository).get("created")
     return RunHistory(
         run=run,
         storage=store.url,
         created=float(created) if is_amount(created) else None,
         sessions=sessions,
-        points=thinned(_points(sessions, diary)),
+        points=thinned(_points(sessions, journal)),
         totals=_totals(sessions),
         durability=durability,
-        troubles=(*troubles, *(f"{name}: {why}" for name, why in past.troubles.items()), *diary.troubles),
-        left_out=diary.left_out,
+        troubles=(*troubles, *(f"{name}: {why}" for name, why in past.troubles.items()), *journal.troubles),
+        left_out=journal.left_out,
+        folder=of_folder,
+        logged=tuple(_logged(sessions, journal)),
+        monitor=(started[-1].text("monitor") or "") if started else "",
+        mode="max" if started and started[-1].text("mode") == "max" else "min",
     )
 
 
-def _folders(files: Sequence[str]) -> Mapping[str, list[str]]:
-    """Folder → the names in it. Another run may lie below this one's name; its files are in deeper folders."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for file in files:
-        folder, _, name = file.partition("/")
-        found[folder].append(name)
-    return found
-
-
-def _leases(folders: Mapping[str, list[str]]) -> dict[str, tuple[int, str]]:
-    """Session → its number, and the name of its lease."""
-    return {
-        match[2]: (int(match[1]), match[0])
-        for match in map(LEASE_FILE.fullmatch, folders["lease"])
-        if match is not None
-    }
-
-
-def _order(folders: Mapping[str, list[str]], manifests: Mapping[str, Sequence[Manifest]]) -> list[str]:
-    """All sessions, by their fencing numbers; those of which nothing tells the number come first."""
-    journals = {match[1]: 0 for match in map(SEGMENT_FILE.fullmatch, folders["journal"]) if match is not None}
-    fences = {session: known[0].fence for session, known in manifests.items()}
-    leased = {session: number for session, (number, _) in _leases(folders).items()}
-    numbers = {**journals, **fences, **leased}
-    return sorted(numbers, key=lambda session: (numbers[session], session))
+def _noting(troubles: list[str], what: str, read: Callable[[], _T]) -> _T | None:
+    """What is read; None where that fails, which is noted."""
+    try:
+        return read()
+    except (CheckpointError, StoreError) as error:
+        troubles.append(f"{what}{error.problem}")
+        return None
 
 
 def _manifests(repository: Repository, ids: Sequence[str], troubles: list[str]) -> dict[str, list[Manifest]]:
     """Session → its checkpoints that can be read, the oldest first."""
     found: dict[str, list[Manifest]] = defaultdict(list)
     for id in sorted(ids):
-        try:
-            manifest = repository.manifest(id)
-        except (CheckpointError, StoreError) as error:
-            troubles.append(f"checkpoints/{id}.json: {error.problem}")
-        else:
+        manifest = _noting(troubles, f"checkpoints/{id}.json: ", partial(repository.manifest, id))
+        if manifest is not None:
             found[manifest.session].append(manifest)
-    return dict(found)
+    return found
 
 
-def _mentioned(diary: JournalLines) -> Iterator[str]:
-    for line in chain.from_iterable(diary.lines.values()):
+def _mentioned(journal: JournalLines) -> Iterator[str]:
+    for line in chain.from_iterable(journal.lines.values()):
         if line.event == "Restored":
             yield line.text("checkpoint") or ""
         elif line.event in (PRUNING, PRUNED):
             yield from line.names("checkpoints")
 
 
-def _lease(repository: Repository, name: str, troubles: list[str]) -> Mapping[str, Any]:
-    try:
-        return repository.sealed_record(f"lease/{name}")
-    except (CheckpointDamaged, StoreError) as error:
-        troubles.append(f"lease/{name}: {error.problem}")
-        return {}
-
-
-def _durability(repository: Repository, troubles: list[str]) -> Durability | None:
-    try:
-        return durability_of(repository)
-    except StoreError as error:
-        troubles.append(f"What is safe cannot be told: {error.problem}")
-        return None
-
-
-def _with_gaps(session_histories: Sequence[SessionHistory]) -> Iterator[SessionHistory]:
-    seen: float | None = None
-    for session_history in session_histories:
-        if seen is not None and session_history.began is not None:
-            yield replace(session_history, gap=max(0.0, session_history.began - seen))
-        else:
-            yield session_history
-        seen = max(filter(None, (seen, session_history.began, session_history.last_seen)), default=None)
-
-
-def _with_losses(session_histories: Iterator[SessionHistory]) -> Iterator[SessionHistory]:
-    """What each one trained again, against what those before it are known to have done."""
-    past = None
-    for session_history in session_histories:
-        yield session_history if past is None else replace(session_history, redone=past.redone(session_history))
-        past = _past(past, session_history)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Past:
-    """How far the sessions so far are known to have come. `exact`: the last one said goodbye there; `since`: when it
-    began; `saved`: there was a checkpoint."""
+class _Sources:
+    """What all sessions are told from: `rungs` of checkpoints, as they are now; `kept`: the ids of all checkpoints that
+    are there; `mentioned`: those that any session went on from or deleted."""
 
-    step: int
-    trained: float
-    exact: bool
-    since: float | None
-    saved: bool
+    rungs: Mapping[str, str]
+    kept: frozenset[str]
+    mentioned: frozenset[str]
+    tell: Callable[[Line], str | None]
 
-    def redone(self, session_history: SessionHistory) -> RepeatedSteps | None:
-        """What this one does again. A start from zero beside checkpoints is wanted: nothing is lost by it."""
-        if session_history.resumed_at is None or (session_history.resumed_at == 0 and self.saved):
-            return None
-        before = 0.0 if session_history.resumed_at == 0 else session_history.before
-        at_most = session_history.age
-        if session_history.resumed_at == 0 and self.since is not None and session_history.began is not None:
-            at_most = max(0.0, session_history.began - self.since)
-        return RepeatedSteps(
-            steps=max(0, self.step - session_history.resumed_at),
-            seconds=0.0 if before is None else max(0.0, self.trained - before),
-            exact=self.exact,
-            at_most=None if self.exact else at_most,
+
+def _session_history(
+    session: str,
+    number: int | None,
+    lease: Mapping[str, Any],
+    lines: Sequence[Line],
+    manifests: Sequence[Manifest],
+    sources: _Sources,
+) -> SessionHistory:
+    """Put together what is known of a session."""
+    first, last = {line.event: line for line in reversed(lines)}, {line.event: line for line in lines}
+    leased, nothing = Line(lease), Line({})
+    machine = first.get("MachineGiven") or Line(_mapping(lease.get("machine")))
+    restored, stopped = first.get("Restored"), last.get("RunStopped", nothing)
+    times = [line.at for line in lines if line.at is not None]
+    places = [line.place for line in lines] + [(each.progress.step, each.progress.seconds) for each in manifests]
+    reached, trained = max((place for place in places if place is not None), default=(None, None))
+    unnoted = [step for step, by, _ in map(id_parts, sources.mentioned) if by == session]  # when it was killed
+    reached = max(unnoted) if unnoted and max(unnoted) > (reached or 0) else reached
+    resumed_at = 0 if "RunStarted" in first and restored is None else None
+    if restored is not None and restored.place is not None:
+        resumed_at = restored.place[0]
+    elif manifests:
+        resumed_at = manifests[0].lineage[-1][1] if manifests[0].lineage else 0
+    began, laps = leased.number("started"), Line(_mapping(first.get("FirstStepDone", nothing).record.get("laps")))
+    texts = ((line, sources.tell(line)) for line in lines)
+    loss = next((line for line in reversed(lines) if line.event in ("LossNotFinite", "LossRecovered")), nothing)
+    return SessionHistory(
+        session=session,
+        number=number,
+        host=leased.text("host") or "",
+        platform=machine.text("platform") or "",
+        kind=machine.text("kind") or "",
+        accelerators=machine.names("accelerators"),
+        began=min(times, default=None) if began is None else began,
+        last_seen=max([*times, *(manifest.created for manifest in manifests)], default=None),
+        resumed_from=None if restored is None else restored.text("checkpoint"),
+        resumed_at=resumed_at,
+        before=restored.place[1] if restored is not None and restored.place is not None else None,
+        reached=reached,
+        trained=trained,
+        stopped=stopped.text("reason"),
+        error=stopped.text("error") or "",
+        saves=tuple(_saves(session, lines, manifests, sources)),
+        spells=tuple(_outages(lines)),
+        told=tuple(Message(at=line.at, kind=line.event, text=text) for line, text in texts if text is not None),
+        noted=bool(lines),
+        age=None if restored is None else restored.number("age"),
+        start=tuple((str(name), seconds) for name in laps.record if (seconds := laps.number(name)) is not None),
+        nan_since=loss.count("step") if loss.event == "LossNotFinite" else None,
+    )
+
+
+def _saves(session: str, lines: Sequence[Line], manifests: Sequence[Manifest], sources: _Sources) -> Iterator[Save]:
+    """By the journal, and by the checkpoints that are there: a lost session did not note its last save."""
+    committed = {line.text("checkpoint") or "": line for line in lines if line.event == "SaveCommitted"}
+    blocked = {line.place: line.number("blocked") for line in lines if line.event == "SaveStarted"}
+    reached = (line for line in lines if line.event in ("SaveCommitted", "RungReached"))
+    rungs = {line.text("checkpoint") or "": line.text("rung") for line in reached}
+    known = {manifest.id: manifest for manifest in manifests}
+    for id in sorted({*committed, *known, *sources.mentioned}):
+        match = CHECKPOINT_ID.fullmatch(id)
+        if match is None or match[2] != session:
+            continue
+        line, manifest = committed.get(id, Line({})), known.get(id)
+        place = line.place if manifest is None else (manifest.progress.step, manifest.progress.seconds)
+        yield Save(
+            checkpoint=id,
+            step=int(match[1]),
+            at=line.at if manifest is None else manifest.created,
+            reason=(line.text("reason") or "") if manifest is None else manifest.reason,
+            bytes=line.count("bytes") if manifest is None else manifest.total_bytes,
+            written=line.count("written"),
+            blocked=None if place is None else blocked.get(place),
+            seconds=line.number("seconds"),
+            rung=sources.rungs.get(id, rungs.get(id)),
+            kept=id in sources.kept,
         )
 
 
-def _past(past: _Past | None, session_history: SessionHistory) -> _Past:
-    step, trained = session_history.reached or 0, session_history.trained or 0.0
-    if past is not None and session_history.resumed_at is None:  # where it went on is not known: the further one counts
-        step, trained = max((past.step, past.trained), (step, trained))
-    return _Past(
-        step=step,
-        trained=trained,
-        exact=session_history.stopped is not None,
-        since=session_history.began,
-        saved=bool(session_history.saves) or (past is not None and past.saved),
+def _outages(lines: Sequence[Line]) -> Iterator[Outage]:
+    open_since: dict[str, Line] = {}
+    for line in lines:
+        if line.event == "StoreDegraded":
+            url = line.text("url") or ""
+            before = open_since.pop(url, None)
+            if before is not None:
+                yield Outage(url=url, detail=before.text("detail") or "", since=before.at, until=line.at)
+            if line.record.get("healed") is not True:
+                open_since[url] = line
+    for url, line in open_since.items():
+        yield Outage(url=url, detail=line.text("detail") or "", since=line.at, until=None)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _connected(found: Sequence[SessionHistory]) -> Iterator[SessionHistory]:
+    """Each with the gap before it, and with what it trained again, against what those before it are known to have
+    done."""
+    seen: float | None = None
+    step, trained, saved = 0, 0.0, False  # how far the run is known to have come, and was there a checkpoint?
+    before: SessionHistory | None = None
+    for each in found:
+        gap = None if seen is None or each.began is None else max(0.0, each.began - seen)
+        seen = max(filter(None, (seen, each.began, each.last_seen)), default=None)
+        redone = None if before is None else _redone(each, before, step, trained, saved=saved)
+        yield replace(each, gap=gap, redone=redone)
+        reached = each.reached or 0, each.trained or 0.0
+        if before is not None and each.resumed_at is None:  # where it went on is not known: the further one counts
+            reached = max((step, trained), reached)
+        (step, trained), saved, before = reached, saved or bool(each.saves), each
+
+
+def _redone(
+    each: SessionHistory, before: SessionHistory, step: int, trained: float, *, saved: bool
+) -> RepeatedSteps | None:
+    """What a session did again. A start from zero beside checkpoints is wanted: nothing is lost by it."""
+    if each.resumed_at is None or (each.resumed_at == 0 and saved):
+        return None
+    stood = 0.0 if each.resumed_at == 0 else each.before
+    exact, at_most = before.stopped is not None, each.age
+    if each.resumed_at == 0 and before.began is not None and each.began is not None:
+        at_most = max(0.0, each.began - before.began)
+    return RepeatedSteps(
+        steps=max(0, step - each.resumed_at),
+        seconds=0.0 if stood is None else max(0.0, trained - stood),
+        exact=exact,
+        at_most=None if exact else at_most,
     )
 
 
@@ -522,13 +435,34 @@ def _totals(sessions: Sequence[SessionHistory]) -> Totals:
     )
 
 
-def _points(sessions: Sequence[SessionHistory], diary: JournalLines) -> list[tuple[int, float]]:
+def _points(sessions: Sequence[SessionHistory], journal: JournalLines) -> list[tuple[int, float]]:
     """The curve of the line: a session that went on from a step takes the points up to it, and adds its own."""
     found: dict[int, float] = {}
-    for session_history in sessions:
-        if session_history.resumed_at is not None:
-            found = {step: loss for step, loss in found.items() if step <= session_history.resumed_at}
-        for line in diary.lines.get(session_history.session, ()):
+    for each in sessions:
+        if each.resumed_at is not None:
+            found = {step: loss for step, loss in found.items() if step <= each.resumed_at}
+        for line in journal.lines.get(each.session, ()):
             if line.event in (LOSSES, "Recalled"):
                 found.update(read_points(line.record.get("points")))
     return sorted(found.items())
+
+
+def _logged(sessions: Sequence[SessionHistory], journal: JournalLines) -> list[dict[str, Any]]:
+    """What was logged on the line, by epoch and step. A session takes up what there was where it went on."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for each in sessions:
+        if each.resumed_at is not None:
+            found = {at: record for at, record in found.items() if at[1] <= each.resumed_at}
+        for line in journal.lines.get(each.session, ()):
+            if line.event == "MetricsLogged":
+                at = Line(_mapping(line.record.get("progress")))
+                epoch, step = at.count("epoch") or 0, at.count("step") or 0
+                numbers = {str(name): _as_loss(value) for name, value in _mapping(line.record.get("metrics")).items()}
+                known = {name: value for name, value in numbers.items() if value is not None}
+                found.setdefault((epoch, step), {"epoch": epoch, "step": step}).update(known)
+    return [found[at] for at in sorted(found)]
+
+
+def _as_loss(value: object) -> float | None:
+    read = read_points([[0, value]])  # what a journal says may be anything
+    return read[0][1] if read else None

@@ -1,40 +1,117 @@
-"""The forms that a training loop may have, and where in them it is saved: when its body is over."""
+"""The forms that a training loop may have, and what happens between its steps: it is saved, told of, and left there."""
 
 from __future__ import annotations
 
 import gc
 import itertools
+import math
 import sys
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import CO_GENERATOR
 from types import FrameType, GeneratorType
 from typing import Any
 
+from colabkeep.checkpoint.journal import Journal
 from colabkeep.core.errors import UsageError
-from colabkeep.core.events import AlreadyComplete, Event, Noted, RestoredInexactly
+from colabkeep.core.events import (
+    AlreadyComplete,
+    DeadlineNear,
+    EpochDone,
+    Event,
+    Noted,
+    RestoredInexactly,
+    StepDone,
+    journal_line,
+)
 from colabkeep.core.manifest import Progress
 from colabkeep.core.policies import counts_epochs_only
+from colabkeep.core.system import Clock
 from colabkeep.frameworks.base import Batch, Boundary, LoaderState, Remembered
+from colabkeep.frameworks.shared.iterables import no_batches
 from colabkeep.session.data_fingerprint import SameData
-from colabkeep.session.event_bus import EventBus
 from colabkeep.session.machine import StopRequests
-from colabkeep.session.open import OpenSession, RunSpec, as_event
-from colabkeep.session.position import Place, Position
-from colabkeep.session.scheduler import SaveScheduler
-from colabkeep.session.validation import checked_length
-from colabkeep.session.variables import Averages, RunState
+from colabkeep.session.open import Observer, OpenSession, RunSpec, as_event, checked_length
+from colabkeep.session.scheduler import SaveScheduler, StopTraining
+from colabkeep.session.state import Averages, LoopState, Place, Position, RunState
 
-__all__ = [
-    "AROUND",
-    "BLIND",
-    "FREE",
-    "SELDOM",
-    "Loop",
-    "arrive",
-    "counted_by",
-]
+
+class EventBus:
+    """Delivers events in order. An observer that fails is told of once and not called again: a broken display must
+    never end a training.
+
+    `queue`: events that wait, also from other threads. `observers` hear all events, of steps those that come after
+    their `steps_from`; the earliest of these times is `steps_from` here. `listeners` hear of no step.
+    """
+
+    def __init__(
+        self,
+        observers: Iterable[Observer],
+        clock: Clock,
+        *,
+        queue: deque[Event] | None = None,
+        listeners: Iterable[Observer] = (),
+        journal: Journal | None = None,
+    ) -> None:
+        self.queue: deque[Event] = deque() if queue is None else queue
+        self._observers = list(observers)
+        self._listeners = list(listeners)
+        self._clock = clock
+        self._journal = journal
+        self._said: set[str] = set()
+        self.steps_from = self._earliest()
+
+    def tell(self, event: Event) -> None:
+        """Queue an event and deliver all that wait."""
+        self.queue.append(event)
+        self.drain()
+
+    def once(self, text: str) -> None:
+        """Tell a sentence that a session tells once."""
+        if text not in self._said:
+            self._said.add(text)
+            self.tell(Noted(text=text))
+
+    def drain(self) -> None:
+        """Deliver what waits."""
+        while self.queue:
+            event = self.queue.popleft()
+            line = None if self._journal is None else journal_line(event, self._clock.time())
+            if self._journal is not None and line is not None:
+                self._journal.add(line)
+            self._hand_out(event, self._observers)
+            self._hand_out(event, self._listeners)
+            self.steps_from = self._earliest()
+
+    def step(self, event: Event) -> None:
+        """Tell the observers of a step, now."""
+        self._hand_out(event, self._observers)
+        self.steps_from = self._earliest()
+
+    def recall(self, run: str, history: Sequence[Mapping[str, Any]]) -> None:
+        """Hand what the run has logged so far to the observers that take it up: those with a `recall`."""
+        for observer in tuple(self._observers):
+            recall = getattr(observer, "recall", None)
+            if recall is not None:
+                self._call(partial(recall, run, history), observer, self._observers)
+
+    def _earliest(self) -> float:
+        return min((getattr(each, "steps_from", -math.inf) for each in self._observers), default=math.inf)
+
+    def _hand_out(self, event: Event, observers: list[Observer]) -> None:
+        for observer in tuple(observers):
+            self._call(partial(observer, event), observer, observers)
+
+    def _call(self, call: Callable[[], object], observer: Observer, observers: list[Observer]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # see the class: told, and training goes on
+            observers.remove(observer)
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            text = f"An observer failed and is not called any more ({why}); all else goes on."
+            self.queue.append(Noted(text=text))
+
 
 _COUNT = (enumerate, itertools.islice, zip)
 _PASSES_ON = (GeneratorType, tuple, map, filter, itertools.chain)
@@ -76,16 +153,16 @@ def _generators_above(frame: FrameType | None) -> list[object]:
     return found
 
 
-BLIND = (
+_BLIND = (
     "This epoch does not read its batches through colabkeep, so it can be saved at its end only: a disconnect costs "
     "all of the epoch. For checkpoints inside it write: for batch in run.batches(loader); or, in a loop that counts "
     "steps: for step in run.steps(n), with run.next(loader)."
 )
-AROUND = (
+_AROUND = (
     "This epoch takes steps outside of its loop over run.batches(), so it can be saved at its end only: a disconnect "
     "costs all of the epoch. Take each step inside of that loop, and do not collect its batches in a list."
 )
-FREE = (
+_FREE = (
     "This loop is neither in run.epochs() nor in run.steps(): colabkeep saves what was handed in, but not how far the "
     "loop is. Write: for step in run.steps(n); or begin your count at run.progress.step."
 )
@@ -94,10 +171,10 @@ _COUNTED = {
     "100th batch) {goes} wrong there. Write: for i, batch in run.enumerate(loader).",
     "islice": "islice(run.batches(loader), n) counts from 0 {again}, so the epoch {goes} on for too many batches. "
     "Write: for i, batch in run.enumerate(loader), and leave the loop at your number.",
-    "zip": "zip() around run.batches(loader) begins its other side anew {again}, so what is paired {goes} wrong there. "
+    "zip": "zip() around run.batches(loader) restarts its other iterator {again}, so the pairs {goes} wrong there. "
     "Write: for i, batch in run.enumerate(loader); and other = run.next(loader_2) for data of another loader.",
 }
-SELDOM = (
+_SELDOM = (
     "In this epoch the optimizer took {updates} steps, and run.step() was called once: it counts as one step, and can "
     "be saved at the epoch's end only. Call run.step() after each optimizer.step()."
 )
@@ -108,7 +185,7 @@ _EARLY = (
 
 
 class Loop:
-    """A training loop, in any of its forms. `Run` is one, with all that a loop does not see.
+    """A training loop, in any of its forms. `Run` is one, with a beginning and an end.
 
     In an epoch and in a loop over steps a checkpoint is taken where the loop asks for its next batch or step: all that
     its body does belongs to the step, whatever stands behind `run.step()`. After the last batch it is the end of the
@@ -119,16 +196,33 @@ class Loop:
     """May the training go on behind the last batch of an epoch, with no batch left? Not if the code there uses
     variables that its loop over batches sets."""
 
-    finished: bool
+    saves_inside = True
+    """May a save that is waited for be made in the body of a loop, behind `step`? Not if the body is a trainer's, whose
+    hooks cannot know what of the step is still to come."""
+
+    finished = False
+    """Did the loop come to its end?"""
+
+    undo: Remembered | None = None
+    """What runs again: above the loop, and before the first batch of a resumed epoch."""
+
+    # All of these are there from the beginning of the `with` block on.
     _spec: RunSpec
     _session: OpenSession
+    _state: LoopState
     _position: Position
     _boundary: Boundary
     _save_scheduler: SaveScheduler
     _event_bus: EventBus
     _signals: StopRequests
+    _zero: float  # when the run would have begun, without a break, in seconds of the clock
+    _until: float  # when max_time is over
+    _counts: tuple[int, int]  # steps, and updates of the optimizer, when this epoch began
+    _shown = 0  # the newest step that was told
     _looked = False  # for who counts
-    undo: Remembered | None = None  # what runs again: above the loop, and before the first batch of a resumed epoch
+    _waited: float | None = None  # seconds, for the next batch
+    _grad_norm: Any = None  # as the loop passed it, of the step that was counted last
+    _tokens: Any = None  # of this session, as far as they were told
 
     @property
     def progress(self) -> Progress:
@@ -139,17 +233,17 @@ class Loop:
     def state(self) -> RunState:
         """Variables of the loop that are saved with each checkpoint, and back before the loop goes on: by attribute
         (`run.state.best = 0.0`) or by key. Plain values, arrays, tensors, and lists, tuples and dicts of them."""
-        return self._position.memory.state
+        return self._state.variables
 
     @property
     def average(self) -> Averages:
         """Means of an epoch that survive a resume: `run.average(loss=loss)` counts, `run.average.loss` is the mean."""
-        return self._position.memory.averages
+        return self._state.averages
 
     @property
     def same_data(self) -> SameData:
         """What is known of the run's data, for a loader that is read beside the loop."""
-        return self._session.data
+        return self._state.data
 
     @property
     def batch_samples(self) -> int | None:
@@ -206,11 +300,11 @@ class Loop:
             UsageError: inside of `epochs`, `save_every` counts epochs alone, or `max_steps` is no whole number.
         """
         position = self._position
-        if position.in_epoch or counts_epochs_only(self._spec.save_every):
+        if position.in_epoch or counts_epochs_only(self._spec.arguments.save_every):
             raise _no_steps_here(in_epoch=position.in_epoch)
         self._event_bus.tell(checked_length(max_steps=max_steps))
         arrive(self)
-        position.begin_steps()
+        position.go(Place.STEP)
         while max_steps is None or self.progress.step < max_steps:
             yield position.hand_out_step()
             if not position.stepped:
@@ -232,108 +326,207 @@ class Loop:
         """
         position = self._position
         if position.comes_back and position.stepped and not position.resting:
-            self._event_bus.once(Noted(text=_EARLY))
+            self._event_bus.once(_EARLY)
         boundary = self._boundary
         if boundary.torn or boundary.opaque or not position.can_rewind or (position.stepped and not position.resting):
             return position.next(loader, name)  # half a step is done: who asks to stop waits for the rest of it
         return self._signals.at_once(lambda: position.next(loader, name))
 
-    def _batches(self, loader: object, watched: list[Iterator[Any]], start: int | None = None) -> Iterator[Any]:
-        """`watched`: the iterator that was given to the user's code, where somebody may count what it gives. `start`:
-        the number of an epoch's first batch, where they are asked for with their numbers."""
-        position, starting = self._position, self._session.starting
-        arrive(self)
-        opened = starting.opens(position.open, loader)
-        told = _tell_notes(self, opened.notes, 0)
-        fetch = partial(next, iter(opened), None)
-        batch = self._signals.at_once(fetch)
-        if batch is not None and not starting.over:
-            starting.lap("loader")
-        if watched and batch is not None and not self._looked and (kind := counted_by(watched[0])) is not None:
-            _tell_counted(self, _COUNTED[kind])
-        watched.clear()  # in a circle, a loop that is left would be closed by the garbage collector, on any thread
-        self._looked = True  # in the first epoch of a session, for numbers go wrong in one that is resumed
-        exhausted = False
-        try:
-            while batch is not None:
-                value = position.hand_out(batch)
-                if len(opened.notes) > told:
-                    told = _tell_notes(self, opened.notes, told)
-                yield value if start is None else (position.batch + start, value)
-                batch = self._next_batch(opened, fetch)
-            position.refuse_nothing(loader)
-            exhausted = True
-            position.memory.arrive()
-        finally:
-            position.batches_over(opened, exhausted=exhausted)
-        _tell_notes(self, opened.notes, told)
+    def step(self, loss: Any = None, *, grad_norm: Any = None, tokens: Any = None) -> None:
+        """One optimizer update is done: count it. In a loop over `batches`, `enumerate` or `steps` it is saved, if that
+        is due, when the body of the loop is over; in an epoch that reads its data elsewhere, at the epoch's end; in
+        any other loop here.
 
-    def _next_batch(self, opened: LoaderState, fetch: Callable[[], Batch | None]) -> Batch | None:
-        """The loop asks for its next batch: all that its body did is done. This is where it may be saved."""
+        Call it after `optimizer.step()`. `loss` is shown now and then; it may live on the GPU, nothing waits for it
+        here. The same holds for `grad_norm`, which `clip_grad_norm_` returns, and for `tokens`, the number that this
+        step was trained on; the panel shows the norm, and tokens per second.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: asked for by a signal; the state is saved on the way out.
+            SaveFailed, RunTakenOver, NotStorable, TrainingDiverged: training must not go on.
+        """
+        now = self._spec.clock.monotonic()
         position = self._position
-        if position.loader is not opened:
-            raise UsageError(
-                problem="These batches belong to an epoch of run.epochs() that is over.",
-                remedy="Call run.batches(loader) in each epoch, and read its batches there.",
-            )
-        if not position.stepped:  # in the middle of an accumulation
-            return self._signals.at_once(fetch)
-        self._rest()
-        if position.batch + 1 == opened.length or position.blind:
-            return self._signals.at_once(fetch)
-        now, reason = self._spec.clock.monotonic(), None
-        if opened.length is None:
-            reason = self._save_scheduler.due(now)
-            if reason is not None or self._stops(now):
-                position.hold()
-                batch = self._signals.at_once(fetch)
-                if batch is None:  # it was the last one, so this belongs to the end of the epoch
-                    self._save_scheduler.ask(reason)
-                    return None
-                self._pause(now, reason)
-                return batch
-        self._pause(now, reason)
-        return self._signals.at_once(fetch)
+        progress = position.advance(now - self._zero)
+        self._grad_norm = grad_norm
+        if tokens is not None:
+            self._tokens = tokens if self._tokens is None else self._tokens + tokens
+        self._save_scheduler.count(progress.step, loss)
+        if now >= self._event_bus.steps_from:
+            self._shown = progress.step
+            self._event_bus.step(self._step_done(progress, loss))
+        if not position.comes_back:
+            self._step_elsewhere(now)
 
-    @abstractmethod
-    def step(self, loss: Any = None) -> None:
-        """A step is done."""
-
-    @abstractmethod
-    def _rest(self) -> None:
-        """A boundary is here."""
-
-    @abstractmethod
-    def _pause(self, now: float, reason: str | None = None) -> None:
-        """What happens at a boundary: save, talk, stop. Most of the time, nothing. `reason`: to save, if known."""
-
-    @abstractmethod
-    def _stops(self, now: float) -> bool:
-        """Is it time to leave?"""
+    def mark_step(self) -> None:
+        """The step under way begins here: `redo_step` comes back to this moment. Nothing was done with its first batch
+        yet, and whatever stands before it (training mode, the random streams of a resumed session) is in place."""
+        self._state.mark()
+        self._boundary.mark()
 
     @property
-    @abstractmethod
-    def checkpoint(self) -> str | None:
-        """The id of the newest committed checkpoint."""
+    def updates_begun(self) -> bool:
+        """Has the optimizer, or a schedule, begun to move on in the step under way? Then it cannot be done again."""
+        return self._boundary.torn
 
-    @abstractmethod
+    @property
+    def saving(self) -> bool:
+        """Is a save in flight? It may hold a copy on the device."""
+        return self._session.checkpointer.busy
+
+    def redo_step(self) -> str:
+        """Go back to `mark_step`: random streams, buffers, gradients, modes and options are as they were, and the
+        batches that the loop was given are still its own. Waits for a save in flight. Returns what may have been
+        changed meanwhile and could not be put back, a clause; else empty."""
+        self._session.checkpointer.wait()
+        parts = (f"{name} may have been changed by the first attempt" for name in self._boundary.opaque)
+        left = next(parts, None) or self._state.rewind()
+        self._boundary.rewind()
+        return left or ""
+
+    def _step_done(self, progress: Progress, loss: Any) -> StepDone:
+        return StepDone(
+            progress=progress,
+            epoch_batches=self.epoch_batches,
+            loss=loss,
+            learning_rate=self._spec.framework.learning_rate(self._spec.parts),
+            points=self._state.losses.curve.points,
+            grad_norm=self._grad_norm,
+            tokens=self._tokens,
+            waited=self._waited,
+        )
+
+    def _step_elsewhere(self, now: float) -> None:
+        """A step was done in a loop that does not come back here."""
+        if self._position.in_epoch:
+            self._event_bus.once(_AROUND if self._position.place is Place.BEHIND else _BLIND)
+            self._event_bus.drain()
+            self._leave_if_asked(now)
+            return
+        self._event_bus.once(_FREE)
+        if self.undo is not None:  # where its first step began cannot be told
+            self.undo.release()
+            self.undo = None
+        self._rest()
+        self._pause(now)
+
+    def _rest(self) -> None:
+        """A boundary is here."""
+        self._position.rest()
+        self._boundary.mark()
+
+    def _pause(self, now: float, reason: str | None = None) -> None:
+        """What happens at a boundary: save, tell, stop. Most of the time, nothing. `reason`: to save, if known."""
+        reason = reason or self._save_scheduler.due(now)
+        if reason is not None:
+            if reason == "deadline":
+                _tell_end(self, now)
+            self._save_scheduler.save(reason, wait=self._save_scheduler.waits or self._spec.waits)
+        if self._event_bus.queue:
+            self._event_bus.drain()
+        if self._signals.requested is not None or now >= self._until or self._position.blind:
+            self._leave_if_asked(now)
+
+    def _stops(self, now: float) -> bool:
+        """Is it time to leave?"""
+        return self._signals.requested is not None or now >= self._until
+
+    def _leave_if_asked(self, now: float) -> None:
+        if self._signals.requested is not None:
+            self._signals.honour()
+        if self._stops(now):
+            raise StopTraining("max_time")
+        if self._position.blind and self._save_scheduler.ends(now):
+            _tell_end(self, now)
+
     def _end_epoch(self) -> None:
         """The epoch's body is done."""
-
-    @abstractmethod
-    def poll(self) -> None:
-        """Honour a request to stop."""
-
-    @abstractmethod
-    def tell(self, event: Event) -> None:
-        """Tell an event."""
+        epoch, now = self.progress.epoch, self._spec.clock.monotonic()
+        before, self._counts = self._counts, (self.progress.step, self._boundary.updates)
+        steps, updates = (after - earlier for earlier, after in zip(before, self._counts, strict=True))
+        if steps == 1 < updates:
+            self._event_bus.once(_SELDOM.format(updates=updates))
+        progress = self._position.end_epoch(now - self._zero)
+        self._rest()
+        self._event_bus.tell(EpochDone(epoch=epoch, progress=progress, metrics=dict(self._save_scheduler.metrics)))
+        self._save_scheduler.wait_if_best()
+        self._pause(now)
 
 
 def _watched(run: Loop, loader: object, start: int | None = None) -> Iterator[Any]:
     """The batches, which know the iterator that they are given to the user's code in."""
     watched: list[Iterator[Any]] = []
-    watched.append(run._batches(loader, watched, start))
+    watched.append(_batches(run, loader, watched, start))
     return watched[0]
+
+
+def _batches(run: Loop, loader: object, watched: list[Iterator[Any]], start: int | None) -> Iterator[Any]:
+    """`watched`: the iterator that was given to the user's code, where somebody may count what it gives. `start`:
+    the number of an epoch's first batch, where they are asked for with their numbers."""
+    position, starting = run._position, run._session.starting
+    arrive(run)
+    starting.lap("ready")
+    opened = position.open(loader)
+    told = _tell_notes(run, opened.notes, 0)
+    fetch = partial(_timed, run, iter(opened), run._spec.clock.monotonic)
+    batch = run._signals.at_once(fetch)
+    if batch is not None:
+        starting.lap("loader")
+    if watched and batch is not None and not run._looked and (kind := counted_by(watched[0])) is not None:
+        _tell_counted(run, _COUNTED[kind])
+    watched.clear()  # in a circle, a loop that is left would be closed by the garbage collector, on any thread
+    run._looked = True  # in the first epoch of a session, for numbers go wrong in one that is resumed
+    exhausted = False
+    try:
+        while batch is not None:
+            value = position.hand_out(batch)
+            if len(opened.notes) > told:
+                told = _tell_notes(run, opened.notes, told)
+            yield value if start is None else (position.batch + start, value)
+            batch = _next_batch(run, opened, fetch)
+        if position.batch < 0:
+            raise no_batches(loader)
+        exhausted = True
+        run._state.arrive()
+    finally:
+        position.batches_over(opened, exhausted=exhausted)
+    _tell_notes(run, opened.notes, told)
+
+
+def _timed(run: Loop, batches: Iterator[Batch], now: Callable[[], float]) -> Batch | None:
+    """The next one, None behind the last; the wait for it is counted."""
+    began = now()
+    batch = next(batches, None)
+    run._waited = (run._waited or 0.0) + now() - began
+    return batch
+
+
+def _next_batch(run: Loop, opened: LoaderState, fetch: Callable[[], Batch | None]) -> Batch | None:
+    """The loop asks for its next batch: all that its body did is done. This is where it may be saved."""
+    position = run._position
+    if position.loader is not opened:
+        raise UsageError(
+            problem="These batches belong to an epoch of run.epochs() that is over.",
+            remedy="Call run.batches(loader) in each epoch, and read its batches there.",
+        )
+    if not position.stepped:  # in the middle of an accumulation
+        return run._signals.at_once(fetch)
+    run._rest()
+    if position.batch + 1 == opened.length or position.blind:
+        return run._signals.at_once(fetch)
+    now, reason = run._spec.clock.monotonic(), None
+    if opened.length is None:
+        reason = run._save_scheduler.due(now)
+        if reason is not None or run._stops(now):
+            position.hold()
+            batch = run._signals.at_once(fetch)
+            if batch is None:  # it was the last one, so this belongs to the end of the epoch
+                run._save_scheduler.ask(reason)
+                return None
+            run._pause(now, reason)
+            return batch
+    run._pause(now, reason)
+    return run._signals.at_once(fetch)
 
 
 def arrive(run: Loop) -> None:
@@ -341,16 +534,16 @@ def arrive(run: Loop) -> None:
     it did when the run or the epoch began, too. It is undone, and told where it cannot be."""
     undo, run.undo = run.undo, None
     if undo is not None and (twice := undo()) is not None:
-        run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=twice))
+        _tell_inexact(run, twice)
 
 
 def _conclude(run: Loop, length: str) -> None:
     """The loop is over. Whatever the cells below draw, they see what they saw behind the training."""
-    run._position.memory.arrive()
+    run._state.arrive()
     run.finished = True
     resumed, known = run._session.resumed_from, (run._spec.max_epochs, run._spec.max_steps)
     if resumed is not None and resumed.progress.step == run.progress.step and known == (None, None):
-        run.tell(AlreadyComplete(since=resumed.created, step=run.progress.step, length=length))
+        run._event_bus.tell(AlreadyComplete(since=resumed.created, step=run.progress.step, length=length))
 
 
 def _no_steps_here(*, in_epoch: bool) -> UsageError:
@@ -365,16 +558,28 @@ def _no_steps_here(*, in_epoch: bool) -> UsageError:
     )
 
 
+def _tell_end(run: Loop, now: float) -> None:
+    """The end of the session is near; leave if training ends by itself before it."""
+    deadline, takes = run._spec.deadline, run._save_scheduler.until_safe(now)
+    if deadline is not None:
+        run._event_bus.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))
+        if deadline.ends:
+            raise StopTraining("session_end")
+
+
+def _tell_inexact(run: Loop, reason: str) -> None:
+    run._event_bus.tell(RestoredInexactly(checkpoint=run._session.checkpointer.newest or "", reason=reason))
+
+
 def _tell_counted(run: Loop, text: str) -> None:
     if run.progress.batches:
-        text = text.format(again="in this resumed epoch too", goes="goes")
-        run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=text))
+        _tell_inexact(run, text.format(again="in this resumed epoch too", goes="goes"))
     else:
-        run.tell(Noted(text=text.format(again="again in an epoch that is resumed", goes="will go")))
+        run._event_bus.tell(Noted(text=text.format(again="again in an epoch that is resumed", goes="will go")))
 
 
 def _tell_notes(run: Loop, notes: Sequence[str], told: int) -> int:
     """Tell what a loader noted since the first `told` notes."""
     for note in notes[told:]:
-        run.tell(as_event(run.checkpoint or "", note))
+        run._event_bus.tell(as_event(run._session.checkpointer.newest or "", note))
     return len(notes)

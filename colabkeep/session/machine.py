@@ -1,6 +1,4 @@
-"""The machine under a session: which one it is, how long sessions live on it, when it goes, how it or its user asks
-to stop, and what is said then.
-"""
+"""The machine under a session: which one it is, when it goes, and how it or its user asks to stop."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,35 +14,15 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from colabkeep.checkpoint.inspect import sessions
-from colabkeep.checkpoint.journal import Line, read_journal
-from colabkeep.checkpoint.lease import fences
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.arguments import duration_text
 from colabkeep.core.events import MachineGiven
-from colabkeep.core.policies import SessionLifetime, mean_session
 from colabkeep.core.system import Clock, Environment
 from colabkeep.core.timeouts import TimedCall
 from colabkeep.hardware import find_accelerators
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import SessionLimits
 from colabkeep.platforms.lifetime import session_time
-
-__all__ = [
-    "ALL_SAVED",
-    "UNKNOWN",
-    "Deadline",
-    "Sessions",
-    "StopRequests",
-    "UsualLifetime",
-    "earlier_cards",
-    "earlier_lifetimes",
-    "find_deadline",
-    "machine_id",
-    "still_copying",
-    "still_saving",
-    "this_machine",
-    "usual_lifetime",
-]
 
 _TOOL_PATIENCE = 1.0  # seconds for the tool that lists accelerators, at the start of every run
 _PATIENCE = 2.0  # seconds for all that is asked about them
@@ -53,21 +31,22 @@ _LOOKED_AT = 5  # machines; what is asked is whether the last ones had the same 
 _BOOT = "/proc/sys/kernel/random/boot_id"  # new at each boot (random(4)); in a container, the host's
 
 
-def this_machine(environment: Environment) -> MachineGiven:
-    """The platform and the accelerators of this session; none where they cannot be told, for training needs no name.
-
-    Raises:
-        UsageError: COLABKEEP_PLATFORM names none.
-    """
+def ask_machine(environment: Environment) -> Callable[[], MachineGiven]:
+    """Ask, on a thread, for the platform and the accelerators of this session; what is returned waits for the answer,
+    for a bounded time. No accelerators where they cannot be told, for training needs no name."""
     platform = find_platform(environment)
     asked = TimedCall("the accelerators", lambda: find_accelerators(environment, timeout=_TOOL_PATIENCE))
-    answers, _ = asked.answer(_PATIENCE)
-    return MachineGiven(
-        platform=platform.name,
-        kind=platform.kind(environment),
-        accelerators=tuple(each.name for found in answers if isinstance(found, tuple) for each in found),
-        id=machine_id(environment),
-    )
+
+    def answer() -> MachineGiven:
+        answers, _ = asked.answer(_PATIENCE)
+        return MachineGiven(
+            platform=platform.name,
+            kind=platform.kind(environment),
+            accelerators=tuple(each.name for found in answers if isinstance(found, tuple) for each in found),
+            id=machine_id(environment),
+        )
+
+    return answer
 
 
 def machine_id(environment: Environment) -> str:
@@ -97,86 +76,6 @@ def _cards(leases: Iterable[dict[str, Any]], here: str) -> Iterator[str]:
             seen.add(id)
         if isinstance(names, list) and names and isinstance(names[0], str):
             yield names[0]
-
-
-_SESSIONS_LOOKED_AT = 8  # sessions; the first and the last part of the journal of each is a request
-_GUESS_LEFT = 4 * 3600.0  # seconds; a machine that stops some time after its page was left
-_LONGEST = 7 * 24 * 3600.0  # seconds; what claims more had its clock set meanwhile, as machines do when they boot
-_GUESS_OWN = 24 * 3600.0  # seconds; of a machine that nothing is known to end: updates, power, whoever else uses it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsualLifetime:
-    """How many `seconds` a session lives on such a machine, until this run's own past tells more; `source` says from
-    what. `vanishes`: machines of this kind are taken away."""
-
-    seconds: float
-    source: str
-    vanishes: bool
-
-
-UNKNOWN = UsualLifetime(seconds=_GUESS_OWN, source="a guess: nothing is known that ends this machine", vanishes=False)
-"""Of a machine of which nothing is known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sessions:
-    """How long sessions live here: what is `usual`, and the `lives` of the run's earlier ones."""
-
-    usual: UsualLifetime
-    lives: Sequence[SessionLifetime] = ()
-
-    @property
-    def seconds(self) -> float:
-        """The mean time between two disconnects."""
-        return mean_session(self.usual.seconds, self.lives)
-
-    @property
-    def vanishes(self) -> bool:
-        """Machines of this kind do, or one of this run's did."""
-        return self.usual.vanishes or any(life.vanished for life in self.lives)
-
-    @property
-    def source(self) -> str:
-        """From what that is known, for people."""
-        past = f"{len(self.lives)} earlier session(s) of this run, and " if self.lives else ""
-        return f"{past}{self.usual.source}"
-
-
-def usual_lifetime(limits: SessionLimits) -> UsualLifetime:
-    """What is usual under these limits. Where users report nothing, sessions are taken to end anywhere before their
-    limit, so in the middle of it on average."""
-    if limits.usual_seconds is not None:
-        return UsualLifetime(seconds=limits.usual_seconds, source=limits.usual_source, vanishes=True)
-    if limits.max_seconds is not None:
-        return UsualLifetime(
-            seconds=limits.max_seconds / 2, source=f"half of the limit: {limits.source}", vanishes=True
-        )
-    if limits.idle_seconds is not None:
-        return UsualLifetime(seconds=_GUESS_LEFT, source=f"a guess: {limits.source}", vanishes=True)
-    return UNKNOWN
-
-
-def earlier_lifetimes(repository: Repository, session: str, platform: str) -> tuple[SessionLifetime, ...]:
-    """The last sessions of the run on this platform, without `session` itself, by their parts of the journal.
-
-    Raises:
-        StoreError: the store cannot be listed.
-    """
-    fence_of = fences(repository)
-    order = sorted((each for each in fence_of if each != session), key=lambda each: fence_of[each], reverse=True)
-    files = repository.files("journal")
-    diary = read_journal(repository, files, order[:_SESSIONS_LOOKED_AT], 2 * _SESSIONS_LOOKED_AT)
-    return tuple(life for lines in diary.lines.values() for life in _life(lines, platform))
-
-
-def _life(lines: Sequence[Line], platform: str) -> Iterator[SessionLifetime]:
-    """A session that said when it began and where it ran; else nothing. A lost one lived to its last word at least."""
-    times = [line.at for line in lines if line.at is not None]
-    here = any(line.event == "MachineGiven" and line.text("platform") == platform for line in lines)
-    if times and here:
-        seconds = min(_LONGEST, max(times) - min(times))
-        yield SessionLifetime(seconds=seconds, vanished=all(line.event != "RunStopped" for line in lines))
 
 
 _MARGIN = 120.0  # seconds that the last save is early: the session's age is known to a minute or so
@@ -241,29 +140,21 @@ def still_saving(number: signal.Signals, seconds: float | None, steps: int) -> s
     takes = "how long it takes is not known: it is the first one of this session"
     if seconds is not None:
         takes = f"about {duration_text(max(1.0, seconds))} more"
-    price = f"; then the last {steps} step(s) are trained again next time" if steps else ", without that save"
-    return (
-        f"{_asked(number)}: the last save is still being written ({takes}), and the program stops after it."
-        f"{_again(number, price)}"
-    )
+    price = f"; then the last {steps} step(s) are repeated next time" if steps else ", without that save"
+    return _answer(number, f"the last save is still being written ({takes}), and the program stops after it.", price)
 
 
 def still_copying(number: signal.Signals, url: str, seconds: float) -> str:
     """All is saved here, and slower storage is waited for, so long at most; infinite: that has not begun."""
     left = "" if math.isinf(seconds) else f", for {duration_text(seconds)} more at most"
-    price = "; then the rest is copied when you run this cell again while the machine lives"
-    return (
-        f"{_asked(number)}: everything is saved on this machine. The program waits for {url}{left}, and stops after it."
-        f"{_again(number, price)}"
-    )
+    doing = f"everything is saved on this machine. The program waits for {url}{left}, and stops after it."
+    return _answer(number, doing, "; then the rest is copied when you run this cell again while the machine lives")
 
 
-def _asked(number: signal.Signals) -> str:
-    return "Stop requested" if number == signal.SIGINT else number.name
-
-
-def _again(number: signal.Signals, price: str) -> str:
-    return f" A second request stops at once{price}." if number == signal.SIGINT else ""
+def _answer(number: signal.Signals, doing: str, price: str) -> str:
+    by_hand = number == signal.SIGINT
+    again = f" A second request stops at once{price}." if by_hand else ""
+    return f"{'Stop requested' if by_hand else number.name}: {doing}{again}"
 
 
 _Value = TypeVar("_Value")
@@ -298,6 +189,11 @@ class StopRequests:
                 self._handlers.append(handler)
                 signal.signal(number, handler)
 
+    def obey(self) -> None:
+        """What runs from now on is not ours, and has no boundary to wait for: whoever asks to stop is obeyed at once,
+        until `leave`."""
+        self._waits = True
+
     def remove(self) -> None:
         """Watch no more; the handlers that were there are in force again. Calling twice is harmless.
 
@@ -307,12 +203,8 @@ class StopRequests:
             self._handlers.pop().end()
 
     def honour(self) -> None:
-        """Leave now: raise what the request means to the rest of the program.
-
-        Raises:
-            KeyboardInterrupt: for SIGINT.
-            SystemExit: with status 143 for SIGTERM and 129 for SIGHUP, as a shell reports them.
-        """
+        """Leave now: raise what the request means to the rest of the program; SystemExit has the status that a shell
+        reports, 143 for SIGTERM and 129 for SIGHUP."""
         request, self.requested = self.requested or signal.SIGTERM, None
         if request == signal.SIGINT:
             raise KeyboardInterrupt
@@ -320,21 +212,13 @@ class StopRequests:
 
     def between(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The same batches. While the next one is waited for, whoever asks to stop is obeyed at once: the last step
-        is finished, and a worker that hangs would never let the loop come to a boundary.
-
-        Raises:
-            KeyboardInterrupt, SystemExit: as `honour`.
-        """
+        is finished, and a worker that hangs would never let the loop come to a boundary."""
         fetch = partial(next, iter(batches), _END)
         while (batch := self.at_once(fetch)) is not _END:
             yield batch
 
     def at_once(self, wait: Callable[[], _Value]) -> _Value:
-        """What `wait` returns; while that is waited for, whoever asks to stop is obeyed at once.
-
-        Raises:
-            KeyboardInterrupt, SystemExit: as `honour`.
-        """
+        """What `wait` returns; while that is waited for, whoever asks to stop is obeyed at once."""
         self._waits = True  # first: what comes after the look below is honoured by the handler
         try:
             if self.requested is not None:
@@ -409,3 +293,36 @@ def _living(handler: Any) -> Any:
     while isinstance(handler, _Handler) and handler.dead:
         handler = handler.before
     return handler
+
+
+_GUESS_LEFT = 4 * 3600.0  # seconds; a machine that stops some time after its page was left
+
+
+_GUESS_OWN = 24 * 3600.0  # seconds; of a machine that nothing is known to end: updates, power, whoever else uses it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualLifetime:
+    """How many `seconds` a session lives on such a machine, until this run's own past tells more; `source` says from
+    what. `vanishes`: machines of this kind are taken away."""
+
+    seconds: float
+    source: str
+    vanishes: bool
+
+
+UNKNOWN = UsualLifetime(seconds=_GUESS_OWN, source="a guess: nothing is known that ends this machine", vanishes=False)
+"""Of a machine of which nothing is known."""
+
+
+def usual_lifetime(limits: SessionLimits) -> UsualLifetime:
+    """What is usual under these limits. Where users report nothing, sessions are taken to end anywhere before their
+    limit, so in the middle of it on average."""
+    if limits.usual_seconds is not None:
+        return UsualLifetime(seconds=limits.usual_seconds, source=limits.usual_source, vanishes=True)
+    if limits.max_seconds is not None:
+        source = f"half of the limit: {limits.source}"
+        return UsualLifetime(seconds=limits.max_seconds / 2, source=source, vanishes=True)
+    if limits.idle_seconds is not None:
+        return UsualLifetime(seconds=_GUESS_LEFT, source=f"a guess: {limits.source}", vanishes=True)
+    return UNKNOWN

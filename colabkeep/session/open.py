@@ -1,30 +1,36 @@
-"""The beginning of a session: take the run, find where it stopped, check that it fits, load it; and what that
-resume promises.
-"""
+"""From what the user wrote to a session that has begun: arguments are read, the run is taken, compared and loaded."""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from functools import partial
-from typing import Any, TypedDict
+from numbers import Integral
+from pathlib import Path, PurePath
+from typing import Any, TypeAlias, cast
 
 from colabkeep.checkpoint.codec import encode_parts
-from colabkeep.checkpoint.durability import Ledger
 from colabkeep.checkpoint.journal import Journal
-from colabkeep.checkpoint.lease import KEEPS, Lease, take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import KEEPS, Lease, Repository, take_lease
 from colabkeep.checkpoint.restore import Loaded, good_before, load_best, load_id, load_newest, understood
+from colabkeep.checkpoint.retention import KeepBest, KeepLast, RetentionPolicy
 from colabkeep.checkpoint.writer import Checkpointer, Committer, Identity
-from colabkeep.core.arguments import run_folder
+from colabkeep.core.arguments import checked_run_name, is_reserved, read_duration, run_folder
 from colabkeep.core.errors import (
     CheckpointDamaged,
     CheckpointNotFound,
+    ColabKeepError,
     Incompatible,
+    NotPersistent,
     RunBusy,
     StoreBusy,
     StoreUnavailable,
@@ -34,126 +40,533 @@ from colabkeep.core.events import (
     CheckpointSetAside,
     DurabilityTold,
     Event,
+    FirstStepDone,
+    LengthTold,
     LossNotFinite,
     MachineGiven,
     Noted,
     Recalled,
     Restored,
     RestoredInexactly,
+    RunStarted,
+    StoreDegraded,
 )
-from colabkeep.core.manifest import Manifest, Progress, Proof
-from colabkeep.core.policies import OVERHEAD, KeepBest, OnNan, RetentionPolicy, SavePolicy
+from colabkeep.core.layout import CHECKPOINT_ID
+from colabkeep.core.manifest import Manifest, Progress
+from colabkeep.core.policies import OVERHEAD, Mode, parse_save_every, read_overhead
 from colabkeep.core.state import Tree
-from colabkeep.core.system import Clock
+from colabkeep.core.system import Clock, Environment, SystemClock
+from colabkeep.frameworks import find_framework
 from colabkeep.frameworks.base import Framework, Inexact
+from colabkeep.platforms import find_platform
+from colabkeep.platforms.base import DefaultStorage
 from colabkeep.session.data_fingerprint import SameData
-from colabkeep.session.event_bus import Starting
-from colabkeep.session.machine import UNKNOWN, Deadline, UsualLifetime
-from colabkeep.session.metrics import LossRecord
-from colabkeep.session.settings import SETTINGS, RunSettings
-from colabkeep.stores.base import Lock, Store
+from colabkeep.session.machine import UNKNOWN, Deadline, UsualLifetime, ask_machine, find_deadline, usual_lifetime
+from colabkeep.session.rehearsal import REHEARSAL
+from colabkeep.session.state import LoopState, RunSettings, is_own, read_own
+from colabkeep.stores import open_store
+from colabkeep.stores.base import Lock, Store, StoreContext
 
-__all__ = [
-    "OpenSession",
-    "Promised",
-    "RunSpec",
-    "Value",
-    "as_event",
-    "open_session",
-    "precision_chosen",
-    "promise_of",
-    "take_lock",
-    "taken_over",
-]
+Observer: TypeAlias = Callable[[Event], object]
 
-OWN_PARTS = (
-    "run", "history", "rng", "rng_at_epoch", "loader", "losses", "state", "state_at_epoch", "averages", "streams",
-    "streams_at_epoch", "data", "gradients", SETTINGS,
-)  # fmt: skip
-"""Parts of a checkpoint that are the session's own; every other is an object of the user."""
 
-_ALWAYS = frozenset({"run", "history", "rng", "rng_at_epoch", "loader"})
-"""Those of all checkpoints; the others are there where a run needs them, in those of newer versions."""
+class Starting:
+    """Notes how long each part of the way to the first step took, from the end of the one before. `laps`: those that
+    are over already."""
+
+    def __init__(self, clock: Clock, laps: Mapping[str, float]) -> None:
+        self.laps = dict(laps)
+        self.over = False
+        self._clock = clock
+        self._since = clock.monotonic()
+
+    def lap(self, name: str) -> None:
+        """A part ends here. One that comes in several pieces is added up. After the first step nothing is timed."""
+        if not self.over:
+            now = self._clock.monotonic()
+            self.laps[name] = self.laps.get(name, 0.0) + now - self._since
+            self._since = now
+
+    def first_step(self) -> FirstStepDone:
+        """The first step is done."""
+        self.lap("step")
+        self.over = True
+        return FirstStepDone(laps=self.laps)
+
+
+class Remounting:
+    """Mounts a Drive that died. The thread that copies meets that first, and can only leave word here (`ask`). Between
+    two steps, when the training hears its next event (that the store is out of order is one), it mounts: that holds it
+    up for a bounded time, and once in an outage. `mount` does nothing where all is well.
+    """
+
+    def __init__(self, mount: Callable[[], object]) -> None:
+        self._mount = mount
+        self._wanted = False
+        self._failure: ColabKeepError | None = None
+
+    def ask(self) -> bool:
+        """Mount now, on the main thread (True). On another one it is left to the training (False), and what that came
+        to is told when somebody asks again."""
+        if threading.current_thread() is threading.main_thread():
+            self._mount()
+            return True
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        self._wanted = True
+        return False
+
+    def __call__(self, event: Event) -> None:
+        """Mount, if that was asked for."""
+        if isinstance(event, StoreDegraded) and event.healed:
+            self._wanted, self._failure = False, None
+        if not self._wanted:
+            return
+        self._wanted = False
+        try:
+            self._mount()
+        except ColabKeepError as error:
+            self._failure = error
+
+
+_ONCE = "default"  # what every run without a name was called, in versions before this one
+_UNNAMED = re.compile(r"untitled[ _-]?\d*", re.IGNORECASE)  # what a notebook is called before it is named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArguments:
+    """The words that every run knows; `colabkeep.Run` says what they mean. `objects` may hold None."""
+
+    run_name: str | None
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] | None = None
+    storage: Any = "auto"
+    resume: str = "auto"
+    save_every: Any = "auto"
+    overhead: Any = OVERHEAD
+    keep_last: int | None = 2
+    keep_best: int = 1
+    monitor: str | None = None
+    mode: Mode = "min"
+    max_time: Any = None
+    session_limit: Any = None
+    flush_timeout: Any = 60.0
+    on_nan: str = "warn"
+    on_change: str = "error"
+    seed: int = 0
+    observers: tuple[Observer, ...] = ()
+
+    def read(self) -> RunArguments:
+        """The same, checked, with times in seconds and `save_every` as a policy. Reading twice changes nothing."""
+        if self.run_name is not None:
+            checked_run_name(self.run_name)
+        _check_resume(self.resume)
+        seed: object = self.seed
+        if isinstance(seed, bool) or not isinstance(seed, Integral):
+            problem = f"seed must be a whole number, and is {seed!r:.100}."
+            raise UsageError(problem=problem, remedy="Write one: seed=0.")
+        check_word("on_change", self.on_change, "error", "keep", "apply")
+        check_word("on_nan", self.on_nan, "warn", "stop")
+        _ = self.retention
+        max_time, limit, patience = self.max_time, self.session_limit, self.flush_timeout
+        return replace(
+            self,
+            save_every=parse_save_every(self.save_every),
+            overhead=read_overhead(self.overhead),
+            max_time=None if max_time is None else read_duration("max_time", max_time),
+            session_limit=None if limit is None else read_duration("session_limit", limit),
+            flush_timeout=0.0 if patience == 0 else read_duration("flush_timeout", patience),
+        )
+
+    @property
+    def best(self) -> KeepBest | None:
+        """What says which checkpoints are the best; None where nothing is monitored."""
+        check_word("mode", self.mode, "min", "max")
+        if self.monitor is None:
+            return None
+        count: object = self.keep_best
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise UsageError(
+                problem=f"keep_best must be a whole number, 0 or more, and is {count!r}.", remedy="Write keep_best=1."
+            )
+        return KeepBest(n=count, monitor=self.monitor, mode=self.mode)
+
+    @property
+    def retention(self) -> RetentionPolicy:
+        """Which checkpoints are kept."""
+        best, n = self.best, cast("object", self.keep_last)
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+            raise UsageError(
+                problem=f"keep_last={n!r} would leave nothing to go on from.", remedy="Keep 1 or more; None keeps all."
+            )
+        return KeepLast(n) if best is None else KeepLast(n) + best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """Everything a run is made of, found and wired by `colabkeep.api`.
+    """Everything a run is made of.
 
-    `parts` are the user's objects by part name, in the order in which they are restored. `max_time`: seconds of this
-    session, None for no limit; `deadline`: when the machine goes, if that is known; `machine`: which one it is.
-    `flush_timeout`: seconds that the end waits at most for slower storage. `loader` and `val_loader`, if known at the
-    start, are checked against the checkpoint before anything is touched. `on_change`: what becomes of settings and
-    data that are not as they were when the run began, "error", "keep" or "apply". `best` is None when nothing is
-    monitored. `closes_store`: the store was opened for this run, and is closed with it. `settings`: what the user may
-    change from session to session without changing a bit; a change is told. `overhead`: the share of time that saves
-    may cost, where the cadence is chosen from that, and `usual`: how long sessions live here. `laps`: what the way here
-    took. `waits`: training waits for each save.
-    `max_epochs` and `max_steps`: how long the run is to be in all, if that is known at the start. `on_nan`: what is
-    done when a loss is no finite number; `proof`: what the losses have proven, filled by the session. `precision`: what
-    "auto" chose, a sentence. `notes`: what is to be told at the start.
+    `arguments` are as `read`. `parts`: the user's objects by part name, in the order in which they are restored.
+    `closes_store`: the store was opened for this run, and is closed with it. `machine` waits for which one it is,
+    `deadline`: when it goes, if that is known; `usual`: how long sessions live here. `listeners`: observers of our own,
+    which hear of no step. `laps`: what the way here took. `waits`: training waits for each save. `notes`: what is to be
+    told at the start. `optional`: parts that one session has and another one has not; the state of one that is stored
+    and not handed in goes to that function.
+
+    What `resumable_fit` knows more: `loader` and `val_loader`, checked against the checkpoint before anything is
+    touched; `max_epochs` and `max_steps`; `settings`, which the user may change from session to session without
+    changing a bit, and a change is told; `precision`: what "auto" chose, a sentence; `exceptions`: as in `Exactness`.
     """
 
     name: str
+    arguments: RunArguments
     parts: Mapping[str, object]
     store: Store
     framework: Framework
-    save_every: SavePolicy
-    retention: RetentionPolicy
     clock: Clock
-    best: KeepBest | None = None
-    resume: str = "auto"
-    seed: int = 0
-    max_time: float | None = None
-    deadline: Deadline | None = None
-    machine: MachineGiven | None = None
-    flush_timeout: float = 60.0
-    loader: object | None = None
-    val_loader: object | None = None
-    on_change: str = "error"
-    observers: tuple[Callable[[Event], None], ...] = ()
     closes_store: bool = False
-    settings: Mapping[str, str] = field(default_factory=dict)
-    overhead: float = OVERHEAD
+    machine: Callable[[], MachineGiven] | None = None
+    deadline: Deadline | None = None
     usual: UsualLifetime = UNKNOWN
+    listeners: tuple[Observer, ...] = ()
     laps: Mapping[str, float] = field(default_factory=dict)
     waits: bool = False
+    notes: tuple[str, ...] = ()
+    optional: Mapping[str, Callable[[Any], object]] = field(default_factory=dict)
+    loader: object | None = None
+    val_loader: object | None = None
     max_epochs: int | None = None
     max_steps: int | None = None
-    on_nan: OnNan = "warn"
+    settings: Mapping[str, str] = field(default_factory=dict)
     precision: str = ""
-    proof: Proof = field(default_factory=Proof)
-    notes: tuple[str, ...] = ()
+    exceptions: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Value:
-    """A plain value as a part of the state."""
+def choose_name(given: object, store: Store, here: Environment) -> tuple[str, str]:
+    """The name of the run, and a sentence about it, empty where the user has written it. Without one it is called after
+    the notebook or program, if that is known; a run that an earlier version has called "default" goes on so."""
+    if given is not None:
+        return checked_run_name(given), ""
+    own = _own_name(here)
+    if own and _is_there(store, own):
+        return own, f"run_name was not given: the run is called {own!r}, after {PurePath(here.program).name}."
+    if _is_there(store, _ONCE):
+        return _ONCE, (
+            f"run_name was not given: the run {_ONCE!r} of this storage goes on. Every notebook without a run_name "
+            f'that keeps its runs here shares it: write run_name="{_ONCE}" in this one, and another name in the others.'
+        )
+    if own:
+        return own, (
+            f"run_name was not given: the run is called {own!r}, after {PurePath(here.program).name}. Under another "
+            f'file name a new run would begin: write run_name="{own}" to be sure.'
+        )
+    if store.properties.persists is False:
+        return _ONCE, ""  # nobody else ever comes here
+    raise UsageError(
+        problem="run_name is not given, and nothing here says what this notebook or program is called. Two of them "
+        f"that keep their checkpoints in {store.url} would go on with each other's run.",
+        remedy='Write a name of your own, once and for all: run_name="my-run".',
+    )
 
-    value: Any = None
 
-    def state_dict(self) -> Any:
-        """The value."""
-        return self.value
+def refuse_reserved(store: Store, name: str) -> None:
+    """Refuse a new run that is called like colabkeep's own files; one that an earlier version began goes on."""
+    part = is_reserved(name)
+    if part and not _is_there(store, name):
+        raise UsageError(
+            problem=f"run_name={name!r} cannot be the name of a new run: {part!r} is what colabkeep's own files are "
+            "called like.",
+            remedy=f'Call it otherwise, such as run_name="{name.replace(part, "my-" + part.replace(".", "-"))}".',
+        )
 
-    def load_state_dict(self, state: Any) -> None:
-        """Another value."""
-        self.value = state
+
+def _own_name(here: Environment) -> str:
+    """After the notebook or program; empty where that is not known, or says nothing."""
+    file = PurePath(here.program)
+    stem = file.parent.name if file.name == "__main__.py" else file.stem
+    try:
+        name = checked_run_name(stem.strip())
+    except UsageError:
+        return ""
+    return "" if _UNNAMED.fullmatch(name) or is_reserved(name) else name
 
 
-@dataclass(slots=True, kw_only=True)
+def _is_there(store: Store, name: str) -> bool:
+    return any(True for _ in store.list(run_folder(name)))
+
+
+RESUME_WORDS = ("auto", "must", "never", "best")
+
+
+def _check_resume(resume: object) -> None:
+    """Refuse what is neither a word nor an id: True and None could mean two things each."""
+    if isinstance(resume, str) and (resume in RESUME_WORDS or CHECKPOINT_ID.fullmatch(resume)):
+        return
+    remedy = 'Write resume="auto", which goes on if there is a checkpoint, or leave it out: that is the default.'
+    if resume is True:
+        remedy = f'Write resume="must", which goes on or raises. {remedy}'
+    elif resume is False:
+        remedy = 'Write resume="never", which starts from zero; the checkpoints that are there stay.'
+    elif isinstance(resume, str):
+        words = ", ".join(f'"{word}"' for word in RESUME_WORDS)
+        remedy = f"Use {words}, or the id of a checkpoint, which `colabkeep show` lists. {remedy}"
+    raise UsageError(problem=f"resume={resume!r:.100} is unknown.", remedy=remedy)
+
+
+def check_word(name: str, word: object, *known: str) -> None:
+    """Refuse what is none of the known words."""
+    if word not in known:
+        *some, last = (f'"{each}"' for each in known)
+        raise UsageError(problem=f"{name}={word!r:.100} is unknown.", remedy=f"Use {', '.join(some)} or {last}.")
+
+
+def checked_length(*, max_epochs: int | None = None, max_steps: int | None = None) -> LengthTold:
+    """What is told of a loop's length. One that it could never reach is refused; 0 is a loop that does nothing."""
+    lengths: dict[str, object] = {"max_epochs": max_epochs, "max_steps": max_steps}
+    for name, value in lengths.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 0):
+            word, number = name.removeprefix("max_"), 0
+            if isinstance(value, str | float):
+                with suppress(ValueError, OverflowError):
+                    number = max(0, int(value))
+            raise UsageError(
+                problem=f"run.{word}({value!r:.100}): {name} must be a whole number, 0 or more.",
+                remedy=f"Write run.{word}({number or 30}), or run.{word}(None) for a loop without an end."
+                + (f" A value from the command line needs type=int: run.{word}(int(…))." if number else ""),
+            )
+    return LengthTold(max_epochs=max_epochs, max_steps=max_steps)
+
+
+def refuse_ranks(processes: int, environ: Mapping[str, str]) -> None:
+    """Refuse a training in several processes: each would write checkpoints of its own into one run, with the random
+    numbers and the place in the data of one rank. `processes`: as the framework tells. torchrun tells it by variables
+    before the framework knows.
+    """
+    started = environ.get("WORLD_SIZE", "") if environ.get("TORCHELASTIC_RUN_ID") else ""
+    ranks = max(processes, int(started) if started.isdecimal() else 1)
+    if ranks > 1:
+        rank = environ.get("RANK", "")
+        own = f" (this one is rank {rank})" if rank.isdecimal() else ""
+        raise UsageError(
+            problem=f"This training runs as {ranks} ranks{own}, and colabkeep keeps trainings of one process: they "
+            "would write one run over each other. Nothing was touched.",
+            remedy="Train in one process: start the script with python, not with a launcher (torchrun, "
+            "paddle.distributed.launch). In torch one process can use several GPUs: torch.nn.DataParallel(model).",
+        )
+
+
+def refuse_shards(sharded: str | None) -> None:
+    """Refuse parts of which a process holds pieces: their stored names and shapes would fit no whole model, and no
+    other number of processes. `sharded`: as the framework tells."""
+    if sharded is not None:
+        raise UsageError(
+            problem=f"This training cuts its {sharded}, so that each process holds a piece of it. colabkeep keeps "
+            "whole models and optimizers: a checkpoint of pieces could be opened by no other training. Nothing was "
+            "touched.",
+            remedy="Leave that call out, and hand in the model and its optimizer as they are without it. If one card's "
+            'memory is too small then: resumable_fit(…, micro_batch="auto"), or a method that trains a small part of '
+            "the model (LoRA).",
+        )
+
+
+def check_callbacks(callbacks: object) -> tuple[Callable[[Event], None], ...]:
+    """The callbacks, each a function of one event."""
+    if not isinstance(callbacks, Iterable) or isinstance(callbacks, (str, Mapping)):
+        raise UsageError(
+            problem=f"callbacks must be a list of functions, and is {callbacks!r:.100}.",
+            remedy="Pass a list: callbacks=[tell].",
+        )
+    listed = tuple(callbacks)
+    for each in listed:
+        if isinstance(each, type) or not callable(each):
+            kind = f"the class {each.__name__}" if isinstance(each, type) else f"a {type(each).__name__}"
+            raise UsageError(
+                problem=f"callbacks has {kind}, which cannot be called with an event.",
+                remedy="Pass functions of one argument: def tell(event): print(event), and callbacks=[tell]. Each is "
+                "called with every event; callbacks of other trainers have no place here.",
+            )
+    return listed
+
+
+def refuse_classes(**objects: object) -> None:
+    """Refuse a class where an object of it is wanted: it has the same methods, and no state."""
+    for word, found in objects.items():
+        if isinstance(found, type):
+            raise UsageError(
+                problem=f"{word} is the class {found.__name__}, not an object of it.",
+                remedy=f"Make one: {word}={found.__name__}(…).",
+            )
+
+
+def check_monitor(monitor: str | None, known: Iterable[str]) -> None:
+    """Refuse a metric that a training of ours will never measure."""
+    names = list(known)
+    if monitor is None or monitor in names:
+        return
+    close = [name for name in names if name.endswith(f"_{monitor}")] or get_close_matches(monitor, names, 1)
+    meant = f'Did you mean monitor="{close[0]}"? ' if close else ""
+    lacks = "" if any(name.startswith("val_") for name in names) else " With a val_loader there is val_loss too."
+    raise UsageError(
+        problem=f"monitor={monitor!r} is never measured in this training.",
+        remedy=f"{meant}It measures {', '.join(names)}; each of metrics={{…}} is a name with val_ in front.{lacks}",
+    )
+
+
+_INSIDE = {"accelerate.optimizer": "optimizer", "accelerate.scheduler": "scheduler"}
+_SECRET_SECONDS = 20.0  # how long the notebook's page may take to answer
+_REMOUNT_SECONDS = 60.0  # and how long training may be held up, where its Drive died: perhaps nobody is at the page
+
+
+def bare(part: Any) -> Any:
+    """The optimizer or scheduler that `accelerator.prepare` was given; anything else as it is."""
+    inside = _INSIDE.get(type(part).__module__)
+    return part if inside is None else getattr(part, inside)
+
+
+def bare_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a run, taken out. A scaler that only a prepared optimizer knows becomes a part of its own."""
+    taken = {name: bare(part) for name, part in parts.items()}
+    for name, part in parts.items():
+        if taken[name] is not part:
+            _refuse_open_windows(part)
+        scaler = getattr(part, "scaler", None) if taken[name] is not part else None
+        if scaler is not None and not any(scaler is other for other in taken.values()):
+            taken[f"{name}.scaler"] = scaler
+    return taken
+
+
+def _refuse_open_windows(part: Any) -> None:
+    """Refuse windows of `accelerator.accumulate` that go on behind an epoch: the accelerator alone counts in them, and
+    nothing of the run leads to it."""
+    windows = getattr(part, "gradient_state", None)
+    if windows is None or windows.num_steps == 1 or windows.sync_with_dataloader:
+        return
+    raise UsageError(
+        problem="With sync_with_dataloader=False, Accelerate accumulates gradients beyond the end of an epoch, and no "
+        f"checkpoint can hold how many of the {windows.num_steps} batches it has: a resumed training would be another.",
+        remedy="Leave out sync_with_dataloader=False: then the last batches of an epoch are a step of their own. Or "
+        "accumulate without accelerator.accumulate, and count the batches yourself (run.state).",
+    )
+
+
+def state_parts(state: object) -> dict[str, Any]:
+    """What is passed as `state`, each as a part of the run."""
+    if state is not None and not isinstance(state, Mapping):
+        raise UsageError(
+            problem=f"state= names more objects, and this is of the type {type(state).__name__}.",
+            remedy='Give each a name: state={"generator": generator}.',
+        )
+    return {f"state.{name}": part for name, part in (state or {}).items()}
+
+
+def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSpec:
+    """Read the arguments, find framework and store. `starting`: what has timed the way here, if anything has."""
+    rehearsal = REHEARSAL.get()
+    if rehearsal is not None:
+        arguments = replace(arguments, **rehearsal.words(arguments.observers))
+    parts = {name: part for name, part in arguments.objects.items() if part is not None}
+    parts = bare_parts(parts | state_parts(arguments.state))
+    if not parts:
+        raise UsageError(problem="There is nothing to keep.", remedy="Pass model=…, optimizer=… or state={…}.")
+    refuse_classes(**parts)
+    arguments, clock, here = arguments.read(), SystemClock(), Environment.here()
+    starting = starting or Starting(clock, {})
+    deadline = None
+    if rehearsal is None:
+        deadline = find_deadline(here, clock, limit=arguments.session_limit, may_end=arguments.max_time is None)
+    machine = ask_machine(here)
+    remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
+    starting.lap("ready")
+    store = find_store(arguments.storage, remounting.ask)
+    try:
+        name, note = choose_name(arguments.run_name, store, here)
+        refuse_reserved(store, name)
+        starting.lap("storage")
+        framework = find_framework(parts.values())
+        refuse_ranks(framework.processes(), here.environ)
+        refuse_shards(framework.sharded(parts))
+    except BaseException:
+        if store is not arguments.storage:
+            store.close()
+        raise
+    if rehearsal is not None:
+        rehearsal.framework = framework.name
+    notes = filter(None, (note, framework.untrained(parts)))
+    starting.lap("import")
+    return RunSpec(
+        name=name,
+        arguments=arguments,
+        parts=parts,
+        store=store,
+        framework=framework,
+        clock=clock,
+        closes_store=store is not arguments.storage,
+        machine=machine,
+        deadline=deadline,
+        usual=usual_lifetime(find_platform(here).limits(here)),
+        listeners=(remounting,),
+        laps=starting.laps,
+        waits=rehearsal is not None,
+        notes=tuple(notes),
+    )
+
+
+def find_store(storage: Any, remount: Callable[[], bool] | None = None) -> Store:
+    """Open what the user wrote; "auto" is the platform's own place, with what earlier sessions left there. `remount`:
+    as in `StoreContext`; only a training has one, for who merely looks shall not be asked to agree to anything."""
+    here = Environment.here()
+    platform = find_platform(here)
+    if isinstance(storage, str) and storage == "auto":
+        return open_home(platform.home(here), remount)
+    context = StoreContext(
+        secret=lambda name: platform.secret(here, name, timeout=_SECRET_SECONDS),
+        user=platform.google_user(here),
+        disk=cache_folder(here),
+        remount=remount,
+    )
+    return open_store(storage, context=context)
+
+
+def cache_folder(environment: Environment) -> Path | None:
+    """The folder on this machine's disk for what need not outlive it; None where nothing says where that may be."""
+    home = environment.environ.get("HOME")
+    cache = environment.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else None)
+    return None if cache is None else environment.path(cache) / "colabkeep"
+
+
+def open_home(home: DefaultStorage, remount: Callable[[], bool] | None = None) -> Store:
+    """Open a platform's own place, unless it vanishes with this machine, with what earlier sessions left there."""
+    if home.persists is False:
+        raise NotPersistent(
+            problem=f"Checkpoints would go to {home.folder}, which is gone with this machine. {home.reason}",
+            remedy=home.remedy or 'Name a folder that outlives it: storage="<folder>".',
+        )
+    return open_store(home.storage, home.earlier, StoreContext(remount=remount))
+
+
+_MOST = 8  # parts that are named
+_LOOP = (
+    "Not seen: variables of your own loop that are neither in run.state nor in state={{…}}{more}, and the files that "
+    "your code reads."
+)
+_FIT = (
+    "Not seen: what your own functions keep in variables that are not in state={…}, and the files that your code reads."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSession:
-    """A run taken and, if it had a checkpoint, restored. `trees` are the own parts of that checkpoint."""
+    """A run taken and, if it had a checkpoint, restored: the user's parts in place, the loop's own in `state`."""
 
     id: str
     lock: Lock
     journal: Journal
     checkpointer: Checkpointer
     starting: Starting
-    data: SameData
-    settings: RunSettings
-    resumed_from: Manifest | None = None
-    trees: Mapping[str, Tree] = field(default_factory=dict)
+    state: LoopState
+    machine: MachineGiven | None
+    resumed_from: Manifest | None
 
     @property
     def progress(self) -> Progress:
@@ -172,75 +585,92 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         NoUsableCheckpoint, CheckpointNotFound, CheckpointUnsupported, StoreError: as they say.
     """
     starting, repository = Starting(spec.clock, spec.laps), Repository(spec.store, spec.name)
-    session = secrets.token_hex(4)
-    about = _about(spec)
-    if spec.machine is not None:
-        events.append(spec.machine)
+    session, about, retention = secrets.token_hex(4), this_process(spec.clock), spec.arguments.retention
     lock = take_lock(spec.store, spec.name, about)
     try:
-        settings = RunSettings(spec.framework, spec.parts, spec.on_change)
+        settings = RunSettings(spec.framework, spec.parts, spec.arguments.on_change)
         _open_run(spec, repository, events)
         starting.lap("find")
         loaded = _find(spec, repository, events)
         manifest = loaded.manifest if loaded else None
-        data = understood(manifest, partial(_compared, spec, loaded, settings, events))
+        stored, data = understood(manifest, partial(_compared, spec, loaded, settings, events))
         starting.lap("read")
         _rehearse(spec)
+        about |= {KEEPS: repr(retention)}
+        machine = None if spec.machine is None else spec.machine()
+        if machine is not None:
+            events.appendleft(machine)
+            about |= {"machine": asdict(machine)}
         lease = take_lease(repository, session, about)
         starting.lap("ready")
-        own = dict[str, Tree]()
-        if loaded is not None and manifest is not None:
-            own = _own(loaded)
-            trees = {name: loaded.parts[name] for name in spec.parts if name not in settings.replaced}
+        if loaded is not None:
+            names = (name for name in (*spec.parts, *spec.optional) if name not in settings.replaced)
+            trees = {name: loaded.parts[name] for name in names if name in loaded.parts}
             loaded = None
             understood(manifest, partial(_restore, spec, trees))
-            understood(manifest, partial(_tell, spec, manifest, own, events))
-            told = understood(manifest, partial(_recalled, spec, manifest, own, lease))
-            events.extend([*settings.restored(manifest.progress.step), *told])
+        seed = spec.arguments.seed
+        state = understood(manifest, partial(LoopState, spec.framework, seed, data, settings, stored))
+        if manifest is not None:
+            events.extend(understood(manifest, partial(_restored, spec, manifest, stored["run"])))
+            events.extend([*settings.restored(manifest.progress.step), *_recalled(state, manifest, lease)])
             starting.lap("restore")
         else:
             events.extend(settings.started())
     except BaseException:
         lock.release()
         raise
-    events.extend(Noted(text=note) for note in _notes(spec))
+    notes = spec.notes if spec.deadline is None else (*spec.notes, spec.deadline.text)
+    events.extend(Noted(text=note) for note in notes)
+    identity = Identity(
+        framework=spec.framework.name,
+        fingerprint=spec.framework.fingerprint(spec.parts),
+        settings=spec.settings,
+        parent=manifest.id if manifest else None,
+        heir=manifest is not None and spec.arguments.resume in ("auto", "must"),
+        lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
+    )
     journal = Journal(repository, session)
-    identity = _identity(spec, manifest)
-    committer = Committer(lease, journal, spec.retention, spec.clock, identity, events.append, spec.proof)
+    committer = Committer(lease, journal, retention, spec.clock, identity, events.append, state.losses.proof)
     if manifest is not None:
-        _remember(committer.ledger, manifest, events)
+        committer.ledger.add(manifest, {})
+        durability = committer.ledger.durability(manifest.progress.seconds)
+        if durability.rung is not None:  # else it is being asked, and the answer is told
+            events.append(DurabilityTold(durability=durability))
     return OpenSession(
         id=session,
         lock=lock,
         journal=journal,
         checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
         starting=starting,
-        data=data,
-        settings=settings,
+        state=state,
+        machine=machine,
         resumed_from=manifest,
-        trees=own,
     )
 
 
-def _notes(spec: RunSpec) -> tuple[str, ...]:
-    return spec.notes if spec.deadline is None else (*spec.notes, spec.deadline.text)
-
-
-def _about(spec: RunSpec) -> dict[str, Any]:
+def this_process(clock: Clock, **more: Any) -> dict[str, Any]:
     """What a session says of itself in its lease."""
-    about = {"host": socket.gethostname(), "pid": os.getpid(), "started": spec.clock.time()}
-    about[KEEPS] = repr(spec.retention)
-    return about if spec.machine is None else {**about, "machine": asdict(spec.machine)}
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": clock.time(), **more}
 
 
-def _restore(spec: RunSpec, trees: dict[str, Tree]) -> None:
-    for name in list(trees):  # one by one: memory of what is loaded is free for what is not yet
-        spec.framework.restore(spec.parts, {name: trees.pop(name)})
+def take_lock(store: Store, run: str, about: Mapping[str, Any]) -> Lock:
+    """Hold the run for this process. `about` says who it is: "pid" and "host"."""
+    holder = f"process {about['pid']} on {about['host']}"
+    try:
+        return store.lock(f"{run_folder(run)}/lease/lock", holder)
+    except StoreBusy as error:
+        raise RunBusy(
+            problem=f"The run {run!r} is in use right now by {error.holder or 'another process'}.",
+            remedy=(
+                "Let it go on, or stop it first (interrupt its cell, or restart its kernel). "
+                "For another training, or another folder, choose another run_name."
+            ),
+        ) from error
 
 
 def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> None:
     try:
-        spec.store.sweep(run_folder(spec.name))
+        take_up(repository)
     except StoreUnavailable as error:
         raise StoreUnavailable(problem=f"Training has not begun: {error.problem}", remedy=error.remedy) from error
     try:
@@ -249,90 +679,28 @@ def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> No
         events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
 
 
-def _identity(spec: RunSpec, manifest: Manifest | None) -> Identity:
-    return Identity(
-        framework=spec.framework.name,
-        fingerprint=spec.framework.fingerprint(spec.parts),
-        settings=spec.settings,
-        parent=manifest.id if manifest else None,
-        heir=manifest is not None and spec.resume in ("auto", "must"),
-        lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
-    )
-
-
-def _remember(ledger: Ledger, manifest: Manifest, events: deque[Event]) -> None:
-    """Begin with what training goes on from, and tell how safe it is, if that is known without asking the store."""
-    ledger.add(manifest, {})
-    durability = ledger.durability(manifest.progress.seconds)
-    if durability.rung is not None:  # else it is being asked, and the answer is told
-        events.append(DurabilityTold(durability=durability))
-
-
-def _own(loaded: Loaded) -> dict[str, Tree]:
-    return {name: own_state(loaded, name) for name in OWN_PARTS if name in loaded.parts or name in _ALWAYS}
-
-
-def own_state(loaded: Loaded, name: str) -> Tree:
-    """The state of one of the session's own parts.
-
-    Raises:
-        CheckpointDamaged: it is not there, so this is no checkpoint of a session.
-    """
-    tree = loaded.parts.get(name)
-    if not isinstance(tree, dict) or "state" not in tree:
-        raise CheckpointDamaged(
-            problem=f"Checkpoint {loaded.manifest.id} lacks {name!r}, which every session writes.",
-            remedy="It was not written by a training. Choose another with resume=…, or another run_name.",
-        )
-    return tree["state"]
-
-
-def taken_over(manifest: Manifest | None) -> tuple[int, ...]:
-    """The steps at which the sessions that led to a checkpoint took over from each other, and its own."""
-    return () if manifest is None else (*(step for _, step in manifest.lineage), manifest.progress.step)
-
-
-def take_lock(store: Store, run: str, about: Mapping[str, Any]) -> Lock:
-    """Hold the run for this process. `about` says who it is: "pid" and "host".
-
-    Raises:
-        RunBusy: a live process trains this run.
-    """
-    holder = f"process {about['pid']} on {about['host']}"
-    try:
-        return store.lock(f"{run_folder(run)}/lease/lock", holder)
-    except StoreBusy as error:
-        raise RunBusy(
-            problem=f"The run {run!r} is being trained right now by {error.holder or 'another process'}.",
-            remedy=(
-                "Let it go on, or stop it first (interrupt its cell, or restart its kernel). "
-                "For a second training choose another run_name."
-            ),
-        ) from error
-
-
 def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded | None:
-    if spec.resume == "never":
+    resume, best = spec.arguments.resume, spec.arguments.best
+    if resume == "never":
         if repository.ids():
-            events.append(
-                Noted(text=f'resume="never": the checkpoints of {spec.name!r} stay, and the run starts at step zero.')
-            )
+            text = f'resume="never": the checkpoints of {spec.name!r} stay, and the run starts at step zero.'
+            events.append(Noted(text=text))
         return None
-    if spec.resume == "best":
-        if spec.best is None:
+    if resume == "best":
+        if best is None:
             raise UsageError(
                 problem='resume="best" needs to know what is best.',
                 remedy='Say which metric: monitor="val_loss", mode="min".',
             )
-        return load_best(repository, spec.best)
-    if spec.resume not in ("auto", "must"):
-        return load_id(repository, spec.resume)
+        return load_best(repository, best)
+    if resume not in ("auto", "must"):
+        return load_id(repository, resume)
     loaded = load_newest(
         repository,
         lambda id, why: events.append(CheckpointSetAside(checkpoint=id, reason=why)),
         sleep=spec.clock.sleep,
     )
-    if loaded is None and spec.resume == "must":
+    if loaded is None and resume == "must":
         raise CheckpointNotFound(
             problem=f"There is no checkpoint of the run {spec.name!r} in {spec.store.url}.",
             remedy='Check run_name and storage; or use resume="auto", which starts from zero when there is none.',
@@ -340,62 +708,46 @@ def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded
     return loaded
 
 
-def _same_data(spec: RunSpec, loaded: Loaded | None, events: deque[Event]) -> SameData:
-    stored = own_state(loaded, "data") if loaded is not None and "data" in loaded.parts else None
-    checkpoint = "" if loaded is None else loaded.manifest.id
-
-    def tell(note: str) -> None:
-        events.append(as_event(checkpoint, note))
-
-    return SameData(spec.framework.name, spec.seed, stored, spec.clock.monotonic, tell, apply=spec.on_change == "apply")
-
-
-def _compared_data(spec: RunSpec, same: SameData, inside: int | None) -> list[str]:
-    data, lines = spec.framework.data(), list[str]()
+def _compared(
+    spec: RunSpec, loaded: Loaded | None, settings: RunSettings, events: deque[Event]
+) -> tuple[Mapping[str, Tree], SameData]:
+    """See that what was handed in fits the checkpoint. Returns the loop's own parts of it, and what is known of the
+    data; without a checkpoint there is nothing to compare, and the data is got to know."""
+    stored, checkpoint = read_own(loaded), "" if loaded is None else loaded.manifest.id
+    words, stopped = spec.arguments, None if loaded is None else loaded.manifest.progress
+    same = SameData(
+        spec.framework.name,
+        words.seed,
+        stored.get("data"),
+        spec.clock.monotonic,
+        lambda note: events.append(as_event(checkpoint, note)),
+        apply=words.on_change == "apply",
+    )
+    data, inside = spec.framework.data(), stopped.epoch if stopped is not None and stopped.batches else None
+    of_data = list[str]()
     for name, loader in (("train", spec.loader), ("val", spec.val_loader)):
         if loader is not None:
-            lines += same.differences(data, name, loader, inside=inside)
-    return lines
-
-
-def _compared(spec: RunSpec, loaded: Loaded | None, settings: RunSettings, events: deque[Event]) -> SameData:
-    data = _same_data(spec, loaded, events)
-    _check(spec, loaded, data, settings)
-    return data
-
-
-def _check(spec: RunSpec, loaded: Loaded | None, same: SameData, settings: RunSettings) -> None:
+            of_data += same.differences(data, name, loader, inside=inside)
     if loaded is None:
-        _compared_data(spec, same, None)  # there is nothing to compare it with: it gets to know the data
-        return
-    stored = {name: tree for name, tree in loaded.parts.items() if name not in OWN_PARTS}
-    differences = []
-    if loaded.manifest.framework != spec.framework.name:
-        differences.append(f"it was trained with {loaded.manifest.framework}, now with {spec.framework.name}")
-    differences += [f"{name} was part of the run and is not handed in now" for name in stored if name not in spec.parts]
-    differences += [f"{name} is handed in now and was not part of the run" for name in spec.parts if name not in stored]
-    seed = own_state(loaded, "run")["seed"]
-    if seed != spec.seed:
-        differences.append(f"seed was {seed} and is {spec.seed}: the rest of the epoch would be in another order")
-    loader_state = own_state(loaded, "loader")
-    stopped = loaded.manifest.progress
-    of_data = _compared_data(spec, same, stopped.epoch if stopped.batches else None)
-    if spec.loader is not None and loader_state is not None:
+        return stored, same
+    differences = _other_objects(spec, loaded, stored["run"]["seed"])
+    if spec.loader is not None and stored["loader"] is not None:
         told_better = ("data set length", "samples in an epoch", "batches") if of_data else ()
-        state = {name: value for name, value in loader_state.items() if name not in told_better}
-        differences += same.stopping(spec.framework.data().check(spec.loader, seed=seed, state=state))
+        state = {name: value for name, value in stored["loader"].items() if name not in told_better}
+        differences += same.stopping(data.check(spec.loader, seed=stored["run"]["seed"], state=state))
     differences += of_data
     changed = list[str]()
     if loaded.manifest.framework == spec.framework.name:
-        changed = settings.compare(loaded)
-        common = {name: part for name, part in spec.parts.items() if name in stored and name not in settings.replaced}
-        differences += spec.framework.check(common, {name: stored[name] for name in common})
+        changed = settings.compare(stored.get("settings"), loaded.parts)
+        common = [name for name in spec.parts if name in loaded.parts and name not in settings.replaced]
+        parts, trees = ({name: each[name] for name in common} for each in (spec.parts, loaded.parts))
+        differences += spec.framework.check(parts, trees)
     if changed and not differences:
-        problem = settings.problem(spec.name, loaded.manifest.id)
+        problem = settings.problem(spec.name, checkpoint)
         raise Incompatible(problem=problem, remedy=settings.remedy(), differences=changed)
     if differences:
         raise Incompatible(
-            problem=f"The run {spec.name!r} does not fit what was handed in (checkpoint {loaded.manifest.id}):",
+            problem=f"The run {spec.name!r} does not fit what was handed in (checkpoint {checkpoint}):",
             remedy=(
                 "Nothing was touched. Make them as they were; or train under another run_name; "
                 'or start this run from zero with resume="never" (its checkpoints stay).'
@@ -403,10 +755,25 @@ def _check(spec: RunSpec, loaded: Loaded | None, same: SameData, settings: RunSe
             ),
             differences=[*differences, *changed],
         )
+    return stored, same
+
+
+def _other_objects(spec: RunSpec, loaded: Loaded, seed: Any) -> list[str]:
+    then, now = [name for name in loaded.parts if not is_own(name)], spec.framework.name
+    lines = []
+    if loaded.manifest.framework != now:
+        lines.append(f"it was trained with {loaded.manifest.framework}, now with {now}")
+    parts, optional = spec.parts, spec.optional
+    lost, new = (n for n in then if n not in parts), (n for n in parts if n not in then)
+    lines += [f"{name} was part of the run and is not handed in now" for name in lost if name not in optional]
+    lines += [f"{name} is handed in now and was not part of the run" for name in new if name not in optional]
+    if seed != spec.arguments.seed:
+        lines.append(f"seed was {seed} and is {spec.arguments.seed}: the rest of the epoch would be in another order")
+    return lines
 
 
 def _rehearse(spec: RunSpec) -> None:
-    # What cannot be stored is told now, not after an hour.
+    """What cannot be stored is told now, not after an hour."""
     snapshot = spec.framework.rehearse(spec.parts).finish()
     try:
         encode_parts(snapshot.parts)
@@ -414,32 +781,24 @@ def _rehearse(spec: RunSpec) -> None:
         snapshot.release()
 
 
-def _recalled(spec: RunSpec, manifest: Manifest, own: Mapping[str, Tree], lease: Lease) -> list[Event]:
-    losses = LossRecord(spec.framework.losses(), Proof())
-    if "losses" in own:
-        losses.load_state_dict(own["losses"])
-    told: list[Event] = [Recalled(points=losses.points, resumed_at=taken_over(manifest), sessions=lease.fence)]
-    proof = losses.proof
-    if proof.broken is not None:
-        good = good_before(lease.repository, manifest, proof.finite or 0)
-        told.append(LossNotFinite(step=proof.broken, value=proof.value, finite=proof.finite, checkpoint=good))
-    return told
+def _restore(spec: RunSpec, trees: dict[str, Tree]) -> None:
+    for name in list(trees):  # one by one: memory of what is loaded is free for what is not yet
+        if name in spec.parts:
+            spec.framework.restore(spec.parts, {name: trees.pop(name)})
+        else:
+            spec.optional[name](spec.framework.native(trees.pop(name)["state"]))
 
 
-def as_event(checkpoint: str, note: str) -> Event:
-    """The event that tells what was noted about data."""
-    return RestoredInexactly(checkpoint=checkpoint, reason=note) if isinstance(note, Inexact) else Noted(text=note)
-
-
-def _tell(spec: RunSpec, manifest: Manifest, own: Mapping[str, Tree], events: deque[Event]) -> None:
+def _restored(spec: RunSpec, manifest: Manifest, run: Tree) -> list[Event]:
+    """What there is to tell of a restore. `run`: the part of that name."""
     age = max(0.0, spec.clock.time() - manifest.created)
-    events.append(Restored(checkpoint=manifest.id, progress=manifest.progress, age=age))
+    told: list[Event] = [Restored(checkpoint=manifest.id, progress=manifest.progress, age=age)]
     for name, setting in spec.settings.items():
         before = manifest.settings.get(name, setting)
         if before != setting:
-            events.append(Noted(text=f"{name} was {before} and is {setting}: harmless, training goes on"))
-    if left := own["run"].get("left"):
-        events.append(Noted(text=f"The loop was {left}: what it does there is not done for that epoch."))
+            told.append(Noted(text=f"{name} changed from {before} to {setting}; this does not affect the training"))
+    if left := run.get("left"):
+        told.append(Noted(text=f"The loop was {left}; the code after that did not run for that epoch."))
     now = spec.framework.fingerprint(spec.parts)
     # What only one side knows is no change: another version of colabkeep, or of the framework, tells more. GPUs all do.
     known = (now.keys() & manifest.fingerprint.keys()) | ({"gpu"} & (now.keys() | manifest.fingerprint.keys()))
@@ -447,56 +806,56 @@ def _tell(spec: RunSpec, manifest: Manifest, own: Mapping[str, Tree], events: de
         before, after = manifest.fingerprint.get(name, "absent"), now.get(name, "absent")
         if before != after:
             reason = f"{name} was {before} and is {after}: the state is exact, later steps may round differently"
-            events.append(RestoredInexactly(checkpoint=manifest.id, reason=reason))
+            told.append(RestoredInexactly(checkpoint=manifest.id, reason=reason))
+    return told
 
 
-_MOST = 8  # parts that are named
-_LOOP = (
-    "Not seen: variables of your own loop that are neither in run.state nor in state={{…}}{more}, and the files that "
-    "your code reads."
-)
-_FIT = (
-    "Not seen: what your own functions keep in variables that are not in state={…}, and the files that your code reads."
-)
+def _recalled(state: LoopState, manifest: Manifest, lease: Lease) -> list[Event]:
+    losses, proof = state.losses, state.losses.proof
+    resumed_at, logged = taken_over(manifest), tuple(state.history)
+    told: list[Event] = [Recalled(points=losses.points, resumed_at=resumed_at, sessions=lease.fence, history=logged)]
+    if proof.broken is not None:
+        good = good_before(lease.repository, manifest, proof.finite or 0)
+        told.append(LossNotFinite(step=proof.broken, value=proof.value, finite=proof.finite, checkpoint=good))
+    return told
 
 
-class Promised(TypedDict):
-    """Members of `RunStarted`."""
-
-    promise: str
-    exactness: str
-    reasons: tuple[str, ...]
-    unseen: str
-    precision: str
+def taken_over(manifest: Manifest | None) -> tuple[int, ...]:
+    """The steps at which the sessions that led to a checkpoint took over from each other, and its own."""
+    return () if manifest is None else (*(step for _, step in manifest.lineage), manifest.progress.step)
 
 
-def promise_of(spec: RunSpec) -> Promised:
+def as_event(checkpoint: str, note: str) -> Event:
+    """The event that tells what was noted about data."""
+    return RestoredInexactly(checkpoint=checkpoint, reason=note) if isinstance(note, Inexact) else Noted(text=note)
+
+
+def run_started(spec: RunSpec, session: str) -> RunStarted:
     """What holds for these parts on this machine. "Exact" is said only where nothing is known that prevents it."""
-    told = spec.framework.exactness(spec.parts)
-    restored = f"{_named(spec)}, the random streams and the position in the data are restored"
-    if told.obstacles:
-        word, then = "course", "but the steps after that may round differently on this machine"
-        sentence = f"Same course, not the same bits: {restored}, {then}."
-    else:
-        word, but = ("mostly", "Exact, but for what is named here") if told.exceptions else ("exact", "Exact")
-        sentence = f"{but}: {restored}, and the steps after that give the same bits with the same {told.same}."
-    return Promised(
-        promise=sentence,
-        exactness=word,
-        reasons=(*told.obstacles, *told.exceptions, *told.notes),
-        unseen=_LOOP.format(more=told.unseen and f", {told.unseen}") if spec.loader is None else _FIT,
-        precision=spec.precision,
-    )
-
-
-def precision_chosen(asked: str, became: str) -> str:
-    """What "auto" chose, where that changes what is computed; "" else."""
-    if asked != "auto" or became == "32-true":
-        return ""
-    return f'precision="auto" became "{became}" on this device; precision="32-true" computes in float32 throughout.'
-
-
-def _named(spec: RunSpec) -> str:
+    told, deadline, clock = spec.framework.exactness(spec.parts), spec.deadline, spec.clock
+    exceptions = (*told.exceptions, *spec.exceptions)
     names = [name.removeprefix("state.") for name in spec.parts if name != "fit"]
     more = [] if len(names) <= _MOST else [f"{len(names) - _MOST} more"]
-    return ", ".join(names[:_MOST] + more)
+    restored = f"{', '.join(names[:_MOST] + more)}, the random streams and the position in the data are restored"
+    if told.obstacles:
+        word, then = "course", "but the steps after that may round differently on this machine"
+        promise = f"Same course, not the same bits: {restored}, {then}."
+    else:
+        word, but = ("mostly", "Exact, but for what is named here") if exceptions else ("exact", "Exact")
+        promise = f"{but}: {restored}, and the steps after that give the same bits with the same {told.same}."
+    best = spec.arguments.best
+    return RunStarted(
+        run=spec.name,
+        session=session,
+        storage=spec.store.url,
+        folder=spec.store.properties.folder,
+        promise=promise,
+        exactness=word,
+        reasons=(*told.obstacles, *exceptions, *told.notes),
+        unseen=_LOOP.format(more=told.unseen and f", {told.unseen}") if spec.loader is None else _FIT,
+        precision=spec.precision,
+        ends_at=None if deadline is None else clock.time() + deadline.at - clock.monotonic(),
+        ends_source="" if deadline is None else deadline.source,
+        monitor="" if best is None else best.monitor,
+        mode="min" if best is None else best.mode,
+    )

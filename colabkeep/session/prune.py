@@ -4,7 +4,6 @@ again where it ended.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
@@ -12,33 +11,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from colabkeep.checkpoint.compaction import HISTORY_FILE
-from colabkeep.checkpoint.durability import NOTE, objects_of, vanished
+from colabkeep.checkpoint.durability import objects_of, vanished
 from colabkeep.checkpoint.inspect import durability_of, last_word, sessions, tip
-from colabkeep.checkpoint.journal import SEGMENT_FILE, Journal
-from colabkeep.checkpoint.lease import LEASE_FILE, take_lease
-from colabkeep.checkpoint.repository import CHECKPOINT_ID, Repository
+from colabkeep.checkpoint.journal import Journal
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.checkpoint.restore import LISTED_AGAIN
-from colabkeep.checkpoint.retention import line_of, remove, unneeded
+from colabkeep.checkpoint.retention import RetentionPolicy, line_of, remove, unneeded
 from colabkeep.core.arguments import duration_text
-from colabkeep.core.durability import RUNGS, lowest
 from colabkeep.core.errors import CheckpointError, RunBusy, StoreUnavailable
-from colabkeep.core.events import PRUNED, PRUNING
+from colabkeep.core.events import PRUNED, PRUNING, RUNGS, lowest
+from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, HISTORY_FILE, LEASE_FILE, NOTE, SEGMENT_FILE
 from colabkeep.core.manifest import Manifest, stored_proof
-from colabkeep.core.policies import RetentionPolicy
 from colabkeep.core.system import Clock
-from colabkeep.session.open import take_lock
+from colabkeep.session.open import take_lock, this_process
 from colabkeep.stores.base import Store
-
-__all__ = [
-    "DeletionPlan",
-    "PrunePlan",
-    "delete_run",
-    "plan_deletion",
-    "plan_prune",
-    "prune",
-    "refuse_live",
-]
 
 _SILENCE = 3600.0  # seconds after which a session on another machine that says nothing counts as gone
 _PATIENCE = 600.0  # seconds for the slower side of a pair to delete the same
@@ -48,7 +35,7 @@ _PATIENCE = 600.0  # seconds for the slower side of a pair to delete the same
 class PrunePlan:
     """What would go. `files` are blobs with their bytes, left-overs of killed saves among them. `good`: a checkpoint
     that the policy would not keep, and that is kept because the loss is not finite since. `missing`: checkpoints that
-    the diary knows and the storage does not show, whose blobs may be among `files`."""
+    the journal knows and the storage does not show, whose blobs may be among `files`."""
 
     doomed: tuple[Manifest, ...]
     kept: tuple[str, ...]
@@ -117,8 +104,7 @@ def prune(
         StoreUnavailable: the newest checkpoint is on this machine only, and cannot be sent; nothing was deleted.
         CheckpointDamaged, StoreError: as `plan_prune`.
     """
-    session = secrets.token_hex(4)
-    about = {"host": socket.gethostname(), "pid": os.getpid(), "started": clock.time(), "purpose": "prune"}
+    session, about = secrets.token_hex(4), this_process(clock, purpose="prune")
     with take_lock(store, run, about):
         repository = Repository(store, run)
         refuse_live(repository, clock)
@@ -151,7 +137,7 @@ def _send_first(repository: Repository, newest: Manifest | None) -> None:
     behind = store.properties.behind
     if behind is None or newest is None:
         return
-    store.sweep(repository.folder)  # what an earlier session left here is sent, too
+    take_up(repository)  # what an earlier session left here is sent, too
     store.flush(_PATIENCE)
     objects = objects_of(newest, repository.folder, store.properties)
     if lowest(store.confirm(receipt).rung for receipt in objects) == "local":
@@ -164,11 +150,7 @@ def _send_first(repository: Repository, newest: Manifest | None) -> None:
 
 
 def _look_again(repository: Repository, plan: PrunePlan, policy: RetentionPolicy, clock: Clock, *, apart: bool) -> None:
-    """A listing from elsewhere may leave out what is there: what goes is decided by two.
-
-    Raises:
-        StoreUnavailable: they differ; nothing was deleted.
-    """
+    """A listing from elsewhere may leave out what is there: what goes is decided by two."""
     if not repository.store.properties.lists_lag:
         return
     clock.sleep(LISTED_AGAIN)
@@ -182,17 +164,13 @@ def _look_again(repository: Repository, plan: PrunePlan, policy: RetentionPolicy
 
 
 def _note(journal: Journal, clock: Clock, event: str, ids: list[str]) -> None:
-    """Write it at once: what vanishes without a word in the diary is taken for lost."""
+    """Write it at once: what vanishes without a word in the journal is taken for lost."""
     journal.add({"at": clock.time(), "event": event, "checkpoints": ids})
     journal.write()
 
 
 def refuse_live(repository: Repository, clock: Clock) -> None:
-    """A lock holds on one machine, or on none: ask the diary whether another machine trains this run.
-
-    Raises:
-        RunBusy: it looks like that.
-    """
+    """A lock holds on one machine, or on none: ask the journal whether another machine trains this run."""
     latest: Mapping[str, Any] = next(sessions(repository), {})
     if repository.store.properties.locks and latest.get("host") == socket.gethostname():
         return  # it would hold the lock
@@ -220,7 +198,7 @@ _OURS = tuple(
     for pattern in (  # in the order in which they go
         rf"checkpoints/{CHECKPOINT_ID.pattern}\.json",
         rf"aside/{CHECKPOINT_ID.pattern}\.json",
-        r"blobs/[0-9a-f]{64}(-[0-9a-f]{8})?\.safetensors",
+        rf"blobs/{BLOB_FILE.pattern}",
         rf"journal/{HISTORY_FILE.pattern}",
         rf"journal/{SEGMENT_FILE.pattern}",
         rf"lease/{LEASE_FILE.pattern}",
@@ -285,7 +263,7 @@ def delete_run(
         CheckpointError: it has got files that the plan does not name; nothing was deleted.
         StoreError: the store failed; what was not deleted stays for the next time.
     """
-    about = {"host": socket.gethostname(), "pid": os.getpid(), "started": clock.time(), "purpose": "prune"}
+    about = this_process(clock, purpose="prune")
     with take_lock(store, plan.run, about):
         repository = Repository(store, plan.run)
         refuse_live(repository, clock)

@@ -7,10 +7,10 @@ from __future__ import annotations
 import hashlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from colabkeep.core.errors import NotStorable
 from colabkeep.core.events import Event, Restored, RestoredInexactly, RunStarted, SaveStarted, StepDone
@@ -19,18 +19,13 @@ from colabkeep.core.policies import SaveMark
 from colabkeep.core.state import HostTensor, Tagged
 from colabkeep.frameworks import open_framework
 from colabkeep.frameworks.base import Framework
-from colabkeep.session.open import Value
-from colabkeep.session.scheduler import Killed
+from colabkeep.session.state import Value
 from colabkeep.stores.base import Store
 
-__all__ = [
-    "REHEARSAL",
-    "Rehearsal",
-    "Spot",
-    "differences",
-    "flat",
-    "state_digest",
-]
+
+class Killed(BaseException):
+    """Leaves the loop of a run as a kill would: nothing is saved any more."""
+
 
 _MOST = 50_000  # nodes; a graph that is larger is compared as far as this
 _PLUMBING = ("_modules.", "_sub_layers.", "_parameters.", "_buffers.")  # of torch and Paddle
@@ -61,12 +56,12 @@ def state_digest(roots: Mapping[str, object], framework: Framework) -> dict[str,
     return found
 
 
-def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """A sentence for each path that holds something else, or is there only once."""
-    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+def differences(before: Mapping[str, str], after: Mapping[str, str], where: tuple[str, str]) -> list[str]:
+    """A line for each path that holds something else, or is there only once. `where`: how the two sides are called."""
     return [
-        f"{_pretty(path)}: {before.get(path, 'absent')} in the run, {after.get(path, 'absent')} after the restore"
-        for path in changed
+        f"{_pretty(path)}: {before.get(path, 'absent')} {where[0]}, {after.get(path, 'absent')} {where[1]}"
+        for path in {**before, **after}
+        if before.get(path) != after.get(path)
     ]
 
 
@@ -174,32 +169,35 @@ def _pretty(path: str) -> str:
 Spot = tuple[str, int]
 """A run, and the step of a checkpoint of it."""
 
-_STEPS = tuple(2**n - 2 for n in range(2, 40))  # 2, 6, 14, 30 …: few, whatever the length, and in odd places
+AFTER = tuple(2**n - 2 for n in range(2, 40))  # 2, 6, 14, 30 …: few, whatever the length, and in odd places
 
 
 class Rehearsal:
-    """One call of the user's function. `die_at`: it is killed in the step after this checkpoint. `found`: what there
-    was outside of the checkpoint, in the step after each one. `told`: why a resume was said not to be exact.
-    `framework`: of the runs."""
+    """One call of the user's function. It saves after `saves` steps. `die_at`: it is killed in the step after this
+    checkpoint. `found`: what there was outside of each checkpoint: below `roots` when it was made or restored; without
+    any, in the step after it, among the variables of the functions under way. `told`: why a resume was said not to be
+    exact. `framework`: of the runs. `steps`: of each run, the last one."""
 
-    def __init__(self, store: Store, die_at: Spot | None = None) -> None:
+    def __init__(self, store: Store, die_at: Spot | None = None, saves: Sequence[int] = AFTER) -> None:
         self.found: dict[Spot, dict[str, str]] = {}
         self.told: list[str] = []
-        self.steps: dict[str, int] = {}  # of each run, the last one
+        self.steps: dict[str, int] = {}
         self.store = store
         self.framework = "numpy"
+        self.roots: Mapping[str, object] | None = None
         self._die_at = die_at
+        self._saves = saves
 
-    def words(self, observers: tuple[Callable[[Event], None], ...]) -> dict[str, Any]:
+    def words(self, observers: tuple[Callable[[Event], object], ...]) -> dict[str, Any]:
         """The arguments of a run that are ours to say."""
         return {
             "storage": self.store,
             "resume": "auto",
-            "save_every": _Now(),
+            "save_every": _After(self._saves),
             "keep_last": None,
             "max_time": None,
             "flush_timeout": 0,
-            "observers": (*observers, _Watch(self).heard),
+            "observers": (*observers, self._watch()),
         }
 
     def call(self, train: Callable[[], object]) -> object:
@@ -212,13 +210,33 @@ class Rehearsal:
         finally:
             REHEARSAL.reset(token)
 
-    def stepped(self, run: str, step: int, saved: int | None) -> None:
-        """A step of a run is done; `saved`: the step of the checkpoint that was made before it, or resumed from."""
-        self.steps[run] = step
-        if saved is None:
-            return
-        self.found[run, saved] = state_digest(_variables(sys._getframe(1)), open_framework(self.framework))
-        if (run, saved) == self._die_at:
+    def _watch(self) -> Callable[[Event], None]:
+        """Hears the events of one run."""
+        run, saved = "", cast("int | None", None)
+
+        def hear(event: Event) -> None:
+            nonlocal run, saved
+            if isinstance(event, RunStarted):
+                run = event.run
+            elif isinstance(event, (SaveStarted, Restored)):
+                saved = event.progress.step
+                if self.roots is not None and saved in self._saves:
+                    self.found[run, saved] = state_digest(self.roots, open_framework(self.framework))
+            elif isinstance(event, RestoredInexactly):
+                self.told.append(event.reason)
+            elif isinstance(event, StepDone):
+                self.steps[run] = event.progress.step
+                step, saved = saved, None
+                if step is not None:
+                    self._stepped((run, step))
+
+        return hear
+
+    def _stepped(self, spot: Spot) -> None:
+        """The step after a checkpoint was made, or resumed from, is done."""
+        if self.roots is None:
+            self.found[spot] = state_digest(_variables(sys._getframe(1)), open_framework(self.framework))
+        if spot == self._die_at:
             raise Killed
 
 
@@ -226,33 +244,15 @@ REHEARSAL: ContextVar[Rehearsal | None] = ContextVar("colabkeep_rehearsal", defa
 """The one under way, for runs that the user's function makes."""
 
 
-class _Now:
-    """Saves after few steps, the same ones in each call."""
+class _After:
+    """Saves after these steps, the same ones in each call."""
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        self._steps = steps
 
     def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
-        between = (step for step in _STEPS if last.progress.step < step <= progress.step)
+        between = (step for step in self._steps if last.progress.step < step <= progress.step)
         return "rehearsal" if next(between, None) is not None else None
-
-
-class _Watch:
-    """Hears the events of one run."""
-
-    def __init__(self, rehearsal: Rehearsal) -> None:
-        self._rehearsal = rehearsal
-        self._run = ""
-        self._saved: int | None = None
-
-    def heard(self, event: Event) -> None:
-        """Take an event."""
-        if isinstance(event, RunStarted):
-            self._run = event.run
-        elif isinstance(event, (SaveStarted, Restored)):
-            self._saved = event.progress.step
-        elif isinstance(event, RestoredInexactly):
-            self._rehearsal.told.append(event.reason)
-        elif isinstance(event, StepDone):
-            saved, self._saved = self._saved, None
-            self._rehearsal.stepped(self._run, event.progress.step, saved)
 
 
 def _variables(frame: FrameType | None) -> dict[str, object]:
@@ -260,7 +260,7 @@ def _variables(frame: FrameType | None) -> dict[str, object]:
     found: dict[str, object] = {}
     while frame is not None and frame.f_code is not Rehearsal.call.__code__:
         module = str(frame.f_globals.get("__name__"))
-        if not module.startswith("colabkeep.") or module.startswith(("colabkeep.testing.", "colabkeep.examples.")):
+        if not module.startswith("colabkeep.") or module.startswith("colabkeep.examples."):
             where = frame.f_code.co_name
             found |= {f"{where}: {name}": value for name, value in frame.f_locals.items()}
             names = (name for name in frame.f_code.co_names if name in frame.f_globals)

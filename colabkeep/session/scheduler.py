@@ -1,5 +1,5 @@
-"""When a run is saved: when due, when asked, and once more on the way out; what `save_every="auto"` is fed with;
-and what is done when its loss is no finite number.
+"""When a run is saved: when due, how often that is, when asked, and once more on the way out; and what is done when its
+loss is no finite number.
 """
 
 from __future__ import annotations
@@ -8,33 +8,36 @@ import math
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.journal import read_journal
+from colabkeep.checkpoint.repository import Repository, fences
 from colabkeep.checkpoint.restore import good_before
-from colabkeep.checkpoint.writer import Checkpointer
-from colabkeep.core.errors import NotStorable, RunTakenOver, SaveFailed, StoreError, TrainingDiverged, UsageError
+from colabkeep.core.errors import NotStorable, RunTakenOver, SaveFailed, StoreError, TrainingDiverged
 from colabkeep.core.events import (
     CadenceChosen,
     EpochDone,
     Event,
     LossNotFinite,
     LossRecovered,
+    MetricsLogged,
     Noted,
     Pruned,
+    RungName,
+    RungReached,
+    RunStopped,
     SaveCommitted,
     SaveFailing,
     SaveStarted,
-    UploadMeasured,
+    has_arrived,
 )
-from colabkeep.core.manifest import Manifest
+from colabkeep.core.layout import id_parts
 from colabkeep.core.policies import (
     Cadence,
     Measures,
-    OnNan,
     SaveMark,
     SavePolicy,
     SessionLifetime,
@@ -42,207 +45,131 @@ from colabkeep.core.policies import (
     choose,
     improved,
     is_auto,
+    mean_session,
     unmeasured,
 )
 from colabkeep.core.rate_limits import Budget
-from colabkeep.core.state import Stateful
 from colabkeep.core.system import Clock
 from colabkeep.frameworks.base import Boundary
-from colabkeep.session.event_bus import UploadLatency
-from colabkeep.session.machine import ALL_SAVED, Sessions, UsualLifetime, earlier_lifetimes, still_copying, still_saving
-from colabkeep.session.metrics import LOSSES, History, LossRecord, plain_points
-from colabkeep.session.open import OpenSession, RunSpec, Value
-from colabkeep.session.position import Position
-from colabkeep.session.settings import SETTINGS
+from colabkeep.session.machine import ALL_SAVED, UsualLifetime, still_copying, still_saving
+from colabkeep.session.open import Observer, OpenSession, RunSpec
+from colabkeep.session.rehearsal import Killed
+from colabkeep.session.state import LOSSES, History, Position, plain_points
 
-__all__ = [
-    "Circumstances",
-    "IntervalTuner",
-    "Killed",
-    "LossGuard",
-    "SaveScheduler",
-    "Slowdown",
-    "StopTraining",
-    "leaving_reason",
-    "read_on_nan",
-]
-
-
-def read_on_nan(word: object) -> OnNan:
-    """The argument `on_nan`.
-
-    Raises:
-        UsageError: none of the known words.
-    """
-    if word == "stop":
-        return "stop"
-    if word == "warn":
-        return "warn"
-    raise UsageError(
-        problem=f"on_nan={word!r} is unknown.",
-        remedy='Use "warn" (it is told, and training goes on) or "stop" (training ends with an error).',
-    )
-
-
-class LossGuard:
-    """Turns what `losses` notice into events, for one session. An observer of its saves, so that it knows what there is
-    to go back to; `start`: the checkpoint that the session went on from."""
-
-    steps_from = math.inf
-
-    def __init__(self, losses: LossRecord, saver: Checkpointer, spec: RunSpec, start: Manifest | None) -> None:
-        self._losses = losses
-        self._saver = saver
-        self._spec = spec
-        self._start = start
-        self._own: dict[str, int] = {}  # the checkpoints of this session that are there, and their steps
-
-    def __call__(self, event: Event) -> None:
-        """A checkpoint came or went."""
-        if isinstance(event, SaveCommitted):
-            self._own[event.checkpoint] = event.progress.step
-        elif isinstance(event, Pruned):
-            for id in event.checkpoints:
-                self._own.pop(id, None)
-
-    def judge(self, *, stopping: bool = True) -> None:
-        """Tell what `LossRecord.hear` has noticed. `stopping`: training may be ended for it, if that was asked for.
-
-        Raises:
-            TrainingDiverged: the loss is not a finite number, and ``on_nan="stop"``.
-        """
-        proof, since, stops = self._losses.proof, self._losses.told, stopping and self._spec.on_nan == "stop"
-        if since is None:
-            proof.named = ""
-            self._saver.events.append(LossRecovered(step=proof.finite or 0))
-            return
-        if stops:
-            self._saver.wait()  # a save under way may be the one to go back to
-        good = self._good(proof.finite or 0)
-        proof.named = good or ""
-        event = LossNotFinite(step=since, value=proof.value, finite=proof.finite, checkpoint=good)
-        self._saver.events.append(event)
-        if stops:
-            raise _diverged(event)
-
-    def _good(self, finite: int) -> str | None:
-        known, saved, newest = dict(self._own), self._saver.saved, self._saver.newest
-        if saved is not None and newest is not None:
-            known[newest] = saved.step  # the event may be on its way
-        own = [id for id, step in known.items() if step < finite]
-        if own:
-            return max(own, key=lambda id: known[id])
-        if self._start is None:
-            return None
-        try:  # of its own: what a repository remembers of listings is not for two threads
-            return good_before(Repository(self._spec.store, self._spec.name), self._start, finite)
-        except StoreError:
-            return None  # it cannot be asked now; `colabkeep show` lists them
-
-
-def _diverged(event: LossNotFinite) -> TrainingDiverged:
-    causes = "a smaller learning rate, clipped gradients, the batch that has it"
-    back = (
-        f"Its newest checkpoint from before is {event.checkpoint}. Change what led there ({causes}), and run the cell "
-        f'again with resume="{event.checkpoint}".'
-        if event.checkpoint
-        else f"It has no checkpoint from before. Change what led there ({causes}), and start again with another "
-        'run_name or resume="never".'
-    )
-    return TrainingDiverged(
-        problem=f'The loss is {event.word} since step {event.step}, so training was stopped (on_nan="stop"). The '
-        "weights of that step were not saved.",
-        remedy=back,
-    )
-
-
+_SESSIONS_LOOKED_AT = 8  # sessions; the first and the last part of the journal of each is a request
+_LONGEST_LIFE = 7 * 24 * 3600.0  # seconds; what claims more had its clock set meanwhile, as machines do when they boot
 _REMEMBERED = 9  # saves, and stretches between them: the median of so many is not moved by a few that were disturbed
+_ARRIVALS = 5  # checkpoints; links and services change within a session
 _FEWEST = 3  # steps that make a stretch worth comparing with
 
 
-class Slowdown:
-    """How much slower steps are while a save is in the background, by comparison with those before it: seconds of a
-    stretch with a save, less what its steps take otherwise. Nothing is measured at each step: only where stretches
-    begin and end, so it costs training nothing.
-
-    A stretch in which an epoch ended is left out, for there is a validation in it; and so is the one before the first
-    save, for the first steps are slower than all others."""
-
-    def __init__(self) -> None:
-        self._paces: deque[float] = deque(maxlen=_REMEMBERED)  # seconds of a step, without a save
-        self._since: tuple[int, float] | None = None  # the step and the time at which this stretch began
-
-    def begin(self, step: int, now: float) -> None:
-        """A stretch begins here."""
-        self._since = step, now
-
-    def spoil(self) -> None:
-        """This stretch is not comparable."""
-        self._since = None
-
-    def quiet(self, step: int, now: float) -> None:
-        """The stretch without a save ends here."""
-        steps, seconds = self._length(step, now)
-        if steps >= _FEWEST:
-            self._paces.append(seconds / steps)
-
-    def slowed(self, step: int, now: float) -> float | None:
-        """The stretch with a save ends here: how many seconds it took longer; less than 0 is noise. None: not known."""
-        steps, seconds = self._length(step, now)
-        return seconds - steps * median(self._paces) if steps and self._paces else None
-
-    def _length(self, step: int, now: float) -> tuple[int, float]:
-        return (0, 0.0) if self._since is None else (step - self._since[0], now - self._since[1])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """What does not change within a session. `overhead`: the share of time that saves may cost. `far`: a save goes
-    over a network. `past`: reads how long earlier sessions lived; called on a thread of its own, for it may ask a
-    service. `step`: the last step that is done. `arrival`: seconds from a commit until the save is safe, at a time.
-    `budget`: what the place takes for a time, where that is known."""
+class Sessions:
+    """How long sessions live here: what is `usual`, and the `lives` of the run's earlier ones."""
 
+    usual: UsualLifetime
+    lives: Sequence[SessionLifetime] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The mean time between two disconnects."""
+        return mean_session(self.usual.seconds, self.lives)
+
+    @property
+    def vanishes(self) -> bool:
+        """Machines of this kind do, or one of this run's did."""
+        return self.usual.vanishes or any(life.vanished for life in self.lives)
+
+    @property
+    def source(self) -> str:
+        """From what that is known, for people."""
+        past = f"{len(self.lives)} earlier session(s) of this run, and " if self.lives else ""
+        return f"{past}{self.usual.source}"
+
+
+def earlier_lifetimes(repository: Repository, session: str, platform: str) -> tuple[SessionLifetime, ...]:
+    """The last sessions of the run on this platform, without `session` itself, by their parts of the journal. A lost
+    one lived to its last word at least."""
+    fence_of = fences(repository)
+    order = sorted((each for each in fence_of if each != session), key=lambda each: fence_of[each], reverse=True)
+    files = repository.files("journal")
+    journal = read_journal(repository, files, order[:_SESSIONS_LOOKED_AT], 2 * _SESSIONS_LOOKED_AT)
+    found = []
+    for lines in journal.lines.values():
+        times = [line.at for line in lines if line.at is not None]
+        if times and any(line.event == "MachineGiven" and line.text("platform") == platform for line in lines):
+            seconds = min(_LONGEST_LIFE, max(times) - min(times))
+            found.append(SessionLifetime(seconds=seconds, vanished=all(line.event != "RunStopped" for line in lines)))
+    return tuple(found)
+
+
+class UploadLatency:
+    """Watches checkpoints rise to `top`, the highest durability level of the store. A listener to a run's events."""
+
+    def __init__(self, top: RungName, clock: Clock) -> None:
+        self._top = top
+        self._clock = clock
+        self._waiting: dict[str, float] = {}  # checkpoint → when it was committed
+        self._took: deque[float] = deque(maxlen=_ARRIVALS)  # seconds
+
+    def __call__(self, event: Event) -> None:
+        """Take what tells of a checkpoint on its way."""
+        if isinstance(event, Pruned):
+            for checkpoint in event.checkpoints:
+                self._waiting.pop(checkpoint, None)
+        elif isinstance(event, (SaveCommitted, RungReached)):
+            # It is heard of between two steps, which a validation may part by half an hour.
+            moment = self._clock.monotonic() if event.monotonic is None else event.monotonic
+            if isinstance(event, SaveCommitted):
+                self._waiting[event.checkpoint] = moment
+            if has_arrived(event.rung, self._top) and (began := self._waiting.get(event.checkpoint)) is not None:
+                if isinstance(event, RungReached):
+                    self._took.append(moment - began)
+                # Those before it were overtaken: the newest one is sent first, and it is the one that counts.
+                self._waiting = {id: sent for id, sent in self._waiting.items() if sent > began}
+
+    def seconds(self, now: float) -> float:
+        """From the commit of a save until it is safe: so long the next one is expected to take, by the slowest of the
+        last ones; and what has not arrived yet takes at least as long as it has taken. `now` in seconds of the run's
+        clock."""
+        return max(max(self._took, default=0.0), now - min(self._waiting.values(), default=now))
+
+
+@dataclass(kw_only=True)
+class IntervalTuner:
+    """Measures, and adapts the policy: `policy` is the one to ask now. A listener to a run's events, on the training
+    thread; `say` tells an event of its own, also from the thread that reads the past. Where the user said when to save,
+    it does nothing.
+
+    A save costs the time that training waits for it, and that by which the steps beside it are slower than those of the
+    stretches without one. An epoch's end spoils a stretch, for there is a validation in it; and the stretch before the
+    first save is left out, for the first steps are slower than all others.
+
+    `overhead`: the share of time that saves may cost. `far`: a save goes over a network. `past`: reads how long earlier
+    sessions lived, on a thread of its own. `step`: the last step that is done. `arrival`: as `UploadLatency.seconds`.
+    `budget`: what the place takes for a time.
+    """
+
+    policy: SavePolicy
     overhead: float
     usual: UsualLifetime
     far: bool
     past: Callable[[], Sequence[SessionLifetime]]
     step: Callable[[], int]
     arrival: Callable[[float], float]
+    clock: Clock
+    say: Callable[[Event], None]
     budget: Budget | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spent:
-    """One save. Seconds that training was `blocked`, and by which the steps beside it were `slowed` (None: not known);
-    `seconds` of the background, and the new `written` bytes."""
-
-    blocked: float
-    slowed: float | None
-    seconds: float
-    written: int
-
-
-class IntervalTuner:
-    """Measures, and adapts the policy: `policy` is the one to ask now. An observer of a run's events, on the training
-    thread; `say` tells an event of its own, also from the thread that reads the past. Where the user said when to save,
-    it does nothing.
-    """
-
-    steps_from = math.inf  # wants to hear of no step
-
-    def __init__(
-        self, policy: SavePolicy, circumstances: Circumstances, clock: Clock, say: Callable[[Event], None]
-    ) -> None:
-        self.policy = policy
-        self.chooses = is_auto(policy)
-        self._here = circumstances
-        self._clock = clock
-        self._say = say
-        self._slowdown = Slowdown()
+    def __post_init__(self) -> None:
+        self.chooses = is_auto(self.policy)
+        self._since: tuple[int, float] | None = None  # the step and the time at which this stretch began
+        self._paces: deque[float] = deque(maxlen=_REMEMBERED)  # seconds of a step, without a save
         self._blocked: float | None = None  # seconds, of the save in flight
-        self._saves: deque[_Spent] = deque(maxlen=_REMEMBERED)
-        self._speed: float | None = None  # bytes per second of the link to the slower side
-        self._lives: Sequence[SessionLifetime] = ()
+        self._costs: deque[float] = deque(maxlen=_REMEMBERED)  # seconds, of each save
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)  # of the background
+        self._written: deque[int] = deque(maxlen=_REMEMBERED)  # new bytes
+        self._sessions = Sessions(usual=self.usual)
         self._reader: threading.Thread | None = None
         self._cadence: Cadence | None = None
         self._told: Cadence | None = None
@@ -256,9 +183,7 @@ class IntervalTuner:
         elif isinstance(event, SaveCommitted):
             self._committed(event)
         elif isinstance(event, (EpochDone, SaveFailing)):
-            self._slowdown.spoil()
-        elif isinstance(event, UploadMeasured) and event.bytes_per_second > 0:
-            self._speed = event.bytes_per_second
+            self._since = None
 
     def close(self, patience: float = 2.0) -> None:
         """Wait for the past to be read, for so many seconds at most: the store is closed next."""
@@ -266,94 +191,72 @@ class IntervalTuner:
             self._reader.join(patience)
 
     def _started(self, event: SaveStarted) -> None:
-        now = self._clock.monotonic()
-        if self._blocked is not None:  # the one before came to nothing: there was a save in this stretch all the same
-            self._slowdown.spoil()
-        self._slowdown.quiet(event.progress.step, now - event.blocked)
-        self._slowdown.begin(event.progress.step, now)
+        now = self.clock.monotonic()
+        if self._blocked is None:  # else the save before came to nothing, and slowed this stretch all the same
+            steps, seconds = self._stretch(event.progress.step, now - event.blocked)
+            if steps >= _FEWEST:
+                if not self._paces:
+                    self._costs.clear()  # by how much those saves slowed their steps was not known
+                self._paces.append(seconds / steps)
+        self._since = event.progress.step, now
         self._blocked = event.blocked
         if self._cadence is None:  # the next save waits for what this one shows
-            self.policy = adapt(self.policy, unmeasured(self._measures(self._sessions()), self._here.overhead))
+            self.policy = adapt(self.policy, unmeasured(self._measures(self._sessions), self.overhead))
         if self._reader is None:  # not sooner: a session begins without these requests
             self._reader = threading.Thread(target=self._read, name="colabkeep-past", daemon=True)
             self._reader.start()
 
     def _committed(self, event: SaveCommitted) -> None:
-        now, step = self._clock.monotonic(), self._here.step()
-        spent = _Spent(
-            blocked=self._blocked or 0.0,
-            slowed=self._slowdown.slowed(step, now),
-            seconds=event.seconds,
-            written=event.written,
-        )
-        self._saves.append(spent)
+        now, step = self.clock.monotonic(), self.step()
+        steps, seconds = self._stretch(step, now)
+        slowed = max(0.0, seconds - steps * median(self._paces)) if steps and self._paces else 0.0
+        self._costs.append((self._blocked or 0.0) + slowed)
+        self._seconds.append(event.seconds)
+        self._written.append(event.written)
         self._blocked = None
-        self._slowdown.begin(step, now)
-        sessions = self._sessions()  # once: the past may be read at any moment
-        cadence = choose(self._measures(sessions), self._here.overhead, self._cadence)
+        self._since = step, now
+        sessions = self._sessions  # once: the past may be read at any moment
+        measures = self._measures(sessions)
+        cadence = choose(measures, self.overhead, self._cadence)
         self._cadence, self.policy = cadence, adapt(self.policy, cadence)
         if improved(cadence, self._told):
             self._told = cadence
-            self._say(_chosen(cadence, sessions.source))
+            self.say(
+                CadenceChosen(
+                    interval=cadence.seconds,
+                    cost=measures.cost,
+                    session=measures.session,
+                    overhead=cadence.overhead,
+                    reason=cadence.why,
+                    text=cadence.sentence(),
+                    source=sessions.source,
+                    carried=measures.carried,
+                )
+            )
 
-    def _sessions(self) -> Sessions:
-        return Sessions(usual=self._here.usual, lives=self._lives)
+    def _stretch(self, step: int, now: float) -> tuple[int, float]:
+        """The steps and seconds of the stretch that ends self."""
+        return (0, 0.0) if self._since is None else (step - self._since[0], now - self._since[1])
 
     def _measures(self, sessions: Sessions) -> Measures:
-        here = self._here
+        saved = bool(self._costs)
+        carried = max(median(self._seconds), self.arrival(self.clock.monotonic())) if saved else 0.0
         return Measures(
-            cost=_cost(self._saves),
+            cost=median(self._costs) if saved else 0.0,
             session=sessions.seconds,
-            carried=max(_carried(self._saves, self._speed), here.arrival(self._clock.monotonic())),
-            budget=_apart(self._saves, here.budget),
-            far=here.far,
+            carried=carried,
+            budget=self.budget.interval(round(median(self._written))) if saved and self.budget is not None else 0.0,
+            far=self.far,
             vanishes=sessions.vanishes,
         )
 
     def _read(self) -> None:
         try:
-            self._lives = self._here.past()
+            self._sessions = Sessions(usual=self.usual, lives=self.past())
         except Exception as error:  # noqa: BLE001  # a thread has no caller; told
             why = f"{type(error).__name__}: {error}".splitlines()[0]
-            text = f"The past of this run could not be read ({why}): how often it is saved goes by what is usual here."
-            self._say(Noted(text=text))
-
-
-def _chosen(cadence: Cadence, source: str) -> CadenceChosen:
-    measures = cadence.measures
-    return CadenceChosen(
-        interval=cadence.seconds,
-        cost=measures.cost,
-        session=measures.session,
-        overhead=cadence.overhead,
-        reason=cadence.why,
-        text=cadence.sentence(),
-        source=source,
-        carried=measures.carried,
-    )
-
-
-def _cost(saves: Sequence[_Spent]) -> float:
-    """Seconds that a save costs training: waiting, and slower steps as far as these are known. A single save may be
-    disturbed by anything; steps that seem quicker beside a save are noise."""
-    if not saves:
-        return 0.0
-    stall = median(each.blocked for each in saves)
-    known = [each.blocked + each.slowed for each in saves if each.slowed is not None]
-    return max(stall, median(known)) if known else stall
-
-
-def _carried(saves: Sequence[_Spent], speed: float | None) -> float:
-    """Seconds that storage takes for a save: the background's, or those of the link where that is slower."""
-    if not saves:
-        return 0.0
-    sending = 0.0 if speed is None else median(each.written for each in saves) / speed
-    return max(median(each.seconds for each in saves), sending)
-
-
-def _apart(saves: Sequence[_Spent], budget: Budget | None) -> float:
-    """Seconds between two saves like these that the place's budget allows for."""
-    return 0.0 if budget is None or not saves else budget.interval(round(median(each.written for each in saves)))
+            text = f"The run's history could not be read ({why}), so the save interval uses this platform's defaults."
+            self.say(Noted(text=text))
 
 
 _LONGEST = 1800.0  # seconds; a save, or its arrival, that takes longer is not foreseen when the end of a session nears
@@ -375,54 +278,122 @@ class StopTraining(BaseException):
         super().__init__(reason)
 
 
-class Killed(BaseException):
-    """Leaves the loop of a run as a kill would: nothing is saved any more."""
+def _diverged(event: LossNotFinite) -> TrainingDiverged:
+    causes = "a smaller learning rate, clipped gradients, the batch that has it"
+    back = (
+        f"Its newest checkpoint from before is {event.checkpoint}. Change what led there ({causes}), and run the cell "
+        f'again with resume="{event.checkpoint}".'
+        if event.checkpoint
+        else f"It has no checkpoint from before. Change what led there ({causes}), and start again with another "
+        'run_name or resume="never".'
+    )
+    return TrainingDiverged(
+        problem=f'The loss is {event.word} since step {event.step}, so training was stopped (on_nan="stop"). The '
+        "weights of that step were not saved.",
+        remedy=back,
+    )
+
+
+class Unlogged:
+    """Tells once that `monitor` was not logged: at the end of the first epoch in which something else was, or where the
+    training ends. A listener to a run's events; the sentence is handed to `say`."""
+
+    def __init__(self, monitor: str, history: History, say: Callable[[Event], Any]) -> None:
+        self._monitor: str | None = monitor
+        self._history = history
+        self._say = say
+        self._logged: dict[str, None] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        if isinstance(event, MetricsLogged):
+            self._logged.update(dict.fromkeys(event.metrics))
+        over = isinstance(event, RunStopped) and event.reason in ("finished", "max_steps") and event.progress.step > 0
+        if self._monitor is None or not (over or (isinstance(event, EpochDone) and self._logged)):
+            return
+        monitor, self._monitor = self._monitor, None
+        if not self._history.values(monitor):
+            when, logged = "in this training" if over else "in this epoch", ", ".join(self._logged) or "nothing"
+            self._say(
+                Noted(
+                    text=f"monitor={monitor!r} was not logged {when}, so no checkpoint is kept as the best. Logged: "
+                    f"{logged}. Write run.log({monitor}=…) before the epoch ends, or monitor something that is logged."
+                )
+            )
 
 
 class SaveScheduler:
-    """Decides and asks the engine to save. `metrics` are those measured at the current boundary."""
+    """Decides and asks the engine to save. `metrics` are those measured at the current boundary; `listeners` are to
+    hear the run's events."""
 
-    def __init__(
-        self, spec: RunSpec, position: Position, session: OpenSession, history: History, losses: LossRecord
-    ) -> None:
+    def __init__(self, spec: RunSpec, session: OpenSession, position: Position, boundary: Boundary) -> None:
         self.metrics: dict[str, float] = {}
-        self.left = ""  # where the loop was left, if what it does there was left out
+        self.waits = False  # is the save that was asked for waited for?
         self._spec = spec
         self._position = position
-        self._history = history
-        self._losses = losses
+        self._boundary = boundary
+        self._state = session.state
+        self._losses = session.state.losses
         self._journal = session.journal
-        self._settings = session.settings
         self._saver = session.checkpointer
-        for name, own in (("history", history), ("losses", losses)):
-            if name in session.trees:
-                own.load_state_dict(session.trees[name])
+        self._session = session
         self._start = position.progress
         self._mark = SaveMark(progress=position.progress, at=spec.clock.monotonic())
         self._asked: str | None = None
-        self.waits = False  # is the save that was asked for waited for?
-        self.gradients: Stateful | None = None  # of the boundary, where it keeps any
+        self._best = spec.arguments.best
         self._deadline = spec.deadline
         self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(2 * _LONGEST)
-        self._starting = session.starting
-        properties = spec.store.properties
-        self._far = properties.behind is not None or properties.top_rung != "local"
         self._settles_until = math.inf  # in seconds of the clock: so long slower storage is waited for, at the end
-        self._arrivals = UploadLatency(properties.top_rung, spec.clock)
-        budget = (properties.behind or properties).budget
-        # A version is sent every so often, whatever was saved by then: to save less often would not bring one sooner.
-        arrival = (lambda _: 0.0) if properties.versions else self._arrivals.usual
-        self._pace = _interval_tuner(spec, session, position, arrival, far=self._far, budget=budget)
-        self._guard = LossGuard(losses, session.checkpointer, spec, session.resumed_from)
-        self.observers: tuple[UploadLatency, IntervalTuner, LossGuard] = (self._arrivals, self._pace, self._guard)
+        self._left = ""  # where the loop was left, if what it does there was left out
+        self._arrivals = UploadLatency(spec.store.properties.top_rung, spec.clock)
+        self._pace = _interval_tuner(spec, session, position, self._arrivals)
+        self.listeners: list[Observer] = []
+        if self._pace.chooses:
+            self.listeners.append(self._pace)
+        if _is_far(spec):
+            self.listeners.append(self._arrivals)
+        if self._best is not None:
+            self.listeners.append(
+                Unlogged(self._best.monitor, session.state.history, session.checkpointer.events.append)
+            )
 
     def count(self, step: int, loss: Any) -> None:
-        """A step is done: what was measured before it is of other weights. Raises as `LossGuard.judge`."""
+        """A step is done: what was measured before it is of other weights. Raises as `_judge`."""
         self.metrics = {}
         if self._losses.hear(step, loss):
-            self._guard.judge()
-        if not self._starting.over:
-            self._saver.events.append(self._starting.first_step())
+            self._judge()
+        if not self._session.starting.over:
+            self._saver.events.append(self._session.starting.first_step())
+
+    def _judge(self, *, stopping: bool = True) -> None:
+        """Tell what `LossRecord.hear` has noticed. `stopping`: training may be ended for it, if that was asked for."""
+        proof, since = self._losses.proof, self._losses.told
+        stops = stopping and self._spec.arguments.on_nan == "stop"
+        if since is None:
+            proof.named = ""
+            self._saver.events.append(LossRecovered(step=proof.finite or 0))
+            return
+        if stops:
+            self._saver.wait()  # a save under way may be the one to go back to
+        good = self._good_before(proof.finite or 0)
+        proof.named = good or ""
+        event = LossNotFinite(step=since, value=proof.value, finite=proof.finite, checkpoint=good)
+        self._saver.events.append(event)
+        if stops:
+            raise _diverged(event)
+
+    def _good_before(self, finite: int) -> str | None:
+        """The newest checkpoint from before that step: of this session, else of those that led to it."""
+        known = {each.step: each.checkpoint for each in self._saver.ledger.durability().standings if each.checkpoint}
+        own = [step for step, id in known.items() if step < finite and id_parts(id)[1] == self._session.id]
+        if own:
+            return known[max(own)]
+        start = self._session.resumed_from
+        try:  # of its own: what a repository remembers of listings is not for two threads
+            repository = Repository(self._spec.store, self._spec.name)
+            return None if start is None else good_before(repository, start, finite)
+        except StoreError:
+            return None  # it cannot be asked now; `colabkeep show` lists them
 
     def due(self, now: float) -> str | None:
         """The reason to save at this boundary, or None. `now` in seconds of the run's clock."""
@@ -460,9 +431,12 @@ class SaveScheduler:
         if wait:
             self._saver.wait()
         self._asked, self.waits = None, False
-        self._mark = SaveMark(progress=self._position.progress, at=self._spec.clock.monotonic())
-        self._note_losses()
-        self._saver.save(self._parts(), self._position.progress, reason, self.metrics)
+        progress = self._position.progress
+        self._mark = SaveMark(progress=progress, at=self._spec.clock.monotonic())
+        if not self._saver.busy and (points := self._losses.curve.news()):  # into the journal, beside this checkpoint
+            self._journal.add({"at": self._spec.clock.time(), "event": LOSSES, "points": plain_points(points)})
+        own = self._state.parts(self._position.told(), self._boundary.gradients, self._left)
+        self._saver.save({**self._spec.parts, **own}, progress, reason, self.metrics)
         if wait and self._saver.wait() and self._saver.waiting is not None:  # what seemed frozen was changed: copy it
             self.save(reason, wait=True)
         if wait:
@@ -480,50 +454,47 @@ class SaveScheduler:
             self._saver.wait()
 
     def leave(
-        self, error: BaseException | None, boundary: Boundary, run: Leaving, waiting: Callable[[], None]
+        self, error: BaseException | None, waiting: Callable[[], None], *, finished: bool, resumes_behind: bool
     ) -> str | None:
         """Save the last boundary on the way out, if it is not saved; try again if the storage fails for a
         moment. Returns what kept it from being saved, if anything did. `waiting` is called now and then meanwhile.
-
-        Raises:
-            SaveFailed, RunTakenOver, NotStorable: as `save`.
-            TrainingDiverged: as `count`.
-        """
+        `finished`: the loop was trained to its end; `resumes_behind`: as in `Loop`."""
+        clean = error is None or isinstance(error, StopTraining)
         self._pace.chooses = False  # nothing is chosen for a session that ends
         if not self._saver.wait(meanwhile=waiting):
             return _HANGS
         if self._losses.settle():
-            self._guard.judge(stopping=error is None or isinstance(error, StopTraining))
+            self._judge(stopping=clean)
         if self._is_saved():
             self._saver.look()  # somebody may have removed it since
             self._saver.wait(meanwhile=waiting)
         if self._is_saved() or isinstance(error, (RunTakenOver, SaveFailed, NotStorable, TrainingDiverged, Killed)):
             return None
-        obstacle = self._obstacle(error, boundary, run)
+        obstacle = self._obstacle(clean=clean, resumes_behind=resumes_behind)
         if obstacle is not None:
             return obstacle
         for pause in _LAST_TRIES:
             self._spec.clock.sleep(pause)
-            self.save(leaving_reason(error, finished=run.finished))
+            self.save(leaving_reason(error, finished=finished))
             if not self._saver.wait(meanwhile=waiting):
                 return _HANGS
             if self._is_saved():
                 return None
-        return "The last step could not be saved, and there is no later one to save it with"
+        return "The last step could not be saved; the run resumes from the checkpoint before it"
 
     def settle(self, waiting: Callable[[], None], *, abandoned: bool = False) -> None:
         """Wait until all is where it should be, for a bounded time, and let go of the store. What is to be told is with
         the other events.
 
         `waiting` is called now and then meanwhile: there may be events. `abandoned`: nothing is waited for."""
-        there = False
-        self._settles_until = self._spec.clock.monotonic() + self._spec.flush_timeout
+        there, patience = False, self._spec.arguments.flush_timeout
+        self._settles_until = self._spec.clock.monotonic() + patience
         self._pace.close()
         try:
             if abandoned:
                 self._saver.abandon()
             else:
-                there = self._saver.close(self._spec.flush_timeout, waiting)
+                there = self._saver.close(patience, waiting)
         finally:
             safe = self._saver.ledger.durability(self._position.progress.seconds).checkpoint
             if not there and safe != self._saver.newest and (self._is_saved() or not abandoned):
@@ -537,14 +508,8 @@ class SaveScheduler:
         if self._saver.busy or not self._is_saved():
             lost = self._position.progress.step - (self._saver.saved or self._start).step
             return Noted(text=still_saving(number, self._saver.left, lost))
-        left = self._settles_until - self._spec.clock.monotonic()
-        return Noted(text=still_copying(number, self._spec.store.url, max(0.0, left)) if self._far else ALL_SAVED)
-
-    def _note_losses(self) -> None:
-        """In the part of the journal that is written beside this checkpoint."""
-        points = [] if self._saver.busy else self._losses.news()
-        if points:
-            self._journal.add({"at": self._spec.clock.time(), "event": LOSSES, "points": plain_points(points)})
+        left = max(0.0, self._settles_until - self._spec.clock.monotonic())
+        return Noted(text=still_copying(number, self._spec.store.url, left) if _is_far(self._spec) else ALL_SAVED)
 
     def _is_best(self) -> bool:
         """Is this the end of an epoch, not saved yet, that is among the best? Where colabkeep chooses when to save,
@@ -552,84 +517,67 @@ class SaveScheduler:
         return self._position.progress != self._mark.progress and self._is_among_best()
 
     def _is_among_best(self) -> bool:
-        best = self._spec.best
+        best = self._best
         if best is None or best.monitor not in self.metrics:
             return False
-        return best.among_best(self.metrics[best.monitor], self._history.values(best.monitor))
-
-    def _parts(self) -> Mapping[str, object]:
-        about = {"seed": self._spec.seed, **({"left": self.left} if self.left else {})}
-        own: dict[str, object] = {"run": Value(about), SETTINGS: self._settings}
-        own |= {"history": self._history, "losses": self._losses}
-        if self.gradients is not None and (standing := self.gradients.state_dict()):
-            own["gradients"] = Value(standing)
-        return {**self._spec.parts, **own, **self._position.parts()}
+        return best.among_best(self.metrics[best.monitor], self._state.history.values(best.monitor))
 
     def _is_saved(self) -> bool:
         safe, here = self._saver.saved or self._start, self._position.progress
         return (safe.epoch, safe.step, safe.batches) == (here.epoch, here.step, here.batches)
 
-    def _obstacle(self, error: BaseException | None, boundary: Boundary, run: Leaving) -> str | None:
+    def _obstacle(self, *, clean: bool, resumes_behind: bool) -> str | None:
         """Bring the state to the last boundary; or say why that cannot be saved."""
-        position, clean = self._position, error is None or isinstance(error, StopTraining)
+        position = self._position
         if position.blind:
             return "An epoch that takes steps outside of a loop over run.batches() can be saved at its end only"
-        if position.behind and not run.resumes_behind:
+        if position.behind and not resumes_behind:
             if not clean:
-                return "The error came between the last batch of an epoch and its end, where no training can go on"
+                return "The error came after the last batch of an epoch but before its end; a run cannot resume there"
             position.end_epoch(position.progress.seconds)
-            self.left = f"left behind the last batch of epoch {position.progress.epoch - 1}"
+            self._left = f"left after the last batch of epoch {position.progress.epoch - 1}"
             return None
         if clean and position.stepped and not position.resting:
             return None  # what is there now is what the user left
-        return self._rewind(boundary)
+        return self._rewind()
 
-    def _rewind(self, boundary: Boundary) -> str | None:
-        position = self._position
+    def _rewind(self) -> str | None:
+        position, boundary = self._position, self._boundary
         if boundary.torn:
             return "The error came in the middle of a step, and half a step cannot be saved"
         if position.stepped and not position.resting:
-            return "The error came behind run.step(), and what the loop does there would be left out in a resumed run"
+            return "The error came after run.step(); a resumed run would skip the rest of that loop body"
         if not position.resting:
             parts = (f"it may have changed {name} already" for name in boundary.opaque)
-            moved = next(parts, None) or position.rewind() or self._settings.rewind()
+            moved = next(parts, None) or position.rewind()
             if moved is not None:
                 return f"The error came in the middle of a step: {moved}"
         boundary.rewind()
         return None
 
 
-class Leaving(Protocol):
-    """What a run says of itself when it ends."""
-
-    finished: bool
-    """Was the loop trained to its end?"""
-
-    resumes_behind: bool
-    """As in `Loop`."""
+def _is_far(spec: RunSpec) -> bool:
+    """Does a save go over a network, or to a slower side?"""
+    properties = spec.store.properties
+    return properties.behind is not None or properties.top_rung != "local"
 
 
-def _interval_tuner(
-    spec: RunSpec,
-    session: OpenSession,
-    position: Position,
-    arrival: Callable[[float], float],
-    *,
-    far: bool,
-    budget: Budget | None,
-) -> IntervalTuner:
-    platform = "" if spec.machine is None else spec.machine.platform
-    here = Circumstances(
-        overhead=spec.overhead,
+def _interval_tuner(spec: RunSpec, session: OpenSession, position: Position, arrivals: UploadLatency) -> IntervalTuner:
+    properties, platform = spec.store.properties, "" if session.machine is None else session.machine.platform
+    return IntervalTuner(
+        policy=spec.arguments.save_every,
+        overhead=spec.arguments.overhead,
         usual=spec.usual,
-        far=far,
+        far=_is_far(spec),
         # A repository of its own: what it remembers of listings is not for two threads.
         past=lambda: earlier_lifetimes(Repository(spec.store, spec.name), session.id, platform),
         step=lambda: position.progress.step,
-        arrival=arrival,
-        budget=budget,
+        # A version is sent every so often, whatever was saved by then: to save less often would not bring one sooner.
+        arrival=(lambda _: 0.0) if properties.versions else arrivals.seconds,
+        clock=spec.clock,
+        say=session.checkpointer.events.append,
+        budget=(properties.behind or properties).budget,
     )
-    return IntervalTuner(spec.save_every, here, spec.clock, session.checkpointer.events.append)
 
 
 def leaving_reason(error: BaseException | None, *, finished: bool) -> str:
@@ -640,8 +588,5 @@ def leaving_reason(error: BaseException | None, *, finished: bool) -> str:
         return error.reason
     if isinstance(error, KeyboardInterrupt):
         return "interrupt"
-    return {129: "sighup", 143: "sigterm"}.get(_status(error), "error")
-
-
-def _status(error: BaseException) -> int:
-    return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    status = error.code if isinstance(error, SystemExit) else None
+    return {129: "sighup", 143: "sigterm"}.get(status if isinstance(status, int) else 1, "error")

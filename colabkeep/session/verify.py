@@ -5,27 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.arguments import door
 from colabkeep.core.errors import UsageError
-from colabkeep.core.events import Event, RunStarted, StepDone
-from colabkeep.core.manifest import Manifest
 from colabkeep.frameworks import FRAMEWORKS, find_framework, open_framework
-from colabkeep.frameworks.base import Framework
 from colabkeep.frameworks.shared.training import is_per_step
-from colabkeep.session.fit import train
-from colabkeep.session.rehearsal import Rehearsal, differences, flat, state_digest
+from colabkeep.session.fit import FitArguments, choose_interval, plan_fit, wire_fit
+from colabkeep.session.fit import train as fit_loop
+from colabkeep.session.open import RunArguments
+from colabkeep.session.rehearsal import AFTER, REHEARSAL, Rehearsal, differences, flat
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import FitArguments, RunArguments, decide_interval, plan_fit, wire_fit
 from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore
 
-__all__ = ["ResumeReport", "verify_resume"]
-
 _RUN = "verify-resume"
 _UNCOMPARED = ("run", "history", "losses", "loader", "data")  # own parts that hold no arithmetic of the training
+_COMPARED, _RESTORED = ("without the restore", "with it"), ("in the run", "after the restore")
 _IGNORED = {
     "run_name", "storage", "resume", "save_every", "overhead", "copy", "on_change", "on_nan", "keep_last", "keep_best",
     "monitor", "mode", "max_epochs", "max_steps", "max_time", "callbacks", "progress",
@@ -57,17 +55,14 @@ class ResumeReport:
         if self:
             return f"exact: {self.steps} steps, killed after {where} and resumed with new objects, gave the same bits"
         lines = [f"{self.steps} steps, killed after {where} and resumed with new objects:"]
-        if self.differing:
-            lines.append("NOT exact: at the end these differ from the uninterrupted training:")
-            lines += [f"  - {line}" for line in self.differing]
+        for title, found in (
+            ("NOT exact: at the end these differ from the uninterrupted training:", self.differing),
+            ("The resumed training itself said why it is not exact:", self.told),
+            ("Kept where no checkpoint sees it (put it into run.state, or hand it in with state={…}):", self.outside),
+        ):
+            lines += [title, *(f"  - {line}" for line in found)] if found else []
         if self.deterministic is False:
             lines.append("Two uninterrupted trainings differ as well: something draws numbers that no seed governs.")
-        if self.told:
-            lines.append("The resumed training itself said why it is not exact:")
-            lines += [f"  - {line}" for line in self.told]
-        if self.outside:
-            lines.append("Kept where no checkpoint sees it (put it into run.state, or hand it in with state={…}):")
-            lines += [f"  - {line}" for line in self.outside]
         return "\n".join(lines)
 
 
@@ -81,7 +76,7 @@ def verify_resume(train: Callable[[], Any], *, steps: int | None = None) -> Resu
       times: twice whole, then killed and resumed at two steps, with its runs kept in memory; so let it train for a
       minute at most, on a little of the data. Every bit of the end is compared, and the variables of the function.
     * A function that builds everything and returns the arguments of `resumable_fit`, by name: {"model": …,
-      "train_loader": …, "optimizer": …, "loss_fn": …}. It is called two or three times. What says where, how long and
+      "train_loader": …, "optimizer": …, "loss_fn": …}. It is called five times. What says where, how long and
       how often to save is ignored: `steps` steps are trained, killed, resumed and trained again.
 
     What two uninterrupted trainings do not agree on, such as the time, is not taken for a loss.
@@ -110,15 +105,22 @@ def verify_resume(train: Callable[[], Any], *, steps: int | None = None) -> Resu
         whole = Rehearsal(MemoryStore())
         given = whole.call(train)
         if whole.steps:
-            return _compare_loops(train, whole, again)
-        sample = _made(given)
-        return _compare(train, find_framework([sample.model, sample.optimizer]), 5 if steps is None else steps)
+            return _compare(train, whole, partial(Rehearsal, saves=AFTER), again)
+        middle = 5 if steps is None else steps
+        fitting, begin = _fitting(train, given, middle), partial(Rehearsal, saves=(middle,))
+        again()
+        whole = begin(MemoryStore())
+        whole.call(fitting)
+        return _compare(fitting, whole, begin, again)
     finally:
         again()  # asking must not change the user's random streams
 
 
-def _compare_loops(train: Callable[[], object], whole: Rehearsal, again: Callable[[], None]) -> ResumeReport:
-    twin = Rehearsal(MemoryStore())
+def _compare(
+    train: Callable[[], object], whole: Rehearsal, begin: Callable[..., Rehearsal], again: Callable[[], None]
+) -> ResumeReport:
+    """Train again, undisturbed; and once more, killed and resumed. `whole`: the first training."""
+    twin = begin(MemoryStore())
     again()
     twin.call(train)
     spots = [spot for spot in whole.found if spot in twin.found]
@@ -131,22 +133,22 @@ def _compare_loops(train: Callable[[], object], whole: Rehearsal, again: Callabl
     store, outside, told = MemoryStore(), dict[str, str](), list[str]()
     for number in range(len(chosen) + 1):
         again()
-        life = Rehearsal(store, die_at=chosen[number] if number < len(chosen) else None)
+        life = begin(store, die_at=chosen[number] if number < len(chosen) else None)
         life.call(train)
         told += [reason for reason in life.told if reason not in told]
         if number:
             before, after = whole.found[chosen[number - 1]], life.found[chosen[number - 1]]
             for path in _outside(before, twin.found[chosen[number - 1]], after):
-                outside.setdefault(path, *differences({path: before[path]}, {path: after[path]}))
+                outside.setdefault(path, *differences({path: before[path]}, {path: after[path]}, _RESTORED))
     ends = [_ends(rehearsal.store, whole.steps) for rehearsal in (whole, twin)]
-    differing = _differing(ends[0], _ends(store, whole.steps))
+    differing = differences(ends[0], _ends(store, whole.steps), _COMPARED)
     return ResumeReport(
         steps=sum(whole.steps.values()),
         interrupted=tuple(step for _, step in chosen),
         differing=tuple(differing),
         outside=tuple(outside.values()),
         told=tuple(told),
-        deterministic=not _differing(*ends) if differing else None,
+        deterministic=not differences(ends[0], ends[1], _COMPARED) if differing else None,
     )
 
 
@@ -161,77 +163,35 @@ def _ends(store: Store, runs: Mapping[str, int]) -> dict[str, str]:
     found: dict[str, str] = {}
     for run in runs:
         repository = Repository(store, run)
-        newest = max(repository.manifests(repository.ids()), key=lambda manifest: manifest.order)
-        state = _saved_state(repository, newest)
-        found |= {path if len(runs) == 1 else f"{run}: {path}": value for path, value in state.items()}
+        trees = repository.load(max(repository.manifests(repository.ids()), key=lambda manifest: manifest.order))
+        compared = (each for part, tree in trees.items() if part not in _UNCOMPARED for each in flat(tree, part))
+        found |= {path if len(runs) == 1 else f"{run}: {path}": value for path, value in compared}
     return found
 
 
-def _saved_state(repository: Repository, manifest: Manifest) -> dict[str, str]:
-    trees = repository.load(manifest)
-    return {path: value for part, tree in trees.items() if part not in _UNCOMPARED for path, value in flat(tree, part)}
+def _fitting(make: Callable[[], object], given: object, middle: int) -> Callable[[], None]:
+    """The training of what `make` returns, of twice as many steps as there are to its `middle`. `given`: what it
+    returned first."""
+    earlier = [_made(given, middle)]
+
+    def trains() -> None:
+        made = _made(make(), middle)
+        if any(made.model is other.model or made.optimizer is other.optimizer for other in earlier):
+            raise UsageError(
+                problem="make() returned the same model or optimizer twice.", remedy="Build them again inside make()."
+            )
+        earlier.append(made)
+        rehearsal = REHEARSAL.get()
+        if rehearsal is not None:
+            rehearsal.roots = {f.name: getattr(made, f.name) for f in fields(made) if f.name != "run"}
+        plan = plan_fit(made)
+        with Run(wire_fit(plan)) as run:
+            fit_loop(run, plan)
+
+    return trains
 
 
-def _compare(make: Callable[[], Mapping[str, Any]], framework: Framework, steps: int) -> ResumeReport:
-    rng = framework.rng()
-    seed = rng.state_dict()
-    store = MemoryStore()
-    first, second = _made(make()), _made(make())
-    if second.model is first.model or second.optimizer is first.optimizer:
-        raise UsageError(
-            problem="make() returned the same model or optimizer twice.", remedy="Build them anew inside make()."
-        )
-    whole = _trained(first, framework, store, steps, resume="never")
-    middle = next(id for id in Repository(store, _RUN).ids() if int(id[:12]) == steps)
-    resumed = _trained(second, framework, store, steps, resume=middle)
-    differing = _differing(whole.state, resumed.state)
-    deterministic = None
-    if differing:
-        rng.load_state_dict(seed)
-        third, _ = _made(make()), _made(make())  # as before, so that the streams stand where they stood
-        again = _trained(third, framework, MemoryStore(), steps, resume="never")
-        deterministic = not _differing(whole.state, again.state)
-    return ResumeReport(
-        steps=2 * steps,
-        interrupted=(steps,),
-        differing=tuple(differing),
-        outside=tuple(differences(whole.middle, resumed.middle)),
-        deterministic=deterministic,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trained:
-    """`middle`: the census at the step of the restore; `state`: path → value of all that was saved at the end."""
-
-    middle: Mapping[str, str]
-    state: Mapping[str, str]
-
-
-def _trained(arguments: FitArguments, framework: Framework, store: Store, steps: int, resume: str) -> _Trained:
-    roots = {f.name: getattr(arguments, f.name) for f in fields(arguments) if f.name != "run"}
-    middle: dict[str, str] = {}
-
-    def look(event: Event) -> None:
-        restored = isinstance(event, RunStarted) and resume != "never"
-        halfway = isinstance(event, StepDone) and event.progress.step == steps
-        if restored or halfway:
-            middle.update(state_digest(roots, framework))
-
-    words = replace(
-        arguments.run, storage=store, resume=resume, save_every=f"{steps} steps", keep_last=None, observers=(look,)
-    )
-    plan = plan_fit(replace(arguments, run=words, max_steps=2 * steps, max_epochs=None))
-    spec = wire_fit(plan)
-    run = Run(spec)
-    with run:
-        train(run, plan)
-    repository = Repository(store, _RUN)
-    state = _saved_state(repository, repository.manifest(run.checkpoint or ""))
-    return _Trained(middle=middle, state=state)
-
-
-def _made(given: object) -> FitArguments:
+def _made(given: object, middle: int) -> FitArguments:
     if not isinstance(given, Mapping):
         raise UsageError(
             problem="The function neither trained with colabkeep.Run or resumable_fit, nor returned the arguments of "
@@ -251,7 +211,7 @@ def _made(given: object) -> FitArguments:
             else f"make() did not return {', '.join(missing)}.",
             remedy='Return the arguments of resumable_fit by name: {"model": …, "train_loader": …, "optimizer": …, …}.',
         )
-    made = FitArguments(**words, run=RunArguments(run_name=_RUN, state=state, seed=seed))
+    made = FitArguments(**words, run=RunArguments(run_name=_RUN, state=state, seed=seed), max_steps=2 * middle)
     return replace(made, scheduler_interval=_interval(made, length))
 
 
@@ -261,12 +221,4 @@ def _interval(made: FitArguments, length: Mapping[str, int]) -> Literal["epoch",
         return "step" if is_per_step(made.scheduler) else "epoch"
     asked = replace(made, max_epochs=length.get("max_epochs"), max_steps=length.get("max_steps"))
     loader = find_framework([made.model, made.optimizer]).data().as_loader(made.train_loader, made.batch_size)
-    return "step" if decide_interval(asked, loader).interval == "step" else "epoch"
-
-
-def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    return [
-        f"{path}: {before.get(path, 'absent')} without the restore, {after.get(path, 'absent')} with it"
-        for path in {**before, **after}
-        if before.get(path) != after.get(path)
-    ]
+    return "step" if choose_interval(asked, loader).word == "step" else "epoch"

@@ -5,35 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from colabkeep.checkpoint.codec import DTYPE_BITS
 from colabkeep.checkpoint.inspect import find_run
-from colabkeep.checkpoint.packs import DTYPE_BITS
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import Loaded, load_best, load_id, load_newest
+from colabkeep.checkpoint.retention import KeepBest
 from colabkeep.core.arguments import door
 from colabkeep.core.errors import CheckpointDamaged, CheckpointNotFound, MissingDependency, NotStorable, UsageError
-from colabkeep.core.policies import KeepBest, Mode
+from colabkeep.core.policies import Mode
 from colabkeep.core.state import HostTensor, Tagged, Tree
 from colabkeep.frameworks import open_framework
 from colabkeep.frameworks.base import Framework
-from colabkeep.session.wiring import find_store
+from colabkeep.session.open import find_store
 from colabkeep.stores import Storage
-
-__all__ = [
-    "choose",
-    "load_weights",
-    "plain_tensor",
-    "plain_weights",
-    "weights_of",
-    "widened",
-]
 
 
 def weights_of(loaded: Loaded, part: str) -> Mapping[str, HostTensor | Tree]:
-    """Name → tensor leaf of one part of a checkpoint: parameters and persistent buffers.
-
-    Raises:
-        CheckpointNotFound: the checkpoint has no such part, or the part is no model.
-    """
+    """Name → tensor leaf of one part of a checkpoint: parameters and persistent buffers."""
     tree = loaded.parts.get(part)
     weights = tree.get("weights") if isinstance(tree, dict) else None
     if isinstance(weights, Mapping):
@@ -46,23 +34,12 @@ def weights_of(loaded: Loaded, part: str) -> Mapping[str, HostTensor | Tree]:
 
 
 def plain_weights(loaded: Loaded, part: str) -> dict[str, HostTensor]:
-    """Name → row-major tensor of one part of a checkpoint; weights that are tied appear under each of their names.
-
-    Raises:
-        CheckpointNotFound: the checkpoint has no such part, or the part is no model.
-        NotStorable: safetensors has no form for one of them.
-        CheckpointDamaged: one contradicts itself.
-    """
+    """Name → row-major tensor of one part of a checkpoint; weights that are tied appear under each of their names."""
     return {name: plain_tensor(name, leaf) for name, leaf in weights_of(loaded, part).items()}
 
 
 def plain_tensor(name: str, leaf: Tree) -> HostTensor:
-    """The row-major tensor of a weight as a checkpoint holds it.
-
-    Raises:
-        NotStorable: safetensors has no form for it.
-        CheckpointDamaged: it contradicts itself.
-    """
+    """The row-major tensor of a weight as a checkpoint holds it."""
     if isinstance(leaf, HostTensor):
         return leaf
     kind, value = (leaf.kind, leaf.value) if isinstance(leaf, Tagged) else (type(leaf).__name__, None)
@@ -78,11 +55,7 @@ def plain_tensor(name: str, leaf: Tree) -> HostTensor:
 
 
 def widened(name: str, tensor: HostTensor) -> HostTensor:
-    """The tensor in a type that NumPy has: bfloat16 as float32, of which it is the upper half, so no value changes.
-
-    Raises:
-        UsageError: it is of a type that NumPy lacks and that has no such twin (floats of eight bits).
-    """
+    """The tensor in a type that NumPy has: bfloat16 as float32, of which it is the upper half, so no value changes."""
     if tensor.dtype.startswith("F8"):
         raise UsageError(
             problem=f"The weight {name!r} is of dtype {tensor.dtype}, which NumPy does not have.",
@@ -97,12 +70,7 @@ def widened(name: str, tensor: HostTensor) -> HostTensor:
 
 
 def _row_major(name: str, host: HostTensor, stride: Tree) -> HostTensor:
-    """Undo another memory order: `host` has the dimensions from the slowest to the fastest, the tensor has `stride`.
-
-    Raises:
-        CheckpointDamaged: the strides are not those of such a tensor.
-        MissingDependency: NumPy, which moves the bytes, is not installed.
-    """
+    """Undo another memory order: `host` has the dimensions from the slowest to the fastest, the tensor has `stride`."""
     if stride is None:
         return host
     try:
@@ -170,12 +138,7 @@ def choose(
 ) -> Loaded:
     """Load "latest", "best" or a checkpoint by its id. Changes nothing.
 
-    `said` is called with (id, why) for each one that is newer than the latest and cannot be used.
-
-    Raises:
-        CheckpointNotFound: there is none.
-        NoUsableCheckpoint, CheckpointDamaged: what there is cannot be used.
-    """
+    `said` is called with (id, why) for each one that is newer than the latest and cannot be used."""
     if which == "best":
         return load_best(repository, best)
     if which != "latest":
@@ -189,12 +152,7 @@ def choose(
 
 
 def _open(wanted: str | None, trained: str) -> Framework:
-    """The framework that was asked for; else the one of the run.
-
-    Raises:
-        MissingDependency: it is not installed here.
-        UsageError: there is none of that name.
-    """
+    """The framework that was asked for; else the one of the run."""
     if wanted is not None:
         return open_framework(wanted)
     try:

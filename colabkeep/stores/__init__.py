@@ -57,14 +57,14 @@ _PARTS = (
     _Part("memory", "colabkeep.stores.memory:open_url", "Install colabkeep again: a part of it is missing."),
     _Part(
         "hf",
-        "colabkeep.stores.hub.huggingface_store:open_url",
+        "colabkeep.stores.hub.huggingface:open_url",
         'Run: pip install "colabkeep[hf]"',
         signs_in=True,
         far=True,
     ),
     _Part(
         "aistudio",
-        "colabkeep.stores.hub.aistudio_store:open_url",
+        "colabkeep.stores.hub.aistudio:open_url",
         'Run: pip install "colabkeep[aistudio]"',
         signs_in=True,
         far=True,

@@ -4,38 +4,60 @@ suite; and what a store may need that only others know.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Literal, Protocol, TypeAlias
+from types import MappingProxyType, TracebackType
+from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias, cast
 
-from colabkeep.core.errors import SecretError, StoreError, UsageError
+from colabkeep.core.errors import (
+    ColabKeepError,
+    NameTaken,
+    ObjectNotFound,
+    SecretError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UsageError,
+)
+from colabkeep.core.layout import RUN_FOLDERS
 from colabkeep.core.rate_limits import Budget
 
 __all__ = [
-    "RUN_FOLDERS",
     "Behind",
     "BytesSource",
     "DurabilityLevel",
     "Entry",
+    "Guard",
+    "Inheriting",
     "Lock",
+    "Needs",
     "Receipt",
+    "Replicating",
     "Source",
     "Store",
     "StoreContext",
     "StoreProperties",
     "as_front",
     "check_name",
+    "explained",
+    "inheriting",
     "is_key_file",
+    "is_name",
+    "needs_of",
     "remade",
+    "replicating",
     "rest",
     "run_of",
     "shown",
     "sides",
     "sign_in",
+    "store_repr",
 ]
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+:/{1,2})(.*)", re.IGNORECASE | re.DOTALL)  # with a slash forgotten, too
@@ -124,11 +146,13 @@ DurabilityLevel: TypeAlias = Literal["local", "sent", "confirmed", "unknown"]
 """local: on this machine's disk; sent: handed to the remote; confirmed: the remote itself stated
 the right digest; unknown: it is there as it was put, and the store cannot tell more. What is not is "local" at most."""
 
-RUN_FOLDERS = ("aside", "blobs", "checkpoints", "journal", "lease")
-"""The folders of a run. Any other one below it may be a run: `exp/lr1` lies below `exp`."""
-
 _CHUNK = 2**20  # bytes; `Source` promises no more than a few of these in one
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+def is_name(text: str) -> bool:
+    """Is it a legal object name (or prefix)?"""
+    return len(text) <= 512 and all(_PART.fullmatch(part) for part in text.split("/"))
 
 
 def check_name(name: str) -> str:
@@ -137,7 +161,7 @@ def check_name(name: str) -> str:
     Raises:
         UsageError: the name is empty, absolute, has an empty or dotted part or a foreign character.
     """
-    if len(name) > 512 or not all(_PART.fullmatch(part) for part in name.split("/")):
+    if not is_name(name):
         raise UsageError(
             problem=f"{name[:100]!r} is not a name for an object in a store.",
             remedy="Use letters, digits, '.', '_' and '-', in parts joined by '/', no part starting with a dot.",
@@ -172,11 +196,23 @@ class Source(Protocol):
         ...
 
 
-class BytesSource:
-    """A source of bytes that are in memory already (manifests, leases, probes)."""
+Needs: TypeAlias = Mapping[str, tuple[int, str]]
+"""Other objects of a store: name → size in bytes and SHA-256."""
 
-    def __init__(self, data: bytes) -> None:
+
+def needs_of(source: Source) -> Needs | None:
+    """The objects without which this one is worth nothing, where its source has an attribute `needs`: it completes a
+    whole, which needs nothing else where they are none. None: it is part of another's whole, or of no whole."""
+    found: Needs | None = getattr(source, "needs", None)
+    return found
+
+
+class BytesSource:
+    """A source of bytes that are in memory already (manifests, leases, probes). `needs`: as `needs_of` says."""
+
+    def __init__(self, data: bytes, needs: Needs | None = None) -> None:
         self._data = data
+        self.needs = needs
 
     @property
     def size(self) -> int:
@@ -202,8 +238,8 @@ class Behind:
 
     `free_bytes`: as in `StoreProperties`. `full`: what it refused last, it refused for want of room. `refuses`: why the
     last attempt failed, where no further one helps unless somebody does something there first. `waiting_bytes`
-    are still to come, at `bytes_per_second` as measured lately (None: not yet). `sending` is the manifest of the
-    checkpoint that is on its way: who deletes it now throws away what was sent of it. `account`, `budget`:
+    are still to come, at `bytes_per_second` as measured lately (None: not yet). `sending` is the object that completes
+    the whole on its way (`needs_of`): who deletes it now throws away what was sent of it. `account`, `budget`:
     as in `StoreProperties`.
     """
 
@@ -317,6 +353,11 @@ class Lock(Protocol):
     ) -> None: ...
 
 
+def store_repr(store: Any) -> str:
+    """What a store prints as: its class and its URL, in which is no secret."""
+    return f"<{type(store).__name__} {store.url}>"
+
+
 class Store(Protocol):
     """A place for immutable named bytes. The obligations are on top of this page."""
 
@@ -404,3 +445,143 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of threads and connections. Objects stay. Calling twice is harmless."""
         ...
+
+
+Guard: TypeAlias = Callable[[], str | None]
+"""Why a run must not be deleted from any more, the beginning of a sentence; None where it may."""
+
+
+class Replicating(Store, Protocol):
+    """A store that is local, and brings what it is given to a remote one behind it."""
+
+    def unsent(self, run: str) -> Sequence[Entry]:
+        """The objects of that run (`run_of`) that are local, and neither in the remote store nor on their way there.
+
+        Raises:
+            StoreError: one of the two cannot be listed.
+        """
+        ...
+
+    def send(self, entry: Entry, needs: Needs | None) -> None:
+        """Bring this one to the remote store as well, once anything is put. `needs`: as `needs_of` its source."""
+        ...
+
+    def guard(self, run: str, why_not: Guard) -> None:
+        """From now on, ask this before anything of that run is deleted in the remote store, which may be hours after
+        `delete`. The remote store was listed within the minute when it is asked, after a failure just now."""
+        ...
+
+
+class Inheriting(Store, Protocol):
+    """A store that shows, beside its own objects, what earlier sessions left in others, which it never writes."""
+
+    def inherited(self, run: str) -> Sequence[Entry]:
+        """The objects of that run (`run_of`) that only the others have.
+
+        Raises:
+            StoreError: one of them cannot be listed.
+        """
+        ...
+
+    def bring(self, name: str, expected: tuple[int, str] | None = None) -> None:
+        """Copy an object here, from the first of the others that has the `expected` size and SHA-256 of it.
+
+        Raises:
+            CheckpointDamaged: none has those bytes.
+            StoreError: the copy failed, or no other store has it.
+        """
+        ...
+
+    def settle(self, run: str, left: str | None) -> None:
+        """All of the run was brought, so the others are not asked for it any more; or why not, a sentence for
+        `degraded`."""
+        ...
+
+
+def replicating(store: Store) -> Replicating | None:
+    """The same, where it is one."""
+    return cast("Replicating", store) if hasattr(store, "unsent") else None
+
+
+def inheriting(store: Store) -> Inheriting | None:
+    """The same, where it is one."""
+    return cast("Inheriting", store) if hasattr(store, "inherited") else None
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSING = {
+    errno.EIO,  # a mounted drive answers so while its network is away
+    errno.ESTALE,
+    errno.ENOTCONN,  # "transport endpoint is not connected": the mount's own process has died
+    errno.ECONNABORTED,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ETIMEDOUT,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ENODEV,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+}
+
+
+@contextmanager
+def explained(root: str, doing: str, *, missing: type[StoreError] = StoreUnavailable) -> Iterator[None]:
+    """Turn an `OSError` of the operating system into the `StoreError` it means.
+
+    `doing` completes "could not …"; `missing` is what it means that a file or folder is not there.
+    """
+    try:
+        yield
+    except ColabKeepError:
+        raise
+    except OSError as error:
+        said = os.strerror(error.errno) if error.errno else str(error)
+        kind = missing if error.errno == errno.ENOENT else _kind(error)
+        problem, remedy = _WORDS[kind]
+        raise kind(
+            problem=problem.format(root=root, doing=doing, said=said), remedy=remedy.format(root=root)
+        ) from error
+
+
+def _kind(error: OSError) -> type[StoreError]:
+    if error.errno in _FULL:
+        return StoreFull
+    if error.errno in _PASSING or isinstance(error, ConnectionError):
+        return StoreUnavailable
+    if error.errno == errno.EEXIST:
+        return NameTaken
+    return StoreError
+
+
+_WORDS: Final[Mapping[type[StoreError], tuple[str, str]]] = MappingProxyType(
+    {
+        StoreFull: (
+            "No space is left in {root}: could not {doing} ({said}). What was saved before is untouched.",
+            "Free space in {root}, keep fewer checkpoints (keep_last=1), or choose another storage=; "
+            "saving goes on as soon as there is room.",
+        ),
+        StoreUnavailable: (
+            "{root} does not answer: could not {doing} ({said}). What was saved before is untouched.",
+            "This often passes by itself. If not, look whether {root} still exists and can be listed; "
+            "if it is a mounted drive, mount it again.",
+        ),
+        NameTaken: (
+            "Could not {doing} in {root}: the name exists already. Its bytes are untouched.",
+            "Names are written once: choose another name, or delete the old object first.",
+        ),
+        ObjectNotFound: (
+            "Could not {doing}: there is no such object in {root}.",
+            "Look at what is there with `colabkeep list`, and check that storage= names the right place.",
+        ),
+        StoreError: (
+            "Could not {doing} in {root}: {said}.",
+            "Check that {root} is an ordinary folder that you may write to, with no links in it (they are not "
+            "followed, since they can lead out of it), or choose another storage=.",
+        ),
+    }
+)

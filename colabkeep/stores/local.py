@@ -19,31 +19,22 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from colabkeep.core.errors import ObjectNotFound, StoreError, StoreUnavailable, UsageError
-from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, run_of, shown
-from colabkeep.stores.shared.files import (
-    FOLDER,
-    OS_FILES,
-    Files,
-    close_folder,
+from colabkeep.core.errors import ObjectNotFound, StoreUnavailable, UsageError
+from colabkeep.stores.base import (
+    Entry,
+    Receipt,
+    Source,
+    StoreProperties,
+    check_name,
     explained,
-    make_folders,
-    open_below,
-    private_files,
-    sync_folder,
+    is_name,
+    run_of,
+    shown,
+    store_repr,
 )
+from colabkeep.stores.shared.errors import changed
+from colabkeep.stores.shared.files import OS_FILES, Files
 from colabkeep.stores.shared.locks import FileLock, NoLock, take
-
-__all__ = [
-    "LARGE",
-    "Direct",
-    "DirectoryStore",
-    "Spare",
-    "open_private",
-    "open_url",
-    "past_cache",
-    "write_all",
-]
 
 # A save is flushed to disk in any case, and its bytes are not read again soon. Through the page cache each of them
 # costs the kernel a fresh page: of 300 MB on ext4, written and flushed behind busy cores, 150 to 220 ms of CPU time
@@ -155,6 +146,8 @@ def write_all(files: Files, descriptor: int, view: memoryview) -> None:
 # out of it.
 
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-][A-Za-z0-9._-]*\.[0-9a-f]{16}\.tmp")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a pipe would wait for ever
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -195,6 +188,8 @@ class DirectoryStore:
         """As `colabkeep.stores.base.as_front` says."""
         return DirectoryStore(self._root, files=self._files, remade=True)
 
+    __repr__ = store_repr
+
     @property
     def url(self) -> str:
         return self._root
@@ -219,11 +214,7 @@ class DirectoryStore:
                     with explained(self._root, doing):
                         draft.write(chunk)
                 if draft.size != source.size:
-                    raise StoreError(
-                        problem=f"{name!r} was to have {source.size} bytes and came with {draft.size}; it is not kept.",
-                        remedy="Its data changed while it was being saved: leave arrays and files alone until their "
-                        "save is done.",
-                    )
+                    raise changed(name, source.size, draft.size)
                 with explained(self._root, doing):
                     draft.publish()
             except BaseException:
@@ -255,7 +246,7 @@ class DirectoryStore:
         found: list[Entry] = []
         with suppress(ObjectNotFound), self._folder(folders, doing) as top, explained(self._root, doing):
             for name, _, entry in self._walk(top, prefix):
-                if _is_legal(name):
+                if is_name(name):
                     with suppress(FileNotFoundError):  # deleted since the folder was read
                         facts = entry.stat(follow_symlinks=False)
                         if stat.S_ISREG(facts.st_mode):
@@ -273,7 +264,7 @@ class DirectoryStore:
             if stat.S_ISREG(self._files.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
                 self._files.unlink(last, dir_fd=folder)
                 # Durable at once: a manifest must not come back after a crash that its blobs do not survive.
-                sync_folder(self._files, folder)
+                _sync_folder(self._files, folder)
 
     def confirm(self, receipt: Receipt) -> Receipt:
         return receipt
@@ -335,28 +326,28 @@ class DirectoryStore:
         gone = StoreUnavailable if make or self._seen else ObjectNotFound
         with explained(self._root, doing, missing=gone):
             if make and not self._seen:
-                make_folders(self._files, Path(self._root))
+                _make_folders(self._files, Path(self._root))
             root = self._open_root(folders)
         self._seen = True
         with explained(self._root, doing, missing=StoreUnavailable if make else ObjectNotFound):
-            folder = open_below(self._files, root, folders, make=make)
+            folder = _open_below(self._files, root, folders, make=make)
         try:
             yield folder
         finally:
-            close_folder(self._files, folder)
+            _close_folder(self._files, folder)
 
     def _open_root(self, folders: Sequence[str]) -> int:
         seen = self._seen  # before the look: another thread may be making it just now
         try:
-            root = self._files.open(self._root, FOLDER)
+            root = self._files.open(self._root, _FOLDER)
         except FileNotFoundError as error:
             if not seen:
                 raise
             if not (self._remakes and _is_deleted(self._files, self._root, self._device)):
                 raise _gone(self._root) from error
-            make_folders(self._files, Path(self._root))
+            _make_folders(self._files, Path(self._root))
             self.remade += 1
-            root = self._files.open(self._root, FOLDER)
+            root = self._files.open(self._root, _FOLDER)
         try:
             device = self._files.fstat(root).st_dev
             if folders and self._device not in (None, device):
@@ -364,10 +355,10 @@ class DirectoryStore:
             if folders or self._device is None:
                 self._device = device
         except FileNotFoundError as error:
-            close_folder(self._files, root)
+            _close_folder(self._files, root)
             raise _on_another_disk(self._root) from error
         except BaseException:
-            close_folder(self._files, root)
+            _close_folder(self._files, root)
             raise
         return root
 
@@ -379,13 +370,13 @@ class DirectoryStore:
             name = f"{prefix}/{entry.name}" if prefix else entry.name
             if not entry.is_dir(follow_symlinks=False):
                 yield name, folder, entry
-            elif _is_legal(name):
+            elif is_name(name):
                 with suppress(FileNotFoundError, NotADirectoryError):  # removed or replaced since the folder was read
-                    below = self._files.open(entry.name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                    below = self._files.open(entry.name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
                     try:
                         yield from self._walk(below, name)
                     finally:
-                        close_folder(self._files, below)
+                        _close_folder(self._files, below)
 
 
 class _Draft:
@@ -434,7 +425,7 @@ class _Draft:
         except FileExistsError:
             self._publishing = False
             raise
-        sync_folder(files, self._folder)
+        _sync_folder(files, self._folder)
 
     def _link(self) -> None:
         names = {"src_dir_fd": self._folder, "dst_dir_fd": self._folder}
@@ -490,6 +481,69 @@ class _Reader(io.FileIO):
             return super().read(-1 if size is None else size)
 
 
+def _open_below(files: Files, folder: int, parts: Sequence[str], *, make: bool) -> int:
+    """A descriptor of the folder `parts` below `folder`, which is closed. No link is followed.
+
+    Raises:
+        FileNotFoundError: it is not there (a file or link in its place counts so), and not to be made.
+        NotADirectoryError: it is to be made, and a file or link is in its place.
+    """
+    for part in parts:
+        try:
+            below = _open_one(files, folder, part, make=make)
+        except NotADirectoryError:
+            if make:
+                raise
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), part) from None
+        finally:
+            _close_folder(files, folder)
+        folder = below
+    return folder
+
+
+def _open_one(files: Files, folder: int, part: str, *, make: bool) -> int:
+    try:
+        return files.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another thread was faster
+        files.mkdir(part, dir_fd=folder)
+    _sync_folder(files, folder)
+    return files.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+
+
+def _make_folders(files: Files, path: Path) -> None:
+    """Make the folder and its missing parents, durably."""
+    try:
+        files.mkdir(path)
+    except FileNotFoundError:
+        _make_folders(files, path.parent)
+        files.mkdir(path)
+    except FileExistsError:
+        return
+    parent = files.open(path.parent, _FOLDER)
+    try:
+        _sync_folder(files, parent)
+    finally:
+        _close_folder(files, parent)
+
+
+def _close_folder(files: Files, folder: int) -> None:
+    """Close a folder's descriptor. Nothing was written through it, so a failure loses nothing."""
+    with suppress(OSError):
+        files.close(folder)
+
+
+def _sync_folder(files: Files, folder: int) -> None:
+    """Make the names in the folder durable, on file systems that know such a thing."""
+    try:
+        files.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+
+
 def _is_deleted(files: Files, root: str, device: int | None) -> bool:
     """Of a root that is gone: is its disk, the one of that number, still there?"""
     for place in Path(root).parents:
@@ -502,8 +556,8 @@ def _gone(root: str) -> StoreUnavailable:
     return StoreUnavailable(
         problem=f"{root} was there and is gone: it was deleted or renamed, or its disk was unmounted. Nothing can be "
         "saved there until it is back.",
-        remedy=f"Rename it back, or mount the disk again. If it is gone for good, make it anew (mkdir -p {root}), and "
-        "the next save writes everything there: colabkeep does not make it, since it may belong on another disk.",
+        remedy=f"Rename it back, or mount the disk again. If it is gone for good, create it again (mkdir -p {root}), "
+        "and the next save writes everything there: colabkeep does not make it, since it may belong on another disk.",
     )
 
 
@@ -513,14 +567,6 @@ def _on_another_disk(root: str) -> StoreUnavailable:
         "exchanged. Nothing is read or written there.",
         remedy="Mount the disk again, and saving goes on. To use the one that is there now, run this cell again.",
     )
-
-
-def _is_legal(name: str) -> bool:
-    try:
-        check_name(name)
-    except UsageError:
-        return False
-    return True
 
 
 def open_url(url: str) -> DirectoryStore:
@@ -543,4 +589,27 @@ def open_private(folder: str | os.PathLike[str]) -> DirectoryStore:
     """The store of a folder that colabkeep keeps for itself, which other users of the machine cannot read: copies of
     checkpoints on their way, and the addresses of uploads."""
     root = str(Path(folder).expanduser().absolute())
-    return DirectoryStore(root, files=private_files(root))
+    return DirectoryStore(root, files=_private_files(root))
+
+
+def _private_files(root: str) -> Files:
+    """The real calls, for what only this user may read: below the folder `root` files are made 0600 and folders 0700,
+    whatever the umask says, and folders of ours that are open to others are closed."""
+
+    def open_it(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        descriptor = os.open(path, flags, mode & 0o700, dir_fd=dir_fd)
+        if flags & os.O_DIRECTORY and (dir_fd is not None or os.fspath(path) == root):
+            _close_to_others(descriptor)
+        return descriptor
+
+    def make(path: Any, *, dir_fd: int | None = None) -> None:
+        os.mkdir(path, 0o700, dir_fd=dir_fd)
+
+    return Files(open=open_it, mkdir=make)
+
+
+def _close_to_others(folder: int) -> None:
+    facts = os.fstat(folder)
+    if facts.st_uid == os.geteuid() and facts.st_mode & 0o077:
+        with suppress(OSError):  # a file system without permissions, or one that is read only: it works as it is
+            os.fchmod(folder, 0o700)

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import BinaryIO
 
-from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreBusy, StoreError, UsageError
-from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, shown
-
-__all__ = ["MemoryStore", "open_url"]
+from colabkeep.core.errors import ObjectNotFound, StoreBusy, UsageError
+from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, shown, store_repr
+from colabkeep.stores.shared.errors import changed, taken
 
 
 class MemoryStore:
@@ -22,6 +21,8 @@ class MemoryStore:
         self._objects: dict[str, bytes] = {}
         self._holders: dict[str, str] = {}
         self._guard = threading.Lock()
+
+    __repr__ = store_repr
 
     @property
     def url(self) -> str:
@@ -40,10 +41,7 @@ class MemoryStore:
         self._refuse_taken(name)
         data = b"".join(bytes(chunk) for chunk in source.chunks())
         if len(data) != source.size:
-            raise StoreError(
-                problem=f"{name!r} was to have {source.size} bytes and came with {len(data)}; it is not kept.",
-                remedy="Its data changed while it was being saved: leave it alone until the save is done.",
-            )
+            raise changed(name, source.size, len(data))
         with self._guard:
             self._refuse_taken(name)
             self._objects[name] = data
@@ -98,10 +96,7 @@ class MemoryStore:
 
     def _refuse_taken(self, name: str) -> None:
         if name in self._objects:
-            raise NameTaken(
-                problem=f"{name!r} exists already in this memory store; its bytes are untouched.",
-                remedy="Names are written once: choose another name, or delete the old object first.",
-            )
+            raise taken(name, "this memory store")
 
 
 class MemoryLock:

@@ -33,7 +33,6 @@ from colabkeep.frameworks.shared.trees import rebuild
 __all__ = [
     "FrameworkContract",
     "Keeper",
-    "ValuesContract",
     "addresses",
     "captured",
     "same_bits",
@@ -118,10 +117,19 @@ def _draws() -> list[float]:
     return [random.gauss(0, 1), random.random(), random.gauss(0, 1)]  # noqa: S311
 
 
-class ValuesContract:
-    """The part of the contract that is about values in a state. Inherited by `FrameworkContract`."""
+class FrameworkContract:
+    """See the top of this page."""
 
     def make_framework(self) -> Framework:
+        raise NotImplementedError
+
+    def make_parts(self, seed: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def make_other_parts(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def train(self, parts: Mapping[str, Any], steps: int) -> None:
         raise NotImplementedError
 
     def tensor(self, number: float) -> Any:
@@ -211,16 +219,6 @@ class ValuesContract:
         assert caught.value.path == "mine.value.a[1][0]"
         framework.capture({"mine": Keeper(1)}).finish().release()  # nothing is left lent out
 
-
-class SettingsContract(ValuesContract):
-    """What parts are set up with, and their small state."""
-
-    def make_parts(self, seed: int) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def train(self, parts: Mapping[str, Any], steps: int) -> None:
-        raise NotImplementedError
-
     def test_equally_built_objects_are_set_up_alike_and_trained_ones_do_not_differ(self, framework: Framework) -> None:
         """Settings are what was written: neither the numbers in the tensors nor what training moves."""
         fresh, live = framework.settings(self.make_parts(1)), self.make_parts(2)
@@ -240,13 +238,6 @@ class SettingsContract(ValuesContract):
         before = captured(framework, parts)
         assert framework.remember(parts)() is None
         assert same_bits(captured(framework, parts), before)
-
-
-class FrameworkContract(SettingsContract):
-    """See the top of this page."""
-
-    def make_other_parts(self) -> dict[str, Any]:
-        raise NotImplementedError
 
     def begun(self, framework: Framework) -> dict[str, Any]:
         """Parts after a little training, with the random streams as one of them."""
@@ -437,10 +428,8 @@ class FrameworkContract(SettingsContract):
         assert [step for step, _ in (*reader.arrived(), *reader.settle())] in ([], [2])
         assert not reader.state_dict()
 
-    def test_one_process_is_a_world_of_one(self, framework: Framework) -> None:
+    def test_a_training_by_itself_is_one_process(self, framework: Framework) -> None:
         """Nothing waits for ranks that do not exist."""
-        world = framework.world()
-        assert (world.rank, world.size, world.agree(True), world.broadcast([1])) == (0, 1, True, [1])
         assert framework.processes() == 1
 
     def test_its_own_objects_are_recognised(self, framework: Framework) -> None:

@@ -129,35 +129,12 @@ def _text(path: Any) -> str:
 
 LAPTOP_VARIABLES: Mapping[str, str] = dict.fromkeys(
     (
-        "KAGGLE_USERNAME",
-        "KAGGLE_KEY",
-        "KAGGLE_API_TOKEN",
-        "KAGGLE_CONFIG_DIR",
-        "AISTUDIO_ACCESS_TOKEN",
-        "AISTUDIO_CACHE_HOME",
-        "STUDIO_GIT_HOST",
-        "STUDIO_CDN_HOST",
-        "HF_TOKEN",
-        "HF_HOME",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "CLOUDSDK_CONFIG",
-        "COLAB_TOKEN",
-        "LIGHTNING_API_KEY",
-        "LIGHTNING_USER_ID",
-        "LIGHTNING_TEAMSPACE",
-        "DATABRICKS_HOST",
-        "DATABRICKS_TOKEN",
-        "MODAL_TOKEN_ID",
-        "MODAL_TOKEN_SECRET",
-        "MODELSCOPE_API_TOKEN",
-        "MODELSCOPE_CACHE",
-        "RUNPOD_API_KEY",
-        "PAPERSPACE_API_KEY",
-        "DEEPNOTE_API_KEY",
-        "GITHUB_TOKEN",
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "SYSTEM",
+        *("KAGGLE_USERNAME", "KAGGLE_KEY", "KAGGLE_API_TOKEN", "KAGGLE_CONFIG_DIR", "AISTUDIO_ACCESS_TOKEN"),
+        *("AISTUDIO_CACHE_HOME", "STUDIO_GIT_HOST", "STUDIO_CDN_HOST", "HF_TOKEN", "HF_HOME", "COLAB_TOKEN", "SYSTEM"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "LIGHTNING_API_KEY", "LIGHTNING_USER_ID"),
+        *("LIGHTNING_TEAMSPACE", "DATABRICKS_HOST", "DATABRICKS_TOKEN", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"),
+        *("MODELSCOPE_API_TOKEN", "MODELSCOPE_CACHE", "RUNPOD_API_KEY", "PAPERSPACE_API_KEY", "DEEPNOTE_API_KEY"),
+        *("GITHUB_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
     ),
     "the user's own",
 )
@@ -174,45 +151,20 @@ def laptop(root: Path) -> Environment:
     return Environment(environ=environ, root=root, folder=home, hostname="laptop", prefix="/usr")
 
 
-def _as_folder(place: Path) -> None:
-    place.mkdir()
-
-
-def _as_empty_file(place: Path) -> None:
-    place.touch()
-
-
-def _as_garbage(place: Path) -> None:
-    place.write_bytes(os.urandom(4096) + b"\x00\xff\n")
-
-
 def _as_huge_file(place: Path) -> None:
     with place.open("wb") as file:
         file.truncate(2**32)
 
 
-def _as_dangling_link(place: Path) -> None:
-    place.symlink_to(place.parent / "nowhere")
-
-
-def _as_link_to_itself(place: Path) -> None:
-    place.symlink_to(place)
-
-
-def _as_unreadable(place: Path) -> None:
-    place.mkdir()
-    place.chmod(0)
-
-
-_HOSTILE: tuple[Callable[[Path], None], ...] = (
-    _as_folder,
-    _as_empty_file,
-    _as_garbage,
-    _as_huge_file,
-    _as_dangling_link,
-    _as_link_to_itself,
-    _as_unreadable,
-)
+_HOSTILE: Mapping[str, Callable[[Path], object]] = {
+    "folder": Path.mkdir,
+    "empty file": Path.touch,
+    "garbage": lambda place: place.write_bytes(os.urandom(4096) + b"\x00\xff\n"),
+    "huge file": _as_huge_file,
+    "dangling link": lambda place: place.symlink_to(place.parent / "nowhere"),
+    "link to itself": lambda place: place.symlink_to(place),
+    "unreadable": lambda place: place.mkdir(mode=0),
+}
 
 
 class PlatformContract:
@@ -293,9 +245,9 @@ class PlatformContract:
         root = str(environment.root)
         assert [path for path in deeds.looked if not f"{path}/".startswith(f"{root}/")] == []
 
-    @pytest.mark.parametrize("make", _HOSTILE, ids=lambda make: make.__name__[4:])
+    @pytest.mark.parametrize("make", _HOSTILE.values(), ids=_HOSTILE.keys())
     def test_a_hostile_machine_breaks_nothing(
-        self, platform: Platform, make: Callable[[Path], None], tmp_path: Path
+        self, platform: Platform, make: Callable[[Path], object], tmp_path: Path
     ) -> None:
         """Whatever lies in place of a file or folder that is looked at, everything is answered."""
         with self.machine(tmp_path / "first") as environment, watched() as deeds:

@@ -77,8 +77,8 @@ class ChunkedSource:
         self._before(len(self._chunks))
 
 
-class _Subject:
-    """The store under test."""
+class StoreContract:
+    """One test per obligation. See the top of this page for how to use it."""
 
     same_folder_same_place: ClassVar[bool] = False
 
@@ -98,10 +98,6 @@ class _Subject:
         store = self.make_store(folder)
         yield store
         store.close()
-
-
-class _Locks(_Subject):
-    """What a store promises about locks."""
 
     def test_a_lock_has_one_holder(self, store: Store) -> None:
         """The second one in the same process is refused too, and told who holds it; another name is free."""
@@ -151,10 +147,6 @@ class _Locks(_Subject):
         second.lock("run/lock", "the second").release()
         first.close()
         second.close()
-
-
-class StoreContract(_Locks):
-    """One test per obligation. See the top of this page for how to use it."""
 
     @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 5000], ids=["empty", "one byte", "a megabyte"])
     def test_what_was_put_is_read_back(self, store: Store, data: bytes) -> None:

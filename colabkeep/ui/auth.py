@@ -10,19 +10,15 @@ import webbrowser
 from pathlib import Path
 
 from colabkeep.core.errors import PlatformError, UsageError
+from colabkeep.core.language import said
 from colabkeep.core.system import Environment, SystemClock
 from colabkeep.stores.google.account import SECRET_NAME, UserSecret
 from colabkeep.stores.google.consent import (
-    DeviceCode,
-    DeviceUnfit,
     Loopback,
     OAuthClient,
     ask_by_address,
-    ask_by_device,
     read_client,
 )
-
-__all__ = ["SET_UP", "STORE", "add_arguments", "main"]
 
 _SCOPES = "https://www.googleapis.com/auth/"
 SET_UP = """\
@@ -30,8 +26,7 @@ colabkeep has no OAuth client of its own; yours takes ten minutes, once:
   1. https://console.cloud.google.com: make a project, and in APIs & Services enable the Google Drive API.
   2. https://console.cloud.google.com/auth/overview: Get started, audience External; then Audience > Publish app
      (as long as it is "Testing", the consent ends after seven days).
-  3. https://console.cloud.google.com/auth/clients: Create client, type Desktop app (or TVs and limited input),
-     and Download JSON.
+  3. https://console.cloud.google.com/auth/clients: Create client, type Desktop app, and Download JSON.
 Then: colabkeep auth --client <the downloaded file>
 """
 STORE = f"""\
@@ -61,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--paste",
         action="store_true",
-        help="by a pasted address, also where a code or a browser on this machine would do",
+        help="by a pasted address, also where this machine has a browser",
     )
 
 
@@ -72,10 +67,9 @@ def main(words: argparse.Namespace) -> int:
         _tell(_IN_A_NOTEBOOK)
     client = _client(words.client)
     scope = _SCOPES + words.scope
-    secret = None if words.paste else _by_device(client, scope, clock)
-    if secret is None and _has_browser(here) and not words.paste:
+    if _has_browser(here) and not words.paste:
         secret = _by_browser(client, scope, clock)
-    if secret is None:
+    else:
         secret = ask_by_address(client, scope, _ask_for_address, clock)
     _warn(secret, clock.time())
     _tell(STORE)
@@ -101,14 +95,6 @@ def _client(file: str | None) -> OAuthClient:
             remedy="Give the path of the JSON file that was downloaded.",
         ) from error
     return read_client(text)
-
-
-def _by_device(client: OAuthClient, scope: str, clock: SystemClock) -> UserSecret | None:
-    """The secret; None where this client or scope has to be asked for by an address."""
-    try:
-        return ask_by_device(client, scope, _show_code, clock)
-    except DeviceUnfit:
-        return None
 
 
 def _is_saved(here: Environment) -> bool:
@@ -143,11 +129,6 @@ def _by_browser(client: OAuthClient, scope: str, clock: SystemClock) -> UserSecr
         return ask_by_address(client, scope, ask, clock, loopback.address)
 
 
-def _show_code(code: DeviceCode) -> None:
-    _tell(f"Open {code.page} on any machine, and type in: {code.code}")
-    _tell(f"Waiting for it, at most {code.seconds / 60:.0f} minutes …")
-
-
 def _ask_for_address(address: str) -> str:
     _tell(
         "Open this address in a browser, on any machine, and click Continue:\n\n"
@@ -173,7 +154,7 @@ def _warn(secret: UserSecret, now: float) -> None:
 
 
 def _line(prompt: str) -> str:
-    sys.stderr.write(prompt)
+    sys.stderr.write(said(prompt))
     sys.stderr.flush()
     line = sys.stdin.readline()
     if not line.strip():
@@ -182,5 +163,5 @@ def _line(prompt: str) -> str:
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(text.rstrip("\n") + "\n")
+    sys.stderr.write(said(text).rstrip("\n") + "\n")
     sys.stderr.flush()

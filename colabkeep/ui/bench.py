@@ -5,15 +5,11 @@ table, HTML, and a record for machines.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from html import escape
 from statistics import median
 from typing import Any, TextIO
 
@@ -22,328 +18,20 @@ from colabkeep.checkpoint.inspect import checkpoints, find_run
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.arguments import door, duration_text, read_size
 from colabkeep.core.errors import CheckpointNotFound, StoreError, UsageError
+from colabkeep.core.language import said
 from colabkeep.core.policies import OVERHEAD, Cadence, Measures, SessionLifetime, choose, cost_text, read_overhead
 from colabkeep.core.rate_limits import budget_of
 from colabkeep.core.system import Clock, Environment, SystemClock
 from colabkeep.frameworks import find_framework
 from colabkeep.platforms import find_platform
-from colabkeep.session.machine import Sessions, earlier_lifetimes, usual_lifetime
-from colabkeep.session.wiring import find_store, state_parts
+from colabkeep.session.machine import usual_lifetime
+from colabkeep.session.open import find_store, state_parts
+from colabkeep.session.scheduler import Sessions, earlier_lifetimes
 from colabkeep.stores import Storage
-from colabkeep.stores.base import BytesSource, Receipt, Store, sides
-from colabkeep.ui.text import Record, aligned, html_table, plain, size_text
-
-__all__ = [
-    "PROBE",
-    "Bench",
-    "BenchReport",
-    "Budget",
-    "Load",
-    "Rate",
-    "Taken",
-    "Watch",
-    "bench",
-    "bench_command",
-    "copy_rate",
-    "hash_rate",
-    "live_load",
-    "measure",
-    "probe",
-    "rate_of",
-]
-
-_PIECE = 64 * 2**20  # bytes; more than the caches of the machines that notebooks get
-_SECONDS = 2.0  # for each measurement
-_RUNS = (3, 15)  # at least, at most
-_CHUNK = 2**20  # bytes that are hashed at once, as a save does
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """Bytes per second: the median of `runs`, with the slowest and the fastest, for pieces of `piece` bytes."""
-
-    median: float
-    slowest: float
-    fastest: float
-    runs: int
-    piece: int
-
-
-def rate_of(piece: int, seconds: Sequence[float]) -> Rate:
-    """From the seconds that each run took for a piece."""
-    rates = [piece / max(each, 1e-9) for each in seconds]
-    return Rate(median=median(rates), slowest=min(rates), fastest=max(rates), runs=len(rates), piece=piece)
-
-
-def copy_rate(clock: Clock) -> Rate:
-    """Copying within memory, into a buffer that was used before, on one thread. Frameworks may use several."""
-    source, target = bytes(_PIECE), bytearray(_PIECE)
-    return rate_of(_PIECE, _runs(clock, lambda: target.__setitem__(slice(None), source)))
-
-
-def hash_rate(clock: Clock) -> Rate:
-    """SHA-256, which names every file of a checkpoint."""
-    data = memoryview(bytes(_PIECE // 2))
-
-    def once() -> None:
-        digest = hashlib.sha256()
-        for begin in range(0, len(data), _CHUNK):
-            digest.update(data[begin : begin + _CHUNK])
-
-    return rate_of(len(data), _runs(clock, once))
-
-
-def _runs(clock: Clock, once: Callable[[], None]) -> list[float]:
-    once()  # warm: pages are there, and the processor is awake
-    least, most = _RUNS
-    taken: list[float] = []
-    while len(taken) < least or (len(taken) < most and sum(taken) < _SECONDS):
-        began = clock.monotonic()
-        once()
-        taken.append(clock.monotonic() - began)
-    return taken
-
-
-PROBE = "colabkeep-bench-"
-"""What the names of probe objects begin with: whoever finds one, after the power went, may delete it."""
-
-_SMALLEST = 64 * 2**10  # bytes; the first probe, which shows what an object costs beside its bytes
-_GROWS = 4  # times the size of the one before
-_LARGEST_RUNS = 3  # of the largest size
-_GOODBYE = 5.0  # seconds for a deletion to reach the slower side of a store that has two
-_PAUSE = 0.25  # seconds between two questions whether it has arrived
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """What a probing may take: so many seconds, and so many bytes for the largest object and in all."""
-
-    seconds: float
-    largest: int
-    in_all: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What a storage took. `each`: seconds that an object takes beside its bytes, at most. `confirmed`: all that was
-    put reached the highest rung that there is here while it was waited for. `free_bytes`: the room there is, None where
-    that is not known; `disk`: it is on this machine's disk. `left`: the probes that could not be deleted."""
-
-    url: str
-    rate: Rate
-    each: float
-    rung: str
-    confirmed: bool
-    bytes: int
-    free_bytes: int | None = None
-    disk: bool = False
-    left: tuple[str, ...] = ()
-
-    def seconds(self, size: int) -> float:
-        """How long so many bytes take, in one piece."""
-        return self.each + size / self.rate.median
-
-
-def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
-    """Put objects of growing size while the budget lasts, at least one, and delete them, also when interrupted. No more
-    than half of the room that there is gets used.
-
-    Raises:
-        StoreError: it took nothing.
-    """
-    properties = store.properties
-    end, top, free = clock.monotonic() + budget.seconds, properties.top_rung, properties.free_bytes
-    in_all = budget.in_all if free is None else min(budget.in_all, free // 2)
-    size, runs, total, confirmed, rung = _SMALLEST, 0, 0, True, "local"
-    taken: list[tuple[int, float]] = []
-    with _cleaned(store) as (names, left):
-        while runs < _LARGEST_RUNS:
-            source = BytesSource(os.urandom(size))  # nothing on the way can have these already
-            names.append(f"{PROBE}{secrets.token_hex(6)}")
-            began = clock.monotonic()
-            receipt = _arrived(store, clock, store.put(names[-1], source), top, end)
-            seconds, rung = clock.monotonic() - began, receipt.rung
-            confirmed &= rung == top
-            taken.append((size, seconds))
-            total += size
-            largest = min(budget.largest, size * _GROWS)
-            fits = clock.monotonic() + largest / size * seconds <= end and total + largest <= in_all
-            if size == budget.largest or not fits:
-                runs += 1
-            else:
-                size = largest
-            if clock.monotonic() + seconds > end or total + size > in_all:
-                break
-    rate, each = _line(taken)
-    return Taken(
-        url=store.url,
-        rate=rate,
-        each=each,
-        rung=rung,
-        confirmed=confirmed,
-        bytes=total,
-        free_bytes=free,
-        disk=properties.folder is not None,
-        left=tuple(left),
-    )
-
-
-def _line(taken: Sequence[tuple[int, float]]) -> tuple[Rate, float]:
-    """From sizes and their seconds: the rate of the bytes, and the seconds that an object takes beside them."""
-    piece = taken[-1][0]
-    small = median(seconds for size, seconds in taken if size == _SMALLEST)
-    large = [seconds for size, seconds in taken if size == piece]
-    if piece == _SMALLEST or median(large) <= small:  # noise hides the bytes, or there was no time for more of them
-        return rate_of(piece, large), 0.0
-    rate = rate_of(piece, [max(seconds - small, seconds / 10) * piece / (piece - _SMALLEST) for seconds in large])
-    return rate, max(0.0, small - _SMALLEST / rate.median)
-
-
-@contextmanager
-def _cleaned(store: Store) -> Iterator[tuple[list[str], list[str]]]:
-    """Names to be deleted at the end, whatever happens, and those that could not be."""
-    names: list[str] = []
-    left: list[str] = []
-    try:
-        yield names, left
-    finally:
-        for name in names:
-            try:
-                store.delete(name)
-            except StoreError:
-                left.append(name)
-        if store.properties.behind is not None:
-            store.flush(_GOODBYE)
-
-
-def _arrived(store: Store, clock: Clock, receipt: Receipt, top: str, end: float) -> Receipt:
-    """The receipt once it is on the top rung, or at the end of the time."""
-    while receipt.rung != top and clock.monotonic() + _PAUSE < end:
-        clock.sleep(_PAUSE)
-        receipt = store.confirm(receipt)
-    return receipt
-
-
-_NEAR = Budget(seconds=8.0, largest=64 * 2**20, in_all=400 * 2**20)
-_FAR = Budget(seconds=25.0, largest=8 * 2**20, in_all=24 * 2**20)  # the link may be slow, and metered
-_CAPTURES = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What is to be saved: its bytes, and where that figure is from. `stall`: seconds that training stood still for
-    the copy, measured on live objects; None: not measured. `grows`: it will be larger, for the optimizer has no state
-    before its first step."""
-
-    bytes: int
-    source: str
-    stall: float | None = None
-    grows: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """What was measured, and what follows. In seconds: a save stops training for `stall` at most, is on this machine's
-    disk after `written` (None: there is none in front), and where it ends up after `arrived` (None: that is the disk).
-    `untried`: a place that nothing was put into, for it keeps what is put for good. `session_source`: from what it is
-    known how long sessions live. `took`: the measuring itself."""
-
-    copy: Rate
-    hashing: Rate
-    near: Taken | None
-    far: Taken | None
-    untried: str
-    load: Load
-    stall: float
-    written: float | None
-    arrived: float | None
-    cadence: Cadence
-    session_source: str
-    took: float
-
-
-def live_load(parts: Mapping[str, Any], clock: Clock) -> Load:
-    """Capture live objects as a save does, a few times, and let go of the copies.
-
-    Raises:
-        NotStorable: something cannot be kept; the error names its path.
-        UsageError: the objects are of no framework that is known.
-    """
-    framework = find_framework(parts.values())
-    stalls, size = [], 0
-    for _ in range(_CAPTURES):
-        began = clock.monotonic()
-        capture = framework.capture(parts)
-        stalls.append(clock.monotonic() - began)
-        snapshot = capture.finish()
-        try:
-            size = sum(pack.size for pack in encode_parts(snapshot.parts).packs)
-        finally:
-            snapshot.release()
-    grows = any(name == "optimizer" and not getattr(part, "state", True) for name, part in parts.items())
-    # The first one makes the buffers, once per session.
-    return Load(bytes=size, source="these very objects", stall=median(stalls[1:]), grows=grows)
-
-
-def measure(
-    store: Store, load: Load, sessions: Sessions, overhead: float, clock: Clock, watch: Callable[[str], None]
-) -> Bench:
-    """Measure everything. `watch` is told what is being measured.
-
-    Raises:
-        StoreError: the storage took nothing.
-    """
-    began = clock.monotonic()
-    watch("copying within memory")
-    copy = copy_rate(clock)
-    watch("hashing")
-    hashing = hash_rate(clock)
-    near, far, untried = _storage(store, clock, watch)
-    stall = load.bytes / copy.median if load.stall is None else load.stall
-    written = None if near is None else near.seconds(load.bytes)
-    arrived = None if far is None else (written or 0.0) + far.seconds(load.bytes)
-    carried = far.seconds(load.bytes) if far is not None else written
-    budget = budget_of(sides(store)[-1].url)
-    measures = Measures(
-        cost=stall,
-        session=sessions.seconds,
-        carried=carried or 0.0,
-        budget=0.0 if budget is None else budget.interval(load.bytes),
-        far=far is not None or bool(untried),
-        vanishes=sessions.vanishes,
-    )
-    return Bench(
-        copy=copy,
-        hashing=hashing,
-        near=near,
-        far=far,
-        untried=untried,
-        load=load,
-        stall=stall,
-        written=written,
-        arrived=arrived,
-        cadence=choose(measures, overhead),
-        session_source=sessions.source,
-        took=clock.monotonic() - began,
-    )
-
-
-def _storage(store: Store, clock: Clock, watch: Callable[[str], None]) -> tuple[Taken | None, Taken | None, str]:
-    """The quick side on this machine's disk, and the one that lasts, as far as there are two; or its name, where
-    nothing may be put into it to try it out."""
-    front, *behind = sides(store)
-    near = far = None
-    if behind or front.properties.top_rung == "local":
-        watch(f"writing to {front.url}")
-        near = probe(front, clock, _NEAR)
-    last = behind[-1] if behind else front
-    if last.properties.versions:
-        return near, None, last.url
-    if behind or near is None:
-        watch(f"sending to {last.url}")
-        far = probe(last, clock, _FAR)
-    return near, far, ""
-
+from colabkeep.stores.base import BytesSource, Store, sides
+from colabkeep.ui.drawing import Markup, join, paragraph, table, wide
+from colabkeep.ui.terminal import MovingLine
+from colabkeep.ui.text import Record, Report, aligned, plain, size_text
 
 _SIZE = "500MB"
 
@@ -377,159 +65,64 @@ def bench(
         BenchReport: shown as the last line of a cell; ``print`` it elsewhere; ``to_dict()`` for programs.
 
     Raises:
-        UsageError: an argument cannot be meant so.
+        UsageError: an argument is invalid.
         NotStorable: something in these objects cannot be kept.
         CheckpointNotFound: there is no such run, or it has no checkpoint.
         StoreError: the storage takes nothing.
     """
-    share, watch = read_overhead(overhead), Watch(sys.stdout)
     parts = {"model": model, "optimizer": optimizer, **state_parts(state)}
     live = {name: part for name, part in parts.items() if part is not None}
     if sum((bool(live), run_name is not None, size is not None)) > 1:
         raise UsageError(
             problem="What is to be saved is said twice.", remedy="Pass objects, or run_name=…, or size=…, one of them."
         )
+    return bench_saves(live, run_name, size, storage, overhead, sys.stdout)
+
+
+def bench_saves(
+    live: Mapping[str, Any], run: str | None, size: Any, storage: Any, overhead: float, stream: TextIO | None
+) -> BenchReport:
+    """As `bench`: of `live` objects, if there are any, else of a run, else of a size. Progress goes to `stream`."""
+    overhead = read_overhead(overhead)
+    clock, moving = SystemClock(), None if stream is None else MovingLine(stream)
+
+    def watch(doing: str) -> None:
+        if moving is not None:
+            moving.show(said(f"measuring: {plain(doing, limit=100)} …"))
+
+    load = None if run is not None or live else _load_of(size)
     if live:
         watch("copying these objects")
-        return _measured(storage, live_load(live, SystemClock()), share, watch)
-    return _measured(storage, _said(size) if run_name is None else run_name, share, watch)
-
-
-def bench_command(words: Namespace, stream: TextIO | None) -> BenchReport:
-    """What the command line asks for: `words` has storage, run, size and overhead. Progress goes to `stream`."""
-    what = _said(words.size) if words.run is None else words.run
-    return _measured(words.storage, what, read_overhead(words.overhead), Watch(stream))
-
-
-def _measured(storage: Any, what: Load | str, overhead: float, watch: Watch) -> BenchReport:
-    """`what`: a load, or the name of a run: as much as its newest checkpoint."""
+        load = live_load(live, clock)
     store = find_store(storage)
     try:
-        here, lives = Environment.here(), tuple[SessionLifetime, ...]()
-        platform = find_platform(here)
-        if isinstance(what, str):
-            watch(f"looking at {what}")
-            repository = find_run(store, what)
-            lives, what = earlier_lifetimes(repository, "", platform.name), _newest(repository)
-        sessions = Sessions(usual=usual_lifetime(platform.limits(here)), lives=lives)
-        return BenchReport(measure(store, what, sessions, overhead, SystemClock(), watch))
+        platform, lives = find_platform(Environment.here()), tuple[SessionLifetime, ...]()
+        if load is None:
+            watch(f"looking at {run}")
+            repository = find_run(store, str(run))
+            lives, load = earlier_lifetimes(repository, "", platform.name), _newest(repository)
+        sessions = Sessions(usual=usual_lifetime(platform.limits(Environment.here())), lives=lives)
+        return measure(store, load, sessions, overhead, clock, watch)
     finally:
-        watch.end()
+        if moving is not None:
+            moving.end()
         if store is not storage:
             store.close()
 
 
-class Watch:
-    """Says what is being measured: on a terminal in one line that moves, elsewhere a line for each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is to be saved: its bytes, and where that figure is from. `stall`: seconds that training stood still for
+    the copy, measured on live objects; None: not measured. `grows`: it will be larger, for the optimizer has no state
+    before its first step."""
 
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
-        self._moving = stream is not None and stream.isatty()
-        self._width = 0
-
-    def __call__(self, doing: str) -> None:
-        """The next measurement begins."""
-        if self._stream is None:
-            return
-        text = f"measuring: {plain(doing, limit=100)} …"
-        self._stream.write("\r" + text.ljust(self._width) if self._moving else f"{text}\n")
-        self._stream.flush()
-        self._width = len(text)
-
-    def end(self) -> None:
-        """Remove the line that moves."""
-        if self._stream is not None and self._moving and self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._stream.flush()
-        self._width = 0
+    bytes: int
+    source: str
+    stall: float | None = None
+    grows: bool = False
 
 
-class BenchReport:
-    """What `colabkeep.bench()` returns. `bench` holds the figures themselves."""
-
-    def __init__(self, found: Bench) -> None:
-        self.bench = found
-
-    def __repr__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self) -> Iterator[str]:
-        """The result as lines of text."""
-        yield _title(self.bench)
-        yield from aligned([_HEAD, *_rows(self.bench)], right=(1,))
-        yield from ("", *_sentences(self.bench))
-
-    def to_dict(self) -> Record:
-        """The result for programs: rates in bytes per second, times in seconds, sizes in bytes."""
-        return asdict(self.bench)
-
-    def to_json(self) -> str:
-        """`to_dict` as one line of strict JSON."""
-        return json.dumps(self.to_dict(), allow_nan=False)
-
-    def _repr_html_(self) -> str:
-        told = "<br>".join(map(escape, _sentences(self.bench)))
-        return f"<b>{escape(_title(self.bench))}</b>{html_table([_HEAD, *_rows(self.bench)])}<p>{told}</p>"
-
-
-_HEAD = ("", "a second", "slowest to fastest", "how")
-
-
-def _title(found: Bench) -> str:
-    return f"What saving costs here, measured in {found.took:.0f} s"
-
-
-def _rows(found: Bench) -> Iterator[tuple[str, ...]]:
-    yield ("memory copy", *_rate(found.copy), "on one thread")
-    yield ("SHA-256", *_rate(found.hashing), "on one thread")
-    if found.near is not None:
-        how = "hashed, with fsync," if found.near.disk else "hashed,"
-        yield ("write", *_rate(found.near.rate), f"{how} to {plain(found.near.url, limit=80)}")
-    if found.far is not None:
-        yield ("send", *_rate(found.far.rate), f"{_proof(found.far)} {plain(found.far.url, limit=80)}")
-
-
-def _sentences(found: Bench) -> Iterator[str]:
-    load = found.load
-    steps = [f"stops training for {_fine(found.stall)}{' at most' if load.stall is None else ''}"]
-    if found.near is not None and found.written is not None:
-        where = "on this machine's disk" if found.near.disk else "in this process's memory"
-        steps.append(f"is {where} after {_fine(found.written)}")
-    if found.far is not None and found.arrived is not None:
-        steps.append(f"{'there' if found.far.confirmed else 'sent'} after {_fine(found.arrived)}")
-    yield f"A save of {size_text(load.bytes)} ({load.source}) {', '.join(steps)}."
-    if load.grows:
-        yield "The optimizer has no state yet: after its first step a save is larger (with Adam, three models)."
-    chosen = found.cadence.sentence()
-    yield f"{chosen[0].upper()}{chosen[1:]}."
-    yield "A training measures anew: the copy may hide behind its next step, and saves may slow its steps a little."
-    yield f"Sessions: {found.session_source}."
-    if found.untried:
-        yield f"Nothing was put into {plain(found.untried)} to try it: each version that is made there stays."
-    for taken in (found.near, found.far):
-        if taken is not None and taken.free_bytes is not None and taken.free_bytes < load.bytes:
-            room = f"only {size_text(taken.free_bytes)} are free in {plain(taken.url)}"
-            yield f"SUCH A SAVE DOES NOT FIT: {room}. Make room there, or choose another storage."
-        if taken is not None and taken.left:
-            yield f"Could not be deleted in {plain(taken.url)}, and may be, by hand: {', '.join(taken.left)}"
-
-
-def _rate(rate: Rate) -> tuple[str, str]:
-    median, slowest, fastest = (size_text(round(each)) for each in (rate.median, rate.slowest, rate.fastest))
-    return median, f"{slowest} to {fastest} ({rate.runs} x {size_text(rate.piece)})"
-
-
-def _fine(seconds: float) -> str:
-    return cost_text(seconds) if seconds < 10 else duration_text(seconds)
-
-
-def _proof(taken: Taken) -> str:
-    if taken.confirmed:
-        return f"until {taken.rung}, {_fine(taken.each)} for a small object, to"
-    return "not confirmed while it was waited for, to"
-
-
-def _said(size: Any) -> Load:
+def _load_of(size: Any) -> Load:
     if size is None:
         return Load(bytes=read_size("size", _SIZE), source="an example: say how large yours is, or name its run")
     return Load(bytes=read_size("size", size), source="as you said")
@@ -540,5 +133,307 @@ def _newest(repository: Repository) -> Load:
         if info.bytes is not None:
             return Load(bytes=info.bytes, source=f"as checkpoint {info.id}")
     raise CheckpointNotFound(
-        problem=f"The run {repository.run!r} has no checkpoint to go by.", remedy='Say how large: size="500MB".'
+        problem=f"The run {repository.run!r} has no checkpoint to measure by.", remedy='Say how large: size="500MB".'
     )
+
+
+_CAPTURES = 5
+
+
+def live_load(parts: Mapping[str, Any], clock: Clock) -> Load:
+    """Capture live objects as a save does, a few times, and let go of the copies.
+
+    Raises:
+        NotStorable: something cannot be kept; the error names its path.
+        UsageError: the objects are of no framework that is known.
+    """
+    framework = find_framework(parts.values())
+    stalls, size = [], 0
+    for _ in range(_CAPTURES):
+        began = clock.monotonic()
+        capture = framework.capture(parts)
+        stalls.append(clock.monotonic() - began)
+        snapshot = capture.finish()
+        try:
+            size = sum(pack.size for pack in encode_parts(snapshot.parts).packs)
+        finally:
+            snapshot.release()
+    grows = any(name == "optimizer" and not getattr(part, "state", True) for name, part in parts.items())
+    # The first one makes the buffers, once per session.
+    return Load(bytes=size, source="these very objects", stall=median(stalls[1:]), grows=grows)
+
+
+# -- this machine --------------------------------------------------------------------------------------
+
+_PIECE = 64 * 2**20  # bytes; more than the caches of the machines that notebooks get
+_SECONDS = 1.0  # for each measurement
+_CHUNK = 2**20  # bytes that are hashed at once, as a save does
+
+
+def copy_rate(clock: Clock) -> float:
+    """Bytes a second, copied within memory into a buffer that was used before, on one thread."""
+    source, target = bytes(_PIECE), bytearray(_PIECE)
+    return _rate(clock, lambda: target.__setitem__(slice(None), source))
+
+
+def hash_rate(clock: Clock) -> float:
+    """Bytes a second, by SHA-256, which names every file of a checkpoint."""
+    data = memoryview(bytes(_PIECE))
+
+    def once() -> None:
+        digest = hashlib.sha256()
+        for begin in range(0, len(data), _CHUNK):
+            digest.update(data[begin : begin + _CHUNK])
+
+    return _rate(clock, once)
+
+
+def _rate(clock: Clock, once: Callable[[], None]) -> float:
+    once()  # warm: pages are there, and the processor is awake
+    taken: list[float] = []
+    while len(taken) < 3 or sum(taken) < _SECONDS:
+        began = clock.monotonic()
+        once()
+        taken.append(clock.monotonic() - began)
+    return _PIECE / max(median(taken), 1e-9)
+
+
+# -- the storage ---------------------------------------------------------------------------------------
+
+PROBE = "colabkeep-bench-"
+"""What the names of probe objects begin with: whoever finds one, after the power went, may delete it."""
+
+_DELETED = 5.0  # seconds for a deletion to reach the remote side of a store that has two
+_PAUSE = 0.25  # seconds between two questions whether it has arrived
+_KIB, _MIB = 2**10, 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What probing may take: objects of these sizes, as many as fit into so many seconds."""
+
+    seconds: float
+    sizes: tuple[int, ...]
+
+
+_ON_DISK = Budget(seconds=8.0, sizes=(64 * _KIB, _MIB, 16 * _MIB, 64 * _MIB, 64 * _MIB, 64 * _MIB))
+_OVER_A_NETWORK = Budget(seconds=25.0, sizes=(64 * _KIB, 512 * _KIB, 8 * _MIB, 8 * _MIB))  # may be slow, and metered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a storage took: `rate` in bytes a second, and `each`, the seconds that an object takes besides.
+    `confirmed`: all that was put became as durable as it can here while it was waited for. `free_bytes`: the room
+    there is, None where that is not known; `disk`: it is on this machine's disk. `left`: the probes that could not be
+    deleted."""
+
+    url: str
+    rate: float
+    each: float
+    rung: str
+    confirmed: bool
+    bytes: int
+    free_bytes: int | None = None
+    disk: bool = False
+    left: tuple[str, ...] = ()
+
+    def seconds(self, size: int) -> float:
+        """How long so many bytes take, in one piece."""
+        return self.each + size / self.rate
+
+
+def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
+    """Put objects of growing size while the budget lasts, at least one, and delete them, also when interrupted. No more
+    than half of the free room is used.
+
+    Raises:
+        StoreError: it took nothing.
+    """
+    properties, end = store.properties, clock.monotonic() + budget.seconds
+    top, free = properties.top_rung, properties.free_bytes
+    confirmed, rung = True, "local"
+    taken: list[tuple[int, float]] = []
+    names: list[str] = []
+    left: list[str] = []
+    try:
+        for size in budget.sizes:
+            full = free is not None and sum(each for each, _ in taken) + size > free // 2
+            forecast = size / taken[-1][0] * taken[-1][1] if taken else 0.0
+            if taken and (full or clock.monotonic() + forecast > end):
+                break
+            names.append(f"{PROBE}{secrets.token_hex(6)}")
+            source, began = BytesSource(os.urandom(size)), clock.monotonic()  # bytes that nobody on the way has already
+            receipt = store.put(names[-1], source)
+            while receipt.rung != top and clock.monotonic() + _PAUSE < end:
+                clock.sleep(_PAUSE)
+                receipt = store.confirm(receipt)
+            taken.append((size, clock.monotonic() - began))
+            rung, confirmed = receipt.rung, confirmed and receipt.rung == top
+    finally:
+        for name in names:
+            try:
+                store.delete(name)
+            except StoreError:
+                left.append(name)
+        if properties.behind is not None:
+            store.flush(_DELETED)
+    rate, each = _line(taken)
+    return Taken(
+        url=store.url,
+        rate=rate,
+        each=each,
+        rung=rung,
+        confirmed=confirmed,
+        bytes=sum(size for size, _ in taken),
+        free_bytes=free,
+        disk=properties.folder is not None,
+        left=tuple(left),
+    )
+
+
+def _line(taken: list[tuple[int, float]]) -> tuple[float, float]:
+    """Bytes a second, and the seconds that an object takes besides, from the smallest and the largest objects."""
+    (small, least), size = taken[0], taken[-1][0]
+    most = median(seconds for each, seconds in taken if each == size)
+    if size == small or most <= least:  # noise hides the bytes, or there was no time for more of them
+        return size / max(most, 1e-9), 0.0
+    rate = (size - small) / (most - least)
+    return rate, max(0.0, least - small / rate)
+
+
+# -- both together -------------------------------------------------------------------------------------
+
+
+def measure(
+    store: Store, load: Load, sessions: Sessions, overhead: float, clock: Clock, watch: Callable[[str], None]
+) -> BenchReport:
+    """Measure everything. `watch` is told what is being measured.
+
+    Raises:
+        StoreError: the storage took nothing.
+    """
+    began = clock.monotonic()
+    watch("copying within memory")
+    copy = copy_rate(clock)
+    watch("hashing")
+    hashing = hash_rate(clock)
+    local, *remote = sides(store)
+    near = far = None
+    if remote or local.properties.top_rung == "local":
+        watch(f"writing to {local.url}")
+        near = probe(local, clock, _ON_DISK)
+    last = remote[-1] if remote else local
+    untried = last.url if last.properties.versions else ""
+    if not untried and (remote or near is None):
+        watch(f"sending to {last.url}")
+        far = probe(last, clock, _OVER_A_NETWORK)
+    stall = load.bytes / copy if load.stall is None else load.stall
+    written = None if near is None else near.seconds(load.bytes)
+    carried = written if far is None else far.seconds(load.bytes)
+    budget = budget_of(last.url)
+    measures = Measures(
+        cost=stall,
+        session=sessions.seconds,
+        carried=carried or 0.0,
+        budget=0.0 if budget is None else budget.interval(load.bytes),
+        far=far is not None or bool(untried),
+        vanishes=sessions.vanishes,
+    )
+    return BenchReport(
+        copy=copy,
+        hashing=hashing,
+        near=near,
+        far=far,
+        untried=untried,
+        load=load,
+        stall=stall,
+        written=written,
+        arrived=None if far is None else (written or 0.0) + far.seconds(load.bytes),
+        cadence=choose(measures, overhead),
+        session_source=sessions.source,
+        took=clock.monotonic() - began,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BenchReport(Report):
+    """What `colabkeep.bench()` returns: what was measured, and what follows.
+
+    `copy`, `hashing`: bytes a second. In seconds: a save pauses training for `stall` at most, is on this machine's
+    disk after `written` (None: it is not written there), and in the remote storage after `arrived` (None: there is
+    none). `untried`: a place that nothing was put into, for it keeps what is put for good. `session_source`: from what
+    it is known how long sessions last. `took`: the measuring itself."""
+
+    copy: float
+    hashing: float
+    near: Taken | None
+    far: Taken | None
+    untried: str
+    load: Load
+    stall: float
+    written: float | None
+    arrived: float | None
+    cadence: Cadence
+    session_source: str
+    took: float
+
+    def lines(self) -> Iterator[str]:
+        """The result as lines of text."""
+        yield self._title()
+        yield from aligned([_HEAD, *self._rows()], right=(1,))
+        yield from ("", *self._sentences())
+
+    def to_dict(self) -> Record:
+        """The result for programs: rates in bytes per second, times in seconds, sizes in bytes."""
+        return asdict(self)
+
+    def _repr_html_(self) -> Markup:
+        found = table(self._title(), _HEAD, self._rows(), right=(1,))
+        return join(wide(found), *map(paragraph, self._sentences()))
+
+    def _title(self) -> str:
+        return f"What saving costs here, measured in {self.took:.0f} s"
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        yield ("memory copy", size_text(round(self.copy)), "on one thread")
+        yield ("SHA-256", size_text(round(self.hashing)), "on one thread")
+        if self.near is not None:
+            how = "hashed, with fsync," if self.near.disk else "hashed,"
+            yield ("write", size_text(round(self.near.rate)), f"{how} to {plain(self.near.url, limit=80)}")
+        if self.far is not None:
+            how = "not confirmed in that time, to"
+            if self.far.confirmed:
+                how = f"until {self.far.rung}, {_fine(self.far.each)} for a small object, to"
+            yield ("send", size_text(round(self.far.rate)), f"{how} {plain(self.far.url, limit=80)}")
+
+    def _sentences(self) -> Iterator[str]:
+        load = self.load
+        steps = [f"pauses training for {_fine(self.stall)}{' at most' if load.stall is None else ''}"]
+        if self.near is not None and self.written is not None:
+            where = "on this machine's disk" if self.near.disk else "in this process's memory"
+            steps.append(f"is {where} after {_fine(self.written)}")
+        if self.far is not None and self.arrived is not None:
+            what = "in the remote storage" if self.far.confirmed else "sent"
+            steps.append(f"is {what} after {_fine(self.arrived)}")
+        yield f"A save of {size_text(load.bytes)} ({load.source}) {', '.join(steps)}."
+        if load.grows:
+            yield "The optimizer has no state yet: after its first step a save is larger (with Adam, three models)."
+        chosen = self.cadence.sentence()
+        yield f"{chosen[0].upper()}{chosen[1:]}."
+        yield "A training measures this again, and adapts the interval to what it finds."
+        yield f"Sessions: {self.session_source}."
+        if self.untried:
+            yield f"Nothing was put into {plain(self.untried)} to try it: each version that is made there stays."
+        for taken in (self.near, self.far):
+            if taken is not None and taken.free_bytes is not None and taken.free_bytes < load.bytes:
+                room = f"only {size_text(taken.free_bytes)} are free in {plain(taken.url)}"
+                yield f"SUCH A SAVE DOES NOT FIT: {room}. Make room there, or choose another storage."
+            if taken is not None and taken.left:
+                yield f"Could not be deleted in {plain(taken.url)}; delete them by hand: {', '.join(taken.left)}"
+
+
+_HEAD = ("", "a second", "how")
+
+
+def _fine(seconds: float) -> str:
+    return cost_text(seconds) if seconds < 10 else duration_text(seconds)

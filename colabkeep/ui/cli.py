@@ -7,12 +7,13 @@ import io
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from typing import TextIO
 
 from colabkeep._version import __version__
 from colabkeep.checkpoint.inspect import find_run, run_names
+from colabkeep.checkpoint.retention import KeepBest
 from colabkeep.core.errors import (
     CheckpointDamaged,
     CheckpointNotFound,
@@ -22,25 +23,26 @@ from colabkeep.core.errors import (
     StoreError,
     UsageError,
 )
-from colabkeep.core.policies import OVERHEAD, KeepBest
-from colabkeep.core.system import SystemClock
+from colabkeep.core.language import said
+from colabkeep.core.policies import OVERHEAD
+from colabkeep.core.system import Environment, SystemClock
+from colabkeep.session.open import RunArguments, find_store
 from colabkeep.session.prune import plan_prune, prune
 from colabkeep.session.weights import choose
-from colabkeep.session.wiring import find_store, prune_policy
 from colabkeep.stores.base import BytesSource
-from colabkeep.ui import export, records, report, text
-
-__all__ = ["main"]
+from colabkeep.ui import auth, copy, demo, export, records, text
+from colabkeep.ui.terminal import MovingLine
+from colabkeep.ui.trainers import FORMATS
 
 _EXIT_CODES = """\
 exit status:
     0  done, and all is well
     1  damage was found, or the demo's two trainings differ
-    2  the command line cannot be meant so
+    2  the command line is invalid
     3  there is no such run or checkpoint
     4  the storage failed
-    5  something is needed that is not here: a newer colabkeep, a package, more memory
-    6  the run is being trained right now
+    5  something is missing: a newer colabkeep, a package, more memory
+    6  the run is in use right now
   130  interrupted
   141  whoever read the output went away
 """
@@ -63,12 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without our arrows gets question marks, and the rest
-    words = _words(argv)
+    words = _read(sys.argv[1:] if argv is None else argv)
     try:
         status = _status(words)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted.\n")
+        sys.stderr.write(said("Interrupted.") + "\n")
         return 130
     except BrokenPipeError:
         # Python flushes once more at exit, and would complain again.
@@ -77,83 +79,150 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _read(given: Sequence[str]) -> argparse.Namespace:
+    """The words of a command line. What follows two dashes is another program's."""
+    at = given.index("--") if list(given[:1]) == ["keep"] and "--" in given else len(given)
+    words = _parser().parse_args(given[:at])
+    words.program = given[at + 1 :]
+    return words
+
+
 def _status(words: argparse.Namespace) -> int:
     try:
         status: int = words.command(words)
     except ColabKeepError as error:
-        _tell(error, as_json=words.json)
+        if words.json:
+            told = {"problem": error.problem, "remedy": error.remedy, "type": type(error).__name__}
+            sys.stdout.write(json.dumps({"error": told}) + "\n")
+        else:
+            sys.stderr.write(f"colabkeep: {error}\n")
         return next(status for kind, status in _STATUS if isinstance(error, kind))
     return status
 
 
-def _words(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _parser()
-    words, rest = parser.parse_known_args(argv)
-    if words.command is _demo:
-        from colabkeep.ui import demo
+class _Help(argparse.HelpFormatter):
+    """Help in the reader's language."""
 
-        parser = argparse.ArgumentParser(prog="colabkeep demo", description=_demo.__doc__)
-        demo.add_arguments(parser)
-        return parser.parse_args(rest, words)
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return words
+    def add_text(self, text: str | None) -> None:
+        super().add_text(None if text is None else said(text))
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(None if heading is None else said(heading))
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return None if action.help is None else said(action.help)
+
+
+class _RawHelp(_Help, argparse.RawDescriptionHelpFormatter):
+    """With the lines of the text below it as they are."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    from colabkeep.ui import auth, copy
-
     parser = argparse.ArgumentParser(
         prog="colabkeep",
-        description="The trainings that colabkeep keeps: what is there, is it whole, take it elsewhere.",
+        description="The trainings that colabkeep keeps: list, inspect, verify, export, copy, delete.",
         epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_RawHelp,
     )
     parser.add_argument("--version", action="version", version=f"colabkeep {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
-    _command(commands, "list", _list)
-    show = _command(commands, "show", _show)
+
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], *, storage: bool = True
+    ) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=run.__doc__, description=run.__doc__, formatter_class=_Help)
+        if storage:
+            added.add_argument("--storage", default="auto", metavar="WHERE", help="folder or URL (default: platform's)")
+        added.add_argument("--json", action="store_true", help="print one JSON object, errors too")
+        added.set_defaults(command=run)
+        return added
+
+    command("list", _list)
+    show = command("show", _show)
     show.add_argument("run", type=_name, help="the run's name")
     show.add_argument("--checkpoint", metavar="ID", help="the one to look into (default: the newest)")
-    _add_report(_command(commands, "report", _report))
-    verify = _command(commands, "verify", _verify)
+    told = command("report", _report)
+    told.add_argument("run", nargs="?", type=_name, help="the run's name (default: the only one there)")
+    compared = command("compare", _compare)
+    compared.add_argument("runs", nargs="*", type=_name, default=["*"], help="names; * and ? stand for anything")
+    compared.add_argument("--metric", type=_name, help="what tells the best (default: what the runs monitor)")
+    compared.add_argument("--mode", choices=("min", "max"), help="is less of it better, or more?")
+    for each in (told, compared):
+        each.add_argument("--html", metavar="FILE", help="write it as a page instead of printing it")
+        each.add_argument("--interactive", action="store_true", help="a page whose curves can be zoomed (plotly)")
+        each.add_argument("--force", action="store_true", help="replace a file that exists")
+    verify = command("verify", _verify)
     verify.add_argument("run", nargs="?", type=_name, help="the run's name (default: all runs)")
-    _add_export(_command(commands, "export", _export))
-    _add_prune(_command(commands, "prune", _prune))
-    copying = commands.add_parser("copy", help=_copy.__doc__, description=_copy.__doc__)
-    copy.add_arguments(copying, _name)
-    copying.set_defaults(command=_copy)
-    doctor = commands.add_parser("doctor", help=_doctor.__doc__, description=_doctor.__doc__)
-    doctor.add_argument("--json", action="store_true", help="print one JSON object, errors too")
+    exported = command("export", _export)
+    exported.add_argument("run", type=_name, help="the run's name")
+    exported.add_argument(
+        "out", nargs="?", help="the file (default: model.safetensors); of a kept folder, an empty folder"
+    )
+    exported.add_argument(
+        "--which", default="latest", metavar="latest|best|ID", help="the checkpoint (default: latest)"
+    )
+    exported.add_argument("--part", default="model", help='"model" (default), "ema", or "state.<name>"')
+    exported.add_argument(
+        "--format", choices=sorted(FORMATS), help="a folder or file that this trainer loads by itself"
+    )
+    exported.add_argument("--force", action="store_true", help="replace a file that exists")
+    pruned = command("prune", _prune)
+    pruned.add_argument("run", type=_name, help="the run's name")
+    _add_retention(pruned)
+    for each in (exported, pruned):
+        each.add_argument("--monitor", default="val_loss", help="the metric that says what is best (default: val_loss)")
+        each.add_argument("--mode", choices=("min", "max"), default="min", help="is less of it better, or more?")
+    copy.add_arguments(command("copy", _copy, storage=False), _name)
+    doctor = command("doctor", _doctor, storage=False)
     doctor.add_argument("--probe", action="store_true", help="where it is in doubt, try the GPU (may take a minute)")
     doctor.add_argument(
         "--previous", action="append", default=[], metavar="CARD", help="what an earlier session got; the latest last"
     )
     doctor.add_argument("--storage", help="say what this place takes in an hour or a day, as in hf://owner/name")
-    doctor.set_defaults(command=_doctor)
-    gpus = commands.add_parser("gpus", help=_gpus.__doc__, description=_gpus.__doc__)
-    gpus.add_argument("--json", action="store_true", help="print one JSON object, errors too")
-    gpus.set_defaults(command=_gpus)
-    _add_bench(_command(commands, "bench", _bench))
-    consent = commands.add_parser("auth", help=_auth.__doc__, description=_auth.__doc__)
-    consent.add_argument("--json", action="store_true", help="errors too as one JSON object; the secret always is one")
-    auth.add_arguments(consent)
-    consent.set_defaults(command=_auth)
-    demo = commands.add_parser("demo", help=_demo.__doc__, add_help=False)
-    demo.set_defaults(command=_demo, json=False)
+    command("gpus", _gpus, storage=False)
+    measured = command("bench", _bench)
+    what = measured.add_mutually_exclusive_group()
+    what.add_argument("--run", type=_name, metavar="NAME", help="a save as large as this run's newest checkpoint")
+    what.add_argument("--size", metavar="SIZE", help='a save of so many bytes, such as "1.5GB" (default: 500MB)')
+    measured.add_argument("--overhead", type=float, default=OVERHEAD, help=f"the share of time (default: {OVERHEAD})")
+    auth.add_arguments(command("auth", _auth, storage=False))
+    _add_keeping(command("keep", _keep))
+    demo.add_arguments(command("demo", _demo, storage=False))
     return parser
 
 
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    command: Callable[[argparse.Namespace], int],
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=command.__doc__, description=command.__doc__)
-    parser.add_argument("--storage", default="auto", metavar="WHERE", help="a folder or URL (default: this platform's)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, errors too")
-    parser.set_defaults(command=command)
-    return parser
+def _add_keeping(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s folder --run NAME [--storage WHERE] [option ...] -- program [words ...] [{words}]"
+    parser.epilog = (
+        "What stands in {braces} is added only where files were put back, as in: -- python train.py {--resume}"
+    )
+    parser.add_argument("folder", help="the folder that the program writes")
+    parser.add_argument(
+        "program", nargs="*", help="after --: the program; {words} are left out where nothing was put back"
+    )
+    parser.add_argument("--run", type=_name, required=True, help="the run's name")
+    parser.add_argument(
+        "--restore", choices=("auto", "never", "overwrite"), default="auto", help="what becomes of files that are there"
+    )
+    for word in ("include", "exclude"):
+        parser.add_argument(
+            f"--{word}", action="append", default=[], metavar="PATTERN", help=f"files to {word}, as *.pt"
+        )
+    parser.add_argument("--keep-last", type=int, default=2, metavar="N", help="the newest N versions stay (default: 2)")
+    parser.add_argument("--every", default="1 min", metavar="TIME", help="between two versions (default: 1 min)")
+    parser.add_argument("--max-time", metavar="TIME", help="interrupt the program after so long, as Ctrl-C does")
+    parser.add_argument("--session-limit", metavar="TIME", help="how long this machine lives, where you know better")
+    parser.add_argument(
+        "--settle", default="3 s", metavar="TIME", help="how long nothing must change first (default: 3 s)"
+    )
+    parser.add_argument("--flush-timeout", default="1 min", metavar="TIME", help="wait so long for uploads at the end")
+
+
+def _add_retention(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keep-last", type=int, default=2, metavar="N", help="the newest N stay (default: 2)")
+    parser.add_argument("--keep-best", type=int, default=1, metavar="N", help="the best N stay (default: 1)")
+    parser.add_argument("--apart", action="store_true", help="also those that are not on the newest one's line")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
 
 
 def _name(word: str) -> str:
@@ -161,46 +230,11 @@ def _name(word: str) -> str:
     return os.fsencode(word).decode(errors="replace")
 
 
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", type=_name, help="the run's name (default: the only one there)")
-    parser.add_argument("--html", metavar="FILE", help="write it as a page instead of printing it")
-    parser.add_argument("--force", action="store_true", help="replace a file that exists")
-
-
-def _add_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=_name, help="the run's name")
-    parser.add_argument("out", nargs="?", default="model.safetensors", help="the file (default: model.safetensors)")
-    parser.add_argument("--which", default="latest", metavar="latest|best|ID", help="the checkpoint (default: latest)")
-    parser.add_argument("--part", default="model", help='"model" (default), "ema", or "state.<name>"')
-    parser.add_argument("--monitor", default="val_loss", help="the metric that says which is best (default: val_loss)")
-    parser.add_argument("--mode", choices=("min", "max"), default="min", help="is less of it better, or more?")
-    parser.add_argument("--force", action="store_true", help="replace a file that exists")
-
-
-def _add_prune(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=_name, help="the run's name")
-    parser.add_argument("--keep-last", type=int, default=2, metavar="N", help="the newest N stay (default: 2)")
-    parser.add_argument("--keep-best", type=int, default=1, metavar="N", help="the best N stay (default: 1)")
-    parser.add_argument("--monitor", default="val_loss", help="the metric that says which is best (default: val_loss)")
-    parser.add_argument("--mode", choices=("min", "max"), default="min", help="is less of it better, or more?")
-    parser.add_argument("--apart", action="store_true", help="also those that are not on the newest one's line")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
-
-
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--run", type=_name, metavar="NAME", help="a save as large as this run's newest checkpoint")
-    what.add_argument("--size", metavar="SIZE", help='a save of so many bytes, such as "1.5GB" (default: 500MB)')
-    parser.add_argument(
-        "--overhead", type=float, default=OVERHEAD, help="the share of time for saves (default: %(default)s)"
-    )
-
-
 def _list(words: argparse.Namespace) -> int:
     """list the runs and their checkpoints"""
     with closing(find_store(words.storage)) as store:
         record = records.list_record(store)
-    _print(words, record, text.list_lines(record, store.url))
+    _print(words, record, text.list_lines(record, store.url, SystemClock().time()))
     return 0
 
 
@@ -213,18 +247,40 @@ def _show(words: argparse.Namespace) -> int:
 
 
 def _report(words: argparse.Namespace) -> int:
-    """tell the whole story of a run: machines, gaps, what was lost, saves, the loss curve"""
-    page = None if words.html is None else export.Target(words.html, force=words.force, name="report.html")
-    store = find_store(words.storage)
-    try:
-        told = report.report_on(store, words.run)
-    finally:
-        store.close()
+    """show the whole history of a run: machines, gaps, what was lost, saves, the loss curve"""
+    from colabkeep.ui.report import report_on
+
+    page = _page(words, "report.html")
+    with closing(find_store(words.storage)) as store:
+        report = report_on(store, words.run)
     if page is not None:
-        page.write(BytesSource(told.to_html().encode(errors="replace")))
-    lines = told.lines() if page is None else [f"{page.path}: the story of {text.plain(told.run_history.run)}"]
-    _print(words, told.to_dict(), lines)
+        page.write(BytesSource(report.to_html(interactive=words.interactive).encode(errors="replace")))
+    lines = report.lines() if page is None else [f"{page.path}: the report on {text.plain(report.run_history.run)}"]
+    _print(words, report.to_dict(), lines)
     return 0
+
+
+def _compare(words: argparse.Namespace) -> int:
+    """compare runs: the settings that differ, the best of each, their curves"""
+    from colabkeep.ui.compare import compare_in
+
+    page = _page(words, "compare.html")
+    with closing(find_store(words.storage)) as store:
+        compared = compare_in(store, words.runs, words.metric, words.mode)
+    if page is not None:
+        page.write(BytesSource(compared.to_html(interactive=words.interactive).encode(errors="replace")))
+    lines = compared.lines() if page is None else [f"{page.path}: {len(compared.rows)} run(s) compared"]
+    _print(words, compared.to_dict(), lines)
+    return 0
+
+
+def _page(words: argparse.Namespace, name: str) -> export.Target | None:
+    """The file that a page is to be written into; None where it is to be printed."""
+    if words.html is None and words.interactive:
+        raise UsageError(
+            problem="--interactive needs a page to be in.", remedy=f"Name its file, too: --html {name} --interactive"
+        )
+    return None if words.html is None else export.Target(words.html, force=words.force, name=name)
 
 
 def _verify(words: argparse.Namespace) -> int:
@@ -234,11 +290,11 @@ def _verify(words: argparse.Namespace) -> int:
         if not names:
             raise CheckpointNotFound(
                 problem=f"There is nothing to verify: {store.url} has no runs.",
-                remedy="Is that the right place? Say another with --storage.",
+                remedy="Is that the right place? Name another with --storage.",
             )
-        with_progress = _Progress(sys.stderr)
-        record = records.verify_record(store, names, (lambda *_: None) if words.json else with_progress)
-        with_progress.end()
+        progress = _Progress("reading", quiet=words.json)
+        record = records.verify_record(store, names, progress)
+        progress.end()
     _print(words, record, text.verify_lines(record))
     states = {finding["state"] for run in record["runs"] for finding in run["findings"]}
     if states & records.BAD:
@@ -247,56 +303,97 @@ def _verify(words: argparse.Namespace) -> int:
 
 
 def _export(words: argparse.Namespace) -> int:
-    """write the weights of a checkpoint to one safetensors file"""
-    target = export.Target(words.out, force=words.force)
+    """write the weights of a checkpoint to one safetensors file, or the files of a kept folder into an empty one"""
     best = KeepBest(n=1, monitor=words.monitor, mode=words.mode)
     with closing(find_store(words.storage)) as store:
         run = find_run(store, words.run)
-        loaded = choose(run, words.which, best, lambda id, why: _warn(words, f"walked past {id}: {why}"))
+        if export.is_folder(run):
+            record = export.export_folder(run, words.which, words.out, lambda id, why: _skipped(words, id, why))
+            _print(words, record, text.exported_folder_lines(record))
+            return 0
+        if words.format is not None:
+            loaded = choose(run, words.which, best, lambda id, why: _skipped(words, id, why))
+            record = FORMATS[words.format](loaded, words.part, words.out or words.run, force=words.force)
+            _print(words, record, text.exported_lines(record))
+            return 0
+        target = export.Target(words.out or export.FILE, force=words.force)
+        loaded = choose(run, words.which, best, lambda id, why: _skipped(words, id, why))
         record = export.export_weights(loaded, words.part, target)
     _print(words, record, text.exported_lines(record))
     return 0
 
 
 def _prune(words: argparse.Namespace) -> int:
-    """delete the checkpoints of a run that are no longer needed; --dry-run only says what would go"""
-    policy = prune_policy(words.keep_last, words.keep_best, words.monitor, words.mode)
-    store = find_store(words.storage)
-    try:
-        repository, watch, caught_up = find_run(store, words.run), _Progress(sys.stderr, "deleting from"), True
+    """delete the checkpoints of a run that are no longer needed; --dry-run only says what would be deleted"""
+    kept = {"keep_last": words.keep_last, "keep_best": words.keep_best, "monitor": words.monitor, "mode": words.mode}
+    policy = RunArguments(run_name=None, **kept).retention
+    with closing(find_store(words.storage)) as store:  # a pair has a thread that deletes on the remote side
+        repository, caught_up = find_run(store, words.run), True
         if words.dry_run:
             plan = plan_prune(repository, policy, apart=words.apart)
         else:
-            silent = words.json or not sys.stderr.isatty()
-            each = (lambda *_: None) if silent else watch.one(repository.run)
-            plan, caught_up = prune(store, repository.run, policy, SystemClock(), apart=words.apart, watch=each)
-            watch.end()
-    finally:
-        store.close()  # a pair has a thread that brings the deletions to the slower side
+            progress = _Progress("deleting from", quiet=words.json or not sys.stderr.isatty())
+            watch = progress.of(repository.run)
+            plan, caught_up = prune(store, repository.run, policy, SystemClock(), apart=words.apart, watch=watch)
+            progress.end()
     record = records.prune_record(repository, plan, dry_run=words.dry_run, caught_up=caught_up)
     _print(words, record, text.pruned_lines(record))
     return 0
 
 
 def _copy(words: argparse.Namespace) -> int:
-    """copy runs to another storage or another name, and verify each file there; --dry-run only says what would go"""
-    from colabkeep.ui.copy import copied_lines, copy_record, copy_status
+    """copy runs to another storage or another name, and verify each file there; --dry-run says what would be copied"""
+    progress = _Progress("copying", quiet=words.json)
 
-    watch = _Copying(words)
     try:
-        record = copy_record(words, watch)
+        record = copy.copy_record(words, progress.show)
     finally:
-        watch.end()
-    _print(words, record, copied_lines(record))
-    return copy_status(record)
+        progress.end()
+    _print(words, record, copy.copied_lines(record))
+    return copy.copy_status(record)
+
+
+def _keep(words: argparse.Namespace) -> int:
+    """run a program while the folder that it writes is kept: put back first, then whole versions of it"""
+    from colabkeep.keep.command import check_program, run_program
+    from colabkeep.keep.wiring import FolderArguments, wire_folder
+    from colabkeep.ui.folder import FolderLines
+    from colabkeep.ui.panel.displays import displays
+
+    def write(line: str) -> None:
+        sys.stderr.write(f"{line}\n")  # the standard output is the program's
+
+    check_program(words.program)
+    here = Environment.here()
+    kept = wire_folder(
+        FolderArguments(
+            folder=words.folder,
+            run_name=words.run,
+            storage=words.storage,
+            restore=words.restore,
+            include=words.include,
+            exclude=words.exclude,
+            keep_last=words.keep_last,
+            every=words.every,
+            settle=words.settle,
+            max_time=words.max_time,
+            session_limit=words.session_limit,
+            flush_timeout=words.flush_timeout,
+            observers=displays("text", SystemClock(), here, lambda state: FolderLines(write, language=state.language)),
+        )
+    )
+    with kept:
+        status = run_program(kept, words.program)
+    if words.json:
+        _print(words, records.kept_record(kept, status))
+    return status
 
 
 def _doctor(words: argparse.Namespace) -> int:
-    """say where this is, which accelerator came and whether to start on it, where checkpoints will live"""
+    """say where this is, which accelerator came and whether to start on it, where checkpoints will be kept"""
     from colabkeep.ui.check.report import examine
 
-    found = examine(probe=words.probe, previous=words.previous, storage=words.storage)
-    _print(words, found.to_dict(), found.lines())
+    _print(words, examine(probe=words.probe, previous=words.previous, storage=words.storage))
     return 0
 
 
@@ -304,119 +401,72 @@ def _gpus(words: argparse.Namespace) -> int:
     """compare the GPUs of the notebook services: speed, memory, where they are free, which torch runs on them"""
     from colabkeep.ui.gpus import compare_gpus
 
-    comparison = compare_gpus()
-    _print(words, comparison.to_dict(), comparison.lines())
+    _print(words, compare_gpus())
     return 0
 
 
 def _bench(words: argparse.Namespace) -> int:
     """measure in a minute what a save costs here and how often that lets it save; deletes what it writes"""
-    from colabkeep.ui.bench import bench_command
+    from colabkeep.ui.bench import bench_saves
 
-    found = bench_command(words, None if words.json else sys.stderr)
-    _print(words, found.to_dict(), found.lines())
+    stream = None if words.json else sys.stderr
+    _print(words, bench_saves({}, words.run, words.size, words.storage, words.overhead, stream))
     return 0
 
 
 def _auth(words: argparse.Namespace) -> int:
     """let your own Google account keep checkpoints: asks once, prints one secret to store"""
-    from colabkeep.ui import auth
-
     return auth.main(words)
 
 
 def _demo(words: argparse.Namespace) -> int:
-    """train on real data, be killed twice, and compare with a training that was left alone"""
-    from colabkeep.ui import demo
-
+    """train on real data, be killed twice, and compare with a training that was never interrupted"""
     return demo.main(words)
+
+
+def _print(words: argparse.Namespace, found: text.Record | text.Report, lines: Iterable[str] = ()) -> None:
+    record = found
+    if isinstance(found, text.Report):
+        record, lines = found.to_dict(), found.lines()
+    for line in [json.dumps(record, allow_nan=False)] if words.json else map(said, lines):
+        sys.stdout.write(line + "\n")
+
+
+def _skipped(words: argparse.Namespace, id: str, why: str) -> None:
+    if not words.json:
+        sys.stderr.write(said(f"skipped checkpoint {id}: {why}\n"))
 
 
 class _Progress:
     """How far a long command is: one line that moves on a terminal, elsewhere one line for each run."""
 
-    def __init__(self, stream: TextIO, doing: str = "reading") -> None:
-        self._stream = stream
-        self._doing = doing
-        self._moving = stream.isatty()
-        self._width = 0
+    def __init__(self, doing: str, *, quiet: bool = False) -> None:
+        self._doing, self._quiet = doing, quiet
+        self._line = MovingLine(sys.stderr)
 
     def __call__(self, run: str, files: int, size: int) -> None:
-        if self._moving:
-            self.say(f"{self._doing} {run}: {files} files, {text.size_text(size)}")
+        if self._quiet:
+            return
+        if self._line.moves:
+            self.show(f"{self._doing} {run}: {files} files, {text.size_text(size)}")
         elif not files:
-            self._stream.write(f"{self._doing} {run}\n")
-            self._stream.flush()
+            self._line.line(said(f"{self._doing} {run}"))
 
-    def say(self, text: str) -> None:
-        """Have this as the line that moves."""
-        self._stream.write("\r" + text.ljust(self._width))
-        self._width = len(text)
-        self._stream.flush()
+    def show(self, text: str) -> None:
+        """Have this as the line that moves, on a terminal."""
+        if self._line.moves and not self._quiet:
+            self._line.show(said(text))
 
-    def one(self, run: str) -> Callable[[str, int], None]:
+    def of(self, run: str) -> Callable[[str, int], None]:
         """To be called for each file of the run with its name and bytes; counts them."""
-        done = [0, 0]
+        done = Counter[str]()
 
         def watch(_: str, size: int) -> None:
-            done[0] += 1
-            done[1] += size
-            self(run, *done)
+            done.update(files=1, bytes=size)
+            self(run, done["files"], done["bytes"])
 
         return watch
 
     def end(self) -> None:
         """Remove the line that moves."""
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._stream.flush()
-            self._width = 0
-
-
-def _print(words: argparse.Namespace, record: text.Record, lines: Iterable[str]) -> None:
-    if words.json:
-        lines = [json.dumps(record, allow_nan=False)]
-    for line in lines:
-        sys.stdout.write(line + "\n")
-
-
-class _Copying:
-    """How far a copy is: on a terminal as it goes on; elsewhere only what is wrong, when that begins."""
-
-    def __init__(self, words: argparse.Namespace) -> None:
-        self._words = words
-        self._moving = not words.json and sys.stderr.isatty()
-        self._progress = _Progress(sys.stderr, "copying")
-        self._each: dict[str, Callable[[str, int], None]] = {}
-        self._told: str | None = None
-
-    def wrote(self, run: str, size: int) -> None:
-        """As `colabkeep.ui.copy.Watch` says, as is the next."""
-        if self._moving:
-            self._each.setdefault(run, self._progress.one(run))("", size)
-
-    def sends(self, run: str, left: int, trouble: str | None) -> None:
-        if trouble is not None and trouble != self._told:
-            self.end()
-            _warn(self._words, trouble)
-        self._told = trouble or self._told
-        if self._moving:
-            self._progress.say(f"sending {run}: {text.size_text(left)} left")
-
-    def end(self) -> None:
-        """Remove the line that moves."""
-        self._progress.end()
-
-
-def _warn(words: argparse.Namespace, text: str) -> None:
-    if not words.json:
-        sys.stderr.write(text + "\n")
-
-
-def _tell(error: ColabKeepError, *, as_json: bool) -> None:
-    if as_json:
-        kind = type(error).__name__
-        record = {"error": {"problem": error.problem, "remedy": error.remedy, "type": kind}}
-        sys.stdout.write(json.dumps(record) + "\n")
-    else:
-        sys.stderr.write(f"colabkeep: {error}\n")
+        self._line.end()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from colabkeep.checkpoint.inspect import find_run, run_names
 from colabkeep.checkpoint.repository import Repository
@@ -13,11 +13,11 @@ from colabkeep.core.arguments import checked_run_name
 from colabkeep.core.errors import CheckpointNotFound, UsageError
 from colabkeep.core.system import SystemClock
 from colabkeep.session.copy import Copied, copy_run, plan_copy
-from colabkeep.session.wiring import find_store
+from colabkeep.session.open import find_store
 from colabkeep.stores.base import Store
 from colabkeep.ui.text import Record, plain, size_text
 
-__all__ = ["Watch", "add_arguments", "copied_lines", "copy_record", "copy_status"]
+Say: TypeAlias = Callable[[str], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: Callable[[str], str]) -> None:
@@ -27,23 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser, name: Callable[[str], str]) -
     parser.add_argument("--run", type=name, metavar="NAME", help="only this run (default: all runs)")
     parser.add_argument("--as", dest="new_name", type=name, metavar="NAME", help="what the copy is called")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be copied")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, errors too")
 
 
-class Watch(Protocol):
-    """Is told how far a copy is."""
-
-    def wrote(self, run: str, size: int) -> None:
-        """A file of that many bytes was written."""
-        ...
-
-    def sends(self, run: str, left: int, trouble: str | None) -> None:
-        """All is written here, and a slower side has so many bytes still to take; `trouble`: what is wrong with it."""
-        ...
-
-
-def copy_record(words: argparse.Namespace, watch: Watch) -> Record:
-    """Copy, and say what was copied.
+def copy_record(words: argparse.Namespace, show: Say) -> Record:
+    """Copy, and say what was copied. `show` is told how far it is, again and again.
 
     Raises:
         UsageError: a new name for more than one run, or a target that is not a copy.
@@ -64,21 +51,25 @@ def copy_record(words: argparse.Namespace, watch: Watch) -> Record:
             )
         target = find_store(words.target)
         try:
-            return {"dry_run": words.dry_run, "runs": [_one(words, source, target, name, watch) for name in names]}
+            return {"dry_run": words.dry_run, "runs": [_one(words, source, target, name, show) for name in names]}
         finally:
             target.close()
     finally:
         source.close()
 
 
-def _one(words: argparse.Namespace, source: Store, target: Store, name: str, watch: Watch) -> dict[str, Any]:
+def _one(words: argparse.Namespace, source: Store, target: Store, name: str, show: Say) -> dict[str, Any]:
     new_name = name if words.new_name is None else checked_run_name(words.new_name)
     old, new = Repository(source, name), Repository(target, new_name)
     if words.dry_run:
-        found = plan_copy(old, new)
-    else:
-        found = copy_run(old, new, SystemClock(), lambda _, size: watch.wrote(name, size), partial(watch.sends, name))
-    return _record(old, new, found)
+        return _record(old, new, plan_copy(old, new))
+    done = Counter[str]()
+
+    def wrote(_: str, size: int) -> None:
+        done.update(files=1, bytes=size)
+        show(f"copying {name}: {done['files']} files, {size_text(done['bytes'])}")
+
+    return _record(old, new, copy_run(old, new, SystemClock(), wrote))
 
 
 def _record(old: Repository, new: Repository, found: Copied) -> dict[str, Any]:

@@ -7,10 +7,9 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from colabkeep.core.language import said
 from colabkeep.ui.check.report import examine
 from colabkeep.ui.cli import main
-
-__all__ = ["load", "unload"]
 
 _NAME = "colabkeep"
 
@@ -21,10 +20,11 @@ def load(shell: Any) -> None:
     try:
         _show_check()
     except Exception as error:  # noqa: BLE001  # a notebook's start goes on, and sees what failed
-        sys.stderr.write(
-            f"colabkeep: the check failed ({type(error).__name__}: {error}). Training can start all the same; "
+        failed = (
+            f"colabkeep: the check failed ({type(error).__name__}: {error}). You can start training anyway; "
             "%colabkeep doctor checks again.\n"
         )
+        sys.stderr.write(said(failed))
 
 
 def unload(shell: Any) -> None:

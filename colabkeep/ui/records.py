@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from colabkeep.checkpoint.compaction import unfolded
@@ -10,6 +12,7 @@ from colabkeep.checkpoint.inspect import (
     CheckpointInfo,
     checkpoints,
     durability_of,
+    last_word,
     part_sizes,
     run_names,
     run_record,
@@ -17,22 +20,56 @@ from colabkeep.checkpoint.inspect import (
 )
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.verify import Finding, audit
-from colabkeep.core.durability import Durability
 from colabkeep.core.errors import CheckpointDamaged, CheckpointNotFound, CheckpointUnsupported
-from colabkeep.core.manifest import Manifest
+from colabkeep.core.events import Durability
+from colabkeep.core.manifest import FOLDER, Manifest, stored_proof
+from colabkeep.keep.session import KeptFolder
+from colabkeep.keep.tree import Entry
+from colabkeep.keep.version import table_of
 from colabkeep.session.prune import PrunePlan
 from colabkeep.stores.base import Store
+from colabkeep.ui.panel.state import end_of
 from colabkeep.ui.text import Record
-
-__all__ = ["BAD", "durability_record", "list_record", "prune_record", "show_record", "verify_record"]
 
 BAD = frozenset({"damaged", "missing", "unreadable"})
 """States of a file that speak of damage."""
 
 
 def list_record(store: Store) -> Record:
-    """All runs with their checkpoints, newest first."""
-    return {"runs": [{"name": name, "checkpoints": _briefs(Repository(store, name))} for name in run_names(store)]}
+    """All runs with their checkpoints, newest first; how each one's last session ended ("open": that is not noted),
+    when it was heard of last, and what was measured by its newest checkpoint."""
+    return {"runs": [{"name": name, **_run(Repository(store, name))} for name in run_names(store)]}
+
+
+def _run(repository: Repository) -> dict[str, Any]:
+    with repository.listing.one_look():
+        found, word = checkpoints(repository), last_word(repository)
+        newest = next((info for info in found if info.state == "committed" and info.manifest is not None), None)
+        manifest = None if newest is None else newest.manifest
+        seen = [info.created for info in found if info.created is not None] + ([] if word is None else [word.at])
+        proof = None if manifest is None else stored_proof(manifest)
+        broken = None if proof is None else proof.broken
+        return {
+            "state": end_of(word.reason, broken) if word is not None and word.stopped else "open",
+            "last_seen": max(seen, default=None),
+            "metrics": {} if manifest is None else finite_or_text(manifest.metrics),
+            "checkpoints": [_brief(info) for info in found],
+        }
+
+
+def overview(repository: Repository) -> dict[str, Any]:
+    """The checkpoints of a run, newest first, each with its durability level, and what would be lost.
+
+    Raises:
+        CheckpointDamaged, StoreError: that cannot be told.
+    """
+    with repository.listing.one_look():
+        found, durability = checkpoints(repository), durability_of(repository)
+        return {
+            "name": repository.run,
+            "checkpoints": _on_rungs([_brief(info) for info in found], durability),
+            "sentence": durability.sentence,
+        }
 
 
 def show_record(repository: Repository, id: str | None) -> Record:
@@ -58,26 +95,40 @@ def _shown(repository: Repository, id: str | None) -> Record:
             remedy=f"`colabkeep show {repository.run}` lists those it has.",
         )
     durability = durability_of(repository)
-    rungs = {standing.checkpoint: standing.rung for standing in durability.standings}
     return {
         "name": repository.run,
         "storage": repository.store.url,
         "folder": repository.folder,
         "created": run_record(repository).get("created"),
         "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(unfolded(repository))],
-        "checkpoints": [_full(info) | {"rung": rungs.get(info.id)} for info in found],
+        "checkpoints": _on_rungs([_full(info) for info in found], durability),
         "durability": durability_record(durability),
         "checkpoint": None if chosen is None else _inside(repository, chosen),
     }
 
 
+def kept_record(kept: KeptFolder, status: int) -> Record:
+    """How `colabkeep keep` ended."""
+    began = kept.restored
+    return {
+        "folder": kept.folder,
+        "restored": None if began is None else asdict(began),
+        "version": kept.version,
+        "exit_status": status,
+        "durability": durability_record(kept.durability),
+    }
+
+
 def prune_record(repository: Repository, plan: PrunePlan, *, dry_run: bool, caught_up: bool) -> Record:
-    """What went, or would go. `caught_up`: has every side of the store done it?"""
+    """What was deleted, or would be. `caught_up`: has every side of the store done it?"""
     return {
         "name": repository.run,
         "storage": repository.store.url,
         "dry_run": dry_run,
-        "checkpoints": [{"id": manifest.id, "step": manifest.progress.step} for manifest in plan.doomed],
+        "checkpoints": [
+            {"id": manifest.id, "step": manifest.progress.step, "framework": manifest.framework}
+            for manifest in plan.doomed
+        ],
         "kept": list(plan.kept),
         "kept_from_before_nan": plan.good,
         "missing": list(plan.missing),
@@ -90,6 +141,11 @@ def prune_record(repository: Repository, plan: PrunePlan, *, dry_run: bool, caug
 def verify_record(store: Store, names: list[str], watch: Callable[[str, int, int], None]) -> Record:
     """Every file of the runs read again. `watch` is called with run, files and bytes done so far, as it goes on."""
     return {"runs": [_verified(Repository(store, name), watch) for name in names]}
+
+
+def _on_rungs(records: list[dict[str, Any]], durability: Durability) -> list[dict[str, Any]]:
+    rungs = {standing.checkpoint: standing.rung for standing in durability.standings}
+    return [record | {"rung": rungs.get(record["id"])} for record in records]
 
 
 _SESSION = ("session", "fence", "host", "pid", "started")
@@ -114,21 +170,21 @@ def _verified(repository: Repository, watch: Callable[[str, int, int], None]) ->
     }
 
 
-def _briefs(repository: Repository) -> list[dict[str, Any]]:
-    with repository.listing.one_look():
-        return [_brief(info) for info in checkpoints(repository)]
-
-
 def _brief(info: CheckpointInfo) -> dict[str, Any]:
-    return {name: getattr(info, name) for name in ("id", "step", "epoch", "bytes", "created", "state")}
+    brief = {name: getattr(info, name) for name in ("id", "step", "epoch", "bytes", "created", "state")}
+    return brief | {"framework": None if info.manifest is None else info.manifest.framework}
 
 
 def _full(info: CheckpointInfo) -> dict[str, Any]:
     manifest = info.manifest
     if manifest is None:
         return {**_brief(info), "reason": "", "metrics": {}}
-    metrics = {name: value if value - value == 0 else repr(value) for name, value in manifest.metrics.items()}
-    return {**_brief(info), "reason": manifest.reason, "metrics": metrics}
+    return {**_brief(info), "reason": manifest.reason, "metrics": finite_or_text(manifest.metrics)}
+
+
+def finite_or_text(numbers: Mapping[str, float]) -> dict[str, Any]:
+    """The numbers as strict JSON has them: what is not finite is a text."""
+    return {name: value if value - value == 0 else repr(value) for name, value in numbers.items()}
 
 
 def durability_record(durability: Durability) -> dict[str, Any]:
@@ -145,8 +201,10 @@ def durability_record(durability: Durability) -> dict[str, Any]:
 
 
 def _inside(repository: Repository, manifest: Manifest) -> dict[str, Any]:
-    problem, parts = None, []
+    problem, parts, files = None, [], None
     try:
+        if manifest.framework == FOLDER:
+            files = [_file(entry) for entry in table_of(repository, manifest).entries.values()]
         parts = [{"name": p.name, "tensors": p.tensors, "bytes": p.bytes} for p in part_sizes(repository, manifest)]
     except (CheckpointDamaged, CheckpointUnsupported) as error:
         problem = error.problem
@@ -159,4 +217,12 @@ def _inside(repository: Repository, manifest: Manifest) -> dict[str, Any]:
         "fingerprint": dict(manifest.fingerprint),
         "parts": parts,
         "problem": problem,
+        "files": files,
     }
+
+
+def _file(entry: Entry) -> dict[str, Any]:
+    """One row of a folder's table. Paths that are not UTF-8 have question marks: strict JSON has no place for them."""
+    text = {"path": entry.path, "kind": entry.kind, "target": entry.target, "same_as": entry.same_as}
+    named = {name: os.fsencode(value).decode(errors="replace") for name, value in text.items()}
+    return named | {"bytes": entry.size, "mtime": entry.mtime / 1e9}

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from colabkeep.checkpoint.inspect import CheckpointInfo
+from colabkeep.core.language import language
 from colabkeep.session import fit
 from colabkeep.session.open import taken_over
 from colabkeep.session.run import Run
-from colabkeep.ui.drawing import (
-    BLUE,
-    GREEN,
-    PURPLE,
-    RED,
-    Colour,
-    Mark,
-    Markup,
-    badge,
-    chip,
-    curve,
-    frame,
-    join,
-    paragraph,
-    result_figure,
-    table,
-)
+from colabkeep.ui import curve, figures
+from colabkeep.ui import drawing as draw
+from colabkeep.ui.drawing import BLUE, Markup
+from colabkeep.ui.messages import words_of
+from colabkeep.ui.panel.render import STATES, state_chip
+from colabkeep.ui.panel.state import end_of
 from colabkeep.ui.text import plain, size_text, utc_time
-
-__all__ = ["Checkpoints", "FitResult", "run_html"]
 
 _EPOCHS = 10
 _METRICS = 6
@@ -40,7 +28,7 @@ class Checkpoints(list[CheckpointInfo]):
     """The checkpoints of a run, the newest first: a list that a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        return frame(_checkpoints(self), BLUE)
+        return draw.frame(_checkpoints(self), BLUE)
 
 
 class FitResult(fit.FitResult):
@@ -51,83 +39,98 @@ class FitResult(fit.FitResult):
 
     @classmethod
     def of(cls, result: fit.FitResult) -> FitResult:
-        """The same result, with a face."""
+        """The same result, to be shown."""
         words = {each.name: getattr(result, each.name) for each in fields(result)}
         return cls(**{**words, "checkpoints": Checkpoints(result.checkpoints)})
 
-    def plot(self) -> Any:
-        """The loss over all sessions and what was measured of it each epoch: a matplotlib Figure.
+    def plot(self, *, interactive: bool = False) -> Any:
+        """The loss over all sessions and what was measured each epoch: a matplotlib Figure; `interactive`, a plotly
+        Figure, to be zoomed in.
 
         Raises:
-            MissingDependency: matplotlib is not installed.
+            MissingDependency: that library is not installed.
         """
-        return result_figure(self.run_name, self.losses, self.resumed_at, self.history)
+        shown = figures.plots(
+            [figures.Curves(run=self.run_name, points=self.losses, logged=self.history, resumed_at=self.resumed_at)]
+        )
+        return figures.interactive(self.run_name, shown) if interactive else figures.static(self.run_name, shown)
+
+    def _measured(self) -> curve.Measured:
+        measured = curve.measured_in(self.history)
+        return replace(measured, best=None if self.best is None else self.best.step)
 
     def _repr_html_(self) -> str:
-        done = self.stopped in ("finished", "max_steps")
-        symbol, colour = ("✔", GREEN) if done else ("■", PURPLE)
-        word = "FINISHED" if done else f"STOPPED: {self.stopped}"
-        if self.nan_since is not None:
-            symbol, word, colour = _broken(self.nan_since)
-        return frame(join(chip(symbol, word, colour), badge(self.run_name), *self._parts()), colour)
-
-    def _parts(self) -> Iterator[Markup]:
-        fresh = "started from zero" if self.resumed_from is None else f"went on from step {self.resumed_from}"
-        yield paragraph(f"{self.steps} steps, {self.epochs} epochs; this session {fresh}.", strong=True)
+        phase = end_of(self.stopped, self.nan_since)
+        began = "started from zero" if self.resumed_from is None else f"resumed from step {self.resumed_from}"
+        best = ""
         if self.best is not None:
-            best = self.best
-            kept = "not kept" if best.checkpoint is None else f"checkpoint {best.checkpoint}"
-            yield paragraph(f"Best {best.monitor}: {best.value:.6g}, epoch {best.epoch + 1}, step {best.step}, {kept}.")
-        yield _curve(self.losses, self.resumed_at, self.nan_since)
-        yield _history(self.history)
-        yield _checkpoints(self.checkpoints)
+            at, of = self.best, f"Best {self.best.monitor}: {self.best.value:.6g}"
+            kept = "not kept" if at.checkpoint is None else f"checkpoint {at.checkpoint}"
+            best = draw.paragraph(f"{of}, epoch {at.epoch}, step {at.step}, {kept}.")
+        parts = [
+            state_chip(phase, words_of(language()), loss=""),
+            draw.badge(self.run_name),
+            _why(phase, self.stopped, self.nan_since),
+            draw.paragraph(f"{self.steps} steps, {self.epochs} epochs; this session {began}.", strong=True),
+            best,
+            curve.loss_curve(self.losses, self.resumed_at, self.nan_since, measured=self._measured())
+            if self.losses
+            else "",
+            _history(self.history),
+            _checkpoints(self.checkpoints),
+        ]
+        return draw.frame(draw.join(*parts), STATES[phase][1])
 
 
 def run_html(run: Run) -> Markup:
     """A run, before, in or after its `with` block."""
     if not run.began:
-        return frame(join(chip("○", "NOT BEGUN", BLUE), badge(run.name)), BLUE)
-    symbol, word, colour = ("↻", "OPEN", BLUE) if run.stopped is None else ("■", f"ENDED: {run.stopped}", PURPLE)
+        return draw.frame(draw.join(draw.chip("○", "NOT STARTED", BLUE), draw.badge(run.name)), BLUE)
     progress, points, nan_since = run.progress, run.losses.points, run.losses.proof.broken
-    if nan_since is not None:
-        symbol, word, colour = _broken(nan_since)
+    live = "fresh" if nan_since is None else "nan"
+    phase = live if run.stopped is None else end_of(run.stopped, nan_since)
     parts = [
-        chip(symbol, word, colour),
-        badge(run.name),
-        paragraph(f"Epoch {progress.epoch + 1}, step {progress.step}.", strong=True),
-        paragraph(run.durability.sentence),
-        _curve(points, taken_over(run.resumed_from), nan_since),
-        _history(run.history.records),
+        state_chip(phase, words_of(language()), loss=""),
+        draw.badge(run.name),
+        _why(phase, run.stopped, nan_since),
+        draw.paragraph(f"Epoch {progress.epoch + 1}, step {progress.step}.", strong=True),
+        draw.paragraph(run.durability.sentence),
+        curve.loss_curve(points, taken_over(run.resumed_from), nan_since, measured=curve.measured_in(run.history))
+        if points
+        else "",
+        _history(run.history),
     ]
-    return frame(join(*parts), colour)
+    return draw.frame(draw.join(*parts), STATES[phase][1])
 
 
-def _broken(step: int) -> tuple[str, str, Colour]:
-    """Symbol, word and colour of weights that give no finite loss."""
-    return "✖", f"LOSS NOT FINITE SINCE STEP {step}", RED
+def run_text(run: Run) -> str:
+    """The same in one line."""
+    if not run.began:
+        return f"<Run {run.name!r}: not started>"
+    progress, state = run.progress, "training" if run.stopped is None else f"stopped ({run.stopped})"
+    saved = run.checkpoint or "none"
+    return f"<Run {run.name!r}: {state}, epoch {progress.epoch + 1}, step {progress.step}, newest checkpoint {saved}>"
 
 
-def _curve(points: Sequence[tuple[int, float]], resumed_at: Sequence[int], nan_since: int | None) -> Markup:
-    marks = [Mark(step, "resumed", f"resumed at {step}") for step in resumed_at]
-    marks += [] if nan_since is None else [Mark(nan_since, "broken", f"not finite at {nan_since}")]
-    return curve(points, marks) if points else Markup("")
+def _why(phase: str, stopped: str | None, nan_since: int | None) -> Markup | str:
+    """Why it ended, where the chip does not say that, or since when the loss is not finite."""
+    if nan_since is not None:
+        return draw.badge(f"since step {nan_since}")
+    return draw.badge(stopped) if phase == "interrupted" else ""
 
 
-def _history(records: Sequence[Mapping[str, Any]]) -> Markup:
+def _history(records: Sequence[Mapping[str, Any]]) -> Markup | str:
     if not records:
-        return Markup("")
+        return ""
     last = records[-_EPOCHS:]
-    known = dict.fromkeys(name for record in last for name in record if name not in _PLACE)
+    known = dict.fromkeys(name for record in last for name in record if name not in ("epoch", "step"))
     names = list(known)[:_METRICS]
     rows = [
         (str(record["epoch"] + 1), str(record["step"]), *(_number(record.get(name)) for name in names))
         for record in last
     ]
     caption = "Logged" if len(records) == len(last) else f"Logged, the last {len(last)} of {len(records)}"
-    return table(caption, ("epoch", "step", *names), rows, right=range(len(names) + 2))
-
-
-_PLACE = ("epoch", "step")
+    return draw.table(caption, ("epoch", "step", *names), rows, right=range(len(names) + 2))
 
 
 def _number(value: object) -> str:
@@ -140,4 +143,4 @@ def _checkpoints(found: Sequence[CheckpointInfo]) -> Markup:
         for info in found[:_CHECKPOINTS]
     ]
     more = "" if len(found) <= _CHECKPOINTS else f", the newest {_CHECKPOINTS} of {len(found)}"
-    return table(f"Checkpoints{more}", ("checkpoint", "step", "size", "saved", "state"), rows, right=(1, 2))
+    return draw.table(f"Checkpoints{more}", ("checkpoint", "step", "size", "saved", "state"), rows, right=(1, 2))

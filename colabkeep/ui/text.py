@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from html import escape
 from typing import Any, TypeAlias
+from unicodedata import east_asian_width
 
-__all__ = [
-    "Record",
-    "aligned",
-    "exported_lines",
-    "html_table",
-    "list_lines",
-    "local_time",
-    "plain",
-    "pruned_lines",
-    "show_lines",
-    "size_text",
-    "utc_time",
-    "verify_lines",
-]
+from colabkeep.core.arguments import duration_text
+from colabkeep.core.language import language, said
+from colabkeep.core.manifest import FOLDER
 
 Record: TypeAlias = Mapping[str, Any]
 """What a command found, JSON-able."""
 
+
+class Report:
+    """What people and programs are shown: printed it is `lines`, for programs `to_dict`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(said, self.lines()))
+
+    def lines(self) -> Iterator[str]:
+        """The report as lines of text."""
+        raise NotImplementedError
+
+    def to_dict(self) -> Record:
+        """The report for programs."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """`to_dict` as one line of strict JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+
 _HEAD = ("checkpoint", "step", "epoch", "size", "saved", "state")
+_FOLDER_HEAD = ("version", "number", "size", "made", "state")
+_METRICS = 4  # in the line of a run
+_ENDS = {"open": "still training, or ended unexpectedly", "interrupted": "stopped", "diverged": "ended with NaN"}
+_FILES = 100  # of a version that are listed as text
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def list_lines(record: Record, storage: str) -> Iterator[str]:
-    """The runs of a store with their checkpoints."""
+def list_lines(record: Record, storage: str, now: float) -> Iterator[str]:
+    """The runs of a store with their checkpoints, at `now` (seconds since 1970, UTC)."""
     if not record["runs"]:
-        yield f"There are no runs in {storage}. Is that the right place? Say another with --storage."
+        yield f"There are no runs in {storage}. Is that the right place? Name another with --storage."
     for run in record["runs"]:
-        yield run["name"]
-        rows = [_row(checkpoint) for checkpoint in run["checkpoints"]]
-        yield from aligned([_HEAD, *rows], right=(1, 2, 3)) if rows else ["  no checkpoint yet"]
+        age = "" if run["last_seen"] is None else f", {duration_text(max(0.0, now - run['last_seen']))} ago"
+        measured = f": {_pairs(dict(list(run['metrics'].items())[:_METRICS]))}" if run["metrics"] else ""
+        yield f"{run['name']}  {said(_ENDS.get(run['state'], run['state']))}{age}{measured}"
+        head, rows, right = checkpoint_table(run["checkpoints"])
+        yield from aligned([head, *rows], right=right) if rows else ["  no checkpoint yet"]
         yield from _about_newer(run["checkpoints"])
 
 
@@ -47,11 +65,17 @@ def show_lines(record: Record) -> Iterator[str]:
     yield from ("", "Sessions, the latest first")
     head: Sequence[str] = ("session", "number", "machine", "process", "began")
     yield from aligned([head, *map(_session, record["sessions"])], right=(1, 3))
-    yield from ("", "Checkpoints, the newest first")
-    rows = [(*_row(c), c["rung"] or "", plain(c["reason"]), _pairs(c["metrics"])) for c in record["checkpoints"]]
-    yield from aligned([(*_HEAD, "rung", "reason", "metrics"), *rows], right=(1, 2, 3))
+    found = record["checkpoints"]
+    versions = of_folder(found)
+    yield from ("", f"{said('Versions' if versions else 'Checkpoints')}, the newest first")
+    head, rows, right = checkpoint_table(found)
+    head = (*head, "durability", "reason") if versions else (*head, "durability", "reason", "metrics")
+    more = (
+        (said(c["rung"] or ""), said(plain(c["reason"])), *(() if versions else (_pairs(c["metrics"]),))) for c in found
+    )
+    yield from aligned([head, *((*row, *rest) for row, rest in zip(rows, more, strict=True))], right=right)
     if any(checkpoint["state"] == "apart" for checkpoint in record["checkpoints"]):
-        yield "  apart: not on the line of the newest checkpoint. Nothing but `colabkeep prune --apart` deletes these."
+        yield "  apart: not on the line of the newest checkpoint. Only `colabkeep prune --apart` deletes these."
     yield from _about_newer(record["checkpoints"])
     yield from ("", plain(record["durability"]["sentence"], limit=2000))
     if record["checkpoint"] is not None:
@@ -69,26 +93,34 @@ def verify_lines(record: Record) -> Iterator[str]:
 
 
 def pruned_lines(record: Record) -> Iterator[str]:
-    """What went, or would go."""
-    would = "would go" if record["dry_run"] else "are deleted"
+    """What was deleted, or would be."""
+    would = "would be deleted" if record["dry_run"] else "are deleted"
     for checkpoint in record["checkpoints"]:
-        yield f"  {checkpoint['id']}  step {checkpoint['step']}"
+        yield f"  {checkpoint['id']}  {'version' if of_folder([checkpoint]) else 'step'} {checkpoint['step']}"
     count, kept = len(record["checkpoints"]), len(record["kept"])
     free = f"{size_text(record['bytes'])} in {record['files']} file(s)"
     yield f"{record['name']}: {count} checkpoint(s) and {free} {would}, {kept} checkpoint(s) stay"
     if record["kept_from_before_nan"]:
         yield f"  {record['kept_from_before_nan']} stays too: the loss is NaN or infinite since, and it is from before."
     if record["missing"]:
-        would = "may be among those that go" if record["dry_run"] else "may be among those that went"
-        yield f"  {record['missing'][-1]} was saved, by the diary, and is not shown now: its files {would}."
+        would = (
+            "may be among those that would be deleted" if record["dry_run"] else "may be among those that are deleted"
+        )
+        yield f"  {record['missing'][-1]} was saved, as the journal says, and is not listed now: its files {would}."
     if not record["caught_up"]:
-        yield "  The slower side of the storage has not done it yet; the next session, or this command, does it."
+        yield "  The remote storage has not done it yet; the next session does it, or run this command again."
 
 
 def exported_lines(record: Record) -> Iterator[str]:
     """What was written where."""
     what = f"{record['tensors']} tensors, {size_text(record['bytes'])}, checkpoint {record['checkpoint']}"
     yield f"{record['file']}: {what}, SHA-256 {record['sha256']}"
+
+
+def exported_folder_lines(record: Record) -> Iterator[str]:
+    """What was written where, of a folder."""
+    what = f"{record['files']} file(s), {size_text(record['bytes'])}, version {record['checkpoint']}"
+    yield f"{record['folder']}: {what}, every byte checked"
 
 
 def size_text(size: int | None) -> str:
@@ -101,20 +133,22 @@ def size_text(size: int | None) -> str:
     return f"{size} B" if unit == 0 else f"{amount:.1f} {_UNITS[unit]}"
 
 
-def local_time(seconds: object) -> str:
-    """Seconds since 1970 as a local date and time (ISO 8601); "?" for what is none."""
+def local_time(seconds: object, form: str | None = None) -> str:
+    """Seconds since 1970 as a local date and time, in ISO 8601 unless `form` says otherwise; "?" for what is none."""
+    return _time(seconds, None, form)
+
+
+def utc_time(seconds: object, form: str = "%Y-%m-%d %H:%M UTC") -> str:
+    """Seconds since 1970 as date and time in UTC: it is the same wherever it is read, and whenever; "?" as above."""
+    return _time(seconds, timezone.utc, form)
+
+
+def _time(seconds: object, zone: timezone | None, form: str | None) -> str:
     if not isinstance(seconds, (int, float)):
         return "?"
     try:
-        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
-    except (ValueError, OverflowError, OSError):  # a year that the calendar does not have
-        return "?"
-
-
-def utc_time(seconds: float | None) -> str:
-    """Seconds since 1970 as date and time in UTC, to the minute: it is the same wherever it is read, and whenever."""
-    try:
-        return "?" if seconds is None else f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
+        time = datetime.fromtimestamp(seconds, zone)
+        return time.strftime(form) if form else time.astimezone().isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):  # a year that the calendar does not have
         return "?"
 
@@ -126,21 +160,21 @@ def plain(value: object, limit: int = 500) -> str:
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
     """The rows as lines, a column below the other; those of the numbers in `right` end together."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+    told = language()
+    # A word alone is a name, except in the head.
+    shown = [
+        [said(cell, told) if not number or " " in cell else cell for cell in row] for number, row in enumerate(rows)
+    ]
+    widths = [max(map(_columns, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        blanks = [" " * (width - _columns(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = (b + c if i in right else c + b for i, (b, c) in enumerate(zip(blanks, row, strict=True)))
         yield f"  {'  '.join(cells)}".rstrip()
 
 
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """The rows as a table of a notebook; the first one is the head."""
-    head, *body = rows
-    lines = [_html_row("th", head), *(_html_row("td", row) for row in body)]
-    return f'<table style="font-size:90%">{"".join(lines)}</table>'
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"
+def _columns(text: str) -> int:
+    """How wide a text is on a terminal: a Chinese character takes two columns."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(char) in "WF") for char in text)
 
 
 def _about_newer(checkpoints: Sequence[Record]) -> Iterator[str]:
@@ -148,10 +182,20 @@ def _about_newer(checkpoints: Sequence[Record]) -> Iterator[str]:
         yield "  newer: a newer colabkeep than this one wrote it. Update this one: pip install -U colabkeep"
 
 
-def _row(checkpoint: Record) -> tuple[str, ...]:
-    epoch = "?" if checkpoint["epoch"] is None else str(checkpoint["epoch"])
-    size, saved = size_text(checkpoint["bytes"]), local_time(checkpoint["created"])
-    return checkpoint["id"], str(checkpoint["step"]), epoch, size, saved, checkpoint["state"]
+def of_folder(checkpoints: Sequence[Record]) -> bool:
+    """Are these versions of another program's folder?"""
+    return any(checkpoint["framework"] == FOLDER for checkpoint in checkpoints)
+
+
+def checkpoint_table(checkpoints: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]], tuple[int, ...]]:
+    """The head and the rows of a table of checkpoints, or of versions of a folder, and which columns end together."""
+    versions = of_folder(checkpoints)
+    rows = []
+    for each in checkpoints:
+        epoch = () if versions else ("?" if each["epoch"] is None else str(each["epoch"]),)
+        size, saved = size_text(each["bytes"]), local_time(each["created"])
+        rows.append((each["id"], str(each["step"]), *epoch, size, saved, said(each["state"])))
+    return (_FOLDER_HEAD, rows, (1, 2)) if versions else (_HEAD, rows, (1, 2, 3))
 
 
 def _session(session: Record) -> tuple[str, ...]:
@@ -159,7 +203,36 @@ def _session(session: Record) -> tuple[str, ...]:
     return session["session"], str(session["fence"]), machine, process, local_time(session["started"])
 
 
+def _version(checkpoint: Record) -> Iterator[str]:
+    """A version of a folder: its files."""
+    files = checkpoint["files"]
+    before = f", after {plain(checkpoint['parent'])}" if checkpoint["parent"] else ""
+    count = sum(file["kind"] == "file" for file in files)
+    size = size_text(sum(file["bytes"] for file in files if not file["same_as"]))
+    made = f"made by colabkeep {plain(checkpoint['version'])}{before}"
+    yield from ("", f"Version {checkpoint['id']}, {made}: {count} file(s), {size}")
+    rows = [(plain(_path(file)), _size(file), local_time(file["mtime"])) for file in files[:_FILES]]
+    yield from aligned([("file", "size", "changed"), *rows], right=(1,))
+    if len(files) > _FILES:
+        yield f"  … and {len(files) - _FILES} more; --json has them all."
+
+
+def _path(file: Record) -> str:
+    if file["kind"] == "link":
+        return f"{file['path']} → {file['target']}"
+    return f"{file['path']}/" if file["kind"] == "folder" else str(file["path"])
+
+
+def _size(file: Record) -> str:
+    if file["same_as"]:
+        return f"= {plain(file['same_as'])}"
+    return size_text(file["bytes"]) if file["kind"] == "file" else ""
+
+
 def _inside(checkpoint: Record) -> Iterator[str]:
+    if checkpoint["files"] is not None:
+        yield from _version(checkpoint)
+        return
     origin = f"{plain(checkpoint['framework'])}, colabkeep {plain(checkpoint['version'])}"
     before = f", after {plain(checkpoint['parent'])}" if checkpoint["parent"] else ""
     yield from ("", f"Checkpoint {checkpoint['id']}, written by {origin}{before}")
@@ -167,7 +240,7 @@ def _inside(checkpoint: Record) -> Iterator[str]:
         yield f"  {plain(checkpoint['problem'])}"
     parts = [(plain(part["name"]), str(part["tensors"]), size_text(part["bytes"])) for part in checkpoint["parts"]]
     yield from aligned([("part", "tensors", "size"), *parts], right=(1, 2))
-    yield from ("", "What its bits depend on")
+    yield from ("", "What exact results depend on")
     yield from aligned([(plain(name), plain(value)) for name, value in checkpoint["fingerprint"].items()])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
-from colabkeep.ui import cli, demo
+from colabkeep.ui import cli
 from colabkeep.ui.gpus import compare_gpus
 
 _WIDTH = 96  # columns of the help texts, whatever the terminal is that builds the site
@@ -53,10 +53,7 @@ def _parsers() -> Iterator[argparse.ArgumentParser]:
     yield top
     for action in top._actions:  # argparse has no other way to its commands
         if isinstance(action, argparse._SubParsersAction):
-            yield from (parser for name, parser in action.choices.items() if name != "demo")
-    own = argparse.ArgumentParser(prog="colabkeep demo", description=cli._demo.__doc__)  # as cli does
-    demo.add_arguments(own)
-    yield own
+            yield from action.choices.values()
 
 
 def _fixed(formatter: Any) -> Any:

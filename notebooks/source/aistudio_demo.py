@@ -4,9 +4,9 @@
 # %% [markdown]
 # # PaddlePaddle training that survives the stop · 停止之后继续的飞桨训练
 #
-# An AI Studio environment stops when the page has been closed for an hour or the compute card runs out, and the
-# training in it stops, too. With [colabkeep](https://github.com/colabkeep/colabkeep) you run the notebook again from
-# the top, and training goes on in the middle of the epoch, with the same weights at the end, bit for bit.
+# An AI Studio environment stops an hour after you close the page, or when the compute card runs out. The
+# training in it stops too. With [colabkeep](https://github.com/colabkeep/colabkeep) you run the notebook again from
+# the top, and training continues in the middle of the epoch. The final weights are the same, bit for bit.
 #
 # AI Studio 的环境在关闭页面一小时后、或算力卡用完时会停止，其中的训练也随之中断。
 # 使用 colabkeep，只需从头重新运行笔记本，训练就会从一轮的中途继续，最终得到的权重与从未中断的训练逐位相同。
@@ -15,14 +15,14 @@
 #
 # 本笔记本只用飞桨 (PaddlePaddle)，一两分钟内演示全过程：不需要 torch，也不使用任何 Google 服务。
 #
-# *The outputs kept here are of an execution without a GPU on a stand-in of AI Studio, as in colabkeep's own tests.*
+# *The outputs saved here come from a run without a GPU, on a stand-in for AI Studio, as in colabkeep's own tests.*
 # *此处保存的输出来自在 AI Studio 模拟环境中的无 GPU 运行，与 colabkeep 自身的测试相同。*
 
 # %% [markdown]
 # ## 1. Packages that stay · 安装能保留的软件包
 #
-# Of what is installed, only `/home/aistudio/external-libraries` survives a restart. What the environment has already
-# comes first, since the folder is at the end of `sys.path`.
+# After a restart, only the packages in `/home/aistudio/external-libraries` are left. The folder is at the end of
+# `sys.path`, so the environment's own packages come first.
 #
 # 重启后只有安装在 `/home/aistudio/external-libraries` 中的软件包会保留。
 # 该文件夹位于 `sys.path` 末尾，因此环境自带的软件包优先。
@@ -43,8 +43,8 @@ print("missing · 缺少:", ", ".join(missing) or "nothing · 无")
 # %% [markdown]
 # ## 2. Where am I? · 当前环境
 #
-# Which GPU came, whether it is worth starting on, where checkpoints will live, and whether anything is installed where
-# the next start deletes it. No network is used.
+# The check says which GPU you got, whether it is worth starting on, where checkpoints will be saved, and whether any
+# package is installed where the next start deletes it. It uses no network.
 #
 # 显示分配到的 GPU、是否值得开始训练、检查点保存的位置，以及是否有软件包安装在下次启动会被删除的位置。不访问网络。
 
@@ -54,16 +54,17 @@ import colabkeep
 colabkeep.check()
 
 # %% [markdown]
-# ## 3. The place that survives · 重启后仍保留的位置
+# ## 3. Folders that survive a restart · 重启后仍保留的位置
 #
 # | folder · 文件夹 | after a restart · 重启后 |
 # |---|---|
-# | `/home/aistudio/work` | stays; checkpoints go there · 保留，检查点存放于此 |
-# | `/home/aistudio/external-libraries` | stays; packages go there · 保留，软件包安装于此 |
-# | `/home/aistudio/data` | is reset to the attached data sets · 重置为所挂载的数据集 |
-# | everything else · 其他位置 | is gone · 丢失 |
+# | `/home/aistudio/work` | is kept; checkpoints go there · 保留，检查点存放于此 |
+# | `/home/aistudio/external-libraries` | is kept; packages go there · 保留，软件包安装于此 |
+# | `/home/aistudio/data` | is reset to the attached datasets · 重置为所挂载的数据集 |
+# | everything else · 其他位置 | is deleted · 丢失 |
 #
-# Keep `work` small, since all of it is copied at each start: `keep_last=1, keep_best=1` keeps two checkpoints at most.
+# Keep `work` small, because AI Studio copies all of it at each start. `keep_last=1, keep_best=1` keeps two checkpoints
+# at most.
 #
 # 请让 `work` 保持较小，因为每次启动都会复制其全部内容：`keep_last=1, keep_best=1` 最多保留两个检查点。
 
@@ -73,9 +74,9 @@ print("Checkpoints live in · 检查点位于", colabkeep.mount().url)
 # %% [markdown]
 # ## 4. The training · 训练
 #
-# A small network and scikit-learn's handwritten digits; nothing is downloaded. Each image gets new noise each time it
-# is seen, and the network has dropout: randomness that an ordinary restart would draw anew. Only the last call is
-# special to colabkeep.
+# A small network learns scikit-learn's handwritten digits; nothing is downloaded. Each image gets new noise each time
+# the network sees it, and the network has dropout. After an ordinary restart these random numbers would be different.
+# Only the last call belongs to colabkeep.
 #
 # 一个小型网络和 scikit-learn 自带的手写数字，无需下载数据。每张图像每次都会加入新的噪声，网络中还有 dropout：
 # 普通的重启会重新抽取这些随机数。只有最后一个调用与 colabkeep 有关。
@@ -157,8 +158,8 @@ def train(run_name, **more_words):
 # %% [markdown]
 # ## 5. A stop to watch · 观察一次中断
 #
-# The training starts in a process of its own, which is killed in the middle of an epoch (SIGKILL): nothing is told,
-# nothing is cleaned up. Only finished checkpoints are left of it.
+# The training starts in a separate process. SIGKILL kills that process in the middle of an epoch, without warning and
+# without cleaning up. Only finished checkpoints are left.
 #
 # 训练在单独的进程中启动，并在一轮中途被强制终止 (SIGKILL)：没有通知，也没有清理，只留下已完成的检查点。
 
@@ -192,11 +193,11 @@ def in_another_process(work):
 in_another_process(lambda: train(RUN, callbacks=[pull_the_plug], on_bad_gpu="ignore"))
 
 # %% [markdown]
-# ## 6. Run it again: it goes on · 重新运行：继续训练
+# ## 6. Run it again: it resumes · 重新运行：继续训练
 #
-# **This is the cell to run again after a stop** (with all cells above it). It finds the newest good checkpoint, checks
-# every byte of it, puts back the model, the optimizer, the random numbers and the position in the data, and trains on
-# in the middle of the epoch.
+# **This is the cell to run again after a stop** (with all cells above it). It finds the newest good checkpoint and
+# checks every byte of it. It restores the model, the optimizer, the random numbers and the position in the data, and
+# continues in the middle of the epoch.
 #
 # **环境停止后，重新运行此单元格即可**（以及上面的所有单元格）。
 # 它会找到最新的完好检查点，逐字节校验，恢复模型、优化器、随机数状态和数据位置，然后从该轮中途继续训练。
@@ -207,9 +208,9 @@ print(f"Went on from step {result.resumed_from} · 从第 {result.resumed_from} 
 print(f"{result.steps} steps in {result.epochs} epochs, {result.stopped} · 共 {result.epochs} 轮 {result.steps} 步")
 
 # %% [markdown]
-# ## 7. The same, undisturbed · 与未中断的训练比较
+# ## 7. The same training, uninterrupted · 与未中断的训练比较
 #
-# SHA-256 of the names and all bytes of the weights.
+# The cell compares the SHA-256 of the weights: their names and all their bytes.
 #
 # 对权重的名称和全部字节计算 SHA-256。
 
@@ -233,17 +234,18 @@ print("undisturbed · 未中断:", undisturbed)
 print("EQUAL, bit for bit · 逐位相同" if killed == undisturbed else "NOT EQUAL · 不相同: please report this")
 
 # %% [markdown]
-# Equal bits hold with the same Paddle on the same kind of machine. On another one training goes on all the same, and
-# says that it does not go on bit for bit. Paddle 2.6 and older cannot give back the position of its CPU generator;
-# there the random numbers are drawn from a new seed after each checkpoint, in the undisturbed training as well.
+# The bits are equal with the same Paddle on the same kind of machine. On another machine training continues all the
+# same, and colabkeep says that it is not bit for bit. Paddle 2.6 and older cannot return the position of its CPU
+# generator. With these versions the generator gets a new seed after every step, in the uninterrupted training too.
 #
 # 在同类机器、相同版本的飞桨上，结果逐位相同。换到其他机器时训练照样继续，并会说明不再逐位相同。
-# 飞桨 2.6 及更早版本无法取回 CPU 随机数发生器的位置；此时每个检查点之后都会使用新的随机种子，未中断的训练也是如此。
+# 飞桨 2.6 及更早版本无法取回 CPU 随机数发生器的位置；此时每一步之后都会使用新的随机种子，未中断的训练也是如此。
 
 # %% [markdown]
 # ## 8. The best weights · 最佳权重
 #
-# The newest checkpoint is for going on; the best one, by validation loss, is for using. It is kept besides.
+# Use the newest checkpoint to continue the training. Use the best one, by validation loss, to work with the model.
+# colabkeep keeps both.
 #
 # 最新的检查点用于继续训练；按验证损失选出的最佳检查点用于推理，会另外保留。
 
@@ -261,8 +263,8 @@ print(f"accuracy on {len(held_out)} held-out digits · 留出数据上的准确�
 # %% [markdown]
 # ## 9. A loop of your own · 自己编写的训练循环
 #
-# Four lines make a loop survive: the `with`, `run.epochs`, `run.batches` and `run.step`. If this cell is stopped (■),
-# the last finished step is saved on the way out. Variables of the loop itself go into `run.state`.
+# Four lines make a loop resumable: the `with`, `run.epochs`, `run.batches` and `run.step`. If you stop this cell (■),
+# colabkeep saves the last finished step before it ends. Put variables of the loop itself into `run.state`.
 #
 # 只需四行即可让自己的循环不怕中断：`with`、`run.epochs`、`run.batches` 和 `run.step`。
 # 若停止此单元格 (■)，退出时会保存最后完成的一步。循环自身的变量请放入 `run.state`。
@@ -283,8 +285,8 @@ print(run.durability.sentence)
 # %% [markdown]
 # ## 10. `paddle.Model.fit`
 #
-# It has no start epoch of its own; one callback gives it one. Epochs that are done are skipped without loading data,
-# and the one under way goes on at its batch.
+# `fit` has no argument for the first epoch; a callback adds this. The callback skips finished epochs without loading
+# data, and continues the current epoch at its batch.
 #
 # 它本身没有起始轮次；一个回调即可补上。已完成的轮次会被跳过而不加载数据，进行中的一轮从所在批次继续。
 
@@ -306,9 +308,9 @@ print("steps after one epoch · 一轮后的步数:", fit(1))
 print("the same cell, two epochs · 同一单元格, 两轮:", fit(2))
 
 # %% [markdown]
-# ## 11. The whole story · 完整经过
+# ## 11. The history of the run · 完整经过
 #
-# All sessions of the run, drawn from what lies beside the checkpoints; it needs no kernel that remembers anything.
+# The report shows all sessions of the run. It reads the files beside the checkpoints, so it also works in a new kernel.
 #
 # 根据检查点旁保存的记录重现该训练的所有会话，无需内核中的任何状态。
 
@@ -316,21 +318,21 @@ print("the same cell, two epochs · 同一单元格, 两轮:", fit(2))
 colabkeep.report(RUN)
 
 # %% [markdown]
-# ## 12. What the rungs mean · 各级保存状态的含义
+# ## 12. How safe a checkpoint is · 各级保存状态的含义
 #
 # "Saved" is not yet "safe". · “已保存”不等于“安全”。
 #
-# | rung · 级别 | where it is · 所在位置 | survives · 可经受 |
+# | level · 级别 | where the checkpoint is · 所在位置 | survives · 可经受 |
 # |---|---|---|
 # | captured | in the machine's memory · 机器内存 | nothing yet · 尚无 |
 # | local | on the machine's disk, as `work` · 机器磁盘，如 `work` | a crash of the kernel · 内核崩溃 |
-# | sent | handed to another place · 已交给其他位置 | the machine, once it has arrived · 到达后可经受机器丢失 |
-# | confirmed | that place has stated the right checksum · 对方已确认校验和 | the machine · 机器丢失 |
+# | sent | handed to a remote storage · 已交给其他位置 | loss of the machine, once uploaded · 到达后可经受机器丢失 |
+# | confirmed | the remote storage stated the right checksum · 对方已确认校验和 | loss of the machine · 机器丢失 |
 #
-# That `work` survives a restart is what AI Studio says and users report; it cannot be proven from inside. For a second
-# place that answers for itself, sign in with your access token (访问令牌) and write
-# `storage=("/home/aistudio/work/colabkeep-runs", "aistudio://<your user number>/digits")`: a private repository on AI
-# Studio's own hub, where every upload is checked.
+# AI Studio says, and users report, that `work` survives a restart. No program can prove it from inside. If you want a
+# second storage that confirms what it has, sign in with your access token (访问令牌) and write
+# `storage=("/home/aistudio/work/colabkeep-runs", "aistudio://<your user number>/digits")`. This is a private repository
+# on AI Studio's own hub, where colabkeep verifies every upload.
 #
 # `work` 在重启后保留，这是 AI Studio 的说明和用户的经验，无法从内部证明。若需要能够自行确认的第二个位置，
 # 请用访问令牌登录，并使用上面的 `storage=`：它是 AI Studio 模型库中的私有仓库，每次上传都会核对。
@@ -338,9 +340,10 @@ colabkeep.report(RUN)
 # %% [markdown]
 # ## 13. Before you close · 关闭之前
 #
-# * Stop the environment by its button (停止); a card that runs out closes it in the middle of copying `work`.
-# * Leave the page open while it trains: it is reported to stop an hour after the page was closed or the computer fell
-#   asleep.
+# * Stop the environment with its button (停止). If the card runs out, the environment may close in the middle of
+#   copying `work`.
+# * Leave the page open while it trains. The environment is reported to stop an hour after the page was closed or the
+#   computer went to sleep.
 # * Next time: run this notebook from the top.
 #
 # * 请用“停止”按钮关闭环境；若算力卡耗尽，环境可能在复制 `work` 的过程中被关闭。

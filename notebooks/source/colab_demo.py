@@ -4,31 +4,31 @@
 # %% [markdown]
 # # Training that survives the disconnect
 #
-# Free notebook machines are taken away without warning, and with them the training that ran on them. With
+# Free notebook services take their machines away without warning, and the training on the machine is lost. With
 # [colabkeep](https://github.com/colabkeep/colabkeep) you run the notebook again from the top, on whatever machine and
-# GPU you are given, and training goes on as if nothing had happened: with the same weights at the end, bit for bit.
+# GPU you get. Training then continues as if nothing had happened: the final weights are the same, bit for bit.
 #
-# This notebook shows it in a minute or two. A small network learns to read handwritten digits; in the middle of an
-# epoch its process is killed; it goes on; and the weights are compared with those of a training that nobody disturbed.
-# It runs unchanged on **Colab**, on **Kaggle** and on **your own machine**, with or without a GPU. Nothing has to be
-# edited: *Runtime → Run all*.
+# This notebook shows it in a minute or two. A small network learns to read handwritten digits. Its process is killed in
+# the middle of an epoch. The training resumes, and the notebook compares the weights with those of an uninterrupted
+# training. It runs unchanged on **Colab**, on **Kaggle** and on **your own machine**, with or without a GPU. You need
+# not edit anything: *Runtime → Run all*.
 #
-# *The outputs kept here are of an execution without a GPU on a stand-in of Colab, as in colabkeep's own tests. Yours
-# will show your machine, and other times.*
+# *The outputs saved here come from a run without a GPU, on a stand-in for Colab, as in colabkeep's own tests. Yours
+# will show your machine and other times.*
 
 # %% [markdown]
 # ## 1. Install
 #
-# Nothing that Colab or Kaggle have installed is replaced; where torch or scikit-learn are missing, they come along.
+# This replaces nothing that Colab or Kaggle have installed. It adds torch and scikit-learn if they are missing.
 
 # %% tags=["install"]
-# %pip install -q "colabkeep[demo]"
+# %pip install -q "colabkeep[demo] @ git+https://github.com/colabkeep/colabkeep"
 
 # %% [markdown]
 # ## 2. Where am I?
 #
-# The check says which service this is, which GPU came and whether it is worth starting on, where checkpoints will
-# live, and what to click next. It takes a few seconds and contacts nobody.
+# The check says which service this is, which GPU you got and whether it is worth starting on, where checkpoints will
+# be saved, and what to click next. It takes a few seconds and uses no network.
 
 # %%
 import colabkeep
@@ -36,10 +36,10 @@ import colabkeep
 colabkeep.check()
 
 # %% [markdown]
-# ## 3. A place that outlives the machine
+# ## 3. Storage that outlives the machine
 #
-# On Colab that is your Google Drive: this asks for your permission, once for each machine. On Kaggle and on your own
-# machine nothing needs to be mounted, and the cell only tells the place.
+# On Colab this is your Google Drive, and the cell asks for your permission, once for each machine. On Kaggle and on
+# your own machine you need not mount anything; the cell only shows where checkpoints will be saved.
 
 # %%
 print("Checkpoints live in", colabkeep.mount().url)
@@ -47,9 +47,9 @@ print("Checkpoints live in", colabkeep.mount().url)
 # %% [markdown]
 # ## 4. The training
 #
-# Nothing here is special to colabkeep but the last call. The data set comes with scikit-learn, so nothing is
-# downloaded. Each image gets new noise each time it is seen, and the network has dropout: randomness that an ordinary
-# restart would draw anew.
+# Only the last call belongs to colabkeep. The data set comes with scikit-learn, so nothing is
+# downloaded. Each image gets new noise each time the network sees it, and the network has dropout. After an ordinary
+# restart these random numbers would be different.
 
 # %% tags=["parameters"]
 RUN = "digits"  # the same name goes on with the same run; another name begins another one
@@ -129,9 +129,9 @@ def train(run_name, **more_words):
 # %% [markdown]
 # ## 5. A disconnect to watch
 #
-# The training starts in a process of its own, and that is killed in the middle of an epoch, by SIGKILL: nothing is
-# told, nothing is cleaned up, exactly as when the service takes the machine away. Checkpoints that were finished by
-# then are all that is left of it.
+# The training starts in a separate process. SIGKILL kills that process in the middle of an epoch, without warning and
+# without cleaning up, just as when the service takes the machine away. Only the checkpoints that were finished by
+# then are left.
 
 # %% tags=["disconnect"]
 import signal
@@ -163,13 +163,13 @@ def in_another_process(work):
 in_another_process(lambda: train(RUN, callbacks=[pull_the_plug], on_bad_gpu="ignore"))
 
 # %% [markdown]
-# ## 6. Run it again: it goes on
+# ## 6. Run it again: it resumes
 #
 # **This is the cell to run again after a disconnect** (with all cells above it, if the machine was lost: *Run all*).
-# It finds the newest good checkpoint, checks every byte of it, puts back the model, the optimizer, the random numbers
-# and the position in the data, and trains on in the middle of the epoch.
+# It finds the newest good checkpoint and checks every byte of it. It restores the model, the optimizer, the random
+# numbers and the position in the data, and continues in the middle of the epoch.
 #
-# You may try it by hand, too: stop this cell (■), restart the kernel, or delete the runtime while it trains; then *Run
+# You can also try it yourself: stop this cell (■), restart the kernel, or delete the runtime while it trains. Then *Run
 # all*.
 
 # %% tags=["training"]
@@ -178,9 +178,9 @@ print(f"Went on from step {result.resumed_from}.")
 print(f"{result.steps} steps in {result.epochs} epochs are done: {result.stopped}.")
 
 # %% [markdown]
-# ## 7. The same, undisturbed
+# ## 7. The same training, uninterrupted
 #
-# Now the same training again under another name, from the beginning to the end, and a comparison of the weights: of
+# This cell runs the same training under another name, from beginning to end. Then it compares the weights of both:
 # their names and all their bytes.
 
 # %% tags=["comparison"]
@@ -203,14 +203,16 @@ print("undisturbed:", undisturbed)
 print("EQUAL, bit for bit" if killed == undisturbed else "NOT EQUAL: please report this")
 
 # %% [markdown]
-# Equal bits hold on a machine with the same torch, number of threads and instruction set; on a GPU, with deterministic
-# kernels, as here. The first lines of a run say what holds on yours. If your next machine is another one, training
-# goes on all the same, and says that it does not go on bit for bit. `colabkeep.verify_resume(...)` tries your own code.
+# The bits are equal on a machine with the same torch, number of threads and instruction set; on a GPU, with
+# deterministic kernels, as here. The first lines of a run say what holds on yours. If your next machine is different,
+# training continues all the same, and colabkeep says that it is not bit for bit. `colabkeep.verify_resume(...)` tests
+# your own code.
 
 # %% [markdown]
 # ## 8. The best weights
 #
-# The newest checkpoint is for going on; the best one, by validation loss, is for using. It is kept besides.
+# Use the newest checkpoint to continue the training. Use the best one, by validation loss, to work with the model.
+# colabkeep keeps both.
 
 # %% tags=["best"]
 best = result.best
@@ -225,15 +227,15 @@ with torch.no_grad():
 print(f"accuracy on {len(held_out)} held-out digits: {accuracy(scores, held_out.digits):.1%}")
 
 # %% [markdown]
-# `load_weights` works anywhere: name the folder with `storage=`. `colabkeep export digits weights.safetensors` in a
-# terminal writes one plain file for any other tool.
+# `load_weights` works on any machine: name the folder with `storage=`. In a terminal, `colabkeep export digits
+# weights.safetensors` writes one plain file for any other tool.
 
 # %% [markdown]
 # ## 9. A loop of your own
 #
-# `resumable_fit` is a loop that you could write yourself on `colabkeep.Run`. Four lines make yours survive, too: the
-# `with`, `run.epochs`, `run.batches` and `run.step`. If this cell is stopped (■), the last finished step is saved on
-# the way out. Variables of the loop itself, such as the best accuracy so far, go into `run.state`.
+# `resumable_fit` is a loop that you could write yourself with `colabkeep.Run`. Four lines make your own loop resumable:
+# the `with`, `run.epochs`, `run.batches` and `run.step`. If you stop this cell (■), colabkeep saves the last finished
+# step before it ends. Put variables of the loop itself, such as the best accuracy so far, into `run.state`.
 
 # %% tags=["own-loop"]
 model, optimizer = new_training()
@@ -249,48 +251,48 @@ with colabkeep.Run(f"{RUN}-own-loop", model=model, optimizer=optimizer) as run:
 print(run.durability.sentence)
 
 # %% [markdown]
-# ## 10. The whole story
+# ## 10. The history of the run
 #
-# Reopened the notebook, and the kernel is gone? The report needs none: it is drawn from what lies beside the
-# checkpoints, and tells of each session what machine it had, how it ended, and what had to be trained again.
-# `colabkeep.browse()` lists all runs and checkpoints, to be looked at, verified, exported or deleted.
+# Did you open the notebook again, and the kernel is gone? The report works without it, because it reads the files
+# beside the checkpoints. For each session it shows the machine, how the session ended, and which steps were repeated.
+# `colabkeep.browse()` lists all runs and checkpoints. There you can view, verify or delete them.
 
 # %% tags=["report"]
 colabkeep.report(RUN)
 
 # %% [markdown]
-# ## 11. What the rungs mean
+# ## 11. How safe a checkpoint is
 #
-# "Saved" is not yet "safe". Each checkpoint climbs up to four rungs, and what colabkeep says that you would lose
-# counts only what would be left if this machine vanished now:
+# "Saved" is not yet "safe". A checkpoint reaches up to four levels. When colabkeep says what you would lose, it counts
+# only on checkpoints that would be left if this machine vanished now:
 #
-# | rung | where it is | survives |
+# | level | where the checkpoint is | survives |
 # |---|---|---|
 # | captured | copied to the machine's memory | nothing yet |
 # | local | on the machine's own disk | a crash or restart of the kernel |
-# | sent | handed to the lasting place (a Drive that uploads in its own time) | the machine, once it has arrived |
-# | confirmed | the place itself has stated the right checksum | the machine |
+# | sent | handed to the remote storage (Drive uploads it in its own time) | loss of the machine, once it is uploaded |
+# | confirmed | the remote storage itself has stated the right checksum | loss of the machine |
 #
-# Some places cannot say what they hold; then that is said, and nothing is claimed.
+# Some storages cannot say what they have stored. colabkeep then says so, and does not claim that a checkpoint is safe.
 
 # %% [markdown]
 # ## 12. Is this card worth starting on?
 #
-# Until 2022 Colab drew a card by lot: a K80 today, a T4 tomorrow. Free Colab gives a T4 now, and a K80 should not come
-# any more. The check judges what did come, in one of five words and with the next click:
+# Until 2022 Colab assigned cards by chance: a K80 today, a T4 tomorrow. Free Colab gives you a T4 now, and you should
+# not get a K80 any more. The check says in one of five words whether your card is good, and what to click next:
 #
 # * **keep** it;
-# * **reconnect**, where a poor card was drawn all the same: *Runtime → Disconnect and delete runtime*, then connect
-#   again. What was trained is in Drive, and goes on there. `colabkeep.check(previous=["Tesla K80"])` knows what came
-#   before, and says when to stop trying;
-# * **switch** to another one in the menu, from a TPU, or from a P100 where one still comes: the torch of 2026 has no
-#   kernels for it;
-# * **enable** one, where a GPU is offered and none is on: the commonest mistake of all;
-# * **unusable**: the torch that is installed cannot compute on this card, or the driver is down. The build that would
-#   work is named, or the click.
+# * **reconnect**, if you got a poor card all the same: *Runtime → Disconnect and delete runtime*, then connect
+#   again. Your training is in Drive and resumes from there. With `colabkeep.check(previous=["Tesla K80"])` you tell the
+#   check which card you got before, and it says when to stop trying;
+# * **switch** to another accelerator in the menu, if you have a TPU, or a P100: the torch of 2026 has no
+#   kernels for a P100;
+# * **enable** a GPU, if the service offers one and none is on: the commonest mistake of all;
+# * **unusable**: the installed torch cannot compute on this card, or the driver does not work. The check names the
+#   build of torch that would work, or what to click.
 #
-# `resumable_fit(..., on_bad_gpu="stop")` does not begin on a bad one. What cards are worth, by a CNN's speed
-# against that on a T4:
+# `resumable_fit(..., on_bad_gpu="stop")` does not start on a bad card. The next cell compares the cards, by the speed
+# of a CNN relative to a T4:
 
 # %%
 cards = {card["name"]: card for card in colabkeep.compare_gpus().rows}
@@ -304,5 +306,5 @@ for name in ("Tesla K80 (per die)", "Tesla P100-PCIE-16GB", "Tesla T4", "L4", "A
 # 1. Put your model, your data and your optimizer into `train`, and choose a `run_name`.
 # 2. *Run all.* Disconnected? *Run all.*
 #
-# Batch runs on Kaggle that go on from their own earlier output: [kaggle_demo](kaggle_demo.ipynb). On Baidu AI Studio:
-# [aistudio_demo](aistudio_demo.ipynb). Questions and answers: [the README](../README.md).
+# Batch runs on Kaggle that continue from their own earlier output: [kaggle_demo](kaggle_demo.ipynb). On Baidu AI
+# Studio: [aistudio_demo](aistudio_demo.ipynb). More about everything: [the README](../README.md).

@@ -4,36 +4,36 @@
 # %% [markdown]
 # # A training that is longer than a Kaggle session
 #
-# A session on Kaggle lasts 12 hours at most (9 with a TPU), and a week has about 30 hours of GPU. A training that
-# needs more has to be cut into pieces. With [colabkeep](https://github.com/colabkeep/colabkeep) the pieces are batch
-# runs of one and the same notebook: each finds the output of the one before among its inputs, goes on where that
-# stopped, and ends by itself in time to keep its own output. The weights at the end are those of one long training,
+# A session on Kaggle lasts 12 hours at most (9 with a TPU), and you get about 30 GPU hours a week. If a training
+# needs more, you have to split it. With [colabkeep](https://github.com/colabkeep/colabkeep) the parts are batch
+# runs of one notebook. Each run finds the output of the run before among its inputs and continues where that one
+# stopped. It ends by itself in time to keep its own output. The final weights are those of one long training,
 # bit for bit.
 #
-# This notebook is such a chain in small, so that you can watch three links of it in a few minutes. Try it in the
-# editor first, then press **Save Version**. Nothing has to be edited.
+# This notebook is a small chain of this kind: you can watch three batch runs in a few minutes. Try it in the
+# editor first, then press **Save Version**. You need not edit anything.
 #
-# *The outputs kept here are those of the third version, executed without a GPU on a stand-in of Kaggle, as in
-# colabkeep's own tests. Yours will show your machine, and other times.*
+# *The outputs saved here come from the third version, which ran without a GPU on a stand-in for Kaggle, as in
+# colabkeep's own tests. Yours will show your machine and other times.*
 
 # %% [markdown]
 # ## 1. Install
 #
-# This needs *Settings → Internet on*. Nothing that Kaggle has installed is replaced.
+# This needs *Settings → Internet on*. It replaces nothing that Kaggle has installed.
 
 # %% tags=["install"]
-# %pip install -q "colabkeep[demo]"
+# %pip install -q "colabkeep[demo] @ git+https://github.com/colabkeep/colabkeep"
 
 # %% [markdown]
 # ## 2. Where am I, and what is kept?
 #
-# | session | what becomes of `/kaggle/working` |
+# | session | what happens to `/kaggle/working` |
 # |---|---|
-# | interactive (the editor) | gone at the end, unless *Persistence* keeps files; good for trying |
-# | batch (*Save Version → Save & Run All*) | kept as the version's output, some 20 GB of it |
+# | interactive (the editor) | Kaggle deletes it at the end, unless *Persistence* keeps files; good for trying |
+# | batch (*Save Version → Save & Run All*) | Kaggle keeps it as the version's output, some 20 GB of it |
 #
-# `/kaggle/input` can only be read. The check says which kind this is, how long it lasts, and whether the GPU is worth
-# starting on (a TPU is not: choose *GPU T4 x2*).
+# You can only read `/kaggle/input`. The check says which kind of session this is, how long it lasts, and whether the
+# GPU is worth starting on (a TPU is not: choose *GPU T4 x2*).
 
 # %%
 import colabkeep
@@ -106,7 +106,7 @@ def accuracy(output, digits):
 # %% [markdown]
 # ## 4. Try it in the editor
 #
-# One epoch, to see that the code works. Stop it (■) and run it again, if you like: it goes on.
+# This cell trains one epoch, to see that the code works. If you like, stop it (■) and run it again: it resumes.
 
 # %% tags=["interactive"]
 model, optimizer = new_training()
@@ -125,16 +125,16 @@ print(f"accuracy after one epoch: {result.history[-1]['val_accuracy']:.1%}")
 # %% [markdown]
 # ## 5. The chain
 #
-# **Save Version → Save & Run All** executes the whole notebook on a new machine, with nobody present. Then:
+# **Save Version → Save & Run All** runs the whole notebook on a new machine, without you. Then:
 #
 # 1. Open the notebook again: *Add Input → Your Work → Notebooks*, and choose **this notebook's own output**.
 # 2. *Save Version* again. The cell below finds the earlier output, wherever below `/kaggle/input` it was attached, and
-#    goes on.
-# 3. Replace the input by the newest output each time (or leave several attached: the newest checkpoint of all is
-#    taken), until the cell says that the run is finished.
+#    continues from it.
+# 3. Each time, replace the input by the newest output, until the cell says that the run is finished. You may also leave
+#    several outputs attached: colabkeep takes the newest checkpoint of all.
 #
-# A real chain needs no `STEPS_PER_VERSION`: a batch run knows Kaggle's limit and stops cleanly before it. That holds
-# for `resumable_fit` as for this loop; `max_time="3 h"` stops earlier.
+# A real chain needs no `STEPS_PER_VERSION`, because a batch run stops cleanly before Kaggle's limit. This is true
+# for `resumable_fit` and for this loop. `max_time="3 h"` stops earlier.
 
 
 # %% tags=["chain"]
@@ -164,8 +164,8 @@ else:
     print("Not through yet. Save Version; then Add Input → this notebook's output; then Save Version again.")
 
 # %% [markdown]
-# The same from a terminal, with Kaggle's own tool: name the notebook as a source of itself in `kernel-metadata.json`,
-# and repeat `kaggle kernels push` when the version before is complete.
+# You can do the same from a terminal, with Kaggle's own tool. Name the notebook as its own source in
+# `kernel-metadata.json`, and run `kaggle kernels push` again when the version before is complete.
 #
 # ```json
 # {"id": "you/kaggle-demo", "kernel_sources": ["you/kaggle-demo"], "enable_gpu": true, "enable_internet": true}
@@ -174,8 +174,8 @@ else:
 # %% [markdown]
 # ## 6. Nothing was lost on the way
 #
-# When the chain is through, the same training is done once more without a break, and the weights are compared: their
-# names and all their bytes.
+# When the chain is finished, this cell runs the same training once more without interruption. Then it compares the
+# weights of both: their names and all their bytes.
 
 # %% tags=["comparison"]
 import hashlib
@@ -200,13 +200,14 @@ else:
     print("The comparison comes with the last version.")
 
 # %% [markdown]
-# ## 7. The story of the chain
+# ## 7. The history of the chain
 #
-# All versions so far, drawn from what lies beside the checkpoints.
+# The report shows all versions so far. It reads the files beside the checkpoints.
 
 # %% tags=["report"]
 colabkeep.report(RUN)
 
 # %% [markdown]
-# Equal bits hold on the same kind of machine: two versions on a T4 and one on a CPU end with other bits, and the run
-# says so. What is saved when, which cards are worth it, and loading the best weights: [colab_demo](colab_demo.ipynb).
+# The bits are equal on the same kind of machine. If two versions run on a T4 and one on a CPU, the bits differ, and the
+# run says so. [colab_demo](colab_demo.ipynb) shows when colabkeep saves, which cards are worth it, and how to load the
+# best weights.

@@ -30,37 +30,40 @@ NAMES = (
     "seeding",
     "stores",
     "panel",
+    "folders",
+    "kills",
     "peers",
     "gpu",
 )
 PADDLES = "paddles"
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "name",
-    [*(pytest.param(name, marks=pytest.mark.torch) for name in NAMES), pytest.param(PADDLES, marks=pytest.mark.paddle)],
+    "names",
+    [pytest.param(NAMES, marks=pytest.mark.torch), pytest.param((PADDLES,), marks=pytest.mark.paddle)],
+    ids=["torch", PADDLES],
 )
-def test_a_benchmark_gives_figures_that_can_be_compared(name: str, tmp_path: Path) -> None:
-    """Each benchmark runs by its name and keeps figures with unit, spread, machine and versions."""
+def test_a_benchmark_gives_figures_that_can_be_compared(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Each runs by its name and keeps figures with unit, spread, machine and versions; all of a framework in one
+    process, which imports it once."""
     environ = {**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).resolve().parents[1])}
+    words = ["--quick", "--rounds", "1", "--results", tmp_path, "--folder", tmp_path]
     ran = subprocess.run(
-        [sys.executable, BENCHMARKS, name, "--quick", "--results", tmp_path, "--folder", tmp_path],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, BENCHMARKS, *names, *words], env=environ, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    result = json.loads((tmp_path / f"{name}.json").read_text())
-    assert result["quick"] is True
-    assert {"cpu", "cores", "load", "colabkeep", "numpy", "python"} <= result["about"].keys()
-    assert result["figures"]
-    for figure in result["figures"]:
-        assert figure["what"]
-        assert figure["unit"]
-        assert all(math.isfinite(figure[key]) for key in ("low", "median", "high"))
-        assert figure["low"] <= figure["median"] <= figure["high"]
-        assert figure["n"] >= 1
+    for name in names:
+        result = json.loads((tmp_path / f"{name}.json").read_text())
+        assert result["quick"] is True, name
+        assert {"cpu", "cores", "load", "colabkeep", "numpy", "python"} <= result["about"].keys(), name
+        assert result["figures"], name
+        for figure in result["figures"]:
+            assert figure["what"], (name, figure)
+            assert figure["unit"], (name, figure)
+            assert all(math.isfinite(figure[key]) for key in ("low", "median", "high")), (name, figure)
+            assert figure["low"] <= figure["median"] <= figure["high"], (name, figure)
+            assert figure["n"] >= 1, (name, figure)
 
 
 def test_all_benchmarks_can_be_asked_for() -> None:
@@ -78,10 +81,11 @@ def test_all_benchmarks_can_be_asked_for() -> None:
 
 @pytest.mark.torch
 def test_by_default_nothing_takes_hours_and_a_quick_look_sees_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`peers` is measured where it is asked for; with --quick it runs beside all others, also where there is no GPU."""
+    """`peers` and `kills` are measured where they are asked for; with --quick all run, also where there is no GPU."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     possible = runpy.run_path(str(BENCHMARKS / "__main__.py"))["_possible"]
-    assert set(NAMES) - {"peers", "gpu"} <= set(possible(quick=False)) <= {*NAMES, PADDLES} - {"peers"}
+    long = {"peers", "kills"}
+    assert set(NAMES) - long - {"gpu"} <= set(possible(quick=False)) <= {*NAMES, PADDLES} - long
     assert set(NAMES) <= set(possible(quick=True))
 
 

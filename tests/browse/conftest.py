@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,8 +14,7 @@ import pytest
 
 import colabkeep
 from colabkeep.core.system import SystemClock
-from colabkeep.ui.browse.model import Browser
-from colabkeep.ui.browse.view import View, show
+from colabkeep.ui.browse import Browser, Page
 
 
 class Net:
@@ -32,10 +30,10 @@ class Net:
         self.weights = {name: np.array(value) for name, value in state["weights"].items()}
 
 
-def train(storage: Any, name: str, until: int, *, metric: str = "val_loss") -> None:
+def train(storage: Any, name: str, until: int, *, metric: str = "val_loss", **more: Any) -> None:
     """A session of the run `name` that goes on to step `until`, saves there, and ends by itself."""
     net = Net()
-    words = {"save_every": None, "keep_last": None, "monitor": metric, "progress": False}
+    words = {"save_every": None, "keep_last": None, "monitor": metric, "progress": False, **more}
     with colabkeep.Run(name, model=net, storage=storage, **words) as run:
         while run.progress.step < until:
             net.weights["w"] = net.weights["w"] + np.random.default_rng(run.progress.step).random(500, dtype="f4")
@@ -82,7 +80,7 @@ class User:
         import ipywidgets
 
         self.browser = browser
-        self.view = View(browser, ipywidgets, SystemClock())
+        self.view = Page(browser, ipywidgets, SystemClock())
 
     def all(self) -> Iterator[Any]:
         """Every widget that is on the screen, from the top."""
@@ -108,6 +106,11 @@ class User:
         button = self.button(words)
         assert not button.disabled, f"{words} is dead"
         button.click()
+
+    def delete(self, run: str) -> None:
+        """Type the name and click."""
+        self.field("Run's name").value = run
+        self.click("Delete for good")
 
     def choose(self, run: str) -> None:
         self.view.runs.value = run
@@ -138,8 +141,8 @@ def user() -> Iterator[Callable[..., User]]:
     """`user(storage)`: somebody in front of a browser of it."""
     browsers: list[Browser] = []
 
-    def sit_down(storage: Any, **words: Any) -> User:
-        browser = Browser(storage, mount=words.pop("mount", colabkeep.mount), show=show)
+    def sit_down(storage: Any) -> User:
+        browser = Browser(storage)
         browsers.append(browser)
         return User(browser)
 
@@ -159,22 +162,4 @@ def kit() -> Any:
     """The helpers of this folder."""
     from types import SimpleNamespace
 
-    return SimpleNamespace(train=train, contents=contents, text_of=text_of, Net=Net, escape=html.escape)
-
-
-@pytest.fixture(scope="session")
-def with_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A storage with the run "net" of a torch module, saved at steps 1, 2 and 3; its loss was least at step 2."""
-    import torch
-
-    storage = tmp_path_factory.mktemp("torch")
-    net = torch.nn.Linear(3, 1)
-    words = {"save_every": None, "keep_last": None, "monitor": "loss", "progress": False}
-    with colabkeep.Run("net", model=net, storage=storage, **words) as run:
-        for step in (1, 2, 3):
-            with torch.no_grad():
-                net.weight += step
-            run.step()
-            run.log(loss=abs(step - 2) + 0.5)
-            run.save(wait=True)
-    return storage
+    return SimpleNamespace(train=train, contents=contents, text_of=text_of, Net=Net)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
 
 from colabkeep.checkpoint.inspect import run_names
-from colabkeep.checkpoint.lease import take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.core.errors import CheckpointError, RunBusy
 from colabkeep.core.system import SystemClock
-from colabkeep.session.open import take_lock
 from colabkeep.session.prune import delete_run, plan_deletion
 from colabkeep.stores import open_store
 from colabkeep.stores.base import StoreProperties
@@ -42,7 +40,7 @@ class Remote(MemoryStore):
 
 
 def test_the_whole_run_goes_and_nothing_else(storage, kit):
-    """Checkpoints, diary, leases and the notes beside it; not the other run, nor a run in a folder below, nor what the
+    """Checkpoints, journal, lease and the notes beside it; not the other run, nor a run in a folder below, nor what the
     user keeps there, nor what only looks like one of ours."""
     inner = storage / "first/vision"
     kit.train(storage, "first/vision", 1)
@@ -71,17 +69,6 @@ def test_the_whole_run_goes_and_nothing_else(storage, kit):
     assert told == list(plan.files.items())
     assert sum(size for _, size in told) == plan.bytes > 0
     assert [id[:12] for id in plan.checkpoints] == [f"{step:012d}" for step in (1, 2, 3)]
-
-
-def test_a_run_that_is_being_trained_here_is_refused(storage, kit):
-    """Its lock is held: not a byte changes."""
-    store, before = DirectoryStore(storage), kit.contents(storage)
-    plan = planned(store)
-    lock = take_lock(DirectoryStore(storage), "first", {"pid": os.getpid(), "host": "here"})
-    with lock, pytest.raises(RunBusy) as caught:
-        delete_run(store, plan, SystemClock())
-    assert f"process {os.getpid()} on here" in caught.value.problem
-    assert kit.contents(storage) == before
 
 
 def test_a_run_that_may_be_trained_on_another_machine_is_refused(trained, kit):
@@ -146,7 +133,7 @@ def test_both_sides_of_a_pair_lose_the_run(storage, kit, tmp_path):
     pair = (storage, tmp_path / "behind")
     store = open_store(pair)
     for run in ("first", "second"):
-        store.sweep(run)
+        take_up(Repository(store, run))
     assert store.flush(60)
     assert run_names(DirectoryStore(tmp_path / "behind")) == ["first", "second"]
     assert delete_run(store, planned(store), SystemClock())

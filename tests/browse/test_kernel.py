@@ -61,7 +61,7 @@ def kernel() -> Iterator[Page]:
 
 def test_the_page_clicks_and_the_kernel_answers(storage):
     """Shown by the last line of a cell, with the listing as text and HTML for viewers that have no kernel; a click on
-    Verify, and two on deleting, do what they say."""
+    Verify, and two on deleting with the name typed between, do what they say."""
     with kernel() as page:
         (shown,) = page.run(f"import colabkeep\nbrowser = colabkeep.browse({str(storage)!r})\nbrowser")
         assert set(shown.data) == {WIDGET, "text/html", "text/plain"}
@@ -73,12 +73,12 @@ def test_the_page_clicks_and_the_kernel_answers(storage):
         page.run(WIDGETS_NOW)
         page.click("Verify")
         assert "all as written" in page.html
-        page.click("Delete old checkpoints")
-        page.click("Show what would go")
-        assert "1 checkpoint(s)" in page.html
+        page.click("Delete")
+        assert "3 checkpoint(s)" in page.html
+        page.run("[box] = [one for _, one in widgets_now() if type(one).__name__ == 'Text']; box.value = 'first'")
         page.click("Delete for good")
         assert "are deleted" in page.html
-    assert len(list((storage / "first/checkpoints").iterdir())) == 2
+    assert not list((storage / "first").rglob("*.json"))
 
 
 @pytest.mark.parametrize(

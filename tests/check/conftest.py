@@ -16,7 +16,7 @@ from colabkeep.hardware import support
 from colabkeep.hardware.base import Accelerator, Build
 from colabkeep.platforms.base import Menus
 from colabkeep.ui.check.facts import Facts, Place, device
-from colabkeep.ui.check.report import Report
+from colabkeep.ui.check.report import CheckReport
 from tests.fakes.devices import CardLike, Does, fake_nvidia_smi
 from tests.fakes.platforms import fake_aistudio, fake_colab, fake_kaggle
 
@@ -140,7 +140,7 @@ class World:
         self._patch.syspath_prepend(str(folder))
         self._patch.setattr(support, "_machine", lambda: "x86_64")  # the wheels that the expectations are about
 
-    def check(self, environment: Environment, **words: Any) -> Report:
+    def check(self, environment: Environment, **words: Any) -> CheckReport:
         """What `colabkeep.check` says there."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Environment, "here", classmethod(lambda _: environment))

@@ -45,10 +45,9 @@ def test_a_machine_with_paddle_alone_is_advised_in_paddle_s_words(studio, card, 
 
 
 def test_two_cards_are_told_apart_in_paddle_s_words(studio):
-    """Which one is meant, and how another one is chosen."""
+    """How another one is chosen."""
     _, report = studio([PADDLE_11], [V100, V100, A800])
     told = lines(report)
-    assert "paddle.device.cuda.get_device_name(0)" in told["gpus-differ"].text
     assert 'paddle.set_device("gpu:1")' in told["second-gpu-idle"].text
     assert "cuda:1" not in str(report)
 

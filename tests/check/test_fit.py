@@ -60,7 +60,7 @@ def test_advice_is_given_and_the_training_goes_on(world, fit, capsys):
     out = capsys.readouterr().out
     assert result.steps == 2
     assert out.count("Change runtime type") == 1
-    assert "[colabkeep] Google Colab (hosted): enable. " in out, "in lines, since no kernel runs here"
+    assert "[colabkeep] Google Colab (hosted), no GPU: turn one on. " in out, "in lines, since no kernel runs here"
 
 
 def test_the_storage_that_was_named_is_not_second_guessed(world, fit, capsys):
@@ -140,7 +140,7 @@ def test_running_the_cell_again_is_no_second_draw(world, fit, capsys):
     told = capsys.readouterr().out
     assert told.count("Disconnect and delete runtime") == 2
     assert ": reconnect. " in told
-    assert "again, as in the session before" not in told
+    assert "again, as last time" not in told
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def trials(monkeypatch):
     """The trials on the device, which all fail, of a torch that has no kernels for a K80."""
     made = []
 
-    def probe(framework, *, timeout):
+    def probe(framework, *_, timeout):
         made.append(framework)
         return ProbeResult(works=False, detail="No.")
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from colabkeep.core.system import Environment
 from colabkeep.hardware.base import Accelerator, Build, Hidden, Trouble
 from colabkeep.hardware.catalogue import cards
 from colabkeep.hardware.probe import ProbeResult
@@ -30,7 +31,7 @@ def tried(monkeypatch):
 
     def tried(facts, result):
         monkeypatch.setattr("colabkeep.ui.check.facts.probe", lambda *_, **__: result)
-        return prove(facts)
+        return prove(facts, Environment.here())
 
     return tried
 
@@ -40,7 +41,7 @@ def test_a_trial_goes_before_the_drivers_number(session, tried):
     still told by the driver's number."""
     facts = session("script", gpu(driver="550.54.15"), torch=build("2.12.1+cu130", ("sm_75",)))
     assert (judge(facts).code, judge(facts).word) == ("driver-too-old", "unusable")
-    works = tried(facts, ProbeResult(works=True, detail="It computes.", computed=("Tesla T4",)))
+    works = tried(facts, ProbeResult(works=True, detail="It computes."))
     assert judge(works).code == "good-card"
     blind = tried(facts, ProbeResult(works=False, detail="It sees no GPU.", cause="no-device"))
     assert judge(blind).code == "driver-too-old"
@@ -77,29 +78,11 @@ def test_another_card_before_does_not_end_the_trying(session, previous):
     assert judge(session("colab", K80, torch=OLD, previous=previous)).word == "reconnect"
 
 
-def test_a_k80_that_torch_cannot_use_is_given_back_too(session):
-    """The card is slow by itself, whatever is installed, so the way out is the same."""
-    assert judge(session("colab", K80)).word == "reconnect"
-
-
-def test_a_good_card_without_kernels_is_not_drawn_again(session):
-    """A V100 that the build dropped is no bad luck: another connection would not help, another choice does."""
-    verdict = judge(session("colab", gpu("Tesla V100-SXM2-16GB", (7, 0)), torch=build("2.11.0+cu128", ("sm_75",))))
-    assert (verdict.word, verdict.code) == ("switch", "no-kernels")
-
-
 def test_a_platform_that_draws_may_draw_again_whatever_its_name(session):
     """Where the platform says that cards come by chance, any card of tier D is given back."""
     menus = Menus(reconnect="Click again.", draws=True)
     assert judge(session("script", gpu("GeForce GTX 1050 Ti", (6, 1)), torch=OLD, menus=menus)).word == "reconnect"
     assert judge(session("script", T4, torch=OLD, menus=menus)).word == "keep"
-
-
-def test_nobody_is_sent_to_a_menu_that_is_not_there(session):
-    """A K80 in a machine of one's own is what there is: it is kept if torch can use it."""
-    for menus in (Menus(), Menus(draws=True)):
-        verdict = judge(session("script", K80, torch=OLD, menus=menus))
-        assert (verdict.word, verdict.code) == ("keep", "slow-card")
 
 
 # -- cards that the build cannot use -------------------------------------------------------------------
@@ -109,16 +92,9 @@ def test_a_card_dropped_by_the_build_is_changed_in_the_settings(session):
     """Kaggle's P100: the T4 x2 is chosen in the settings, since restarting gives the same card."""
     verdict = judge(session("kaggle", P100))
     assert (verdict.word, verdict.action) == ("switch", "Choose T4 x2.")
-    assert "Restarting the session gives the same card" in verdict.reason
+    assert "gives you the same card" in verdict.reason
     assert "6.0" in verdict.reason
     assert "cu126" in verdict.reason
-
-
-def test_the_same_card_at_home_needs_another_build(session):
-    """Where nothing can be switched, the verdict names the build that works."""
-    verdict = judge(session("script", P100))
-    assert verdict.word == "unusable"
-    assert "cu126" in verdict.action
 
 
 def test_a_card_newer_than_the_build_asks_for_a_newer_build(session):
@@ -128,13 +104,6 @@ def test_a_card_newer_than_the_build_asks_for_a_newer_build(session):
     assert verdict.word == "unusable"
     assert "--force-reinstall" in verdict.action
     assert "may no longer fit" in verdict.action
-
-
-def test_a_build_without_cuda_is_named_as_the_cause(session):
-    """A CPU build beside a good card: neither another card nor a restart helps, and nobody is sent to get one."""
-    verdict = judge(session("kaggle", T4, torch=build("2.10.0+cpu")))
-    assert (verdict.word, verdict.code) == ("unusable", "cpu-build")
-    assert "2.10.0+cpu" in verdict.reason
 
 
 def test_a_trial_that_failed_is_told(session, tried):
@@ -147,7 +116,7 @@ def test_a_trial_that_failed_is_told(session, tried):
 @pytest.mark.parametrize(
     "proof",
     [
-        ProbeResult(works=False, detail="A wrong result.", failed="Tesla T4"),
+        ProbeResult(works=False, detail="A wrong result."),
         ProbeResult(works=False, detail="It sees no GPU.", cause="no-device"),
     ],
     ids=["device", "none seen"],
@@ -165,38 +134,26 @@ def test_a_trial_that_failed_for_another_reason_is_no_lack_of_kernels(session, p
     assert best_gpu(facts).tier == "D"
 
 
-def test_a_trial_is_about_the_card_it_failed_on(session, tried):
-    """A K80 beside a T4 fails the trial: the T4 computed, so it is kept; the framework counts in its own order."""
-    proof = ProbeResult(works=False, detail="No.", computed=("Tesla T4",), failed="Tesla K80", cause="no-kernels")
-    for two in ((T4, K80), (K80, T4)):
-        facts = tried(session("script", *two, torch=UNKNOWN), proof)
-        assert {one.accelerator.name: (one.works, one.supported) for one in facts.devices} == {
-            "Tesla T4": (True, True),
-            "Tesla K80": (False, False),
-        }
-        assert judge(facts).word == "keep"
-
-
 def test_a_card_that_lacks_kernels_has_twins_that_lack_them_too(session, tried):
     """Two P100: the trial ended on the first, and says the same of the second."""
-    proof = ProbeResult(works=False, detail="No.", failed=P100.name, cause="no-kernels")
+    proof = ProbeResult(works=False, detail="No.", cause="no-kernels")
     facts = tried(session("kaggle", P100, P100, torch=UNKNOWN), proof)
-    assert [(one.works, one.supported) for one in facts.devices] == [(False, False), (None, False)]
+    assert [(one.works, one.supported) for one in facts.devices] == [(False, False)] * 2
     assert (judge(facts).word, judge(facts).code) == ("switch", "no-kernels")
 
 
 def test_one_broken_card_of_two_does_not_speak_against_the_other(session, tried):
-    """The second of two T4 fails for a reason of its own: the first is trained on."""
-    proof = ProbeResult(works=False, detail="It is lost.", computed=("Tesla T4",), failed="Tesla T4")
+    """One of two T4 fails for a reason of its own: the other is trained on."""
+    proof = ProbeResult(works=False, detail="It is lost.")
     facts = tried(session("kaggle", T4, T4, torch=UNKNOWN), proof)
-    assert [(one.works, one.supported) for one in facts.devices] == [(True, True), (False, None)]
+    assert [(one.works, one.supported) for one in facts.devices] == [(False, None), (None, None)]
     assert judge(facts).word == "keep"
 
 
 def test_a_slow_card_that_works_is_better_than_a_fast_one_that_does_not(session, tried):
-    """An A100 that fails beside a T4 that computes: the T4 is judged, and kept."""
+    """An A100 that fails beside a T4: the T4 is judged, and kept."""
     a100 = gpu("NVIDIA A100-SXM4-40GB", (8, 0))
-    proof = ProbeResult(works=False, detail="It is lost.", computed=("Tesla T4",), failed=a100.name)
+    proof = ProbeResult(works=False, detail="It is lost.")
     facts = tried(session("script", a100, T4, torch=UNKNOWN), proof)
     assert (best_gpu(facts).accelerator, judge(facts).word) == (T4, "keep")
 
@@ -209,19 +166,10 @@ def test_a_framework_that_sees_no_gpu_speaks_of_all_of_them(session, tried):
     assert judge(facts).code == "trial-failed"
 
 
-def test_a_failure_that_cannot_be_placed_is_nobody_s(session, tried):
-    """One of two computed, the other failed, and the framework calls them otherwise: no card is called broken."""
-    proof = ProbeResult(works=False, detail="No.", computed=("one",), failed="two")
-    facts = tried(session("script", T4, P100, torch=UNKNOWN), proof)
-    assert [one.works for one in facts.devices] == [None, None]
-    assert judge(facts).word == "keep"
-
-
-def test_a_card_that_computes_is_proven_whatever_it_is_called(session, tried):
-    """A trial that gives other names than the driver is about the card that would be trained on."""
-    for computed in ((), ("GRID something",)):
-        facts = tried(session("script", P100), ProbeResult(works=True, detail="Fine.", computed=computed))
-        assert (best_gpu(facts).supported, judge(facts).word) == (True, "keep")
+def test_a_card_that_computes_is_proven(session, tried):
+    """Whatever is known of the build."""
+    facts = tried(session("script", P100), ProbeResult(works=True, detail="Fine."))
+    assert (best_gpu(facts).supported, judge(facts).word) == (True, "keep")
 
 
 @pytest.mark.parametrize("torch", [build("2.11.0+cpu"), build("2.11.0+cu128")], ids=["cpu", "cuda"])
@@ -229,34 +177,14 @@ def test_a_card_of_amd_under_a_build_without_rocm_stays_idle(session, torch, mon
     """Neither a build for the CPU nor one for CUDA computes on it, and no trial is needed to say so."""
     amd = Accelerator(kind="rocm", name="AMD Instinct MI210")
     monkeypatch.setattr("colabkeep.ui.check.facts.probe", lambda *_, **__: 1 // 0)
-    verdict = judge(prove(session("script", amd, torch=torch)))
+    verdict = judge(prove(session("script", amd, torch=torch), Environment.here()))
     assert (verdict.word, verdict.code) == ("unusable", "cpu-build")
     assert "without ROCm" in verdict.reason
     rocm = dataclasses.replace(torch, version="2.9.1+rocm6.3", cuda=None, hip="6.3")
     assert judge(session("script", amd, torch=rocm)).word == "keep"
 
 
-def test_one_usable_card_of_two_is_enough(session):
-    """A machine is judged by the card that torch can use, also where the other one is faster."""
-    v100 = gpu("Tesla V100-SXM2-16GB", (7, 0))
-    verdict = judge(session("script", v100, T4, torch=build("2.11.0+cu128", ("sm_75",))))
-    assert (verdict.word, verdict.speeds["cnn"]) == ("keep", 1.0)
-
-
 # -- no GPU, and other accelerators --------------------------------------------------------------------
-
-
-def test_a_gpu_that_the_service_offers_is_enabled(session):
-    """The commonest mistake of all: the menu path is said."""
-    verdict = judge(session("colab"))
-    assert (verdict.word, verdict.action) == ("enable", "Click enable.")
-
-
-def test_a_laptop_without_a_gpu_is_kept_honestly(session):
-    """Nothing to click, and it is said where the training runs."""
-    verdict = judge(session("script"))
-    assert (verdict.word, verdict.action) == ("keep", "")
-    assert "CPU" in verdict.reason
 
 
 def test_gpus_hidden_by_the_user_are_not_enabled_in_a_menu(session):
@@ -283,16 +211,10 @@ def test_what_could_not_be_told_speaks_against_nothing(session):
     verdict = judge(untold)
     assert (verdict.word, verdict.code) == ("keep", "accelerator-not-told")
     assert "nvidia-smi" in verdict.action
-    verdict = judge(dataclasses.replace(untold, untold=("the accelerators (ZeroDivisionError: by zero)",)))
+    verdict = judge(dataclasses.replace(untold, unanswered=("the accelerators (ZeroDivisionError: by zero)",)))
     assert ("ZeroDivisionError" in verdict.reason, "in time" in verdict.reason) == (True, False)
     verdict = judge(dataclasses.replace(untold, trouble=Trouble(problem="It hung", remedy="Do that.")))
     assert ("It hung" in verdict.reason, verdict.action) == (True, "Do that.")
-
-
-def test_a_card_that_nobody_knows_is_kept_without_a_number(session):
-    """No figure is made up."""
-    verdict = judge(session("colab", gpu("NVIDIA X9999")))
-    assert (verdict.word, verdict.code, dict(verdict.speeds)) == ("keep", "unknown-card", {})
 
 
 def test_the_number_is_said_with_its_uncertainty():
@@ -371,7 +293,7 @@ def any_facts(draw: st.DrawFn) -> Facts:
         trouble=draw(st.none() | troubles),
         in_use=draw(st.booleans()),
         previous=tuple(draw(st.lists(names, max_size=3))),
-        untold=tuple(draw(st.lists(texts, max_size=2))),
+        unanswered=tuple(draw(st.lists(texts, max_size=2))),
     )
 
 
@@ -410,10 +332,10 @@ def test_what_is_said_of_an_old_card_on_colab_is_what_the_docs_say(session, acce
     is installed."""
     verdict = judge(session("colab", accelerator, torch=torch))
     if accelerator.kind == "tpu":
-        assert "on CPUs and GPUs" in verdict.reason
-        assert "nothing speaks against" not in verdict.reason
+        assert "CPUs and GPUs only" in " ".join(verdict.reason.split())
+        assert "You can start" not in verdict.reason
     if verdict.word == "reconnect":
-        assert "none should come any more" in verdict.reason
+        assert "should not get one any more" in verdict.reason
         assert "is drawn by chance" not in verdict.reason
 
 

@@ -32,7 +32,7 @@ def test_a_good_machine_takes_four_lines(report):
     assert len(lines) == 4
     assert 'os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"; import torch; torch.use_det' in lines[3]
     assert lines[0] == ("Google Colab (hosted), Tesla T4 15.0 GiB: keep. Tier B, the card that others are measured by.")
-    assert "/content/drive/MyDrive/colabkeep, which stays when this session ends" in lines[1]
+    assert "/content/drive/MyDrive/colabkeep, which is kept when this session ends" in lines[1]
     assert "10 min used, at most 11 h 50 min left" in lines[1]
     assert lines[2].startswith('Use precision="16-mixed" (never bf16 on this card), num_workers=')
 
@@ -40,7 +40,7 @@ def test_a_good_machine_takes_four_lines(report):
 def test_a_machine_out_of_order_says_what_and_what_to_do(report):
     """The click has a line of its own below the verdict, and every warning one of its own."""
     lines = str(report("colab", [])).splitlines()
-    assert lines[0].startswith("Google Colab (hosted): enable. ")
+    assert lines[0].startswith("Google Colab (hosted), no GPU: turn one on. ")
     assert lines[1].startswith("→ Runtime > Change runtime type")
     assert [line for line in lines if line.startswith("! ")]
 
@@ -81,11 +81,6 @@ def test_a_part_that_ends_the_program_is_a_line_with_its_reason(report, monkeypa
     assert "the CPUs (SystemExit: no licence)" in str(report("script"))
 
 
-def test_equal_cards_are_counted(report):
-    """T4 x2 is what Kaggle calls it too."""
-    assert "Tesla T4 15.0 GiB x2: keep" in str(report("kaggle", ["Tesla T4", "Tesla T4"]))
-
-
 def test_json_has_the_words_that_are_documented(report):
     """The same keys on every machine, numbers in bytes and seconds, strict JSON."""
     told = json.loads(report("kaggle batch", ["Tesla T4", "Tesla T4"]).to_json(), parse_constant=pytest.fail)
@@ -123,7 +118,7 @@ def test_json_has_the_same_words_where_nothing_is_known(report, platform):
 
 MACHINE = {"colabkeep", "python", "system", "front_end", "vscode", "marks", "packages", "file_system", "may_vanish",
            "builds", "drivers", "found_by", "supported", "trial", "trouble", "storage_reason", "time_source", "idle_s",
-           "cpus", "untold"}  # fmt: skip
+           "cpus", "unanswered"}  # fmt: skip
 
 
 @pytest.mark.parametrize("platform", ["script", "colab", "kaggle batch", "aistudio", "jupyter"])
@@ -226,7 +221,7 @@ def test_the_same_card_again_is_handed_in_by_name(report):
         ("torch 2.12.0a0+cu130", "raise SystemExit", "switch", False),
     ],
 )
-def test_doubt_is_settled_by_a_trial_if_asked(report, world, monkeypatch, torch, behaves, word, advised):
+def test_doubt_is_settled_by_a_trial_if_asked(report, world, torch, behaves, word, advised):
     """What the table or a strange version says of the build is believed less than a computation on the card."""
     version = torch.split()[1]
     package = world.folder / "probed" / "torch"
@@ -242,23 +237,15 @@ class version: cuda, hip = "12.8", None
 class cuda:
     is_available = staticmethod(lambda: True)
     device_count = staticmethod(lambda: 1)
-    get_device_name = staticmethod(lambda _: "Tesla P100-PCIE-16GB")
 __version__ = {version!r}
 def ones(*_, **__): return _Number()
 """
     )
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    card = ["Tesla P100-PCIE-16GB"]
-    told = report("kaggle", card, torch=torch, words={"probe": True})
+    environ = {"PYTHONPATH": str(package.parent)}
+    told = report("kaggle", ["Tesla P100-PCIE-16GB"], torch=torch, words={"probe": True}, environ=environ)
     assert told.to_dict()["verdict"] == word
     assert told.checkup.facts.probe is not None
     assert any(line["code"] == "kernels-unknown" for line in told.to_dict()["advice"]) is advised
-
-
-def test_nothing_is_tried_unasked(report, monkeypatch):
-    """A second process that imports a framework takes a minute and memory, so it is never a surprise."""
-    monkeypatch.setattr("colabkeep.ui.check.facts.probe", lambda *_, **__: pytest.fail("a trial"))
-    assert report("kaggle", ["Tesla P100-PCIE-16GB"]).to_dict()["verdict"] == "switch"
 
 
 def test_what_is_certain_is_not_tried(report, monkeypatch):

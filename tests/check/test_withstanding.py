@@ -14,8 +14,6 @@ import pytest
 
 import colabkeep
 from colabkeep.core.system import Environment, SystemClock
-from colabkeep.testing.clock import FakeClock
-from colabkeep.ui.check.advice import check_up
 from colabkeep.ui.check.facts import PATIENCE, gather
 from tests.fakes.devices import FakeCard, fake_device_files, fake_mac, fake_pci_device
 
@@ -194,7 +192,7 @@ def test_a_clock_that_never_answers_costs_only_the_session_s_time(world, in_time
     report = in_time(environment)
     assert report.to_dict()["verdict"] == "keep"
     assert report.to_dict()["session"] == {"used_s": None, "limit_s": None, "left_s": None, "confidence": "low"}
-    assert "Could not be told: the session's time (no answer in time)" in str(report)
+    assert "The check could not find out: the session's time (no answer in time)" in str(report)
 
 
 def test_a_drive_that_never_answers_is_no_place_for_checkpoints(world, in_time):
@@ -238,7 +236,7 @@ def test_one_part_that_hangs_takes_nothing_else_with_it(world, monkeypatch, part
     assert [name for name, told in known.items() if not told] == (
         ["find_platform", "session_time", "_free_bytes"] if part == "find_platform" else [part]
     )
-    assert all("no answer in time" in line for line in facts.untold)
+    assert all("no answer in time" in line for line in facts.unanswered)
 
 
 def test_everything_hanging_at_once_is_still_one_deadline(world, in_time, silent):
@@ -280,26 +278,6 @@ def test_a_machine_without_anything_has_a_report(world, tmp_path):
     assert report.to_dict()["storage"]["free_bytes"] > 0, "of the disk that would hold it"
 
 
-@pytest.mark.parametrize("now", [-1e9, 0.0, 1e12])
-def test_a_clock_that_is_wrong_is_not_believed(world, now):
-    """Before the boot or in a thousand years: the time used is unknown or plausible, never negative."""
-    environment = world.start("colab", ["Tesla T4"])
-    (environment.root / "proc/uptime").unlink()
-    (environment.root / "proc/stat").write_text("btime 1700000000\n")
-    told = gather(environment, FakeClock(time=now)).session
-    assert told is not None
-    assert told.used_seconds is None or 0 <= told.used_seconds <= 26 * 3600
-
-
-def test_an_uptime_of_the_host_is_not_the_session_s(world):
-    """A container that shows its host's forty days has not used up its twelve hours."""
-    environment = world.start("colab", ["Tesla T4"])
-    (environment.root / "proc/uptime").write_text("3456000.00 1.00\n")
-    told = world.check(environment).to_dict()["session"]
-    assert told["left_s"] is None or told["left_s"] > 0
-    assert told["used_s"] is None
-
-
 def test_a_google_colab_that_cannot_be_imported_is_not_imported(world, in_time):
     """The check asks nothing of Colab's package, so whatever an import of it would do does not happen."""
     imported = []
@@ -307,23 +285,6 @@ def test_a_google_colab_that_cannot_be_imported_is_not_imported(world, in_time):
     report = in_time(world.start("colab", ["Tesla T4"], on_import=lambda: imported.append(True)))
     assert report.to_dict()["platform"]["name"] == "colab"
     assert imported == []
-
-
-@pytest.mark.parametrize(
-    ("cards", "names"),
-    [
-        ([("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4864, (8, 0))], ["NVIDIA A100-SXM4-40GB MIG 1g.5gb"]),
-        ([("GRID T4-16Q", 16384, (7, 5))], ["GRID T4-16Q"]),
-        (["Tesla K80", "NVIDIA A100-SXM4-40GB"], ["Tesla K80", "NVIDIA A100-SXM4-40GB"]),
-    ],
-)
-def test_slices_virtual_and_mixed_cards_are_told_as_they_are(world, cards, names):
-    """The names are the machine's own, the JSON is strict, and the best of them is judged."""
-    world.install(TORCH)
-    report = world.check(world.start("script", cards))
-    assert [card["name"] for card in report.to_dict()["accelerators"]] == names
-    assert "NaN" not in report.to_json()
-    assert report.to_dict()["verdict"] == "keep"
 
 
 def test_no_network_is_touched(world, monkeypatch):
@@ -347,7 +308,7 @@ for name in ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getArchFlags"):
 torch.cuda._lazy_init = poisoned
 import colabkeep
 report = colabkeep.check()
-print(report.to_dict()["verdict"], torch.cuda.is_initialized(), report.checkup.facts.untold)
+print(report.to_dict()["verdict"], torch.cuda.is_initialized(), report.checkup.facts.unanswered)
 """
 BARE = """
 import sys
@@ -385,22 +346,6 @@ def test_nothing_is_written(world):
     assert sorted(environment.root.rglob("*")) == before
 
 
-def test_two_checks_at_once_do_not_disturb_each_other(world):
-    """Each has its own questions and its own deadline."""
-    world.install(TORCH)
-    environment = world.start("kaggle", ["Tesla T4"])
-    told: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: told.append(check_up(environment, SystemClock()).verdict.word))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-    assert told == ["keep", "keep"]
-
-
 def test_the_folder_of_the_notebook_may_be_gone(tmp_path):
     """A deleted current folder, as after `rm -rf` of a clone, is no reason to raise."""
     folder = tmp_path / "gone"
@@ -408,7 +353,7 @@ def test_the_folder_of_the_notebook_may_be_gone(tmp_path):
     program = f"import os, colabkeep; os.chdir({str(folder)!r}); os.rmdir({str(folder)!r}); print(colabkeep.check())"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "keep" in done.stdout
+    assert "CPU" in done.stdout
 
 
 def test_what_hangs_does_not_hold_up_the_end_of_the_process(tmp_path, silent):
@@ -420,7 +365,7 @@ from colabkeep.ui.check.facts import gather
 from colabkeep.core.system import SystemClock
 from colabkeep.core.system import Environment
 root = Path({str(tmp_path)!r})
-print(gather(Environment(environ={{}}, root=root, folder=root), SystemClock(), patience=0.5).untold)
+print(gather(Environment(environ={{}}, root=root, folder=root), SystemClock(), patience=0.5).unanswered)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=DEADLINE

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from colabkeep.checkpoint.journal import Journal
-from colabkeep.checkpoint.lease import Lease, take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.repository import Lease, Repository, take_lease
 from colabkeep.checkpoint.restore import Loaded, load_newest
+from colabkeep.checkpoint.retention import KeepLast, RetentionPolicy
 from colabkeep.checkpoint.writer import Committer, Identity, Shot
 from colabkeep.core.events import Event
 from colabkeep.core.manifest import Manifest, Progress
-from colabkeep.core.policies import KeepLast, RetentionPolicy
 from colabkeep.core.state import HostTensor, Tagged
 from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from colabkeep.checkpoint.durability import NOTE, noted
+from colabkeep.checkpoint.durability import noted
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import LISTED_AGAIN, load_newest
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.core.errors import NoUsableCheckpoint, StoreUnavailable
 from colabkeep.core.events import Noted
-from colabkeep.core.policies import KeepLast
+from colabkeep.core.layout import NOTE
 from colabkeep.session.prune import prune
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
@@ -129,6 +130,37 @@ def test_a_run_of_an_earlier_version_has_no_note_and_its_diary_counts(kit):
     store.hidden = ("checkpoints",)
     with pytest.raises(NoUsableCheckpoint, match="diary"):
         load(store)
+
+
+class Remote(MemoryStore):
+    """A place beyond the machine."""
+
+    @property
+    def properties(self):
+        return replace(super().properties, top_rung="sent")
+
+
+@pytest.mark.parametrize("rung", ["local", "sent", None])
+def test_a_diary_that_arrived_before_its_checkpoint_keeps_no_run_from_beginning(kit, rung):
+    """Then the machine was lost, with the only copy. One that had been in this place is missed as ever, and so is one
+    of which that is not told."""
+    front, behind = MemoryStore(), Remote()
+    session = kit.Session(front)
+    manifest = session.save(1)
+    told = {} if rung is None else {"rung": "local"}
+    session.journal.add({"event": "SaveCommitted", "checkpoint": manifest.id, **told})
+    if rung == "sent":
+        session.journal.add({"event": "RungReached", "checkpoint": manifest.id, "rung": "sent"})
+    session.journal.write()
+    behind._objects.update({name: data for name, data in front._objects.items() if "/journal/" in name})
+    repository, passed = Repository(behind, "run"), {}
+    if rung == "local":
+        assert load_newest(repository, passed.__setitem__) is None
+        assert "had not left the disk of its machine" in passed[manifest.id]
+    else:
+        with pytest.raises(NoUsableCheckpoint, match=f"diary says that there was {manifest.id}"):
+            load_newest(repository, passed.__setitem__)
+        assert passed == {}
 
 
 def test_the_note_of_a_deleted_run_of_the_same_name_means_nothing(kit):

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from colabkeep.checkpoint.journal import Journal
-from colabkeep.checkpoint.lease import take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.repository import Repository, take_lease
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.checkpoint.writer import Checkpointer, Committer, Identity
 from colabkeep.core.errors import MemoryFull, NotStorable, RunTakenOver, SaveFailed, StoreFull, StoreUnavailable
 from colabkeep.core.events import CatchingUp, Noted, SaveCommitted, SaveFailing, SaveSkipped, SaveStarted
 from colabkeep.core.manifest import Progress
-from colabkeep.core.policies import KeepLast
 from colabkeep.core.state import Stale
 from colabkeep.frameworks.numpy import NumpyFramework
 from colabkeep.stores.memory import MemoryStore
@@ -190,8 +189,8 @@ def test_closing_waits_for_the_save_and_writes_the_diary(kit, desk):
 def test_closing_does_not_tidy_up_on_two_threads(desk):
     """The writer's thread has ended before the last tidying up, so each line of the diary is written once."""
     threads = []
-    tidy = desk.saver._committer.tidy
-    desk.saver._committer.tidy = lambda: (
+    tidy = desk.saver._committer.after_commit
+    desk.saver._committer.after_commit = lambda: (
         threads.append((threading.current_thread(), threading.active_count())),
         tidy(),
     )[1]

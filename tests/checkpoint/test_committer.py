@@ -9,9 +9,9 @@ import pytest
 
 from colabkeep.checkpoint.journal import read_segment
 from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.retention import KeepBest, KeepLast
 from colabkeep.core.errors import CheckpointDamaged, StoreFull, StoreUnavailable
 from colabkeep.core.events import PRUNING, Noted, Pruned, RungReached, SaveCommitted, StoreDegraded
-from colabkeep.core.policies import KeepBest, KeepLast
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore, on, raising
@@ -108,7 +108,8 @@ def test_a_full_store_is_made_room_in(kit, disk):
     assert "No space is left" in of(Noted, session.events)[-1].text
     store.at = lambda point: None
     session.save(3)
-    pruned = [r["checkpoints"] for n in disk.names("journal/") for r in read_segment(disk.files[n])]
+    lines = [record for name in disk.names("journal/") for record in read_segment(disk.files[name])]
+    pruned = [record["checkpoints"] for record in lines if record["event"] == "Pruning"]
     assert pruned == [["000000000001-aaaaaaaa"], ["000000000002-aaaaaaaa"]]
 
 
@@ -121,9 +122,9 @@ def test_a_store_out_of_order_is_looked_at_until_it_works_again(kit, disk):
     store = Ailing(disk.store)
     session = kit.Session(store)
     session.save(1)
-    assert session.committer.tidy()
+    assert session.committer.after_commit()
     store.degraded = None
-    assert not session.committer.tidy()
+    assert not session.committer.after_commit()
     assert [(event.detail, event.healed) for event in of(StoreDegraded, session.events)] == [
         ("It does not answer.", False),
         ("works again", True),
@@ -138,7 +139,7 @@ def test_what_has_not_arrived_does_not_replace_what_has(kit):
     session = kit.Session(store, keep=KeepLast(1))
     session.save(1)
     assert store.flush(LONG)
-    session.committer.tidy()
+    session.committer.after_commit()
     remote.away = True
     for step in (2, 3, 4):
         session.save(step)
@@ -148,7 +149,7 @@ def test_what_has_not_arrived_does_not_replace_what_has(kit):
     remote.away = False
     assert kit.same(kit.newest(remote)[0].parts, kit.state(1)), "a machine lost now loses three steps, not all"
     assert store.flush(LONG)
-    while session.committer.tidy():
+    while session.committer.after_commit():
         assert store.flush(LONG)
     assert steps(store, kit) == [4]
     assert kit.same(kit.newest(remote)[0].parts, kit.state(4))
@@ -164,7 +165,7 @@ def test_a_question_that_fails_is_asked_again(kit):
     session = kit.Session(store, keep=KeepLast(1))
     session.save(1)
     assert inner.flush(LONG)
-    session.committer.tidy()
+    session.committer.after_commit()
     remote.away = True
     session.save(2)
 
@@ -190,7 +191,7 @@ def test_waiting_for_the_store_asks_it_for_no_listing(kit):
     remote.away = True
     session.save(2)
     store.points.clear()
-    assert session.committer.tidy() is True
+    assert session.committer.after_commit() is True
     assert [point for point in store.points if point.startswith(("before list", "before get"))] == []
     inner.close()
 
@@ -213,7 +214,7 @@ def test_the_last_good_checkpoint_survives_a_broken_newer_one(kit, disk):
     with pytest.raises((CheckpointDamaged, StoreUnavailable)):
         session.save(2)
     store.at = lambda point: None
-    session.committer.tidy()
+    session.committer.after_commit()
     assert kit.newest(disk.store)[0].manifest == good
 
 
@@ -229,7 +230,7 @@ def test_a_failure_while_tidying_up_does_not_undo_the_checkpoint(kit, disk):
 
     store.at = away
     session.save(2)
-    assert of(Noted, session.events)[-1].text.startswith("Tidying up")
+    assert of(Noted, session.events)[-1].text.startswith("Old checkpoints could not be deleted")
     assert steps(disk.store, kit) == [1, 2]
     store.at = lambda point: None
     session.save(3)
@@ -288,7 +289,7 @@ def test_before_its_first_save_a_session_deletes_nothing(kit, disk):
     session = kit.Session(disk.store, "bbbbbbbb", keep=KeepLast(1), resume=kit.newest(disk.store)[0])
     session.committer.ledger.add(session.repository.manifest("000000000003-aaaaaaaa"), {})
     session.committer._untidy = True
-    session.committer.tidy()
+    session.committer.after_commit()
     assert steps(disk.store, kit) == [1, 2, 3]
     session.save(4)
     assert steps(disk.store, kit) == [4]

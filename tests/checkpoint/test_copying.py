@@ -8,17 +8,14 @@ from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import load_newest
 from colabkeep.checkpoint.verify import audit
 from colabkeep.core.errors import CheckpointDamaged, RunBusy, StoreError, StoreFull, StoreUnavailable, UsageError
+from colabkeep.core.layout import seal, unseal
 from colabkeep.core.manifest import FORMAT
-from colabkeep.core.sealed import seal, unseal
 from colabkeep.core.system import SystemClock
-from colabkeep.session import copy
 from colabkeep.session.copy import copy_run, plan_copy
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore
-
-AWAY = StoreUnavailable(problem="The drive is away.", remedy="Wait.")
 
 
 @pytest.fixture
@@ -78,7 +75,7 @@ def nth_put(n, when):
 
     def at(point):
         if point.startswith(f"{when} put") and next(count) == n:
-            raise AWAY
+            raise StoreUnavailable(problem="The drive is away.", remedy="Wait.")
 
     return at
 
@@ -139,12 +136,13 @@ def test_what_the_target_holds_is_read_again(disk, saved, damage):
 
 
 def test_the_place_that_lasts_is_what_is_verified(disk, saved):
-    """Of a pair of stores the slower side is waited for, and read."""
+    """Of a pair of stores the slower side is written to, and read; this machine needs no room for it."""
     behind = MemoryStore()
     target = TieredStore(MemoryStore(), behind)
     try:
         assert copied(disk, target).arrived
         assert behind._objects == disk.files
+        assert not target.front._objects
         name = f"run/blobs/{saved[0].blobs[0].file}"
         behind._objects[name] = behind._objects[name][:-1] + b"\xff\xff"
         with pytest.raises(CheckpointDamaged, match="does not hold"):
@@ -153,75 +151,44 @@ def test_the_place_that_lasts_is_what_is_verified(disk, saved):
         target.close()
 
 
-def behind_that(fault):
-    """A pair whose slower side does this at each write."""
-    return TieredStore(MemoryStore(), FaultyStore(MemoryStore(), at=fault), pauses=(0.01, 0.01))
-
-
 @pytest.mark.parametrize(
     "refusal",
     [StoreError(problem="You may not write.", remedy="Ask."), StoreFull(problem="It is full.", remedy="Make room.")],
     ids=["forbidden", "full"],
 )
-def test_a_slower_side_that_refuses_is_told_with_what_to_do(disk, saved, monkeypatch, refusal):
-    """Not waited for for an hour: the reason is told while others are tried, then it is an error with the next step."""
-    monkeypatch.setattr(copy, "_LOOK", 0.05)
-    monkeypatch.setattr(copy, "_REFUSED", 0.5)
+def test_a_place_that_refuses_is_an_error_with_what_to_do(disk, saved, refusal):
+    """Said at once, with the next step; what arrived stays, and the same command brings the rest."""
 
     def refuse(point):
         if point.startswith("before put run/checkpoints/"):
             raise refusal
 
-    target, told = behind_that(refuse), []
+    behind = FaultyStore(MemoryStore(), at=refuse)
+    target = TieredStore(MemoryStore(), behind)
     try:
-        with pytest.raises(StoreError) as caught:
-            copied(disk, target, sending=lambda left, trouble: told.append((left, trouble)))
-        assert refusal.problem in caught.value.problem
+        with pytest.raises(StoreError, match=f"not complete: {refusal.problem}") as caught:
+            copied(disk, target)
         assert caught.value.remedy.startswith(refusal.remedy)
         assert "same command again" in caught.value.remedy
-        assert refusal.problem in told[-1][1]
-        assert 0 < told[-1][0] == target.properties.behind.waiting_bytes
-        target.behind.at = lambda _: None
-        assert copied(disk, target).arrived
-        assert states(target.behind) == {"ok"}
+        behind.at = lambda _: None
+        again = copied(disk, target)
+        assert (again.arrived, again.trouble, states(behind)) == (True, None, {"ok"})
+        assert again.there
     finally:
         target.close()
 
 
-def test_a_slower_side_that_is_back_takes_the_rest(disk, saved, monkeypatch):
-    """However long it was away, if something arrives now and then; what is wrong is told meanwhile."""
-    monkeypatch.setattr(copy, "_LOOK", 0.05)
-    told = []
+def test_a_place_that_has_not_confirmed_is_not_called_verified(disk, saved):
+    """A mounted Drive that uploads by itself and is not through: what it lacks, and why, is said."""
 
-    def away_until_told(point):
-        if point.startswith("before put") and not any(trouble for _, trouble in told):
-            raise AWAY
+    class Slow(FaultyStore):
+        degraded = "The upload waits."
 
-    target = behind_that(away_until_told)
-    try:
-        found = copied(disk, target, sending=lambda left, trouble: told.append((left, trouble)))
-        assert (found.arrived, found.trouble) == (True, None)
-        assert any(trouble and AWAY.problem in trouble for _, trouble in told)
-    finally:
-        target.close()
+        def flush(self, timeout):
+            return False
 
-
-def test_a_slower_side_that_stays_away_is_left_after_a_while(disk, saved, monkeypatch):
-    """What it lacks, and why, is said."""
-    monkeypatch.setattr(copy, "_LOOK", 0.05)
-    monkeypatch.setattr(copy, "_PATIENCE", 0.5)
-
-    def away(point):
-        if point.startswith("before put"):
-            raise AWAY
-
-    target = behind_that(away)
-    try:
-        found = copied(disk, target)
-        assert not found.arrived
-        assert AWAY.problem in found.trouble
-    finally:
-        target.close()
+    found = copied(disk, Slow(MemoryStore(), at=lambda _: None))
+    assert (found.arrived, found.trouble) == (False, "The upload waits.")
 
 
 def test_a_run_that_is_no_copy_is_not_touched(kit, disk, saved):

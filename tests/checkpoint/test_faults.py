@@ -1,4 +1,8 @@
-"""A save that goes wrong at any moment leaves a checkpoint that loads, also when only one is kept."""
+"""A save that goes wrong at any moment leaves a checkpoint that loads, also when only one is kept.
+
+Each system call meets one of the faults; `pytest tests/checkpoint/test_faults.py --every-fault` lets each meet all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,9 @@ import shutil
 import pytest
 
 from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.checkpoint.verify import audit
 from colabkeep.core.errors import StoreError, StoreFull
-from colabkeep.core.policies import KeepLast
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.faults import FaultyFiles, FaultyStore, raising
@@ -43,6 +47,13 @@ def calls(kit, begun, tmp_path_factory):
     return range(first, len(files.calls))
 
 
+@pytest.fixture
+def share(request, calls):
+    """The calls at which a kind of fault is tried: all of them, or every third, for each kind others."""
+    every = request.config.getoption("--every-fault")
+    return lambda kind: calls if every else calls[list(FAULTS).index(kind) :: len(FAULTS)]
+
+
 def next_session(kit, store):
     return kit.Session(store, "bbbbbbbb", keep=KeepLast(1), resume=kit.newest(store)[0])
 
@@ -66,15 +77,15 @@ def loaded_step(kit, folder):
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # files that the fault took away from who opened them
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
-def test_a_fault_at_any_system_call_of_a_save_leaves_a_checkpoint(kit, begun, calls, tmp_path, fault, when):
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_at_any_system_call_of_a_save_leaves_a_checkpoint(kit, begun, share, tmp_path, kind, when):
     """ENOSPC, EIO or an interrupt anywhere in a save with keep_last=1: a verified checkpoint loads, and the
     same session's next save succeeds and leaves exactly one checkpoint and no rubbish."""
     outcomes = set()
-    for n in calls:
+    for n in share(kind):
         folder = tmp_path / str(n)
         shutil.copytree(begun, folder)
-        files = FaultyFiles(at=n, fault=raising(fault), when=when)
+        files = FaultyFiles(at=n, fault=raising(FAULTS[kind]), when=when)
         session = next_session(kit, DirectoryStore(folder, files=files.files))
         committed = attempt(lambda session=session: session.save(2, kit.state(2, frozen=True)))
         assert len(files.calls) > n, "the fault was reached"
@@ -126,9 +137,9 @@ def test_a_fault_at_any_call_of_any_store_leaves_a_checkpoint(kit, fault, when):
     assert n > 8
 
 
-def test_a_disk_that_stays_full_keeps_the_last_checkpoint(kit, begun, calls, tmp_path):
+def test_a_disk_that_stays_full_keeps_the_last_checkpoint(kit, begun, share, tmp_path):
     """From any call on, nothing can be written any more: what was there stays and loads."""
-    for n in calls:
+    for n in share("no space"):
         folder = tmp_path / str(n)
         shutil.copytree(begun, folder)
         files = FaultyFiles(at=n, fault=raising(FAULTS["no space"]), lasting=True)

@@ -17,7 +17,7 @@ from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.retention import unneeded
 from colabkeep.checkpoint.verify import audit
 from colabkeep.core.errors import CheckpointUnsupported, NoUsableCheckpoint
-from colabkeep.core.sealed import seal, unseal
+from colabkeep.core.layout import seal, unseal
 from colabkeep.stores.local import DirectoryStore
 
 TRAINING = """

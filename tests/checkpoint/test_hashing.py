@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from colabkeep.checkpoint.packs import Pack, hashing_ahead
+from colabkeep.checkpoint.codec import Pack, hashing_ahead
 from colabkeep.core.errors import StoreFull
 from colabkeep.core.state import HostTensor
 from colabkeep.stores.memory import MemoryStore

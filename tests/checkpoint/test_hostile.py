@@ -14,10 +14,10 @@ import colabkeep
 from colabkeep import ColabKeepError
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import load_id
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.checkpoint.verify import audit
 from colabkeep.core.errors import CheckpointDamaged, CheckpointUnsupported, NotStorable, NoUsableCheckpoint
-from colabkeep.core.policies import KeepLast
-from colabkeep.core.sealed import dumps, seal, unseal
+from colabkeep.core.layout import dumps, seal, unseal
 from colabkeep.stores.local import DirectoryStore
 
 

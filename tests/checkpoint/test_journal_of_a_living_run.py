@@ -8,8 +8,8 @@ from colabkeep.checkpoint.durability import vanished
 from colabkeep.checkpoint.inspect import last_word, listed_once
 from colabkeep.checkpoint.journal import Journal, read_journal
 from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.checkpoint.verify import audit
-from colabkeep.core.policies import KeepLast
 from colabkeep.stores.memory import MemoryStore
 
 NAME = "aaaaaaaa"
@@ -136,9 +136,12 @@ def test_checkpoints_pruned_while_the_diary_is_read_are_not_missing(kit, disk):
 def test_one_damaged_part_of_the_diary_is_all_that_an_audit_finds(kit, disk):
     """It may be the one that tells of the pruning: no checkpoint is said to be lost, and no other part."""
     session, save = committing(kit, disk.store, KeepLast(1))
-    save(*range(1, 40))
+    for steps in (range(1, 20), range(20, 40)):
+        save(*steps)
+        session.journal.add({"event": "Large", "text": "x" * 2**17})
+    session.committer.finish()
     names = disk.names("journal/")
-    assert names[0].endswith("-00016.jsonl"), "it holds the parts 0 to 15"
+    assert len(names) == 4
     for name in names:
         text = disk.files[name]
         disk.files[name] = text[:-9]

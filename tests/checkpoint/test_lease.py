@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from colabkeep.checkpoint.lease import fences, take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.repository import Repository, fences, take_lease
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.core.errors import CheckpointDamaged, RunTakenOver
-from colabkeep.core.policies import KeepLast
-from colabkeep.core.sealed import seal
+from colabkeep.core.layout import seal
 from colabkeep.testing.faults import FaultyStore
 
 

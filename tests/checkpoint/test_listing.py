@@ -6,8 +6,8 @@ import pytest
 
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import load_newest
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.core.errors import StoreUnavailable
-from colabkeep.core.policies import KeepLast
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.faults import FaultyStore
 from tests.fakes.runs import RUN, filled, resumed

@@ -15,8 +15,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colabkeep.checkpoint.codec import PACK_BYTES, SMALL_BYTES, encode_parts
-from colabkeep.checkpoint.packs import DTYPE_BITS, SLICE, Pack, read_layout, unpack
+from colabkeep.checkpoint.codec import (
+    DTYPE_BITS,
+    PACK_BYTES,
+    SLICE,
+    SMALL_BYTES,
+    Pack,
+    encode_parts,
+    read_layout,
+    unpack,
+)
 from colabkeep.core.state import HostTensor
 
 NUMPY = {"BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4"}

@@ -6,9 +6,9 @@ import pytest
 
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import load_id
+from colabkeep.checkpoint.retention import KeepBest, KeepLast
 from colabkeep.core.errors import StoreFull
 from colabkeep.core.events import SpaceShort
-from colabkeep.core.policies import KeepBest, KeepLast
 from colabkeep.stores.base import BytesSource, StoreProperties
 from colabkeep.stores.memory import MemoryStore
 
@@ -121,6 +121,16 @@ def test_the_hour_in_which_it_will_be_full_is_told_before(kit):
     with pytest.raises(StoreFull):
         train(kit, session, [21])
     assert len(steps(store, kit)) == 20, "what was to be kept is kept, also then"
+
+
+def test_the_hour_is_told_where_deleting_gives_nothing_back(kit):
+    """A place that keeps what was deleted, for good: the run keeps few, and says when even these will not fit."""
+    store = Quota(20 * SIZE, trash=True)
+    session = kit.Session(store, keep=KeepLast(2))
+    train(kit, session, range(1, 16))
+    hours = [(event.full_at - session.clock.time()) / HOUR for event in told(session) if event.full_at]
+    assert hours[-1] == pytest.approx(5 / 2, abs=1), "five more fit, two in an hour"
+    assert store.refused == 0
 
 
 def test_somebody_else_fills_the_place(kit):

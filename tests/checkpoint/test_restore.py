@@ -9,6 +9,7 @@ import pytest
 
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import load_best, load_id, load_newest, newest_first
+from colabkeep.checkpoint.retention import KeepBest, KeepLast
 from colabkeep.core.errors import (
     CheckpointDamaged,
     CheckpointNotFound,
@@ -17,9 +18,8 @@ from colabkeep.core.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from colabkeep.core.layout import seal, unseal
 from colabkeep.core.manifest import FORMAT
-from colabkeep.core.policies import KeepBest, KeepLast
-from colabkeep.core.sealed import seal, unseal
 from colabkeep.testing.faults import FaultyStore
 
 GONE = StoreUnavailable(problem="The place does not answer.", remedy="Wait.")

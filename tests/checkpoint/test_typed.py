@@ -15,10 +15,9 @@ import safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colabkeep.checkpoint.codec import decode_part, encode_parts, references
-from colabkeep.checkpoint.packs import unpack
+from colabkeep.checkpoint.codec import decode_part, encode_parts, references, unpack
 from colabkeep.core.errors import NotStorable
-from colabkeep.core.sealed import dumps
+from colabkeep.core.layout import dumps
 from colabkeep.core.state import HostTensor, Tagged
 
 any_text = st.text(st.characters(), max_size=6) | st.sampled_from(

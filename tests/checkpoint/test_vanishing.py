@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.core.errors import RunTakenOver
 from colabkeep.core.events import Noted
-from colabkeep.core.policies import KeepLast
 from colabkeep.stores.memory import MemoryStore
 
 

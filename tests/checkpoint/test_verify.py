@@ -11,11 +11,11 @@ import pytest
 
 import colabkeep
 from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.checkpoint.verify import audit
 from colabkeep.core.errors import StoreUnavailable
+from colabkeep.core.layout import seal, unseal
 from colabkeep.core.manifest import FORMAT
-from colabkeep.core.policies import KeepLast
-from colabkeep.core.sealed import seal, unseal
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
@@ -46,10 +46,13 @@ def train(storage, epochs, **options):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of two sessions that kept all five of its checkpoints, and its folder."""
+    """A run of two sessions that kept all five of its checkpoints, and its folder; each has several parts of a
+    journal, as if they were large."""
     folder = tmp_path_factory.mktemp("trained")
-    for epochs in (3, 5):
-        train(folder, epochs, keep_last=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("colabkeep.checkpoint.journal._FULL", 0)
+        for epochs in (3, 5):
+            train(folder, epochs, keep_last=None)
     return folder
 
 

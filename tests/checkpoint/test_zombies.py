@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from colabkeep.checkpoint.inspect import checkpoints
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.checkpoint.restore import newest_first
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.core.errors import RunTakenOver, StoreUnavailable
 from colabkeep.core.events import Noted
-from colabkeep.core.policies import KeepLast
 from colabkeep.stores.base import StoreProperties
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
@@ -169,7 +170,7 @@ def test_a_new_session_is_heard_of_behind_before_its_predecessor_s_left_overs_ar
     left.close()
     behind = FaultyStore(drive)
     store = TieredStore(front, behind, pauses=(0.001, 0.001))
-    store.sweep(kit.run)
+    take_up(Repository(store, kit.run))
     kit.Session(store, "00000000", resume=kit.newest(store)[0])
     assert store.flush(LONG)
     puts = [point.split("/")[1] for point in behind.points if point.startswith("before put")]
@@ -181,3 +182,28 @@ def test_a_new_session_is_heard_of_behind_before_its_predecessor_s_left_overs_ar
 def refuse_blobs(point):
     if point.startswith("before put run/blobs"):
         raise StoreUnavailable(problem="The link is slow.", remedy="Wait.")
+
+
+def test_who_takes_the_run_next_in_the_same_process_is_no_stranger(kit):
+    """As `prune` after a training: what that had still to delete on the drive goes, and nothing is out of order."""
+    away, drive = [True], MemoryStore()
+
+    def answer(point):
+        if away[0] and point.startswith("before delete"):
+            raise StoreUnavailable(problem="The drive is away.", remedy="Wait.")
+
+    store = TieredStore(MemoryStore(), FaultyStore(drive, at=answer), pauses=(0.001, 0.001))
+    first = kit.Session(store, "ffffffff", keep=KeepLast(1))
+    first.save(1)
+    assert store.flush(LONG)
+    first.save(2)
+    while "delete" not in store._uploader.pending().values():
+        store.flush(0.01)
+        first.committer.after_commit()
+    take_lease(Repository(store, kit.run), "00000000", {})
+    assert steps(checkpoints(Repository(drive, kit.run))) == [2, 1]
+    away[0] = False
+    assert store.flush(LONG)
+    assert steps(checkpoints(Repository(drive, kit.run))) == [2]
+    assert store.degraded is None
+    store.close()

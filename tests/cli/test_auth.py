@@ -22,7 +22,6 @@ PATIENCE = 60.0  # seconds until a hanging test gives up
 @pytest.fixture(scope="module")
 def drive(tmp_path_factory):
     with running_drive(tmp_path_factory.mktemp("drive")) as drive:
-        drive.set(poll_seconds=0)
         yield drive
 
 
@@ -30,15 +29,15 @@ def drive(tmp_path_factory):
 def client_file(drive, tmp_path):
     """Writes the file that the Cloud console offers for download."""
 
-    def write(kind="desktop"):
-        client_id, secret = drive.client(f"own-{kind}", kind)
+    def write():
+        client_id, secret = drive.client("own")
         values = {
             "client_id": client_id,
             "client_secret": secret,
             "auth_uri": f"{drive.url}/o/oauth2/v2/auth",
             "token_uri": drive.token_uri,
         }
-        path = tmp_path / f"client_secret_{kind}.json"
+        path = tmp_path / "client_secret.json"
         path.write_text(json.dumps({"installed": values}))
         return path
 
@@ -77,26 +76,9 @@ def converse(*words, answer, tmp_path, **environ):
     return status, out, "".join(talk)
 
 
-def test_a_code_is_shown_and_one_secret_printed(drive, client_file, tmp_path):
-    """The talk goes beside, so that the output is the secret and nothing else: it can be piped where it belongs."""
-
-    def answer(line):
-        if "type in: " in line:
-            drive.answer_device(line.rpartition(" ")[2].strip())
-
-    status, out, talk = converse("--client", client_file("tv"), answer=answer, tmp_path=tmp_path)
-    assert status == 0, talk
-    secret = read_secret(out)
-    assert out == secret.text() + "\n"
-    assert "COLABKEEP_DRIVE" in talk
-    assert "Testing" in talk
-    assert secret.refresh_token not in talk
-    assert secret.client_secret not in talk
-
-
 @pytest.mark.parametrize("more", [[], ["--scope", "drive"], ["--paste"]], ids=" ".join)
-def test_an_address_is_pasted_where_a_code_does_not_do(drive, client_file, tmp_path, more):
-    """A Desktop client is asked by an address, without being told which of the two it is."""
+def test_a_consent_prints_one_secret(drive, client_file, tmp_path, more):
+    """The talk goes beside, so that the output is the secret and nothing else: it can be piped where it belongs."""
 
     def answer(line):
         if line.startswith("http"):
@@ -106,7 +88,11 @@ def test_an_address_is_pasted_where_a_code_does_not_do(drive, client_file, tmp_p
     status, out, talk = converse("--client", client_file(), *more, answer=answer, tmp_path=tmp_path)
     assert status == 0, talk
     assert read_secret(out).scopes[0].rpartition("/")[2] == ("drive" if "drive" in more else "drive.file")
+    assert out == read_secret(out).text() + "\n"
+    assert "COLABKEEP_DRIVE" in talk
+    assert "Testing" in talk
     assert read_secret(out).refresh_token not in talk
+    assert read_secret(out).client_secret not in talk
 
 
 @pytest.fixture
@@ -207,10 +193,9 @@ def test_a_refused_consent_prints_no_secret(drive, client_file, tmp_path):
     """The end is an error with its own status."""
 
     def answer(line):
-        if "type in: " in line:
-            drive.answer_device(line.rpartition(" ")[2].strip(), allowed=False)
+        return "http://127.0.0.1:53217/?error=access_denied" if line.startswith("http") else None
 
-    status, out, talk = converse("--client", client_file("tv"), answer=answer, tmp_path=tmp_path)
+    status, out, talk = converse("--client", client_file(), answer=answer, tmp_path=tmp_path)
     assert (status, out) == (5, "")
     assert "The consent was not given" in talk
 
@@ -229,10 +214,3 @@ def test_a_consent_that_ends_soon_is_warned_of(capsys, monkeypatch, client_file)
     assert "WARNING" in said.err
     assert "in 7 days" in said.err
     assert "Publish app" in said.err
-
-
-def test_help_names_the_command(colabkeep_cli, capsys):
-    """It is found where the others are."""
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "auth" in capsys.readouterr().out

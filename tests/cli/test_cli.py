@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import types
 from datetime import datetime
 from pathlib import Path
 
@@ -20,12 +18,11 @@ import safetensors.torch
 import torch
 
 import colabkeep
-from colabkeep import ui
 from colabkeep.core.errors import CheckpointDamaged, NotStorable
-from colabkeep.core.sealed import seal, unseal
+from colabkeep.core.layout import seal, unseal
 from colabkeep.core.state import HostTensor, Tagged
 from colabkeep.session.weights import plain_tensor
-from colabkeep.ui import records
+from colabkeep.ui import demo, records
 from colabkeep.ui import text as ui_text
 from colabkeep.ui.cli import main
 
@@ -53,7 +50,9 @@ def test_list_shows_runs_and_checkpoints(colabkeep_cli, trained):
     said = colabkeep_cli("list", "--storage", trained)
     lines = said.out.splitlines()
     assert (said.status, said.err) == (0, "")
-    assert [line for line in lines if not line.startswith(" ")] == ["first", "second"]
+    runs = [line for line in lines if not line.startswith(" ")]
+    assert [line.split()[:2] for line in runs] == [["first", "finished,"], ["second", "finished,"]]
+    assert all("ago: val_loss 1.5" in line for line in runs)
     newest = lines[2].split()
     assert newest[:3] == [ids(trained)[0], "6", "3"]
     assert newest[4] == "KiB"
@@ -68,10 +67,11 @@ def test_list_speaks_json(colabkeep_cli, trained):
     assert [run["name"] for run in said.json["runs"]] == ["first", "second"]
     first = said.json["runs"][0]
     assert set(said.json) == {"runs"}
-    assert set(first) == {"name", "checkpoints"}
+    assert set(first) == {"name", "state", "last_seen", "metrics", "checkpoints"}
+    assert (first["state"], first["metrics"]) == ("finished", {"val_loss": 1.5})
     assert [checkpoint["id"] for checkpoint in first["checkpoints"]] == ids(trained)
     newest = first["checkpoints"][0]
-    assert set(newest) == {"id", "step", "epoch", "bytes", "created", "state"}
+    assert set(newest) == {"id", "step", "epoch", "bytes", "created", "state", "framework"}
     assert (newest["step"], newest["epoch"], newest["state"]) == (6, 3, "committed")
     assert newest["bytes"] == blob_of(trained, ids(trained)[0]).stat().st_size
     assert abs(newest["created"] - blob_of(trained, ids(trained)[0]).stat().st_mtime) < 3600
@@ -88,7 +88,7 @@ def test_list_of_an_empty_place_says_where_it_looked(colabkeep_cli, tmp_path):
 
 
 def test_list_shows_damaged_manifests_and_those_set_aside(colabkeep_cli, storage):
-    """A checkpoint that cannot be read or was walked past is shown as such, with what is known of it."""
+    """A checkpoint that cannot be read or was skipped is shown as such, with what is known of it."""
     newest, middle, _ = ids(storage)
     flip(storage / f"first/checkpoints/{newest}.json")
     (storage / "first/aside").mkdir()
@@ -230,7 +230,7 @@ def test_verify_speaks_json(colabkeep_cli, storage):
 
 
 def test_verify_notices_a_deleted_checkpoint(colabkeep_cli, storage):
-    """A manifest that somebody deleted is missed, since the diary knows of it."""
+    """A manifest that somebody deleted is missed, since the journal knows of it."""
     newest = ids(storage)[0]
     (storage / f"first/checkpoints/{newest}.json").unlink()
     said = colabkeep_cli("verify", "first", "--storage", storage)
@@ -376,14 +376,14 @@ def test_export_leaves_nothing_when_it_fails(colabkeep_cli, trained, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_export_walks_past_a_damaged_checkpoint_and_says_so(colabkeep_cli, storage, tmp_path):
+def test_export_skips_a_damaged_checkpoint_and_says_so(colabkeep_cli, storage, tmp_path):
     """An older state is never handed out as the newest in silence."""
     newest, middle, _ = ids(storage)
     flip(blob_of(storage, newest))
     said = colabkeep_cli("export", "first", tmp_path / "out", "--storage", storage)
     assert said.status == 0
     assert middle in said.out
-    assert f"walked past {newest}" in said.err
+    assert f"skipped checkpoint {newest}" in said.err
     asked = colabkeep_cli("export", "first", tmp_path / "other", "--which", newest, "--storage", storage)
     assert asked.status == 1
     assert not (tmp_path / "other").exists()
@@ -488,28 +488,16 @@ def test_help_documents_the_exit_status(capsys):
         assert command in said
 
 
-def test_the_version_is_told(capsys):
-    """Which colabkeep this is."""
-    with pytest.raises(SystemExit):
-        main(["--version"])
-    assert capsys.readouterr().out == f"colabkeep {colabkeep.__version__}\n"
-
-
-def test_the_demo_gets_its_own_words(monkeypatch, capsys):
-    """Options of the demo are passed on, its status is ours, and other commands do not load it."""
+def test_the_demo_is_a_command_like_the_others(monkeypatch, capsys):
+    """Its options are read, and its status is ours."""
     seen = []
-    demo = types.ModuleType("colabkeep.ui.demo")
-    demo.add_arguments = lambda parser: parser.add_argument("--epochs", type=int, default=9)
-    demo.main = lambda words: seen.append(words) or 1
-    monkeypatch.setitem(sys.modules, "colabkeep.ui.demo", demo)
-    monkeypatch.setattr(ui, "demo", demo, raising=False)  # the package has it once another test has loaded it
+    monkeypatch.setattr(demo, "main", lambda words: seen.append(words) or 1)
     assert main(["demo", "--epochs", "3"]) == 1
-    assert isinstance(seen[0], argparse.Namespace)
-    assert seen[0].epochs == 3
+    assert (seen[0].epochs, seen[0].json) == (3, False)
     with pytest.raises(SystemExit) as caught:
         main(["demo", "--nope"])
     assert caught.value.code == 2
-    assert "usage: colabkeep demo" in capsys.readouterr().err
+    assert "usage: colabkeep" in capsys.readouterr().err
 
 
 def test_an_interrupt_is_answered_briefly(monkeypatch, colabkeep_cli, trained):

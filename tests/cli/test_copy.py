@@ -6,8 +6,8 @@ import pytest
 
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import newest_first
+from colabkeep.core.layout import seal, unseal
 from colabkeep.core.manifest import FORMAT
-from colabkeep.core.sealed import seal, unseal
 from colabkeep.stores.local import DirectoryStore
 
 

@@ -1,4 +1,4 @@
-"""`colabkeep prune`: says what would go, does just that, under the run's lock, and can be begun again."""
+"""`colabkeep prune`: says what would be deleted, does just that, under the run's lock, and can be begun again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from colabkeep.checkpoint.lease import take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import Repository, take_lease
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.checkpoint.verify import audit
 from colabkeep.core.errors import RunBusy, StoreUnavailable
-from colabkeep.core.policies import KeepLast
 from colabkeep.core.system import SystemClock
 from colabkeep.session.open import take_lock
 from colabkeep.session.prune import plan_prune, prune
@@ -55,7 +55,7 @@ def test_a_dry_run_says_what_would_go_and_touches_nothing(colabkeep_cli, storage
     lines = said.out.splitlines()
     assert [line.split()[0][:12] for line in lines[:2]] == ["000000000002", "000000000004"]
     assert lines[2].startswith("first: 2 checkpoint(s) and ")
-    assert lines[2].endswith("would go, 1 checkpoint(s) stay")
+    assert lines[2].endswith("would be deleted, 1 checkpoint(s) stay")
     assert contents(storage) == before
 
 
@@ -144,7 +144,7 @@ def test_both_sides_of_a_pair_are_pruned(colabkeep_cli, storage, tmp_path):
     """What goes in front goes behind: the command waits for the slower one."""
     pair = f"{storage} + {tmp_path}/behind"
     store = open_store(pair)
-    store.sweep("first")
+    take_up(Repository(store, "first"))
     assert store.flush(60)
     store.close()
     assert steps(tmp_path / "behind") == [2, 4, 6]
@@ -163,7 +163,7 @@ def test_the_slower_side_of_a_pair_is_waited_for(storage, tmp_path):
             time.sleep(0.03)
 
     store = TieredStore(DirectoryStore(storage), FaultyStore(behind, at=slow))
-    store.sweep("first")
+    take_up(Repository(store, "first"))
     assert store.flush(60)
     _, caught_up = prune(store, "first", KeepLast(1), SystemClock())
     store.close()
@@ -301,7 +301,7 @@ def test_nothing_goes_before_the_newest_has_arrived_where_it_lasts(storage, tmp_
     """The newest checkpoint is on this machine only, and the drive does not take it: what it has stays."""
     behind = tmp_path / "behind"
     store = TieredStore(DirectoryStore(storage), DirectoryStore(behind))
-    store.sweep("first")
+    take_up(Repository(store, "first"))
     assert store.flush(60)
     store.close()
     newest = max((behind / "first" / "checkpoints").iterdir())

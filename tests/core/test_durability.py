@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colabkeep.core.durability import RUNGS, Durability, Place, Standing, assess, lowest
+from colabkeep.core.events import RUNGS, Durability, Place, Standing, assess, lowest
 
 DRIVE = Place(url="drive", top="confirmed", persists=True)
 
@@ -62,14 +62,14 @@ def test_only_what_the_place_can_vouch_for_counts(place, rungs, expected):
         (
             DRIVE,
             "unknown",
-            "If this machine vanished now, you would lose 3 min (back to step 10, if drive has what it was given, "
-            "which it cannot say).",
+            "If this machine vanished now, you would lose 3 min (back to step 10, if the upload to drive arrived; it "
+            "does not confirm that).",
         ),
         (
             Place(url="/work", top="local", persists=None),
             "local",
-            "If this machine vanished now, you would lose 3 min (back to step 10, if /work outlives the machine, "
-            "which cannot be told from here).",
+            "If this machine vanished now, you would lose 3 min (back to step 10, only if /work survives this machine; "
+            "colabkeep cannot check that).",
         ),
         (
             Place(url="/work", top="local", persists=True),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import colabkeep
 from colabkeep.core.arguments import checked_run_name, is_reserved, run_folder, run_name_of
 from colabkeep.core.errors import UsageError
 from colabkeep.stores.base import check_name
@@ -118,3 +121,11 @@ def test_other_names_are_not_reserved(name: str) -> None:
     """No name is refused because it only contains such a word."""
     assume(not is_reserved(name))
     assert is_reserved(f"{name}s-blobs-of-mine") == ""
+
+
+@pytest.mark.parametrize("ask", [colabkeep.report, colabkeep.compare, colabkeep.load_weights])
+@pytest.mark.parametrize("run", [7, b"run", ["a", 7]])
+def test_who_asks_for_a_run_says_its_name_as_text(ask: Any, run: Any, tmp_path: Path) -> None:
+    """What is no name is refused with words, and not by what takes names apart."""
+    with pytest.raises(UsageError, match="must be"):
+        ask(run, storage=tmp_path)

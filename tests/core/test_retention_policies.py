@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from colabkeep.checkpoint.retention import KeepBest, KeepLast, RetentionPolicy
 from colabkeep.core.manifest import Manifest, Progress
-from colabkeep.core.policies import KeepBest, KeepLast, Mode, RetentionPolicy
+from colabkeep.core.policies import Mode
 
 NAN, INF = math.nan, math.inf
 

@@ -1,4 +1,4 @@
-"""Kills a training at each named point of its store, and resumes it; a program, for it forks.
+"""Kills a training at the points of its store, and resumes it; a program, for it forks.
 
 Its argument is the framework, "torch" or "paddle". Prints a JSON list, one record per point: its `name`, the step of
 the newest checkpoint that was `committed` before the kill, the step of the one that was `loaded` afterwards, verified
@@ -18,8 +18,9 @@ import colabkeep
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import load_newest
 from colabkeep.stores.local import DirectoryStore
-from colabkeep.testing.faults import FaultyStore, Life, Say, kill
-from colabkeep.testing.trainings import HardTraining, final_state, open_training
+from colabkeep.testing.faults import FaultyStore, kill
+from tests.processes import Life, Say
+from tests.trainings import HardTraining, final_state, open_training
 
 RUN = "points"
 
@@ -42,6 +43,14 @@ def name_of(point: str) -> str:
     when, verb, place = point.split(" ", 2)
     found = re.match(rf"{RUN}/(\w+)", place)
     return f"{when} {verb} {found[1]}" if found else f"{when} {verb}"
+
+
+def to_kill_at(points: list[str]) -> list[int]:
+    """The numbers of all points that come before or after a change of the disk, and of the first of each other name:
+    a kill between two looks at it leaves what one before them leaves."""
+    first = {name_of(point): number for number, point in reversed([*enumerate(points)])}
+    changes = {number for number, point in enumerate(points) if re.match(r"\w+ (put|delete) ", point)}
+    return sorted(changes | {*first.values()})
 
 
 def killed_at(training: HardTraining, number: int, folder: Path) -> dict[str, object]:
@@ -79,7 +88,7 @@ def main() -> None:
         cell(training, whole, points.append)  # and everything is imported, for all that are forked from here on
         wanted = final_state(whole, RUN)
         records = []
-        for number in range(len(points)):
+        for number in to_kill_at(points):
             folder = Path(name) / str(number)
             record = killed_at(training, number, folder)
             with Life(lambda say, folder=folder: cell(training, folder, lambda _: None)) as life:

@@ -1,6 +1,7 @@
 """A disk that is full, breaks or is interrupted at any system call of a save, with only one checkpoint kept.
 
-Each call meets one of these; `pytest tests/crash/test_failing_disk.py --every-fault` lets each meet all of them.
+Each call that changes the disk meets one of these, and so does one in three of those that only look: a look at a folder
+is eight of them. `pytest tests/crash/test_failing_disk.py --every-fault` lets each call meet all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from colabkeep.core.events import Event, Noted, Pruned, SaveCommitted, SaveFaili
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.shared.files import OS_FILES, Files
 from colabkeep.testing.faults import FaultyFiles, raising
-from colabkeep.testing.trainings import HardTraining, final_state, open_training
+from tests.trainings import HardTraining, final_state, open_training
 
 FAULTS: dict[str, BaseException] = {
     "full": OSError(errno.ENOSPC, "No space left on device"),
@@ -31,10 +32,13 @@ ATTEMPTS = 5  # on a slow machine the idle writer looks about once more before c
 CHANGES = {"write", "fsync", "mkdir", "link", "unlink", "ftruncate"}
 
 
+pytestmark = pytest.mark.torch  # what a disk does to a save is the same with each framework
+
+
 @pytest.fixture(scope="module", autouse=True)
-def training(framework_name: str) -> HardTraining:
-    """That of each framework."""
-    training = open_training(framework_name)
+def training() -> HardTraining:
+    """On one thread, so that its system calls come in one order."""
+    training = open_training("torch")
     training.one_thread()
     return training
 
@@ -74,7 +78,7 @@ class Cell:
         return [event for event in self.events if type(event) is kind]
 
 
-Share: TypeAlias = Callable[[list[int], str], list[int]]
+Share: TypeAlias = Callable[[list[str], list[int], str], list[int]]
 Whole: TypeAlias = tuple[dict[str, str], list[str], tuple[int, int]]
 
 
@@ -95,11 +99,14 @@ def places(calls: list[str], first: int, end: int) -> list[int]:
 
 @pytest.fixture
 def share(request: pytest.FixtureRequest) -> Share:
-    """The numbers of calls at which a kind of fault is tried: all of them, or every third, for each kind others."""
+    """The numbers of calls at which a kind of fault is tried: all of them, or a third, for each kind others."""
 
-    def of(numbers: list[int], kind: str) -> list[int]:
-        every = request.config.getoption("--every-fault") or kind not in FAULTS
-        return numbers if every else numbers[list(FAULTS).index(kind) :: len(FAULTS)]
+    def of(calls: list[str], numbers: list[int], kind: str) -> list[int]:
+        if request.config.getoption("--every-fault") or kind not in FAULTS:
+            return numbers
+        changes = [n for n in numbers if calls[n] in CHANGES]
+        looks = [n for n in numbers if calls[n] not in CHANGES][:: len(FAULTS)]
+        return sorted(each for part in (changes, looks) for each in part[list(FAULTS).index(kind) :: len(FAULTS)])
 
     return of
 
@@ -133,7 +140,7 @@ def test_a_save_that_fails_at_any_call_costs_nothing(
     numbers = places(calls, first, end)
     if kind == "done, but not said":
         numbers = [n for n in numbers if calls[n] in CHANGES]
-    for n in share(numbers, kind):
+    for n in share(calls, numbers, kind):
         when: Any = "after" if kind not in FAULTS else "before"
         where = f"call {n}, {calls[n]}"
         for attempt in range(ATTEMPTS):
@@ -155,7 +162,7 @@ def test_a_disk_that_never_comes_back_leaves_a_checkpoint_that_loads(
 ) -> None:
     """From any call of the second save on nothing can be changed: what was saved loads, and a new session finishes."""
     state, calls, (first, end) = whole
-    for n in share([n for n in places(calls, first, end) if calls[n] in CHANGES], kind):
+    for n in share(calls, [n for n in places(calls, first, end) if calls[n] in CHANGES], kind):
         faulty = from_call(n, FAULTS[kind])
         cell = Cell(training, tmp_path / str(n), faulty.files)
         with suppress(KeyboardInterrupt):  # it comes again when the lock is released
@@ -173,7 +180,7 @@ def test_a_session_that_cannot_begin_hurts_nothing(
     state, calls, _ = whole
     opening = calls.index("link", calls.index("link") + 1)  # by then run.json is written, and nearly the lease
     expected = KeyboardInterrupt if kind == "interrupted" else colabkeep.ColabKeepError
-    failures, numbers = 0, share(places(calls, 0, opening), kind)
+    failures, numbers = 0, share(calls, places(calls, 0, opening), kind)
     for n in numbers:
         cell = Cell(training, tmp_path / str(n), FaultyFiles(at=n, fault=raising(FAULTS[kind])).files)
         try:

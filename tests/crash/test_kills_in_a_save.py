@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 Records = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def records(framework_name: str) -> Records:
     """One per named point: see the program."""
-    points = Path(__file__).with_name("points.py")
-    done = subprocess.run([sys.executable, points, framework_name], stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-m", "tests.crash.points", framework_name]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
     found: Records = json.loads(done.stdout)
     return found
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
 from colabkeep.core.system import Environment
@@ -25,9 +22,9 @@ __all__ = [
     "fake_device_files",
     "fake_mac",
     "fake_nvidia_smi",
-    "fake_nvml",
     "fake_pci_device",
     "fake_tpu",
+    "machine",
 ]
 
 _TPUS = {  # generation: PCI device and subsystem; see `colabkeep.hardware.others`
@@ -39,6 +36,11 @@ _TPUS = {  # generation: PCI device and subsystem; see `colabkeep.hardware.other
     "v6e": ("0x006f", "0x0000"),
     "v7": ("0x0076", "0x0000"),
 }
+
+
+def machine(root: Path, **environ: str) -> Environment:
+    """An environment whose root folder is `root` and whose variables are `environ`, PATH being /usr/bin by default."""
+    return Environment(environ={"PATH": "/usr/bin", **environ}, root=root, folder=root, modules=frozenset(sys.modules))
 
 
 def fake_device_files(root: Path, *names: str) -> None:
@@ -120,14 +122,13 @@ Does: TypeAlias = Literal[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeCard:
     """A card as its driver tells it; None: "[N/A]". `memory_mib`: in all; `used_mib`: by whom ever. `slices`: the
-    profiles it is partitioned into (MIG), such as "1g.5gb", with the MiB of each. `divisible`: in MIG mode
-    also where it has no slices."""
+    profiles it is partitioned into (MIG), such as "1g.5gb". `divisible`: in MIG mode also where it has no slices."""
 
     name: str
     memory_mib: int | None = 15360
     capability: tuple[int, int] = (7, 5)
     used_mib: int = 0
-    slices: tuple[tuple[str, int], ...] = ()
+    slices: tuple[str, ...] = ()
     divisible: bool = False
 
     @property
@@ -187,134 +188,10 @@ def _record(number: int, card: FakeCard, driver: str) -> dict[str, Any]:
         "compute_cap": "{}.{}".format(*card.capability),
         "mig.mode.current": "Enabled" if card.mig else "Disabled" if card.capability >= (8, 0) else "[N/A]",
     }
-    slices = [(profile, _uuid(number, place)) for place, (profile, _) in enumerate(card.slices)]
+    slices = [(profile, _uuid(number, place)) for place, profile in enumerate(card.slices)]
     return {"fields": fields, "slices": slices}
 
 
 def _uuid(card: int, place: int | None = None) -> str:
     tail = f"{card + 1:08x}-5b1c-4c9e-9f2a-{0 if place is None else place + 1:012x}"
     return f"GPU-{tail}" if place is None else f"MIG-{tail}"
-
-
-_ERRORS = (
-    "Uninitialized",
-    "InvalidArgument",
-    "NotSupported",
-    "NoPermission",
-    "NotFound",
-    "DriverNotLoaded",
-    "Timeout",
-    "LibraryNotFound",
-    "FunctionNotFound",
-    "GpuIsLost",
-    "LibRmVersionMismatch",
-    "Unknown",
-)
-
-
-def fake_nvml(
-    cards: Sequence[CardLike] = (),
-    *,
-    fails: str = "",
-    error: str = "Unknown",
-    hangs: str = "",
-    driver: str = "580.82.07",
-) -> ModuleType:
-    """A module like `pynvml` (nvidia-ml-py 13), for `sys.modules["pynvml"]`; the machine needs a `/dev/nvidiactl` too.
-
-    `fails`: the function that raises `NVMLError_<error>` whatever it is asked. `hangs`: the function that does not
-    return until `module.released` is set. `module.calls` has the names of the functions called so far.
-    """
-    module: Any = ModuleType("pynvml")
-    module.calls, module.released = [], threading.Event()
-    module.NVMLError = type("NVMLError", (Exception,), {})
-    errors = {name: type(f"NVMLError_{name}", (module.NVMLError,), {}) for name in _ERRORS}
-    for kind in errors.values():
-        setattr(module, kind.__name__, kind)
-    module.NVML_DEVICE_MIG_DISABLE, module.NVML_DEVICE_MIG_ENABLE, module.nvmlMemory_v2 = 0, 1, 0x02000028
-    library = _Library([fake_card(card) for card in cards], driver, errors)
-
-    def call(name: str, function: Callable[..., object], *values: Any, **named: Any) -> object:
-        module.calls.append(name)
-        if name == hangs:
-            module.released.wait()
-        if name == fails:
-            raise errors[error]
-        return function(*values, **named)
-
-    for name, function in library.functions():
-        setattr(module, name, partial(call, name, function))
-    if fails and not hasattr(module, fails):
-        raise LookupError(f"the fake has no function {fails!r}")
-    return module  # type: ignore[no-any-return]
-
-
-class _Library:
-    """The functions, under their true names. A handle is (card, slice or None)."""
-
-    def __init__(self, cards: Sequence[FakeCard], driver: str, errors: dict[str, type[Exception]]) -> None:
-        self._cards = cards
-        self._driver = driver
-        self._errors = errors
-
-    def functions(self) -> Iterator[tuple[str, Callable[..., object]]]:
-        for name in dir(self):
-            if name.startswith("nvml"):
-                yield name, getattr(self, name)
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        pass
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        pass
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return self._driver
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self._cards)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> tuple[int, int | None]:  # noqa: N802
-        if not 0 <= index < len(self._cards):
-            raise self._errors["InvalidArgument"]
-        return index, None
-
-    def nvmlDeviceGetName(self, handle: tuple[int, int | None]) -> str:  # noqa: N802
-        number, place = handle
-        card = self._cards[number]
-        return card.name if place is None else f"{card.name} MIG {card.slices[place][0]}"
-
-    def nvmlDeviceGetUUID(self, handle: tuple[int, int | None]) -> str:  # noqa: N802
-        return _uuid(*handle)
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle: tuple[int, int | None]) -> tuple[int, int]:  # noqa: N802
-        return self._cards[handle[0]].capability
-
-    def nvmlDeviceGetMemoryInfo(self, handle: tuple[int, int | None], version: int | None = None) -> Any:  # noqa: N802
-        """The first version counts what the driver keeps for itself as used."""
-        number, place = handle
-        card = self._cards[number]
-        if card.memory_mib is None:
-            raise self._errors["NotSupported"]
-        total = card.memory_mib if place is None else card.slices[place][1]
-        used = card.used_mib if place is None else 0
-        kept = 0 if version else 256
-        memory = {"total": total, "used": used + kept, "free": total - used - 256}
-        return SimpleNamespace(**{name: mebibytes << 20 for name, mebibytes in memory.items()})
-
-    def nvmlDeviceGetMigMode(self, handle: tuple[int, int | None]) -> list[int]:  # noqa: N802
-        card = self._cards[handle[0]]
-        if card.capability < (8, 0):
-            raise self._errors["NotSupported"]
-        return [card.mig] * 2
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: tuple[int, int | None]) -> int:  # noqa: N802
-        return 7 if self._cards[handle[0]].capability >= (8, 0) else 0
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(  # noqa: N802
-        self, device: tuple[int, int | None], index: int
-    ) -> tuple[int, int | None]:
-        """Slices stand at the odd places, as a driver leaves gaps."""
-        if index % 2 == 0 or index // 2 >= len(self._cards[device[0]].slices):
-            raise self._errors["NotFound"]
-        return device[0], index // 2

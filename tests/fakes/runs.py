@@ -12,18 +12,17 @@ from typing import Any
 from colabkeep.checkpoint.codec import encode_parts
 from colabkeep.checkpoint.compaction import Folding
 from colabkeep.checkpoint.journal import Journal
-from colabkeep.checkpoint.lease import take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.checkpoint.restore import load_newest
+from colabkeep.checkpoint.retention import RetentionPolicy
 from colabkeep.checkpoint.writer import Committer, Identity, Shot
 from colabkeep.core.events import Event
 from colabkeep.core.manifest import Manifest, Progress
-from colabkeep.core.policies import RetentionPolicy
 from colabkeep.core.state import HostTensor
 from colabkeep.core.system import SystemClock
 from colabkeep.session.history import read_history
 from colabkeep.stores.base import BytesSource, Store
-from colabkeep.testing.clock import FakeClock
 
 __all__ = ["RUN", "filled", "folding", "named", "old_sessions", "resumed", "told"]
 
@@ -79,7 +78,7 @@ def filled(store: Store, checkpoints: int) -> None:
 def resumed(store: Store, retention: RetentionPolicy) -> Callable[[int], Manifest]:
     """What a session does at its beginning; the answer saves a state at a step, and tidies up."""
     repository, session = Repository(store, RUN), secrets.token_hex(4)
-    store.sweep(RUN)
+    take_up(repository)
     repository.open_run(created=0.0, run_id="1" * 16)
     loaded = load_newest(repository, lambda *_: None)
     assert loaded is not None
@@ -121,7 +120,7 @@ def old_sessions(store: Store, count: int, *, lines: int = 2, first: int = 1) ->
 def folding(store: Store, session: str | None = None) -> Folding:
     """What a new session folds with; time stands still."""
     lease = take_lease(Repository(store, RUN), session or secrets.token_hex(4), {"host": "now"})
-    return Folding(lease, FakeClock())
+    return Folding(lease)
 
 
 def told(store: Store) -> dict[str, list[str]]:

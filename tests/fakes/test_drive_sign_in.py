@@ -13,18 +13,16 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
 from tests.fakes.asking import Asking, reason
-from tests.fakes.drive import Settings
 from tests.fakes.drive.checking import checked_drive
 
 FILE = "https://www.googleapis.com/auth/drive.file"
 WHOLE = "https://www.googleapis.com/auth/drive"
-DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 REDIRECT = "http://localhost:1"
 
 
 @pytest.fixture(scope="module")
 def drive(tmp_path_factory):
-    with checked_drive(tmp_path_factory.mktemp("drive"), settings=Settings(poll_seconds=0)) as drive:
+    with checked_drive(tmp_path_factory.mktemp("drive")) as drive:
         yield drive
 
 
@@ -73,15 +71,6 @@ def test_a_refresh_token_belongs_to_its_client(drive):
     assert post(drive, "/token", grant_type="refresh_token", **form)[1]["error"] == "invalid_grant"
 
 
-def test_parameters_may_be_in_the_url(drive):
-    """As OpenDAL sends them."""
-    user = drive.authorized_user()
-    form = {name: user[name] for name in ("client_id", "client_secret", "refresh_token")}
-    url = f"{drive.url}/oauth2/v4/token"
-    answer = requests.post(url, params={"grant_type": "refresh_token", **form}, timeout=30)
-    assert works(drive, answer.json()["access_token"])
-
-
 def test_an_expired_token_is_refreshed_and_a_withdrawn_consent_is_final(drive):
     """401, one refresh, and on; then invalid_grant."""
     ask = Asking(drive)
@@ -102,54 +91,6 @@ def test_no_token_and_a_wrong_token_are_told_apart(drive):
     answer = requests.get(f"{drive.url}/drive/v3/files", headers=headers, timeout=30)
     assert reason(answer) == (401, "authError")
     assert answer.headers["WWW-Authenticate"].startswith("Bearer")
-
-
-def begin(drive, **change):
-    client, secret = drive.client("screen", kind="tv")
-    form = {"client_id": client, "scope": FILE} | change
-    status, said = post(drive, "/device/code", **form)
-    return status, said, {"client_id": client, "client_secret": secret, "grant_type": DEVICE}
-
-
-def test_a_device_waits_for_its_user(drive):
-    """Pending, then allowed: a refresh token for what was asked."""
-    status, said, form = begin(drive)
-    assert (status, said["expires_in"], said["verification_url"]) == (200, 1800, "https://www.google.com/device")
-    form["device_code"] = said["device_code"]
-    assert post(drive, "/token", **form)[1]["error"] == "authorization_pending"
-    assert post(drive, "/token", **form)[0] == 428
-    drive.answer_device(said["user_code"])
-    status, tokens = post(drive, "/token", **form)
-    assert (status, tokens["scope"]) == (200, FILE)
-    assert works(drive, tokens["access_token"])
-    again = form | {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
-    assert works(drive, post(drive, "/token", **again)[1]["access_token"])
-    assert post(drive, "/token", **form)[1]["error"] == "invalid_grant", "a device code is good once"
-
-
-def test_a_device_may_be_refused_and_must_not_hurry(drive):
-    """access_denied after a no; slow_down for asking too often; nothing after half an hour."""
-    _, said, form = begin(drive)
-    form["device_code"] = said["device_code"]
-    drive.answer_device(said["user_code"], allowed=False)
-    assert post(drive, "/token", **form) == (403, {"error": "access_denied", "error_description": "Forbidden"})
-    _, said, _ = begin(drive)
-    form["device_code"] = said["device_code"]
-    drive.set(poll_seconds=5)
-    assert post(drive, "/token", **form)[0] == 428
-    assert post(drive, "/token", **form)[1]["error"] == "slow_down"
-    drive.set(poll_seconds=0, skew_seconds=1801)
-    assert post(drive, "/token", **form)[1]["error"] == "invalid_grant"
-    drive.set(skew_seconds=0)
-
-
-def test_a_device_may_ask_for_little_only(drive):
-    """The device flow gives drive.file and drive.appdata of all Drive scopes, and only to clients of its kind."""
-    assert begin(drive, scope=WHOLE)[:2] == (
-        400,
-        {"error": "invalid_scope", "error_description": f"Invalid device flow scope: {WHOLE}"},
-    )
-    assert begin(drive, client_id=drive.client("screenless")[0])[1]["error"] == "invalid_client"
 
 
 def consent(drive, **change):
@@ -221,12 +162,3 @@ def test_an_assertion_that_is_none_is_refused(drive):
     """Not a JWT."""
     kind = "urn:ietf:params:oauth:grant-type:jwt-bearer"
     assert post(drive, "/token", grant_type=kind, assertion="nonsense")[1]["error"] == "invalid_grant"
-
-
-def test_a_token_can_be_given_up(drive):
-    """The revocation endpoint: afterwards a refresh is invalid_grant."""
-    user = drive.authorized_user()
-    assert post(drive, "/revoke", token=user["refresh_token"]) == (200, {})
-    assert post(drive, "/revoke", token=user["refresh_token"])[1]["error"] == "invalid_token"
-    form = {name: user[name] for name in ("client_id", "client_secret", "refresh_token")}
-    assert post(drive, "/token", grant_type="refresh_token", **form)[1]["error"] == "invalid_grant"

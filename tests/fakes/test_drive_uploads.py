@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from tests.fakes.asking import GRAIN, Asking, reason
-from tests.fakes.drive import Settings, fill_quota
+from tests.fakes.drive import Settings
 from tests.fakes.drive.checking import checked_drive
 
 DATA = bytes(range(251)) * 3000  # 753,000 bytes: two whole grains and a rest
@@ -32,18 +32,6 @@ def finish(ask, address, start=0):
     assert answer.status_code == 200, answer.text
     assert answer.json()["sha256Checksum"] == hashlib.sha256(DATA).hexdigest()
     return answer.json()
-
-
-def test_chunks_add_up_to_the_file(ask, drive):
-    """308 after each but the last, which answers the file; the bytes are all there, once."""
-    address = ask.begin(len(DATA), name="weights", mimeType="application/x-weights")
-    first = ask.chunk(address, DATA[:GRAIN], 0, len(DATA))
-    assert (first.status_code, first.headers["Range"]) == (308, f"bytes=0-{GRAIN - 1}")
-    assert drive.files() == [], "nothing is there before the last chunk"
-    made = finish(ask, address, GRAIN)
-    assert (made["name"], made["mimeType"], made["size"]) == ("weights", "application/x-weights", str(len(DATA)))
-    (file,) = drive.files()
-    assert drive.content(file) == DATA
 
 
 def test_a_session_says_what_it_holds(ask):
@@ -72,13 +60,6 @@ def test_a_body_without_a_range_is_the_whole_file(ask):
     )
     assert whole.json()["sha256Checksum"] == hashlib.sha256(DATA).hexdigest()
     assert streamed.json()["md5Checksum"] == whole.json()["md5Checksum"]
-
-
-def test_an_empty_file_ends_with_the_question(ask):
-    """Zero bytes cannot be put into a range."""
-    answer = ask("PUT", ask.begin(0, name="empty"), headers={"Content-Range": "bytes */0"})
-    assert (answer.status_code, answer.json()["size"]) == (200, "0")
-    assert answer.json()["sha256Checksum"] == hashlib.sha256(b"").hexdigest()
 
 
 def test_chunks_are_whole_grains(ask):
@@ -170,17 +151,6 @@ def test_a_new_version_replaces_the_content_and_keeps_the_id(ask, drive):
     assert len(list((drive.state / "contents").iterdir())) == 1, "old content is not kept"
 
 
-def test_simple_and_multipart_uploads(ask):
-    """All in one request: only bytes, or words and bytes."""
-    simple = ask("POST", "/upload/drive/v3/files?uploadType=media", data=b"abc", headers={"Content-Type": "text/plain"})
-    shown = ask.get(f"/drive/v3/files/{simple.json()['id']}", fields="name,mimeType,size")
-    assert shown == {"name": "Untitled", "mimeType": "text/plain", "size": "3"}
-    tricky = b"\r\n--c\r\nnot a boundary\r\n"
-    assert ask("GET", f"/drive/v3/files/{ask.create('m', tricky)['id']}?alt=media").content == tricky
-    path = "/upload/drive/v3/files?uploadType=multipart"
-    assert reason(ask("POST", path, data=b"x", headers={"Content-Type": "multipart/related"})) == (400, "badRequest")
-
-
 def test_a_file_that_does_not_fit_is_refused_before_a_byte_is_sent(ask, drive):
     """The quota is asked when the session begins, and the trash counts."""
     file = ask.create("old", b"x" * 1_500_000)
@@ -190,38 +160,6 @@ def test_a_file_that_does_not_fit_is_refused_before_a_byte_is_sent(ask, drive):
     assert reason(refused) == (403, "storageQuotaExceeded")
     assert ask("DELETE", f"/drive/v3/files/{file['id']}").status_code == 204
     finish(ask, ask.begin(len(DATA)))
-
-
-def test_the_quota_is_looked_at_again_at_the_end(ask, drive):
-    """Mail filled the account in the meantime: the last chunk is refused, and nothing is there."""
-    address = ask.begin(len(DATA))
-    drive.faults(fill_quota().on("PUT", "/upload/", skip=1))
-    assert ask.chunk(address, DATA[:GRAIN], 0, len(DATA)).status_code == 308
-    assert reason(ask.chunk(address, DATA[GRAIN:], GRAIN, len(DATA))) == (403, "storageQuotaExceeded")
-    assert drive.files() == []
-    about = ask.get("/drive/v3/about", fields="storageQuota")["storageQuota"]
-    assert (about["usage"], about["usageInDrive"]) == ("2000000", "0")
-
-
-def test_replacing_needs_room_for_the_difference_only(ask):
-    """A file of nearly all the quota can be replaced by one of the same size."""
-    file = ask.create("big", b"x" * 1_900_000)
-    path = f"/upload/drive/v3/files/{file['id']}?uploadType=media"
-    assert ask("PATCH", path, data=b"y" * 1_900_000).status_code == 200
-    assert reason(ask("PATCH", path, data=b"y" * 2_000_001)) == (403, "storageQuotaExceeded")
-
-
-def test_sessions_and_files_survive_a_kill(ask, drive):
-    """Killed after an acknowledged chunk and started again: the session goes on, and files are as they were."""
-    kept = ask.create("kept", b"data")
-    address = ask.begin(len(DATA), name="half")
-    ask.chunk(address, DATA[:GRAIN], 0, len(DATA))
-    drive.restart()
-    assert ask.received(address) == GRAIN
-    finish(ask, address, GRAIN)
-    assert ask("GET", f"/drive/v3/files/{kept['id']}?alt=media").content == b"data"
-    assert [file.name for file in drive.files()] == ["kept", "half"]
-    assert [seen.number for seen in drive.requests()] == list(range(len(drive.requests())))
 
 
 def test_a_broken_chunk_is_kept_in_whole_grains(ask, drive):
@@ -248,20 +186,6 @@ def test_a_session_ends_after_a_week(ask, drive):
     drive.expire_tokens()
     assert reason(ask("PUT", address, headers={"Content-Range": "bytes */*"})) == (404, "notFound")
     assert list((drive.state / "uploads").iterdir()) == []
-
-
-def test_a_cancelled_upload_takes_nothing_any_more(ask, drive):
-    """499, to the DELETE and to whatever comes later; one that is done already stays."""
-    address = ask.begin(len(DATA), name="weights")
-    ask.chunk(address, DATA[:GRAIN], 0, len(DATA))
-    assert ask("DELETE", address).status_code == 499
-    assert ask.chunk(address, DATA[GRAIN:], GRAIN, len(DATA)).status_code == 499
-    assert ask("PUT", address, headers={"Content-Range": "bytes */*"}).status_code == 499
-    assert drive.files() == []
-    done = ask.begin(len(DATA), name="done")
-    finish(ask, done)
-    ask("DELETE", done)
-    assert [file.name for file in drive.files()] == ["done"]
 
 
 def test_a_service_account_has_no_room_of_its_own(drive):

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from colabkeep.core.errors import CheckpointDamaged
-from colabkeep.frameworks.shared.rng import PythonStream, Streams
+from colabkeep.frameworks.shared.rng import GlobalStreams, PythonStream
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from colabkeep.frameworks.shared.rng import PythonStream, Streams
 )
 def test_a_random_state_that_cannot_be_is_damage(change):
     """Whatever stands in a checkpoint for the state of a generator: it is taken, or refused in words."""
-    streams, before = Streams([PythonStream()]), random.getstate()
+    streams, before = GlobalStreams([PythonStream()]), random.getstate()
     try:
         state = {"python": {**streams.state_dict()["python"], **change}}
         with pytest.raises(CheckpointDamaged, match="python"):
@@ -31,5 +31,5 @@ def test_what_is_no_state_of_streams_at_all_is_damage(state):
     """Nothing is touched then."""
     before = random.getstate()
     with pytest.raises(CheckpointDamaged, match="random generators"):
-        Streams([PythonStream()]).load_state_dict(state)
+        GlobalStreams([PythonStream()]).load_state_dict(state)
     assert random.getstate() == before

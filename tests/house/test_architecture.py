@@ -124,8 +124,8 @@ PLANTED = [  # contract, module, what is imported, how
     ("Five storeys", "session.run", "ui.report", 'import_module("colabkeep.ui.report")'),
     ("The engine", "checkpoint.codec", "stores.local", "import colabkeep.stores.local"),
     ("The engine", "checkpoint.writer", "stores.drive.store", "def f():\n    from colabkeep.stores.drive import store"),
-    ("The engine", "checkpoint.packs", "stores", "from colabkeep.stores import open_store"),
-    ("The engine", "checkpoint.lease", "stores.hub.lfs", 'import_module("colabkeep.stores.hub.lfs")'),
+    ("The engine", "checkpoint.inspect", "stores", "from colabkeep.stores import open_store"),
+    ("The engine", "checkpoint.journal", "stores.hub.lfs", 'import_module("colabkeep.stores.hub.lfs")'),
     ("The engine", "checkpoint.restore", "frameworks", "from colabkeep.frameworks import find_framework"),
     ("The engine", "checkpoint.verify", "platforms.base", "import colabkeep.platforms.base"),
     ("The engine", "checkpoint.repository", "hardware.nvidia", "import colabkeep.hardware.nvidia"),
@@ -179,11 +179,11 @@ def test_no_modules_import_each_other_in_a_circle(root: Path) -> None:
     ("module", "line"),
     [
         ("stores.base", "import colabkeep.stores.local"),
-        ("core.sealed", "def later():\n    from colabkeep.core import manifest"),
-        ("ui.browse.model", "if TYPE_CHECKING:\n    from colabkeep.ui.browse.view import View"),
-        ("ui.browse.model", 'def show(self):\n    import_module("colabkeep.ui.browse.pages").show(self)'),
+        ("core.layout", "def later():\n    from colabkeep.core import manifest"),
+        ("ui.drawing", "if TYPE_CHECKING:\n    from colabkeep.ui.report import RunReport"),
+        ("ui.report", 'def show(self):\n    import_module("colabkeep.ui.browse").show(self)'),
         ("stores.local", "def back():\n    from colabkeep.stores import open_store"),  # whose table names this one
-        ("hardware.base", 'FINDER = "colabkeep.hardware.nvidia:NvmlFinder"\nimport_module(FINDER.split(":")[0])'),
+        ("hardware.base", 'FINDER = "colabkeep.hardware.nvidia:find_nvidia"\nimport_module(FINDER.split(":")[0])'),
         ("platforms.base", 'import_module(f"colabkeep.platforms.{name}")'),
     ],
 )

@@ -8,8 +8,6 @@ import importlib.util
 import inspect
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -116,25 +114,6 @@ def test_a_word_that_does_not_exist_would_be_noticed() -> None:
     ]
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("block", [block for block in all_blocks() if block.shows], ids=str)
-def test_code_that_is_marked_so_runs(block: Block, tmp_path: Path) -> None:
-    """A block that claims to be whole runs as it stands, without a warning, and prints what the page says."""
-    assert block.shows is not None
-    package = Path(colabkeep.__file__).resolve().parents[1]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block.body],
-        cwd=tmp_path,
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert block.shows in done.stdout
-
-
 def without_remark(line: str) -> str:
     """A line of a table of commands without the sentence at its end; other lines as they are."""
     first, *others = re.split(r" {2,}", line.strip())
@@ -160,7 +139,7 @@ def test_every_command_that_is_shown_is_understood(place: str, line: str) -> Non
     if len(words) == 1 and words[0] in command_names():
         return
     try:
-        cli._words(words)
+        cli._read(words)
     except SystemExit as refusal:  # how argparse refuses
         pytest.fail(f"{place}: {line} is refused ({refusal.code})")
 
@@ -318,5 +297,5 @@ def test_each_rule_sees_what_it_is_to_see() -> None:
         "core/gone.py",
         "tests/gone",
     ]
-    gone = "`session/run.py` `Run.step` | `session/run.py` `Run.gone` | `api.py` `Gone`"
+    gone = "`session/run.py` `Run.save` | `session/run.py` `Run.gone` | `api.py` `Gone`"
     assert missing_names(gone) == ["session/run.py: Run.gone", "api.py: Gone"]

@@ -63,7 +63,9 @@ def test_every_test_is_run_by_ci(root: Path) -> None:
 
 def test_what_needs_a_cuda_device_is_run_by_ci_on_a_simulated_one(root: Path) -> None:
     """`python -m tests.simcuda` finds these files by their mark."""
-    assert re.search(r"^python -m tests\.simcuda$", (root / ".ci/run").read_text(), re.MULTILINE)
+    text = (root / ".ci/run").read_text()
+    assert re.search(r"^simulated\(\) {\n(    .*\n)*    python -m tests\.simcuda\n}", text, re.MULTILINE)
+    assert {"begin simulated", "end simulated"} <= set(text.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -88,12 +90,14 @@ def test_a_test_that_no_environment_runs_is_noticed(root: Path, place: str, want
         ("import torch\n", {"torch"}),
         ("from paddle import nn\n", {"paddle"}),
         ("import safetensors.paddle\n", {"paddle"}),
-        ("from colabkeep.testing.trainings.torch import Noisy\n", {"torch"}),
+        ("from tests.trainings.torch import Noisy\n", {"torch"}),
         ("import torch\nimport paddle\n", {"torch", "paddle"}),
+        ("import os\nx = lazily('torch')\npytestmark = [\n    pytest.mark.torch,\n]\n", {"torch"}),
+        ("pytestmark = pytest.mark.ui\n@pytest.mark.torch\ndef test_one():\n    pass\n", set()),
         ("import torchvision_like\ndef f():\n    import torch\n", set()),
     ],
 )
-def test_what_a_file_needs_is_read_from_its_imports(text: str, wanted: set[str], tmp_path: Path) -> None:
+def test_what_a_file_needs_is_read_from_imports_and_first_mark(text: str, wanted: set[str], tmp_path: Path) -> None:
     """Nobody keeps a list of files that could be forgotten."""
     file = tmp_path / "test_x.py"
     file.write_text(text)

@@ -79,4 +79,4 @@ def test_the_types_of_every_public_name_can_be_read_by_programs() -> None:
     for door in [each.__init__ if isinstance(each, type) else each for each in public if callable(each)]:
         typing.get_type_hints(door)  # raises where a name is not known
     assert typing.get_type_hints(colabkeep.browse)["return"].__name__ == "Browser"
-    assert typing.get_type_hints(colabkeep.check)["return"].__name__ == "Report"
+    assert typing.get_type_hints(colabkeep.check)["return"].__name__ == "CheckReport"

@@ -25,7 +25,7 @@ else:
 
 IMAGES = Path(__file__).parent / "images"
 LISTS = sorted(path.name for path in IMAGES.glob("[ck]*.txt"))
-FOR_OURSELVES = {"docs", "test", "test-paddle", "test-tools"}  # the extras that no user installs in a notebook
+FOR_OURSELVES = {"docs", "test", "test-paddle", "test-recipes", "test-tools"}  # extras that no user installs
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-MOST = {"save": 39, "resume": 77}
+MOST = {"save": 29, "resume": 65}
 """It may fall and not rise. What is asked for is 8."""
 
 _PROGRAM = """
@@ -54,6 +54,7 @@ watching = True
 with session()[2] as run:
     watching, found["resume"] = False, sorted(executed)
     assert run.progress.step == 4
+sys.setprofile(None)
 print(json.dumps(found))
 """
 
@@ -61,7 +62,7 @@ print(json.dumps(found))
 @pytest.mark.torch
 def test_a_save_and_a_resume_are_read_in_few_files(tmp_path: Path) -> None:
     """Through a plain folder, with torch and no display: from `Run.step` to the bytes on disk, and from `Run(…)` to the
-    state in its place."""
+    state in its place. What is asked of the machine meanwhile, on a thread beside the way, is not counted."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False, cwd=tmp_path
     )

@@ -21,8 +21,8 @@ import colabkeep
 from colabkeep.core.errors import Incompatible, RunBusy, UnknownArgument, UsageError
 from colabkeep.core.events import Event, Noted
 from colabkeep.integrations.paddle_hapi import Resumable
-from colabkeep.testing.trainings import final_state
-from colabkeep.testing.trainings.paddle import one_thread
+from tests.trainings import final_state
+from tests.trainings.paddle import one_thread
 
 EPOCHS = 4
 BATCHES = 9  # of an epoch, the last one short
@@ -39,7 +39,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:To copy construct from a tensor:
 # A cell slow enough to be met in the middle. Arguments: this folder, the storage, the number of workers.
 CELL = """
 import sys, time
+from pathlib import Path
 sys.path.insert(0, sys.argv[1])
+sys.path.append(str(Path(sys.argv[1]).parents[1]))  # where `tests` is
 from test_paddle_hapi import Callback, fit, one_thread
 
 one_thread()
@@ -172,6 +174,24 @@ def interrupted(folder: Path, *others: Callback, batch: int, **words: Any) -> No
         fit(folder, *others, Breaking(batch=batch), **words)
 
 
+class Stopping(Callback):
+    """Ctrl-C in the n-th batch (from 1) of this session."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__()
+        self.left = Counts(batch=batch)
+
+    def on_train_batch_end(self, step: int, logs: Any = None) -> None:
+        self.left["batch"] -= 1
+        if self.left["batch"] == 0:
+            signal.raise_signal(signal.SIGINT)
+
+
+def stopped(folder: Path, *, batch: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fit(folder, Stopping(batch))
+
+
 def differing(one: dict[str, str], other: dict[str, str], *, but: str = "Witness") -> dict[str, tuple[Any, Any]]:
     """What is not the same in two states; without what a witness noted, for there is not one in every session."""
     assert len(one) > 50
@@ -220,7 +240,7 @@ def test_an_epoch_that_is_done_is_not_told_of_again(tmp_path: Path) -> None:
             super().__init__()
             self.heard = Unstorable()
 
-    interrupted(tmp_path, batch=3 * BATCHES + 5)
+    stopped(tmp_path, batch=3 * BATCHES + 4)
     witness = Forgetful()
     fit(tmp_path, witness)
     assert [entry[:2] for entry in witness.heard] == [
@@ -310,7 +330,7 @@ class TestEarlyStopping:
         run = session(tmp_path / "parts").run
         assert differing(trained(tmp_path / "parts"), trained(tmp_path / "whole")) == {}
         assert run is not None
-        rates = [record["lr"] for record in run.history.records]
+        rates = [record["lr"] for record in run.history]
         assert rates[0] == 0.05
         assert rates[-1] < rates[0]
 
@@ -350,12 +370,34 @@ def test_without_evaluation_and_with_a_loader_of_ones_own(tmp_path: Path) -> Non
 
 def test_the_progress_bar_goes_on_in_the_middle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Epoch and batches are shown with their true numbers."""
-    interrupted(tmp_path, batch=16)
+    stopped(tmp_path, batch=15)
     capsys.readouterr()
     fit(tmp_path, verbose=2, log_freq=1)
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("Epoch", "step"))]
     assert shown[:2] == ["Epoch 1/4", "Epoch 2/4"]  # fit prints the first one before any callback can speak
     assert [line.split(" - ")[0].strip() for line in shown[2:5]] == ["step 7/9", "step 8/9", "step 9/9"]
+
+
+class Begins(Callback):
+    """Counts where a batch begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def on_train_batch_begin(self, step: int, logs: Any = None) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("words", [{}, {"accumulate_grad_batches": 2}])
+def test_a_callback_that_counted_half_a_step_has_not_counted_it_twice(tmp_path: Path, words: dict[str, Any]) -> None:
+    """An error inside a batch: what is kept of the callbacks is of the step that is kept."""
+    for batch in (5, 6):
+        with pytest.raises(Breakage):
+            fit(tmp_path, Begins(), Breaking(batch=batch), **words)
+    counting = Begins()
+    fit(tmp_path, counting, **words)
+    assert counting.count == EPOCHS * BATCHES
 
 
 class TestLeaving:
@@ -462,9 +504,9 @@ class TestTelling:
         interrupted(tmp_path, batch=16, **words)
         run = fit(tmp_path, keep_last=1, **words).run
         assert run is not None
-        assert [record["step"] for record in run.history.records] == [9, 18, 27, 36]
-        assert {"train_loss", "train_acc", "lr", "val_loss", "val_acc"} <= set(run.history.records[0])
-        assert "val_loss" not in run.history.records[1]
+        assert [record["step"] for record in run.history] == [9, 18, 27, 36]
+        assert {"train_loss", "train_acc", "lr", "val_loss", "val_acc"} <= set(run.history[0])
+        assert "val_loss" not in run.history[1]
         colabkeep.load_weights("m", storage=tmp_path, which="best", monitor="val_acc", mode="max")
 
 

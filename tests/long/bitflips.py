@@ -27,7 +27,7 @@ from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import load_id, load_newest
 from colabkeep.checkpoint.verify import audit
 from colabkeep.core.errors import ColabKeepError
-from colabkeep.core.sealed import dumps
+from colabkeep.core.layout import dumps
 from colabkeep.core.state import Tree
 from colabkeep.stores.local import DirectoryStore
 

@@ -31,19 +31,18 @@ import boto3
 import numpy as np
 
 from colabkeep.core.rate_limits import DRIVE, KAGGLE_VERSION_SECONDS, Limit
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
-from colabkeep.stores.base import Store
+from colabkeep.stores.base import Store, rest
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.stores.drive import DriveStore
 from colabkeep.stores.drive.files import read_place
 from colabkeep.stores.fsspec import store as anywhere
-from colabkeep.stores.fsspec.store import AnywhereStore
+from colabkeep.stores.fsspec.store import FsspecStore
 from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.stores.hub import aistudio_store as studio
-from colabkeep.stores.hub import huggingface_store
-from colabkeep.stores.hub.aistudio_store import AIStudioStore
-from colabkeep.stores.hub.huggingface_store import HuggingFaceStore
+from colabkeep.stores.hub import aistudio as studio
+from colabkeep.stores.hub import huggingface
+from colabkeep.stores.hub.store import HubStore
 from colabkeep.stores.kaggle import KaggleStore
 from colabkeep.stores.kaggle.service import Hub as KaggleHub
 from colabkeep.stores.kaggle.service import Pace
@@ -101,9 +100,9 @@ def hub(clock: FakeClock) -> Iterator[Opened]:
     constants.HF_HUB_DISABLE_XET = True  # there is no such service here
     with running_hub(commits_per_hour=128, requests_per_window=1000, now=clock.monotonic) as fake:
         url, patience = "hf://ada/run", Patience(first=0.0, longest=0.0)
-        door = huggingface_store.open_url(url, token=TOKEN, endpoint=fake.url, patience=patience)
-        assert isinstance(door, HuggingFaceStore)
-        store = HuggingFaceStore(door._hub, url, monotonic=clock.monotonic)
+        door = huggingface.open_url(url, token=TOKEN, endpoint=fake.url, patience=patience)
+        assert isinstance(door, HubStore)
+        store = HubStore(door._hub, url, monotonic=clock.monotonic)
 
         def counted() -> dict[str, int]:
             return {"commits": busiest(fake.commit_times, 3600.0), "requests": max(fake.windows.values(), default=0)}
@@ -159,11 +158,12 @@ def s3(clock: FakeClock) -> Iterator[Opened]:
         none = str(Path(folder, "none"))
         os.environ |= {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_ENDPOINT_URL": door.url}
         os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_CONFIG_FILE": none, "AWS_SHARED_CREDENTIALS_FILE": none}
+        os.environ["AWS_ALLOW_HTTP"] = "true"
         with closing(boto3.client("s3")) as client:
             client.create_bucket(Bucket="checkpoints")
         found = anywhere.open_url("s3://checkpoints/night")
         assert found is not None
-        store = AnywhereStore(found.url, found._kind, found._reach, monotonic=clock.monotonic)
+        store = FsspecStore(found.url, found._kind, found._reach, monotonic=clock.monotonic)
         steps = Counter[float]()
 
         def counted() -> dict[str, int]:
@@ -197,7 +197,7 @@ def aistudio(clock: FakeClock) -> Iterator[Opened]:
     """A store in a repository on AI Studio's hub."""
     with running_aistudio() as fake:
         found = studio.open_url(f"aistudio://{USER}/night", token=STUDIO_TOKEN, endpoint=fake.url)
-        store = AIStudioStore(found._hub, found._sdk, found.url, monotonic=clock.monotonic)
+        store = HubStore(found._hub, found.url, monotonic=clock.monotonic)
 
         def counted() -> dict[str, int]:
             return {"commits": sum(repo.commits for repo in fake.repos.values()), "requests": len(fake.log)}
@@ -229,7 +229,7 @@ def settle(run: Run, store: Store) -> None:
 
 def _rests(store: Store) -> bool:
     if isinstance(store, TieredStore):
-        return bool(store._upload_thread.pending()) and store._uploader.rest(urgent=False) > 0.0
+        return bool(store._uploader.pending()) and rest(store.behind, urgent=False) > 0.0
     assert isinstance(store, KaggleStore)
     publisher = store._publisher
     with publisher._state:
@@ -240,7 +240,7 @@ def _rests(store: Store) -> bool:
 def arrived(store: Store) -> set[str]:
     """The names of what the service has."""
     if isinstance(store, TieredStore):
-        return set(store._uploader.arrivals())
+        return set(store._index._arrived)
     assert isinstance(store, KaggleStore)
     return {name for name, _ in store._dataset.confirmed}
 

@@ -38,8 +38,9 @@ from pathlib import Path
 import colabkeep
 from colabkeep.core.events import CheckpointSetAside, Event, Restored
 from colabkeep.stores.local import DirectoryStore
-from colabkeep.testing.faults import FaultyStore, Life, Message, Say
-from colabkeep.testing.trainings import SAMPLES, HardTraining, consumed, final_state, open_training, weights_sha256
+from colabkeep.testing.faults import FaultyStore
+from tests.processes import Life, Message, Say
+from tests.trainings import SAMPLES, HardTraining, consumed, final_state, open_training, weights_sha256
 
 EPOCHS = 6
 KILLS_PER_RUN = 12

@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 
-from colabkeep.testing.faults import Life, Say
 from tests.loops.harness import NEVER, Door, Port, examine, names
+from tests.processes import Life, Say
 
 PATIENCE = 3600.0  # seconds; for all ports of one process
 

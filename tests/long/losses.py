@@ -38,21 +38,20 @@ from pathlib import Path
 from typing import Any
 
 from colabkeep.checkpoint.journal import Journal
-from colabkeep.checkpoint.lease import take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.checkpoint.restore import Loaded, load_id, load_newest
+from colabkeep.checkpoint.retention import KeepBest, KeepLast
 from colabkeep.checkpoint.writer import Checkpointer, Committer, Identity
-from colabkeep.core.durability import Durability
 from colabkeep.core.errors import NameTaken, NoUsableCheckpoint, ObjectNotFound, StoreUnavailable
-from colabkeep.core.events import Event, RungReached, SaveCommitted
+from colabkeep.core.events import Durability, Event, RungReached, SaveCommitted
 from colabkeep.core.manifest import Progress
-from colabkeep.core.policies import KeepBest, KeepLast
 from colabkeep.core.state import HostTensor
 from colabkeep.core.system import SystemClock
 from colabkeep.stores.base import BytesSource, Receipt, StoreProperties
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.faults import Life, Message, Say
+from tests.processes import Life, Message, Say
 
 RUN = "losses"
 FAILING = 0.3  # of the drive's operations
@@ -239,7 +238,7 @@ def begin(store: TieredStore, keep_last: int, say: Say) -> tuple[Saving, Trainer
     clock, events, trainer = SystemClock(), deque[Event](), Trainer()
     repository = Repository(store, RUN)
     session = f"{random.SystemRandom().randrange(16**8):08x}"
-    patiently(lambda: store.sweep(RUN))
+    patiently(lambda: take_up(repository))
     patiently(lambda: repository.open_run(clock.time(), session * 2))
     loaded = patiently(lambda: newest(repository))
     lease = patiently(lambda: take_lease(repository, session, {}))

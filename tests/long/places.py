@@ -25,6 +25,7 @@ from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.shared.retry import Patience
 from colabkeep.testing.faults import FaultyStore
 from tests.fakes.mounts import FakeMount
+from tests.long.running import with_modules
 
 __all__ = ["PLACES", "Place", "opened"]
 
@@ -59,7 +60,7 @@ class Place:
         return nullcontext()
 
     def loses(self, run: int) -> None:
-        """The machine is gone."""
+        """The machine is gone; nothing `works` on it any more."""
 
     def misused(self) -> list[str]:
         """What no store should do there, as this session saw it."""
@@ -86,13 +87,16 @@ class Served(Place):
         super().__init__(folder)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.long.places", self.service],
+            env=with_modules(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().strip()
-        assert self.address, "the service did not start"
+        if not self.address:
+            self.close()
+            raise RuntimeError(f"the service {self.service!r} did not start: see above")
 
     def quiet(self) -> None:
         assert self._process.stdin is not None
@@ -108,7 +112,7 @@ class Served(Place):
 
 class S3(Served):
     service = "s3"
-    modules = ("s3fs", "colabkeep.stores.fsspec.filesystem", "aiobotocore.session")
+    modules = ("obstore", "colabkeep.stores.fsspec.objects")
 
     def environment(self) -> dict[str, str]:
         return {
@@ -116,6 +120,7 @@ class S3(Served):
             "AWS_SECRET_ACCESS_KEY": "a-secret",
             "AWS_ENDPOINT_URL": self.address,
             "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CONFIG_FILE": str(self.folder / "none"),
             "AWS_SHARED_CREDENTIALS_FILE": str(self.folder / "none"),
@@ -131,7 +136,7 @@ class S3(Served):
 
 class HuggingFace(Served):
     service = "hub"
-    modules = ("huggingface_hub.hf_api", "colabkeep.stores.hub.huggingface_store", "httpx")
+    modules = ("huggingface_hub.hf_api", "colabkeep.stores.hub.huggingface", "httpx")
 
     def environment(self) -> dict[str, str]:
         return {"HF_HUB_DISABLE_XET": "1", "HF_HOME": str(self.folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -142,7 +147,7 @@ class HuggingFace(Served):
         from huggingface_hub import constants
         from huggingface_hub.utils import _http
 
-        from colabkeep.stores.hub import huggingface_store
+        from colabkeep.stores.hub import huggingface
         from tests.fakes.hub import TOKEN
 
         constants.HF_HUB_DISABLE_XET = True  # there is no such service here
@@ -151,21 +156,19 @@ class HuggingFace(Served):
             import_module(detecting.name)._registry = {"standardEnvVars": [], "harnesses": {}}
         # Its waits between two attempts; it has no setting for them.
         _http.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: time.sleep(min(seconds, 0.05))})
-        return huggingface_store.open_url(
-            f"hf://ada/run-{run}", token=TOKEN, endpoint=self.address, patience=RUN_PATIENCE
-        )
+        return huggingface.open_url(f"hf://ada/run-{run}", token=TOKEN, endpoint=self.address, patience=RUN_PATIENCE)
 
 
 class Studio(Served):
     service = "aistudio"
-    modules = ("colabkeep.stores.hub.aistudio_store", "requests")
+    modules = ("colabkeep.stores.hub.aistudio", "requests")
 
     def opens(self, run: int, disk: Path) -> Store:
-        from colabkeep.stores.hub import aistudio_store
+        from colabkeep.stores.hub import aistudio
         from tests.fakes.aistudio.service import TOKEN, USER
 
         url = f"aistudio://{USER}/run-{run}"
-        return aistudio_store.open_url(url, token=TOKEN, endpoint=self.address, patience=RUN_PATIENCE)
+        return aistudio.open_url(url, token=TOKEN, endpoint=self.address, patience=RUN_PATIENCE)
 
 
 class Kaggle(Served):
@@ -247,6 +250,7 @@ class Mount(Place):
 
     def loses(self, run: int) -> None:
         FakeMount(self._folder(run), seed=random.randrange(1000)).reclaim()
+        self._mount = None  # the next machine's
 
     def misused(self) -> list[str]:
         return [] if self._mount is None else self._mount.misuse

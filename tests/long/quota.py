@@ -26,13 +26,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from colabkeep.checkpoint.journal import Journal
-from colabkeep.checkpoint.lease import take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.repository import Repository, take_lease
+from colabkeep.checkpoint.retention import KeepBest, KeepLast
 from colabkeep.checkpoint.writer import Committer, Identity, Shot
 from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreFull
 from colabkeep.core.events import Event, SpaceShort
 from colabkeep.core.manifest import Progress
-from colabkeep.core.policies import KeepBest, KeepLast
 from colabkeep.core.state import HostTensor
 from colabkeep.stores.base import Entry, Receipt, StoreProperties
 from colabkeep.stores.memory import MemoryLock
@@ -233,7 +232,7 @@ def campaign(saves: int, gigabyte: int, seed: int = 1) -> Outcome:
         committer.commit(shot)
         if not store.flush(PATIENCE):
             outcome.wrong.append(f"save {step}: the drive has not caught up: {store.degraded}")
-        committer.tidy()
+        committer.after_commit()
         store.flush(PATIENCE)  # what that has deleted
         outcome.wrong += [f"save {step}: {what}" for what in faults(drive, step)]
         outcome.saves = step

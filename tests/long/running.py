@@ -9,17 +9,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["told_by"]
+__all__ = ["told_by", "with_modules"]
 
 _ROOT = Path(__file__).parents[2]
 
 
+def with_modules() -> dict[str, str]:
+    """The environment in which another Python finds the modules of this one, wherever that was started."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, str(_ROOT)]))}
+
+
 def told_by(name: str, *words: str) -> tuple[Any, int]:
-    """What `python -m tests.long.NAME … --json` prints, and its exit status. A process of its own, with the modules of
-    this one, wherever that was started."""
+    """What `python -m tests.long.NAME … --json` prints, and its exit status."""
     done = subprocess.run(
         [sys.executable, "-m", f"tests.long.{name}", *words, "--json"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, str(_ROOT)]))},
+        env=with_modules(),
         stdout=subprocess.PIPE,
         text=True,
         check=False,

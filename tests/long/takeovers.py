@@ -35,14 +35,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from colabkeep.checkpoint.journal import Journal
-from colabkeep.checkpoint.lease import KEEPS, LEASE_FILE, take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import KEEPS, Repository, take_lease
 from colabkeep.checkpoint.restore import load_newest
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.checkpoint.writer import Committer, Identity, Shot
 from colabkeep.core.errors import ColabKeepError, NoUsableCheckpoint, RunTakenOver
 from colabkeep.core.events import COMMITTED, Event, SaveCommitted
+from colabkeep.core.layout import LEASE_FILE
 from colabkeep.core.manifest import Manifest, Progress
-from colabkeep.core.policies import KeepLast
 from colabkeep.session.prune import prune
 from colabkeep.stores.drive import DriveStore
 from colabkeep.stores.drive.files import read_place
@@ -264,7 +265,7 @@ class Machine:
         self.session, began = session, clock.time()
         repository = Repository(self.open(), RUN)
         try:
-            repository.store.sweep(RUN)
+            take_up(repository)
             repository.open_run(created=began, run_id=session * 2)
             loaded = load_newest(repository, lambda *_: None, sleep=clock.sleep)
             manifest = None if loaded is None else loaded.manifest
@@ -305,7 +306,7 @@ class Machine:
 
     def tidy(self) -> None:
         """What the writer does between saves."""
-        self._write(lambda committer: committer.tidy())
+        self._write(lambda committer: committer.after_commit())
 
     def _write(self, call: Callable[[Committer], object]) -> None:
         committer, world = self.committer, self._world

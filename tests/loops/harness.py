@@ -50,8 +50,8 @@ from colabkeep.core.events import (
     SaveStarted,
     StepDone,
 )
-from colabkeep.testing.faults import Life, Message, Say
-from colabkeep.testing.trainings import final_state
+from tests.processes import Life, Message, Say
+from tests.trainings import final_state
 
 __all__ = ["NEVER", "PORTS", "Door", "Port", "Record", "examine", "names"]
 

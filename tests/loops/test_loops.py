@@ -10,7 +10,7 @@ import pytest
 from tests.long.running import told_by
 from tests.loops.harness import Port, names
 
-KILLS = 2
+KILLS = 1
 TOGETHER = 2  # processes, as many as a small machine has cores
 
 

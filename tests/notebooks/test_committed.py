@@ -42,9 +42,9 @@ def shown_files(notebook):
             yield from (base64.b64decode(picture).decode("utf-8", "replace") for picture in _INLINE.findall(text))
 
 
-def test_there_are_three(maker):
-    """One for each source, and no other."""
-    assert maker.names() == NAMES == ["aistudio_demo", "colab_demo", "kaggle_demo"]
+def test_there_is_one_for_each_source(maker):
+    """And no other."""
+    assert maker.names() == NAMES == ["aistudio_demo", "colab_demo", "kaggle_demo", "keep_demo"]
     assert sorted(maker.MAKERS) == NAMES
 
 

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from nbclient.exceptions import DeadKernelError
 
-EPOCHS = 20
+EPOCHS = 8
 WRITE_PID = "import os, pathlib; pathlib.Path('kernel.pid').write_text(str(os.getpid()))"
 
 
@@ -43,7 +43,8 @@ def newest_step(folder):
     [pytest.param("colab_demo", marks=pytest.mark.torch), pytest.param("aistudio_demo", marks=pytest.mark.paddle)],
 )
 def test_a_kernel_killed_in_the_training_cell_goes_on_when_all_is_run_again(maker, shown, tmp_path, name):
-    """Not from zero, but from a checkpoint as new as the newest at the kill; and the end is the same, bit for bit."""
+    """Not from zero, but from a checkpoint as new as the newest at the kill; and the end is the same, bit for bit. All
+    on a laptop, where nothing is mounted, and the place is told."""
     threads = []
 
     def at_a_cell(cell, cell_index):
@@ -64,5 +65,7 @@ def test_a_kernel_killed_in_the_training_cell_goes_on_when_all_is_run_again(make
     notebook = maker.source(name)
     maker.set_parameters(notebook, EPOCHS=EPOCHS)
     maker.execute(notebook, tmp_path)
-    assert shown(notebook).went_on_from("training") >= saved
-    assert shown(notebook).is_equal()
+    told = shown(notebook)
+    assert told.went_on_from("training") >= saved
+    assert told.is_equal()
+    assert f"{tmp_path}/colabkeep-runs" in told.everywhere()

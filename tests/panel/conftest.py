@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import re
 from base64 import b64decode
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from colabkeep.core.durability import Place, Standing, assess
 from colabkeep.core.events import (
     DeadlineNear,
     DurabilityTold,
@@ -20,6 +19,8 @@ from colabkeep.core.events import (
     LossNotFinite,
     MachineChecked,
     MachineGiven,
+    MetricsLogged,
+    Place,
     Recalled,
     Restored,
     RungReached,
@@ -28,12 +29,14 @@ from colabkeep.core.events import (
     SaveCommitted,
     SaveFailing,
     SaveStarted,
+    Standing,
     StepDone,
     StoreDegraded,
+    assess,
 )
 from colabkeep.core.manifest import Progress
 from colabkeep.testing.clock import FakeClock
-from colabkeep.ui.panel.model import Panel
+from colabkeep.ui.panel.gauges import Card, Usage
 from colabkeep.ui.panel.state import PanelState
 
 DRIVE = Place(url="/content/drive/MyDrive/runs", top="confirmed", persists=True)
@@ -60,12 +63,12 @@ class RunHistory:
     standings: dict[str, Standing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.panel = Panel(self.clock, PanelState(platform="Google Colab", language=self.language))
+        self.panel = PanelState(platform="Google Colab", language=self.language)
 
     def tell(self, *events: Event) -> RunHistory:
         for event in events:
             self.events.append(event)
-            self.panel.take(event)
+            self.panel.take(event, self.clock.time())
         return self
 
     def start(self, *, resumed_at: int | None = None) -> RunHistory:
@@ -117,21 +120,22 @@ class RunHistory:
         if rung != "local":
             self.tell(RungReached(checkpoint=id, rung=rung))
         self.standings[id] = Standing(checkpoint=id, step=step, seconds=step / 3, rung=rung)  # type: ignore[arg-type]
-        seconds = self.panel.state.progress.seconds
+        seconds = self.panel.progress.seconds
         durability = assess(tuple(self.standings.values()), self.place, seconds)
         return self.tell(DurabilityTold(durability=durability))
 
     def stop(self, reason: str, error: str = "") -> RunHistory:
         newest = next(reversed(self.standings), None)
-        return self.tell(RunStopped(reason=reason, progress=self.panel.state.progress, checkpoint=newest, error=error))
+        return self.tell(RunStopped(reason=reason, progress=self.panel.progress, checkpoint=newest, error=error))
 
     @property
     def state(self) -> PanelState:
-        return self.panel.state
+        """As of now; what comes later does not change it."""
+        return replace(self.panel, now=self.clock.time())
 
 
 def in_phase(phase: str, **words: Any) -> RunHistory:
-    """A story that has come to this state."""
+    """A run that has come to this state."""
     run_history = RunHistory(**words)
     if phase == "starting":
         return run_history
@@ -163,6 +167,19 @@ def in_phase(phase: str, **words: Any) -> RunHistory:
         if phase in reasons
         else run_history
     )
+
+
+def in_full(phase: str, **words: Any) -> PanelState:
+    """The same with all that a panel can show of a training: metrics of both data sets, the machine, a norm."""
+    run_history = in_phase(phase, **words)
+    if phase != "starting":
+        for epoch in range(2):
+            logged = {"train_loss": 1.3 - 0.4 * epoch, "lr": 3e-4, "val_loss": 1.4 - 0.3 * epoch}
+            logged |= {"train_accuracy": 0.7 + epoch / 10, "val_accuracy": 0.68 + epoch / 10, "val_f1": 0.6 + epoch / 9}
+            run_history.tell(MetricsLogged(progress=at(100 * (epoch + 1))._replace(epoch=epoch), metrics=logged))
+    cards = (Card(busy=0.93, used=9 * 2**30, total=15 * 2**30),)
+    usage = Usage(cards=cards, memory=(5 * 2**30, 12 * 2**30))
+    return replace(run_history.state, usage=usage, grad_norm=1.25, learning_rate=3e-4)
 
 
 PHASES = (

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from colabkeep.core.durability import Place
 from colabkeep.core.events import (
     CadenceChosen,
     DeadlineNear,
     DurabilityTold,
+    EpochDone,
     LengthTold,
+    MetricsLogged,
     Noted,
+    Place,
     Pruned,
     Recalled,
-    RunStopped,
     SaveCommitted,
     SaveStarted,
     StepDone,
@@ -27,8 +28,7 @@ from colabkeep.core.events import (
 from colabkeep.core.manifest import Progress
 from colabkeep.testing.clock import FakeClock
 from colabkeep.ui.panel.displays import Lines, record
-from colabkeep.ui.panel.model import Panel, fold
-from colabkeep.ui.panel.render import render
+from colabkeep.ui.panel.render import line, render
 from colabkeep.ui.panel.state import PanelState
 from tests.panel.conftest import PHASES, RunHistory, at, in_phase, text_of
 
@@ -162,10 +162,13 @@ def test_speed_and_time_left_are_those_of_the_last_half_minute() -> None:
     assert run_history.state.seconds_left == pytest.approx(700 / 5)
 
 
-def test_one_step_tells_no_speed() -> None:
-    """Nothing is divided by nothing at the start."""
-    run_history = RunHistory().start().train(1, 1)
-    assert (run_history.state.steps_per_second, run_history.state.seconds_left) == (None, None)
+def test_what_is_logged_brings_the_panel_to_its_step() -> None:
+    """Of steps a display hears few: an epoch's metrics are not told beside a step that was before them."""
+    run_history = RunHistory().start().train(1, 40)
+    run_history.tell(MetricsLogged(progress=at(99), metrics={"val_loss": 1.0}))
+    assert run_history.state.progress.step == 99
+    run_history.tell(MetricsLogged(progress=at(98), metrics={"late": 1.0}))
+    assert run_history.state.progress.step == 99
 
 
 def test_the_curve_covers_all_sessions_and_stays_bounded() -> None:
@@ -192,14 +195,16 @@ def test_every_resumption_is_marked() -> None:
 )
 def test_a_loss_that_is_no_number_is_not_drawn(loss: object, shown: float | None) -> None:
     """The panel goes on without it."""
-    state = fold(PanelState(), StepDone(progress=at(1), epoch_batches=None, loss=loss), 0.0)
+    state = PanelState()
+    state.take(StepDone(progress=at(1), epoch_batches=None, loss=loss), 0.0)
     assert state.loss == shown
     assert state.points == (() if shown is None else ((1, shown),))
 
 
 def test_a_loss_that_is_not_finite_is_kept_as_it_is() -> None:
     """The picture says where the training broke."""
-    state = fold(PanelState(), StepDone(progress=at(7), epoch_batches=None, loss=math.nan), 0.0)
+    state = PanelState()
+    state.take(StepDone(progress=at(7), epoch_batches=None, loss=math.nan), 0.0)
     assert [step for step, value in state.points if math.isnan(value)] == [7]
 
 
@@ -220,24 +225,14 @@ def test_a_repeated_sentence_is_listed_once() -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 240, 7))
-def test_a_story_that_breaks_off_is_a_state_like_any_other(cut: int) -> None:
+def test_a_run_that_breaks_off_is_a_state_like_any_other(cut: int) -> None:
     """A process can die after any event: each prefix of a run can be shown."""
-    from colabkeep.ui.panel.render import line, render
-
     whole = in_phase("failed").events
-    panel = Panel(FakeClock())
+    state = PanelState()
     for event in whole[:cut]:
-        panel.take(event)
-    assert "<table" in render(panel.state)
-    assert panel.state.phase.upper() in line(panel.state)
-
-
-def test_folding_changes_nothing_that_was_there() -> None:
-    """A state can be kept, compared and drawn later."""
-    before = in_phase("durable").state
-    copy = replace(before)
-    fold(before, RunStopped(reason="error", progress=at(300), checkpoint=None), 1.0)
-    assert before == copy
+        state.take(event, 0.0)
+    assert "<table" in render(state)
+    assert line(state).startswith("[colabkeep ")
 
 
 def cadence(seconds: float) -> CadenceChosen:
@@ -250,9 +245,9 @@ def test_how_often_it_saves_is_shown_with_why() -> None:
     the last events, and not when all is over."""
     run_history = in_phase("durable").tell(cadence(15.0), cadence(100.0))
     told = "aving every 1 min 40 s: a save costs 20 ms here, sessions last about 2.5 h, storage takes one per"
-    last = "The last save stopped training for 0.1 s (memory is short)."
+    last = "The last save paused training for 0.1 s (memory is short)."
     text = text_of(render(run_history.state))
-    assert f"S{told} 1 min 20 s; it is not given more than it takes. {last}" in text
+    assert f"S{told} 1 min 20 s; saves come no faster than the storage can take them. {last}" in text
     assert "every 15 s" not in text
     assert not [each for each in run_history.state.happened if "saving every" in each.text]
     assert record(run_history.state)["cadence"].startswith(f"s{told}")
@@ -270,15 +265,15 @@ def test_how_often_it_saves_is_said_in_chinese() -> None:
     chinese = text_of(render(in_phase("durable", language="zh").tell(cadence(100.0)).state))
     assert "每 1 min 40 s 保存一次" in chinese
     assert "存储每 1 min 20 s 才能接收一次" in chinese
-    assert "上一次保存使训练停顿 0.1 s" in chinese
+    assert "上一次保存使训练暂停 0.1 s" in chinese
 
 
 def test_who_says_himself_when_to_save_reads_what_it_costs() -> None:
     """Without a word of a cadence that nobody chose; and before the first save nothing is said."""
     text = text_of(render(in_phase("durable").state))
-    assert "The last save stopped training for 0.1 s (memory is short)." in text
+    assert "The last save paused training for 0.1 s (memory is short)." in text
     assert "aving every" not in text
-    assert "stopped training" not in text_of(render(in_phase("fresh").state))
+    assert "paused training" not in text_of(render(in_phase("fresh").state))
 
 
 def test_how_often_it_saves_is_said_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,6 +290,52 @@ def test_what_a_save_costs_is_said_in_the_log_once_for_each_reason(capsys: pytes
         facts = {"progress": at(step), "reason": "auto", "bytes": 9, "written": 9, "seconds": 1.0, "rung": "local"}
         lines(SaveCommitted(checkpoint=f"{step}", copy=why, **facts))
     assert capsys.readouterr().out.splitlines() == [
-        "[colabkeep] The last save stopped training for 6 ms.",
-        "[colabkeep] The last save stopped training for 6 ms (memory is short).",
+        "[colabkeep] The last save paused training for 6 ms.",
+        "[colabkeep] The last save paused training for 6 ms (memory is short).",
     ]
+
+
+def logged(epoch: int, step: int, **metrics: float) -> MetricsLogged:
+    return MetricsLogged(progress=Progress(epoch=epoch, step=step, batches=1), metrics=metrics)
+
+
+def test_a_metric_counts_with_its_last_value_of_an_epoch() -> None:
+    """Several loggings of one epoch are one row; `metrics` has the newest of each, whenever it was logged."""
+    panel = PanelState()
+    for event in (logged(0, 5, a=1.0), logged(0, 10, a=2.0, b=3.0), logged(1, 20, a=4.0)):
+        panel.take(event, 0.0)
+    assert [(row.epoch, row.step, row.metrics) for row in panel.epochs] == [
+        (0, 10, {"a": 2.0, "b": 3.0}),
+        (1, 20, {"a": 4.0}),
+    ]
+    assert panel.metrics == {"a": 4.0, "b": 3.0}
+    assert panel.series("b") == ((10, 3.0),)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "mode", "best"),
+    [("", "min", 1), ("accuracy", "max", 2), ("accuracy", "min", 0), ("nowhere", "min", None)],
+)
+def test_the_best_epoch_is_that_of_the_monitored_metric_or_of_the_validation(
+    monitor: str, mode: str, best: int | None
+) -> None:
+    """The first of equals; what is no number is never the best."""
+    panel = PanelState(started=replace(PanelState().started, monitor=monitor, mode=mode))
+    for epoch, (loss, accuracy) in enumerate([(0.9, 0.1), (0.5, 0.7), (0.5, 0.9), (math.nan, math.nan)]):
+        panel.take(logged(epoch, epoch + 1, val_loss=loss, accuracy=accuracy), 0.0)
+    assert (None if panel.best_epoch is None else panel.best_epoch.epoch) == best
+
+
+def test_the_epochs_of_earlier_sessions_are_there_without_a_time() -> None:
+    """How long an epoch took is known where its beginning was seen."""
+    history = ({"epoch": 0, "step": 100, "val_loss": 2.0}, {"epoch": 1, "step": 200, "val_loss": 1.0})
+    run = RunHistory().start(resumed_at=250)
+    run.tell(Recalled(points=(), resumed_at=(250,), sessions=2, history=history))
+    for epoch in (2, 3):
+        run.train(epoch * 100 + 51, epoch * 100 + 100)
+        run.tell(logged(epoch, (epoch + 1) * 100, val_loss=0.5))
+        run.tell(EpochDone(epoch=epoch, progress=at((epoch + 1) * 100), metrics={}))
+    rows = run.state.epochs
+    assert [(row.epoch, row.metrics["val_loss"]) for row in rows] == [(0, 2.0), (1, 1.0), (2, 0.5), (3, 0.5)]
+    assert [row.seconds for row in rows[:3]] == [None] * 3
+    assert rows[3].seconds == pytest.approx(100 / 3)

@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 import colabkeep
+from tests.environments import TESTS
 
 from .conftest import picture_of, text_of
 from .test_rendering import LINE
@@ -63,7 +64,9 @@ class Notebook:
         self.book.cells = [nbformat.v4.new_code_cell(textwrap.dedent(text)) for text in texts]
         resources = {"metadata": {"path": str(self.folder)}}
         try:
-            NotebookClient(self.book, timeout=120, kernel_name="python3", resources=resources).execute()
+            NotebookClient(
+                self.book, timeout=120, iopub_timeout=60, kernel_name="python3", resources=resources
+            ).execute()
         finally:
             file = self.folder / "saved.ipynb"
             nbformat.write(self.book, file)
@@ -113,10 +116,30 @@ def test_a_thousand_updates_leave_one_small_output(notebook: Notebook) -> None:
     assert "widgets" not in notebook.book.metadata
 
 
+def test_the_notebook_of_twelve_hours_is_small(notebook: Notebook) -> None:
+    """By a clock of its own: a step each half minute, 48 epochs, saves with them; the panel shows the numbers of the
+    end, and the file stays below 60 kB."""
+    (outputs,) = notebook.run(
+        f"""
+        import sys
+        sys.path.append({str(TESTS.parent)!r})  # the kernel knows what is installed, and the tests are not
+        from tests.panel.test_extremes import twelve_hours
+        clock = FakeClock()
+        panel = NotebookPanel(clock, PanelState(platform="Jupyter"))
+        panel(RunStarted(run="r", session="s", storage="runs", promise="Exact."))
+        twelve_hours(30.0, panel, clock)
+        """
+    )
+    text = text_of(html_of(outputs))
+    assert "100 % · step 1440 of 1440 · trained for 12 h" in text
+    assert "Epochs · ★ best val_loss: 0.02083, epoch 48" in text
+    assert notebook.saved.stat().st_size < 60_000
+
+
 def test_a_training_in_a_notebook_shows_its_panel_and_nothing_else(notebook: Notebook) -> None:
     """One output per cell that trains; the next session's says that it went on, over the whole curve."""
     first, second = notebook.run("first = train(7)", "second = train(None)")
-    assert "■ INTERRUPTED" in text_of(html_of(first))
+    assert "■ STOPPED" in text_of(html_of(first))
     assert "✔ FINISHED" in text_of(html_of(second))
     assert "resumed at 7" in html_of(second)
     assert re.search(r"loss, (\d+) points from step 1 to \d+:", html_of(second))
@@ -146,7 +169,7 @@ def test_what_a_killed_kernel_showed_last_stays_in_the_notebook(notebook: Notebo
     reopened: Any = nbformat.read(notebook.saved, as_version=4)
     html = html_of(reopened.cells[1].outputs)
     assert "Saved up to step 3" in text_of(html)
-    assert "If that is long ago, this is not live: colabkeep.report('r') tells the whole story." in text_of(html)
+    assert "If that is long ago, this is not live: colabkeep.report('r') shows the whole history." in text_of(html)
     assert "not live" in picture_of(html)
     found = LINE.fullmatch(reopened.cells[1].outputs[0].data["text/plain"])
     assert found
@@ -197,7 +220,7 @@ def test_an_error_in_the_cell_is_in_the_panel_and_in_the_traceback(notebook: Not
         )
     panel, error = notebook.book.cells[1].outputs
     assert "✖ FAILED" in text_of(panel.data["text/html"])
-    assert "ValueError: &lt;script&gt;alert(1)&lt;/script&gt;, at step 1." in panel.data["text/html"]
+    assert "Failed at step 1: ValueError: &lt;script&gt;alert(1)&lt;/script&gt;." in panel.data["text/html"]
     assert error.output_type == "error"
 
 

@@ -21,12 +21,13 @@ from colabkeep.core.events import (
     StoreDegraded,
 )
 from colabkeep.session.machine import Deadline
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
+from colabkeep.ui.panel.state import PanelState
 
 from .test_displays import Number, train
 
@@ -80,9 +81,10 @@ def test_a_run_tells_when_its_machine_goes(tmp_path: Path) -> None:
     """As a date, which a page can show that is read later, with where the figure is from."""
     events: list[Event] = []
     clock = FakeClock(monotonic=50.0)
-    spec = wire_run(RunArguments(run_name="r", objects={"model": Number()}, storage=tmp_path, save_every=None))
+    words: dict[str, Any] = {"storage": tmp_path, "save_every": None, "observers": (events.append,)}
+    spec = wire_run(RunArguments(run_name="r", objects={"model": Number()}, **words))
     deadline = Deadline(at=650.0, reserve=1.0, ends=False, text="It ends.", source="Limit: yours.")
-    with Run(replace(spec, clock=clock, deadline=deadline, observers=(events.append,))):
+    with Run(replace(spec, clock=clock, deadline=deadline)):
         pass
     (started,) = told(RunStarted, events)
     assert (started.ends_at, started.ends_source) == (clock.time() + 600.0, "Limit: yours.")
@@ -176,6 +178,43 @@ def test_a_run_that_is_complete_says_so_before_all_else(tmp_path: Path, capsys: 
         )
     out = capsys.readouterr().out
     assert out.startswith("[colabkeep] complete since ")
-    assert "nothing is trained. To train on, raise max_epochs" in out.splitlines()[0]
-    assert "goes on from" not in out
+    assert "nothing is trained. To train longer, raise max_epochs" in out.splitlines()[0]
+    assert "resumed from" not in out
     assert (tmp_path / "r.status.html").read_text().count("nothing was trained") == 1
+
+
+def test_what_a_display_knows_of_the_training_is_what_the_training_has(tmp_path: Path) -> None:
+    """Over two sessions: the metrics of each epoch, the learning rate, the loss, the samples; none is guessed."""
+    panels, results = [PanelState(), PanelState()], []
+    for panel, epochs in zip(panels, (2, 4), strict=True):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = [(torch.full((3, 2), float(n)), torch.ones(3, 2)) for n in range(4)]
+        results.append(
+            colabkeep.resumable_fit(
+                model,
+                data,
+                run_name="r",
+                optimizer=optimizer,
+                scheduler=torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+                loss_fn=torch.nn.functional.mse_loss,
+                val_loader=data[:2],
+                storage=tmp_path,
+                callbacks=[lambda event, panel=panel: panel.take(event, 0.0)],
+                progress=False,
+                max_epochs=epochs,
+                monitor="val_loss",
+            )
+        )
+    for panel, result in zip(panels, results, strict=True):
+        known = [{"epoch": row.epoch, "step": row.step, **row.metrics} for row in panel.epochs]
+        assert known == list(result.history)
+        assert panel.loss == result.losses[-1][1]
+        assert panel.points == tuple(result.losses)
+        assert result.best is not None
+        assert panel.best_epoch is not None
+        assert (panel.best_epoch.epoch + 1, panel.judged_by) == (result.best.epoch, ("val_loss", "min"))
+    assert [row.epoch for row in panels[1].epochs] == [0, 1, 2, 3]
+    assert panels[0].learning_rate == pytest.approx(0.05)
+    assert panels[1].progress.samples == 48

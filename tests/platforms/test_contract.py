@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from colabkeep.platforms.aistudio import AIStudioPlatform
-from colabkeep.platforms.kaggle.platform import KagglePlatform
+from colabkeep.platforms.kaggle import KagglePlatform
 from colabkeep.platforms.local import JupyterPlatform, ScriptPlatform
 from colabkeep.platforms.services import ROWS, TablePlatform
 from colabkeep.testing.platforms import PlatformContract, laptop

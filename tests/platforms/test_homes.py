@@ -11,7 +11,7 @@ from colabkeep.core.system import Environment
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.aistudio import AIStudioPlatform
 from colabkeep.platforms.services import ROWS, TablePlatform
-from colabkeep.session.wiring import find_store
+from colabkeep.session.open import find_store
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.testing.platforms import laptop
 from tests.fakes.platforms import fake_aistudio, fake_kaggle
@@ -192,12 +192,6 @@ def test_binder_asks_for_a_place_elsewhere(tmp_path, monkeypatch):
     with pytest.raises(NotPersistent, match="Binder") as caught:
         find_store("auto")
     assert 'storage="hf://' in caught.value.remedy
-
-
-def test_a_folder_that_was_named_is_taken_as_it_is(tmp_path, monkeypatch):
-    """Whoever names a folder has asked for it."""
-    at(monkeypatch, replace(laptop(tmp_path), environ={"MODAL_TASK_ID": "ta-1"}))
-    assert find_store(tmp_path / "here").url == str(tmp_path / "here")
 
 
 def test_auto_is_the_folder_of_the_platform(tmp_path, monkeypatch):

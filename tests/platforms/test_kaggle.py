@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from colabkeep.core.errors import SecretError
-from colabkeep.platforms.kaggle.platform import KagglePlatform, earlier_runs
+from colabkeep.platforms.kaggle import KagglePlatform, earlier_runs
 from colabkeep.testing.platforms import laptop
 from tests.fakes.platforms import fake_kaggle
 
@@ -57,14 +57,6 @@ def test_an_interactive_session_is_told_how_its_files_are_kept(tmp_path):
         assert "Add Input" in home.remedy
     with fake_kaggle(tmp_path, run_type="Batch") as kaggle:
         assert "Add Input" in kaggle_platform.home(kaggle.environment).reason
-
-
-def test_where_a_chain_of_runs_is_planned_the_week_is_told(tmp_path):
-    """Twelve hours a run are no use to somebody who has thirty a week and does not know."""
-    for run_type in ("Interactive", "Batch"):
-        with fake_kaggle(tmp_path / run_type, run_type=run_type) as kaggle:
-            home = kaggle_platform.home(kaggle.environment)
-            assert "30 GPU hours" in f"{home.reason} {home.remedy}"
 
 
 def test_a_wrongly_named_kaggle_keeps_nothing(tmp_path):

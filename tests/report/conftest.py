@@ -15,8 +15,8 @@ import pytest
 from colabkeep.checkpoint.journal import Journal
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.events import MachineGiven
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
 from colabkeep.testing.clock import FakeClock
 
@@ -51,7 +51,7 @@ def session(
     """One session, which trains up to the step `to`: a minute for each, ten in an epoch, `each` called after each."""
     asked = {"run_name": "r", "save_every": "5 steps", "keep_last": 2, **words}
     arguments = RunArguments(objects={"model": Model()}, storage=storage, **asked)
-    run = Run(replace(wire_run(arguments), clock=clock, machine=machine))
+    run = Run(replace(wire_run(arguments), clock=clock, machine=lambda: machine))
     with run:
         for _ in run.epochs(1000):
             for _batch in run.batches([0] * 10):
@@ -67,7 +67,7 @@ def session(
 def noted(storage: Path, session: str, *records: dict[str, Any], run: str = "r") -> None:
     """Write a segment of the journal with these records, as a session does."""
     journal = Journal(Repository(open_store(storage), run), session)
-    journal._written = 90_000  # after all of its own
+    journal._next = journal._since = 90_000  # after all of its own
     for record in records:
         journal.add(record)
     journal.write()

@@ -18,5 +18,5 @@ def test_what_is_too_short_to_be_named_is_the_rest(tmp_path: Path, clock: FakeCl
     (line,) = [line for line in lines if "00000abc" in line and "to the first step" in line]
     assert line.endswith(
         "2.83 s to the first step (reading and hashing the checkpoint 2.00 s, restoring 0.50 s, warp 0.25 s, "
-        "the rest 0.08 s)"
+        "remaining 0.08 s)"
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from colabkeep.core.events import Event, FirstStepDone
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.testing.clock import FakeClock
 
 

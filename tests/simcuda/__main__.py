@@ -38,7 +38,8 @@ def suites(seed: int) -> list[tuple[str, str]]:
     """The schedule and the marks of each process, the longest first."""
     first, *others = (f"chaos:{seed}" if word == "chaos" else word for word in SCHEDULES)
     return [
-        (first, "(cuda or simulated) and not orders"),
+        (first, "simulated and not orders"),
+        (first, "cuda and not simulated and not orders"),
         (first, "(cuda or simulated) and orders"),
         *((schedule, "(cuda or simulated) and orders") for schedule in others),
     ]

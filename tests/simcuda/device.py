@@ -289,6 +289,7 @@ def _take_the_place_of_cuda(core: Any) -> None:
     for name in ("mem_get_info", *memory):
         setattr(cuda.memory, name, memory[name])
     cuda.random._lazy_call, cuda.random._lazy_init = cuda._lazy_call, cuda._lazy_init
+    cuda.random.current_device = cuda.current_device
     cuda.streams.Stream, cuda.streams.Event = Stream, Event
     torch.UntypedStorage.clone = _clone
     torch.version.cuda = "12.8"

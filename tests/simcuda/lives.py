@@ -133,6 +133,7 @@ def live(program: Callable[[Life], None], folder: Path, end: str = "") -> Report
 
 
 def _lived(program: Callable[[Life], None], folder: Path, end: str, schedule: str | None) -> None:
+    gc.freeze()  # what was there before; each session looks through all that the collector knows
     if schedule is not None:
         device.start(schedule)
     torch.set_num_threads(1)

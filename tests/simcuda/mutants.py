@@ -24,23 +24,24 @@ import colabkeep
 from tests.environments import TESTS
 from tests.simcuda.lives import forkserver
 
-__all__ = ["MUTANTS", "PACKAGE", "Mutant", "verdict"]
+__all__ = ["CHECKS", "MUTANTS", "PACKAGE", "Mutant", "verdict"]
 
 PACKAGE = Path(colabkeep.__file__).parent
 
-_CHECKS = ("simcuda/test_order.py", "simcuda/test_saving.py", "frameworks/torch/test_losses.py")
+CHECKS = ("simcuda/test_order.py", "simcuda/test_saving.py", "frameworks/torch/test_losses.py")
 _PATIENCE = 240  # seconds
 _ENDED = 40  # a child that ends otherwise did not come to its tests
 
 
 class Mutant(NamedTuple):
-    """In `file`, `old` becomes `new`. `seen_by`: the schedule that is tried first."""
+    """In `file`, `old` becomes `new`. `seen_by` and `checks`: the schedule and the tests that are tried first."""
 
     name: str
     file: str
     old: str
     new: str
     seen_by: str
+    checks: tuple[str, ...] = CHECKS[:1]
 
 
 _COPY = "frameworks/torch/copies.py"
@@ -85,6 +86,7 @@ MUTANTS = (
         "data if own else data.clone()",
         "data",
         "worst_late",
+        (f"{CHECKS[1]}::test_a_full_device_never_brings_a_step_out_of_memory",),
     ),
     Mutant("the device's copy is given back before it has come", _COPY, "self._data = data", "pass", "side_late"),
     Mutant(
@@ -92,25 +94,27 @@ MUTANTS = (
         _COPY,
         "else tensor.detach().clone()",
         "else tensor.detach()",
-        "worst_late",
+        "side_late",
+        (f"{CHECKS[1]}::test_the_scale_of_a_scaler_is_that_of_the_save",),
     ),
-    Mutant("losses are read before they have come", _LOSSES, "or not sent.query()", "", "worst_late"),
+    Mutant("losses are read before they have come", _LOSSES, "or not sent.query()", "", "worst_late", CHECKS[2:]),
     Mutant(
         "the event of the losses is of another stream",
         _LOSSES,
         "event.record(cuda.current_stream(self._values.device))",
         "event.record(cuda.Stream())",
         "worst_late",
+        CHECKS[2:],
     ),
 )
 
 
-def verdict(schedule: str, mutant: Mutant | None, folder: Path) -> pytest.ExitCode:
-    """What the checks say of the product with that change, whose file lies in the folder as `mutated.py`.
+def verdict(schedule: str, mutant: Mutant | None, folder: Path, checks: tuple[str, ...] = CHECKS) -> pytest.ExitCode:
+    """What these checks say of the product with that change, whose file lies in the folder as `mutated.py`.
 
     They run in a process of their own; what they print is in the file `said`. One that hangs has failed.
     """
-    process = forkserver().Process(target=_checked, args=(schedule, mutant and mutant.file, folder))
+    process = forkserver().Process(target=_checked, args=(schedule, mutant and mutant.file, folder, checks))
     process.start()
     process.join(_PATIENCE)
     if process.is_alive():
@@ -130,7 +134,7 @@ class _Mutated(MetaPathFinder):
         return spec_from_file_location(name, self._file) if name == self._module else None
 
 
-def _checked(schedule: str, file: str | None, folder: Path) -> None:
+def _checked(schedule: str, file: str | None, folder: Path, checks: tuple[str, ...]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("colabkeep", "tests")]:
         del sys.modules[name]  # imported anew, with the mutant
     if file is not None:
@@ -138,7 +142,7 @@ def _checked(schedule: str, file: str | None, folder: Path) -> None:
         sys.meta_path.insert(0, _Mutated(module, folder / "mutated.py"))
     arguments = ["-n0", "-x", "-q", "-m", "cuda or simulated", "-p", "no:cacheprovider", f"--simulated-gpu={schedule}"]
     arguments += [f"--rootdir={TESTS.parent}", f"--config-file={TESTS.parent / 'pyproject.toml'}"]
-    arguments += [f"--basetemp={folder / 'tmp'}", *(str(TESTS / check) for check in _CHECKS)]
+    arguments += [f"--basetemp={folder / 'tmp'}", *(str(TESTS / check) for check in checks)]
     with (folder / "said").open("w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         status = pytest.main(arguments)
     os._exit(_ENDED + status)

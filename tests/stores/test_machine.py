@@ -221,4 +221,4 @@ TestDirectoryMachine.settings = settings(COMMON, max_examples=40)
 TestTieredMachine = TieredMachine.TestCase
 TestTieredMachine.settings = settings(COMMON, max_examples=40)
 TestReferenceMachine = ReferenceMachine.TestCase
-TestReferenceMachine.settings = settings(COMMON, max_examples=60)
+TestReferenceMachine.settings = settings(COMMON, max_examples=20)

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import colabkeep
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
 from colabkeep.core.manifest import Manifest
 from colabkeep.stores import open_store
@@ -39,13 +41,18 @@ class TestOverlayStoreAfterAdoption(StoreContract):
 
     def make_store(self, folder):
         store = OverlayStore(MemoryStore(), [MemoryStore()])
-        store.sweep("run")
+        store.settle("run", None)
         return store
 
 
 def bytes_of(store, name):
     with store.get(name) as reader:
         return reader.read()
+
+
+def take(store):
+    """What a session does first with the run "r"."""
+    take_up(Repository(store, "r"))
 
 
 def names(store, prefix=""):
@@ -123,7 +130,7 @@ def test_nothing_behind_is_ever_changed(tmp_path):
         store.delete(name)
     store.put("r/x", BytesSource(b"x"))
     store.lock("r/lock", "me").release()
-    store.sweep("r")
+    take(store)
     store.close()
     assert contents(tmp_path / "old") == before
     train(open_store(tmp_path / "newer", [str(tmp_path / "old")]), 5, keep_last=1)
@@ -245,7 +252,7 @@ def test_an_adopted_run_does_not_need_the_earlier_output_any_more(tmp_path):
     train(tmp_path / "1", 3)
     behind = FaultyStore(DirectoryStore(tmp_path / "1"))
     store = OverlayStore(DirectoryStore(tmp_path / "2"), [behind])
-    store.sweep("r")
+    take(store)
     behind.at = lambda _: raising(StoreUnavailable(problem="The input is gone.", remedy="Attach it again."))()
     assert train(store, 5) == 3
     assert store.degraded is None
@@ -296,7 +303,7 @@ def test_without_room_for_all_the_newest_is_brought(tmp_path):
             return replace(super().properties, free_bytes=2**20)
 
     store = OverlayStore(Small(tmp_path / "2"), [DirectoryStore(tmp_path / "1")])
-    store.sweep("r")
+    take(store)
     brought = [name for name in names(store.front) if "/checkpoints/" in name]
     assert [name.split("/")[-1][:12] for name in brought] == ["000000000005"]
     assert "attach" in store.degraded
@@ -310,25 +317,24 @@ def test_a_checkpoint_brings_the_blobs_that_it_names(tmp_path):
     front = FaultyStore(DirectoryStore(tmp_path / "2"))
     front.at = lambda point: raising(full)() if point.startswith("before put r/blobs/") else None
     store = OverlayStore(front, [DirectoryStore(tmp_path / "1"), DirectoryStore(tmp_path / "nothing")])
-    store.sweep("r")
+    take(store)
     assert "full" in store.degraded
     assert not (tmp_path / "2" / "r" / "checkpoints").exists()
     front.at = lambda point: None
-    assert train(NoSweep(store), 5) == 3
+    assert train(NotTakenUp(store), 5) == 3
     shutil.rmtree(tmp_path / "1")
     assert train(tmp_path / "2", 6) == 5
 
 
-class NoSweep:
-    """A store that is not swept, so that nothing more is adopted."""
+class NotTakenUp:
+    """A store of which nobody knows that it has inherited anything, so that nothing more is brought at the start."""
 
     def __init__(self, inner):
         self._inner = inner
 
-    def sweep(self, prefix):
-        return 0
-
     def __getattr__(self, name):
+        if name == "inherited":
+            raise AttributeError(name)
         return getattr(self._inner, name)
 
 
@@ -343,7 +349,7 @@ def test_a_checkpoint_whose_blobs_cannot_be_brought_is_not_written(tmp_path):
     for file in blobs(tmp_path / "1"):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
     with pytest.raises(OSError, match="is not what was written"):
-        store.put(manifest, BytesSource(text))
+        store.put(manifest, BytesSource(text, needs=Manifest.from_bytes(text, id=Path(manifest).stem).needs("r")))
     assert contents(tmp_path / "2") == {}
 
 
@@ -351,7 +357,7 @@ def test_a_copy_that_went_bad_in_front_is_replaced_when_it_is_named_again(tmp_pa
     """The good copy behind is read, and brought before a new checkpoint names it."""
     train(tmp_path / "1", 3)
     store = OverlayStore(DirectoryStore(tmp_path / "2"), [DirectoryStore(tmp_path / "1")])
-    store.sweep("r")
+    take(store)
     for file in blobs(tmp_path / "2"):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
     assert train(store, 5) == 3
@@ -366,7 +372,7 @@ def test_foreign_and_orphaned_files_of_an_output_are_left_there(tmp_path):
     (tmp_path / "1" / "r" / "blobs" / f"{'0' * 64}.safetensors").write_bytes(b"orphan")
     (tmp_path / "1" / "other.csv").write_text("1,2")
     store = open_store(tmp_path / "2", [str(tmp_path / "1")])
-    store.sweep("r")
+    take(store)
     assert store.degraded is None
     assert not any("notes" in name or "000000/" in name or "other" in name for name in names(store.front))
     assert f"r/blobs/{'0' * 64}.safetensors" not in names(store.front)
@@ -378,14 +384,14 @@ def test_an_adoption_cut_short_at_any_system_call_leaves_only_whole_checkpoints(
     train(tmp_path / "1", 1, size=9)
     train(tmp_path / "1", 3, size=9)
     probe = FaultyFiles()
-    OverlayStore(DirectoryStore(tmp_path / "probe", files=probe.files), [DirectoryStore(tmp_path / "1")]).sweep("r")
+    take(OverlayStore(DirectoryStore(tmp_path / "probe", files=probe.files), [DirectoryStore(tmp_path / "1")]))
     for at in range(0, len(probe.calls), 7):
         folder = tmp_path / f"{when} {at}"
         fault = raising(OSError(errno.EIO, os.strerror(errno.EIO)))
         files = FaultyFiles(at=at, fault=fault, when=when, lasting=True)
         store = OverlayStore(DirectoryStore(folder, files=files.files), [DirectoryStore(tmp_path / "1")])
         with suppress(StoreError):
-            store.sweep("r")
+            take(store)
         cut = DirectoryStore(folder)
         have = {name.rpartition("/")[2] for name in names(cut, "r/blobs")}
         for name in names(cut, "r/checkpoints"):
@@ -400,4 +406,4 @@ def test_a_behind_that_cannot_be_listed_is_an_error_not_an_empty_run(tmp_path):
     gone = StoreUnavailable(problem="The input does not answer.", remedy="Attach it again.")
     store = OverlayStore(MemoryStore(), [FaultyStore(MemoryStore(), at=on("before list r", raising(gone)))])
     with pytest.raises(StoreUnavailable):
-        store.sweep("r")
+        take(store)

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import colabkeep
-from colabkeep.stores.base import RUN_FOLDERS, BytesSource, Receipt, run_of
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import Repository, take_lease
+from colabkeep.core.layout import RUN_FOLDERS
+from colabkeep.stores.base import BytesSource, Receipt, run_of
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.overlay import OverlayStore
@@ -32,6 +35,16 @@ def tiered(clock):
 def put(store, *names):
     for name in names:
         store.put(name, BytesSource(name.encode()))
+
+
+def take(store, run):
+    take_up(Repository(store, run))
+
+
+def opened(store, run, session):
+    """What a session does at its beginning, so far as the store is concerned."""
+    take(store, run)
+    take_lease(Repository(store, run), session, {})
 
 
 def names(store, prefix=""):
@@ -82,16 +95,15 @@ def test_the_folders_of_a_run_are_those_that_a_training_makes(tmp_path):
 def test_opening_a_run_sends_nothing_of_one_below_it(tiered):
     """What another process left in front for its own run is its own to send."""
     put(tiered.front, "exp/blobs/a", "exp/run.json", "exp/lr1/blobs/b", "exp/lr1/run.json")
-    tiered.sweep("exp")
-    put(tiered, "exp/lease/000001-aaaaaaaa.json")
+    opened(tiered, "exp", "aaaaaaaa")
     assert tiered.flush(PATIENCE)
     assert names(tiered.behind) == ["exp/blobs/a", "exp/lease/000001-aaaaaaaa.json", "exp/run.json"]
 
 
 def test_a_run_below_another_that_was_taken_over_is_let_be(tiered, clock):
     """Its newer session may need what this one deletes, and the user is told."""
-    tiered.sweep("exp/lr1")
-    put(tiered, "exp/lr1/lease/000001-aaaaaaaa.json", "exp/lr1/blobs/a")
+    opened(tiered, "exp/lr1", "aaaaaaaa")
+    put(tiered, "exp/lr1/blobs/a")
     assert tiered.flush(PATIENCE)
     put(tiered.behind, "exp/lr1/lease/000002-bbbbbbbb.json")
     clock.advance(61)
@@ -104,8 +116,8 @@ def test_a_run_below_another_that_was_taken_over_is_let_be(tiered, clock):
 def test_a_new_session_of_a_run_below_is_no_trouble_of_the_one_above(tiered, clock):
     """Whoever trains `exp` hears nothing of who trains `exp/lr1`, and deletes what is its own."""
     put(tiered.behind, "exp/lr1/lease/000001-aaaaaaaa.json")
-    tiered.sweep("exp")
-    put(tiered, "exp/lease/000001-cccccccc.json", "exp/blobs/a")
+    opened(tiered, "exp", "cccccccc")
+    put(tiered, "exp/blobs/a")
     assert tiered.flush(PATIENCE)
     put(tiered.behind, "exp/lr1/lease/000002-bbbbbbbb.json")
     clock.advance(61)
@@ -119,12 +131,12 @@ def test_what_the_session_of_a_run_below_has_deleted_is_not_sent_again(tiered, c
     """Its process deletes in both places, one after the other; the one above does not undo that."""
     put(tiered.front, "exp/lr1/blobs/a")
     put(tiered.behind, "exp/lr1/blobs/a")
-    tiered.sweep("exp")
+    take(tiered, "exp")
     put(tiered, "exp/blobs/b")
     assert tiered.flush(PATIENCE)
     tiered.behind.delete("exp/lr1/blobs/a")
     clock.advance(121)
-    tiered._known.look()
+    tiered._look()
     assert tiered.flush(PATIENCE)
     assert names(tiered.behind) == ["exp/blobs/b"]
 
@@ -132,14 +144,15 @@ def test_what_the_session_of_a_run_below_has_deleted_is_not_sent_again(tiered, c
 def test_checkpoints_of_a_run_below_another_are_sent_whole_and_the_newest_first():
     """As those of any other run: its blobs come before its manifest, and a newer one before an older one."""
     old, new = "exp/lr1/checkpoints/000000000001-aaaaaaaa.json", "exp/lr1/checkpoints/000000000002-aaaaaaaa.json"
-    queue = Queue({old: frozenset({"exp/lr1/blobs/1"}), new: frozenset({"exp/lr1/blobs/2"})}.get)
-    for name in ("exp/lr1/blobs/1", old, "exp/lr1/blobs/2", new, "exp/lr1/lease/000001-aaaaaaaa.json"):
-        queue.add(Task("copy", Receipt(name=name, size=1, sha256="", rung="local")))
+    lease, queue = "exp/lr1/lease/000001-aaaaaaaa.json", Queue()
+    needs = {old: {"exp/lr1/blobs/1": (1, "")}, new: {"exp/lr1/blobs/2": (1, "")}, lease: {}}
+    for name in ("exp/lr1/blobs/1", old, "exp/lr1/blobs/2", new, lease):
+        queue.add(Task("copy", Receipt(name=name, size=1, sha256="", rung="local"), needs.get(name)))
     order = []
     while (task := queue.next()) is not None:
         order.append(task.name)
         queue.done(task)
-    assert order == ["exp/lr1/lease/000001-aaaaaaaa.json", "exp/lr1/blobs/2", new, "exp/lr1/blobs/1", old]
+    assert order == [lease, "exp/lr1/blobs/2", new, "exp/lr1/blobs/1", old]
 
 
 @pytest.mark.parametrize("runs", [("exp", "exp/lr1"), ("exp/lr1", "exp")])
@@ -159,6 +172,6 @@ def test_a_listing_shows_a_run_below_one_that_was_brought_to_the_front(tmp_path)
     train("exp/lr1", tmp_path / "1", 3)
     store = OverlayStore(DirectoryStore(tmp_path / "2"), [DirectoryStore(tmp_path / "1")])
     before = names(store, "exp/lr1")
-    store.sweep("exp")
+    take(store, "exp")
     assert names(store, "exp/lr1") == before
     assert set(before) < set(names(store, "exp"))

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -89,6 +90,13 @@ def read(store, name):
 
 def put(store, name, data=b"data"):
     return store.put(name, BytesSource(data))
+
+
+def send_on(store):
+    """What whoever opens a run does with what an earlier session left on this machine only."""
+    store.sweep("run")
+    for entry in sorted(store.unsent("run"), key=lambda entry: entry.name):
+        store.send(entry, None)
 
 
 @pytest.fixture
@@ -175,7 +183,7 @@ def test_a_store_behind_that_fails_is_tried_until_it_works(tiered, error):
     put(store, "run/b")
     assert not store.flush(0.05)
     assert store.confirm(receipt).rung == "local"
-    assert "on this machine only" in store.degraded
+    assert "only on this machine" in store.degraded
     assert getattr(error, "problem", str(error)) in store.degraded
     mood.error = None
     assert store.flush(PATIENCE)
@@ -249,7 +257,7 @@ def test_an_earlier_session_s_object_of_another_size_behind_is_not_taken_for_it(
     put(behind, "run/a", b"half")
     receipt = put(front, "run/a", b"half and half")
     store = tiered(front, behind)
-    store.sweep("run")
+    send_on(store)
     assert store.confirm(receipt).rung == "local"
     assert not store.flush(PATIENCE)
     assert store.confirm(receipt).rung == "local"
@@ -387,6 +395,26 @@ def test_a_store_behind_that_goes_away_later_is_remembered(tiered):
     assert store.degraded is None
 
 
+def test_who_asks_for_what_is_only_behind_lets_that_be_looked_at_again(tiered):
+    """A listing failed while it was away, and nothing is sent or listed any more: it is back for all that."""
+    mood, behind = Mood(), MemoryStore()
+    put(behind, "other/a")
+    store = tiered(behind=FaultyStore(behind, at=mood))
+    put(store, "run/blobs/a")
+    assert store.flush(PATIENCE)
+    mood.error = AWAY
+    with pytest.raises(StoreUnavailable):
+        store.list("other")
+    mood.error = None
+    with pytest.raises(StoreUnavailable, match="only in"):
+        store.get("other/a")  # at once, for a save may wait for it
+    end = time.monotonic() + PATIENCE
+    while store.degraded is not None:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    assert read(store, "other/a") == b"data"
+
+
 def test_opening_lists_nothing_and_starts_no_thread(tiered):
     """A store over a folder of a million files is opened as fast as an empty one."""
     front, behind = FaultyStore(MemoryStore()), FaultyStore(MemoryStore())
@@ -396,21 +424,17 @@ def test_opening_lists_nothing_and_starts_no_thread(tiered):
     assert threading.active_count() == before
 
 
-def test_what_a_killed_session_left_in_front_is_copied_by_the_next(tiered):
-    """Blobs before manifests, whatever they are called; what is behind already, or in another run, is not copied."""
-    front, behind = MemoryStore(), FaultyStore(MemoryStore())
-    for name in ("run/checkpoints/1", "run/blobs/a", "run/zzz", "run/blobs/both", "other/blobs/a"):
+def test_what_a_killed_session_left_in_front_is_known(tiered):
+    """What is behind already, or on its way there, or in another run, is no part of it."""
+    front, behind = MemoryStore(), MemoryStore()
+    for name in ("run/checkpoints/1", "run/blobs/a", "run/blobs/both", "other/blobs/a"):
         put(front, name)
     put(behind, "run/blobs/both")
-    behind.points.clear()
     store = tiered(front, behind)
-    store.sweep("run")
+    assert {entry.name for entry in store.unsent("run")} == {"run/blobs/a", "run/checkpoints/1"}
+    send_on(store)
+    assert store.unsent("run") == []
     assert store.flush(PATIENCE)
-    assert [point for point in behind.points if point.startswith("before put")] == [
-        "before put run/blobs/a",
-        "before put run/zzz",
-        "before put run/checkpoints/1",
-    ]
     known = [Receipt(name=entry.name, size=entry.size, sha256="", rung="local") for entry in store.list("run")]
     assert {store.confirm(receipt).rung for receipt in known} == {"sent"}
 
@@ -438,7 +462,7 @@ def test_a_process_killed_in_the_middle_of_a_copy_leaves_order_behind(tiered, tm
     put_in_front = names(DirectoryStore(tmp_path / "front"))
     assert there == ["run/blobs/a", "run/blobs/b", "run/checkpoints/1"][: len(there)]
     store = tiered(DirectoryStore(tmp_path / "front"), DirectoryStore(tmp_path / "behind"))
-    store.sweep("run")
+    send_on(store)
     assert store.flush(PATIENCE)
     assert names(store.behind) == put_in_front
     assert all(read(store.behind, name) == name.encode() * 100 for name in put_in_front)
@@ -454,15 +478,15 @@ def test_closing_stops_in_the_middle_of_a_copy(tiered):
     assert door.reached.wait(PATIENCE)
     closing = threading.Thread(target=store.close)
     closing.start()
-    while not store._upload_thread._closed:
+    while not store._uploader._closed:
         closing.join(0.001)
     door.opened.set()
     closing.join(PATIENCE)
-    assert [thread for thread in threading.enumerate() if thread.name == "colabkeep-copier"] == []
+    assert [thread for thread in threading.enumerate() if thread.name == "colabkeep-uploader"] == []
     put(store, "run/b")
     assert names(behind) == []
     later = tiered(front, behind)
-    later.sweep("run")
+    send_on(later)
     assert later.flush(PATIENCE)
     assert names(behind) == ["run/a", "run/b"]
 
@@ -474,7 +498,7 @@ def test_closing_while_the_store_behind_is_away_does_not_wait(tiered):
     put(store, "run/a")
     assert mood.happened.wait(PATIENCE)
     store.close()
-    assert [thread for thread in threading.enumerate() if thread.name == "colabkeep-copier"] == []
+    assert [thread for thread in threading.enumerate() if thread.name == "colabkeep-uploader"] == []
 
 
 def test_asking_how_durable_something_is_does_not_wait_for_a_copy(tiered):

@@ -84,7 +84,7 @@ def look(store, clock, seconds=121):
     """Time passes, somebody lists, and the store behind is looked at again."""
     clock.advance(seconds)
     store.list("run")
-    looker = store._known._looker
+    looker = store._looker
     assert looker is not None
     looker.join(PATIENCE)
     assert not looker.is_alive()
@@ -106,7 +106,7 @@ def test_nobody_waits_for_a_store_behind_that_says_nothing(tiered, silence, cloc
     store.delete("run/a")
     assert "run/a" not in names_of_run(store)
     assert not store.flush(0.05)
-    assert silence.asked <= {"colabkeep-copier", "colabkeep-looker"}
+    assert silence.asked <= {"colabkeep-uploader", "colabkeep-looker"}
     silence.over.set()
     assert store.flush(PATIENCE)
 
@@ -117,7 +117,7 @@ def names_of_run(store):
 
 def test_a_store_behind_that_never_answers_is_not_waited_for_at_the_start(tiered, silence, monkeypatch):
     """It is refused in a true sentence, which names what this machine has: going on might fork the run."""
-    monkeypatch.setattr("colabkeep.stores.tiered._FIRST", 0.05)
+    monkeypatch.setattr("colabkeep.stores.shared.remote_index._FIRST", 0.05)
     store = tiered(FaultyStore(Sent(), at=silence))
     put(store.front, "run/checkpoints/000000000001-aaaaaaaa.json")
     silence.over.clear()
@@ -174,20 +174,27 @@ def test_what_has_vanished_behind_is_not_believed_and_sent_again(tiered, clock):
     assert names(objects) == ["run/a", LEASE]
 
 
+def taken_over(store):
+    """What a session asks before anything of its run is deleted behind."""
+    return lambda: "Session bbbbbbbb has it" if NEWER in names_of_run(store) else None
+
+
 def test_a_machine_that_was_away_deletes_nothing_of_a_run_that_was_taken_over(tiered, clock):
     """Before it deletes, it looks whose the run is: what it does not need any more, the newer session may."""
     objects = MemoryStore()
     store = tiered(objects)
     store.sweep("run")
-    for name in (LEASE, "run/a"):
+    store.guard("run", taken_over(store))
+    for name in (LEASE, "run/a", "other/a"):
         put(store, name)
     assert store.flush(PATIENCE)
     put(objects, NEWER)
     clock.advance(61)
-    store.delete("run/a")
+    for name in ("run/a", "other/a"):
+        store.delete(name)
     assert store.flush(PATIENCE)
     assert names(objects) == ["run/a", LEASE, NEWER]
-    assert "bbbbbbbb has taken over" in store.degraded
+    assert "Session bbbbbbbb has it, so nothing of it is deleted" in store.degraded
 
 
 def test_after_trouble_it_looks_whose_the_run_is_whatever_it_saw_before(tiered):
@@ -202,6 +209,7 @@ def test_after_trouble_it_looks_whose_the_run_is_whatever_it_saw_before(tiered):
 
     store = tiered(FaultyStore(objects, at=fail_once))
     store.sweep("run")
+    store.guard("run", taken_over(store))
     for name in (LEASE, "run/a", "run/b"):
         put(store, name)
     assert store.flush(PATIENCE)

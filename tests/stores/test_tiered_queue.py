@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from colabkeep.checkpoint.replicate import take_up
+from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.core.errors import StoreError, StoreFull, StoreUnavailable
 from colabkeep.core.manifest import BlobRef, Manifest, Progress
 from colabkeep.stores.base import BytesSource, Receipt, StoreProperties
@@ -47,8 +49,9 @@ def manifest(step, *blobs, fence=1, session="aaaaaaaa"):
     return f"run/checkpoints/{record.id}.json", record.to_bytes()
 
 
-def task(name, kind="copy", size=4):
-    return Task(kind, Receipt(name=name, size=size, sha256="", rung="local"))
+def task(name, kind="copy", needs=None):
+    needs = None if needs is None else dict.fromkeys(needs, (4, ""))
+    return Task(kind, Receipt(name=name, size=4, sha256="", rung="local"), needs)
 
 
 def order(queue):
@@ -61,139 +64,107 @@ def order(queue):
 
 
 def queue_of(*tasks, needs):
-    queue = Queue({name: frozenset(blobs) for name, blobs in needs.items()}.get)
-    for each in tasks:
-        queue.add(each)
+    """`needs` tells for a name what it needs; the others need nothing, and are part of wholes or of none."""
+    queue = Queue()
+    add(queue, *tasks, needs=needs)
     return queue
+
+
+def add(queue, *tasks, needs):
+    for each in tasks:
+        queue.add(task(each, needs=needs.get(each)) if isinstance(each, str) else each)
 
 
 OLD, NEW = "run/checkpoints/000000000001-aaaaaaaa.json", "run/checkpoints/000000000002-aaaaaaaa.json"
 NEEDS = {OLD: {blob(1), blob(9)}, NEW: {blob(2), blob(9)}}
+LEASE, DIARY = "run/lease/000002-aaaaaaaa.json", "run/journal/aaaaaaaa-00003.jsonl"
 
 
 def test_a_part_of_the_diary_goes_only_when_what_holds_its_lines_has_arrived():
-    """A machine that is lost in between takes nothing along that the drive had; what never left is not sent at all."""
-    part, folded, later = (f"run/journal/aaaaaaaa-{n:05d}.jsonl" for n in (3, 16, 17))
-    name, _ = manifest(1)
-    queue = Queue(lambda name: frozenset())
-    for each in (task(folded), task(part, "delete"), task(later), task("run/other", "delete"), task(name)):
-        queue.add(each)
-    assert order(queue) == ["delete run/other", name, folded, f"delete {part}", later]
+    """A machine that is lost in between takes nothing along that the drive had."""
+    folded, later = (f"run/journal/aaaaaaaa-{n:05d}.jsonl" for n in (16, 17))
+    queue = queue_of(folded, task(DIARY, "delete"), later, task("other/a", "delete"), needs={})
+    assert order(queue) == [folded, f"delete {DIARY}", "delete other/a", later]
 
 
 def test_a_checkpoint_goes_when_the_diary_that_tells_of_it_is_there():
     """The checkpoint on its way first, then the diary, then the deletion. If the machine is lost in between, whoever
     looks later can tell what was let go from what was destroyed."""
-    lease, part = "run/lease/000002-aaaaaaaa.json", "run/journal/aaaaaaaa-00003.jsonl"
-    tasks = [task(blob(2)), task(part), task(OLD, "delete"), task(blob(1), "delete"), task(NEW), task(lease)]
-    queue = queue_of(*tasks, needs={NEW: {blob(2)}})
-    queue.found([OLD, OLD.replace("01-", "00-"), blob(1)])
-    assert queue.next().name == lease
-    queue.done(queue.next())
-    assert order(queue) == [part, f"delete {OLD}", f"delete {blob(1)}", blob(2), NEW]
-    queue = queue_of(task(blob(2)), needs={NEW: {blob(2)}})
+    needs = {NEW: {blob(2)}, LEASE: set()}
+    tasks = [DIARY, task(OLD, "delete"), task(blob(1), "delete"), NEW, LEASE]
+    gone = [DIARY, f"delete {OLD}", f"delete {blob(1)}"]
+    assert order(queue_of(blob(2), *tasks, needs=needs)) == [LEASE, *gone, blob(2), NEW]
+    queue = queue_of(blob(2), needs=needs)
     first = queue.next()
-    for each in (task(NEW), *tasks[1:4]):
-        queue.add(each)
+    add(queue, *tasks, needs=needs)
     queue.done(first)
-    assert order(queue) == [NEW, part, f"delete {OLD}", f"delete {blob(1)}"]
+    assert order(queue) == [NEW, LEASE, *gone]
 
 
 def test_a_diary_that_cannot_be_brought_keeps_no_room_occupied():
     """On a full drive nothing arrives before something goes."""
-    part = "run/journal/aaaaaaaa-00003.jsonl"
-    queue = queue_of(task(part), task(OLD, "delete"), task(blob(1), "delete"), needs={})
-    queue.found([OLD, NEW, blob(1)])
-    assert queue.next().name == part
+    queue = queue_of(DIARY, task(OLD, "delete"), task(blob(1), "delete"), needs={})
+    assert queue.next().name == DIARY
     queue.refuse(queue.next())
-    assert order(queue) == [f"delete {OLD}", f"delete {blob(1)}", part]
+    assert order(queue) == [f"delete {OLD}", f"delete {blob(1)}", DIARY]
 
 
 def test_the_newest_checkpoint_is_sent_first_and_whole():
     """With several waiting: the last one's blobs, shared ones too, then its manifest, then the older ones."""
-    queue = queue_of(*map(task, [blob(9), blob(1), OLD, blob(2), NEW]), needs=NEEDS)
-    assert order(queue) == [blob(9), blob(2), NEW, blob(1), OLD]
+    assert order(queue_of(blob(9), blob(1), OLD, blob(2), NEW, needs=NEEDS)) == [blob(9), blob(2), NEW, blob(1), OLD]
 
 
 def test_a_checkpoint_that_was_begun_is_finished_before_a_newer_one():
     """Else a link that is slower than the saves would bring over halves of everything and the whole of nothing."""
-    queue = queue_of(*map(task, [blob(9), blob(1), OLD]), needs=NEEDS)
+    queue = queue_of(blob(9), blob(1), OLD, needs=NEEDS)
     queue.done(queue.next())
     assert queue.sending == OLD
-    for name in (blob(2), NEW):
-        queue.add(task(name))
+    add(queue, blob(2), NEW, needs=NEEDS)
     assert order(queue) == [blob(1), OLD, blob(2), NEW]
 
 
 def test_a_checkpoint_whose_blob_is_on_the_wire_already_is_begun():
     """Blobs are sent as they come. When the manifest follows, that checkpoint is the one that was begun."""
-    queue = queue_of(task(blob(1)), needs=NEEDS)
+    queue = queue_of(blob(1), needs={})
     first = queue.next()
-    for name in (OLD, blob(2), NEW):
-        queue.add(task(name))
+    add(queue, OLD, blob(2), NEW, needs={OLD: {blob(1)}, NEW: {blob(2)}})
     assert queue.sending == OLD
     queue.done(first)
     assert order(queue) == [OLD, blob(2), NEW]
 
 
-def test_deletions_come_before_everything_and_leases_before_the_rest():
-    """Room is made first, and a session's number is there before what it wrote."""
-    lease = "run/lease/000002-aaaaaaaa.json"
-    tasks = [task(blob(1)), task(OLD), task(lease), task("run/journal/a"), task(blob(7), "delete")]
-    queue = queue_of(*tasks, needs={OLD: {blob(1)}})
-    queue.found([NEW])
-    assert order(queue) == [
-        f"delete {blob(7)}",
-        lease,
-        blob(1),
-        OLD,
-        "run/journal/a",
-    ]
+def test_what_lacks_nothing_comes_first_then_deletions():
+    """A session's number is there before what it wrote, and room is made before anything large comes."""
+    tasks = [blob(1), OLD, LEASE, task(blob(7), "delete"), DIARY]
+    queue = queue_of(*tasks, needs={OLD: {blob(1)}, LEASE: set()})
+    assert order(queue) == [LEASE, f"delete {blob(7)}", blob(1), OLD, DIARY]
 
 
 def test_what_is_deleted_is_not_sent_any_more():
     """Also when it is part of the checkpoint that was begun: then the newest of the others is chosen."""
-    queue = queue_of(*map(task, [blob(1), OLD, blob(2), NEW]), needs={OLD: {blob(1)}, NEW: {blob(2)}})
-    queue.found(["run/checkpoints/000000000000-aaaaaaaa.json"])
+    queue = queue_of(blob(1), OLD, blob(2), NEW, needs={OLD: {blob(1)}, NEW: {blob(2)}})
     assert queue.next().name == blob(2)
-    for name in (NEW, blob(2)):
-        queue.add(task(name, "delete"))
+    add(queue, task(NEW, "delete"), task(blob(2), "delete"), needs={})
     assert queue.sending is None
     assert order(queue) == [f"delete {NEW}", f"delete {blob(2)}", blob(1), OLD]
     assert queue.waiting_bytes == 0
 
 
-def test_a_manifest_that_cannot_be_read_waits_for_all_that_was_put_before_it():
-    """Not knowing what it names, nothing that it may name is left behind."""
-    queue = queue_of(*map(task, [blob(1), OLD, blob(2), NEW, blob(3)]), needs={})
-    assert order(queue) == [blob(1), OLD, blob(2), NEW, blob(3)]
-
-
 def test_what_is_refused_for_good_does_not_hold_up_the_others():
     """An object that the store will never take lets the rest pass, and is tried again after it."""
-    queue = queue_of(*map(task, [blob(1), OLD, blob(2), NEW]), needs={OLD: {blob(1)}, NEW: {blob(2)}})
+    queue = queue_of(blob(1), OLD, blob(2), NEW, needs={OLD: {blob(1)}, NEW: {blob(2)}})
     queue.refuse(queue.next())
     assert order(queue) == [blob(1), OLD, blob(2), NEW]
 
 
-def test_the_only_checkpoint_behind_goes_once_another_has_arrived():
-    """Neither its manifest nor its blobs: on a slow link the machine may vanish before the next one is there."""
-    queue = queue_of(task(OLD, "delete"), task(blob(1), "delete"), task(blob(2)), task(NEW), needs={NEW: {blob(2)}})
-    queue.found([OLD, blob(1)])
-    assert order(queue) == [blob(2), NEW, f"delete {OLD}", f"delete {blob(1)}"]
-
-
-def test_another_run_s_checkpoint_does_not_stand_in():
-    """What stays behind must be of the same run."""
-    queue = queue_of(task(OLD, "delete"), task(NEW), needs={NEW: set()})
-    queue.found([OLD, OLD.replace("run/", "other/")])
-    assert order(queue) == [NEW, f"delete {OLD}"]
-
-
-def test_a_blob_that_is_wanted_again_is_not_deleted():
-    """Its deletion waits for a checkpoint that needs it: what its name says it holds is there already."""
-    queue = queue_of(task(blob(1), "delete"), task(blob(1)), task(NEW), needs={NEW: {blob(1)}})
-    assert order(queue) == [blob(1), NEW]
+def test_a_name_that_is_used_again_is_deleted_before_it_is_sent():
+    """Whatever else waits: the old bytes would be taken for the new ones, or the new ones deleted."""
+    queue = queue_of(DIARY, task(blob(1), "delete"), blob(1), NEW, needs={NEW: {blob(1)}})
+    assert order(queue) == [DIARY, f"delete {blob(1)}", blob(1), NEW]
+    queue = queue_of(blob(9), needs={})
+    queue.next()
+    add(queue, DIARY, task(blob(1), "delete"), blob(1), NEW, needs={NEW: {blob(1), blob(9)}})
+    assert order(queue) == [blob(9), f"delete {blob(1)}", blob(1), NEW, DIARY]
 
 
 # -- the store that does so ----------------------------------------------------------------------------
@@ -258,15 +229,15 @@ def tiered():
         store.close()
 
 
-def put(store, name, data=b"data"):
-    return store.put(name, BytesSource(data))
+def put(store, name, data=b"data", needs=None):
+    return store.put(name, BytesSource(data, needs))
 
 
 def save(store, step, *blobs, **words):
     for number in blobs:
         put(store, blob(number))
     name, text = manifest(step, *blobs, **words)
-    put(store, name, text)
+    put(store, name, text, {blob(number): (4, digest(number)) for number in blobs})
     return name
 
 
@@ -303,6 +274,20 @@ def test_the_checkpoint_on_its_way_is_named(tiered):
     door.opened.set()
     assert store.flush(PATIENCE)
     assert (store.properties.behind.sending, store.properties.behind.waiting_bytes) == (None, 0)
+
+
+def test_a_manifest_whose_blobs_are_there_before_it_is_named_too(tiered):
+    """The link may be faster than the session: the blobs arrive before the manifest is put."""
+    door = Door("before put run/checkpoints")
+    store = tiered(behind=FaultyStore(Drive(), at=door))
+    put(store, blob(1))
+    assert store.flush(PATIENCE)
+    name, text = manifest(1, 1)
+    put(store, name, text, {blob(1): (4, digest(1))})
+    assert door.reached.wait(PATIENCE)
+    assert store.properties.behind.sending == name
+    door.opened.set()
+    assert store.flush(PATIENCE)
 
 
 def test_a_full_drive_is_made_room_in_by_what_is_deleted(tiered):
@@ -407,8 +392,7 @@ def test_what_went_with_the_folder_in_front_is_not_waited_for_and_can_be_put_aga
     store = tiered(DirectoryStore(tmp_path / "front"), FaultyStore(drive, at=answer))
     save(store, 1, 1)
     shutil.rmtree(tmp_path / "front")
-    needs = manifest(2, 1)
-    put(store, *needs)
+    put(store, *manifest(2, 1), {blob(1): (4, digest(1))})
     away[0] = False
     assert store.flush(PATIENCE)
     assert store.degraded is None
@@ -444,15 +428,27 @@ def test_what_a_killed_session_left_is_sent_newest_first_and_after_the_new_lease
     ]
     put(front, "run/blobs/orphan")
     store = tiered(front, behind)
-    store.sweep("run")
-    assert [thread for thread in threading.enumerate() if thread.name == "colabkeep-copier"] == []
-    put(store, "run/lease/000003-bbbbbbbb.json")
+    take_up(Repository(store, "run"))
+    assert [thread for thread in threading.enumerate() if thread.name == "colabkeep-uploader"] == []
+    take_lease(Repository(store, "run"), "bbbbbbbb", {})
     assert store.flush(PATIENCE)
     assert puts(behind) == [
         "run/lease/000003-bbbbbbbb.json",
         *(blob(3), names[2], blob(2), names[1], blob(1), names[0]),
         "run/blobs/orphan",
     ]
+
+
+def test_a_manifest_that_cannot_be_read_is_sent_behind_all_that_it_may_name(tiered):
+    """It is found damaged where it matters; meanwhile no checkpoint behind lacks a blob because of it."""
+    front, behind = MemoryStore(), FaultyStore(Drive())
+    torn = "run/checkpoints/000000000007-aaaaaaaa.json"
+    for name in (torn, blob(1), blob(2)):
+        put(front, name)
+    store = tiered(front, behind)
+    take_up(Repository(store, "run"))
+    assert store.flush(PATIENCE)
+    assert puts(behind) == [blob(1), blob(2), torn]
 
 
 def test_what_is_confirmed_is_seen_while_the_queue_is_never_empty(tiered):

@@ -15,10 +15,11 @@ HIDDEN = """root => {
   const edge = root.getBoundingClientRect().right + 1;
   return [...root.querySelectorAll('div, table, img, progress')].filter(element =>
     element.scrollHeight > element.clientHeight + 2 && element.tagName === 'DIV'
-    || element.getBoundingClientRect().right > edge
+    || element.getBoundingClientRect().right > edge && getComputedStyle(element.parentElement).overflowX !== 'auto'
   ).map(element => element.innerText || element.outerHTML.slice(0, 80));
 }"""
-"""JavaScript: the texts below an element that have less room than they need, or leave it to the right."""
+"""JavaScript: the texts below an element that have less room than they need, or leave it to the right; not what can be
+scrolled by itself."""
 
 FAINT = """root => {
   const shine = text => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -32,7 +33,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, random_split
 import colabkeep
 
 Path("kernel").write_text(str(os.getpid()))
@@ -44,7 +45,8 @@ class SlowDigits(TensorDataset):
 
 pixels, digits = load_digits(return_X_y=True)
 data = SlowDigits(torch.tensor(pixels).float() / 16, torch.tensor(digits))
-loader = DataLoader(data, batch_size=16, shuffle=True)
+inside, outside = random_split(data, [1497, 300], generator=torch.Generator().manual_seed(0))
+loader, val_loader = DataLoader(inside, batch_size=16, shuffle=True), DataLoader(outside, batch_size=100)
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -61,6 +63,9 @@ result = colabkeep.resumable_fit(
     loader,
     optimizer=optimizer,
     loss_fn=F.cross_entropy,
+    val_loader=val_loader,
+    metrics={"accuracy": lambda output, digit: (output.argmax(1) == digit).float().mean()},
+    gradient_clip_val=1.0,
     max_epochs=20,
     save_every="200 steps",
     run_name="digits",
@@ -99,33 +104,43 @@ def test_a_notebook_of_somebody_else_tells_how_far_it_was_when_its_kernel_died(
     """Without a kernel and without trust: every word, the bar, the picture of the curve; and, where nothing renews it,
     the picture says by itself that it is not live."""
     (output,) = laboratory.read(lost).cells[2].outputs
-    assert len(output.data["text/html"].encode()) < 10_000
+    assert len(output.data["text/html"].encode()) < 15_000
     sheet.open(lost, kernel=False)
     untrusted = "Notebook not trusted: 0 of 3 code cells trusted."
     sheet.page.locator(f'.jp-StatusItem-trust[title="{untrusted}"]').wait_for()
     panel = sheet.page.locator(PANEL)
-    panel.locator("img").scroll_into_view_if_needed()
-    assert panel.locator("img").evaluate("image => image.naturalWidth") == 600
+    panel.locator("img").first.scroll_into_view_if_needed()
+    assert panel.locator("img").first.evaluate("image => image.naturalWidth") == 480
     text = panel.inner_text()
-    for words in ("Jupyter (notebook)", "digits", "up to step", "Checkpoints, newest first", "As of"):
+    for words in (
+        "Jupyter (notebook)",
+        "digits",
+        "gradient norm",
+        "RAM: ",
+        "up to step",
+        "Checkpoints and session",
+        "As of",
+    ):
         assert words in text
-    assert "If that is long ago, this is not live: colabkeep.report('digits') tells the whole story." in text
+    assert "If that is long ago, this is not live: colabkeep.report('digits') shows the whole history." in text
 
-    seen(lambda: pixels(panel.locator("img"), AMBER.paper) > 2_000, "the mark that it is not live")
+    seen(lambda: pixels(panel.locator("img").first, AMBER.paper) > 2_000, "the mark that it is not live")
     assert panel.evaluate(HIDDEN) == []
     assert panel.evaluate(FAINT) == []
 
 
 def test_a_panel_can_be_heard(lost: str, sheet: Sheet) -> None:
     """The accessibility tree of the panel as it was sent has the bar with its percentage, the curve in words, and the
-    table with its caption and heads."""
+    table with its caption and heads when it is unfolded."""
     sheet.open(lost, kernel=False)
+    sheet.page.locator(PANEL).get_by_text("Checkpoints and session").click()
     tree = sheet.page.locator(PANEL).aria_snapshot()
     assert re.search(r"- progressbar: \d+ %", tree), tree
     assert re.search(r'- \'?img "loss, \d+ points from step \d+ to \d+: first', tree), tree
     assert '- table "Checkpoints, newest first":' in tree
     heads = re.findall(r'- columnheader "(\w+)"', tree)
-    assert heads == ["step", "size", "state", "where"]
+    assert heads[:2] == ["epoch", "train_loss"]
+    assert heads[-4:] == ["step", "size", "state", "where"]
     assert re.search(r"- group: Last events \(\d+\)", tree), tree
 
 
@@ -147,30 +162,98 @@ def test_the_same_cell_goes_on_and_can_be_read_in_both_themes(
     for theme in ("Light", "Dark"):
         laboratory.theme(theme)
         with opening() as sheet:
+            sheet.page.set_viewport_size({"width": 1000, "height": 1300})  # all of it is on one picture
             sheet.open("digits.ipynb", kernel=False)
             assert sheet.page.locator("body").get_attribute("data-jp-theme-light") == str(theme == "Light").lower()
             panel = sheet.page.locator(PANEL)
-            assert panel.locator("img").evaluate("image => image.naturalWidth") == 600
+            assert panel.locator("img").first.evaluate("image => image.naturalWidth") == 480
             assert panel.evaluate(HIDDEN) == []
             assert panel.evaluate(FAINT) == []
             keep(sheet.page.locator(".jp-CodeCell").nth(1).screenshot(), f"panel-{theme.lower()}.png", tmp_path)
     laboratory.theme("Light")
 
 
+TOLD = """
+import json
+Path("told.json").write_text(json.dumps({"history": result.history, "best": [result.best.epoch, result.best.value]}))
+print("told" + " now")
+"""
+
+
+def test_the_numbers_in_the_browser_are_those_of_the_training(laboratory: Laboratory, sheet: Sheet) -> None:
+    """Each cell of the table of epochs, the best one, and how far it came: as the result of the training has them."""
+    laboratory.write("measured.ipynb", SETUP, TRAIN.replace("=20", "=4").replace('"digits"', '"measured"'), TOLD)
+    sheet.open("measured.ipynb")
+    sheet.run()
+    sheet.page.get_by_text("told now", exact=True).wait_for(timeout=120_000)
+    told = json.loads((laboratory.folder / "told.json").read_text())
+    panel = sheet.page.locator(PANEL)
+    epochs = panel.locator("table").first
+    names = epochs.locator("th").all_inner_texts()
+    rows = [row.locator("td").all_inner_texts() for row in epochs.locator("tbody tr").all()]
+    assert names == ["epoch", "train_loss", "val_loss", "val_accuracy", "time"]
+    best, value = told["best"]
+    for number, (row, record) in enumerate(zip(rows, told["history"], strict=True), 1):
+        assert row[0] == f"{'★ ' if number == best else ''}{number}"
+        assert row[1:4] == [f"{record[name]:.4g}" for name in names[1:4]]
+    text = panel.inner_text()
+    assert f"best val_loss: {value:.4g}, epoch {best}" in text
+    assert f"step {4 * 94} of {4 * 94}" in text
+
+
+def test_a_page_that_is_reloaded_says_that_it_is_not_live_and_where_the_training_is(
+    laboratory: Laboratory, opening: Opening
+) -> None:
+    """While the cell goes on: the saved panel, the mark, and a link to the page that is live. A tab that was closed and
+    opened again sees the same; when the cell is over, the status page says so."""
+    laboratory.write("reloaded.ipynb", SETUP, IMPATIENT, TRAIN.replace('"digits"', '"reloaded"'))
+    with opening() as sheet:
+        sheet.open("reloaded.ipynb")
+        sheet.run()
+        wait_for(sheet, r"step [1-9]\d\d of")
+        sheet.save()
+        (output,) = laboratory.read("reloaded.ipynb").cells[2].outputs
+        saved = step_of(output.data["text/html"])
+        sheet.page.reload(wait_until="domcontentloaded")
+        for tab in (sheet.page, sheet.page.context.new_page()):
+            if tab is not sheet.page:
+                tab.goto(laboratory.address("reloaded.ipynb"), wait_until="domcontentloaded")
+            panel = tab.locator(PANEL)
+            panel.get_by_text(f"step {saved} of").wait_for(timeout=60_000)
+            picture = panel.locator("img").first
+            picture.scroll_into_view_if_needed()
+            seen(lambda picture=picture: pixels(picture, AMBER.paper) > 2_000, "the mark that it is not live")
+            assert panel.get_by_role("link").inner_text() == "runs/reloaded.status.html"
+        status = laboratory.folder / "runs" / "reloaded.status.html"
+        seen(lambda: step_of(status.read_text()) > saved, "a later step on the status page")
+        sheet.page.locator(PANEL).get_by_role("link").click()
+        sheet.page.frame_locator("iframe").get_by_text(re.compile(r"step \d+ of")).wait_for(timeout=60_000)
+
+
+def step_of(text: str) -> int:
+    """How far a panel says that the training is."""
+    found = re.search(r"step (\d+) of", text)
+    assert found, text
+    return int(found[1])
+
+
 def test_nothing_is_cut_in_any_state(chromium: Any) -> None:
-    """Each state of the panel has room for its texts, in English and Chinese, on 640 pixels; all are as high."""
-    heights = set()
+    """Each state of the panel has room for its texts, in English and Chinese, on 320 to 1,400 pixels."""
     with chromium.new_context() as context:
         page = context.new_page()
         for phase in PHASES:
             for language in ("en", "zh"):
                 page.set_content(render(in_phase(phase, language=language, run="resnet-cifar").state))
                 panel = page.locator("body > div")
-                assert panel.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 600
+                assert (
+                    panel.locator("img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 480
+                )
                 assert panel.evaluate(HIDDEN) == [], phase
                 assert panel.evaluate(FAINT) == [], phase
-                heights.add((language, panel.bounding_box()["height"]))
-    assert len(heights) == 2
+                for width in (320, 640, 1400):
+                    page.set_viewport_size({"width": width, "height": 800})
+                    assert panel.evaluate(HIDDEN) == [], (phase, width)
+                    assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth"), (phase, width)
 
 
 def keep(picture: bytes, name: str, folder: Path) -> None:
@@ -233,12 +316,11 @@ def test_runs_can_be_looked_through_with_clicks(laboratory: Laboratory, sheet: S
 
     click("Report", "Step 3 after")
     curve = browser.get_by_role("img", name=re.compile("loss, 3 points from step 1 to 3"))
-    assert curve.evaluate("image => image.naturalWidth") == 600
+    assert curve.evaluate("image => image.naturalWidth") == 480
     assert browser.locator("img").locator("xpath=..").evaluate(FAINT) == []
     click("Verify", "all as written")
-    click("Delete old checkpoints", "Keep newest")
-    click("Show what would go", "1 checkpoint(s)")
-    assert browser.get_by_role("button", name="Delete for good").is_enabled()
+    click("Delete", "3 checkpoint(s)")
+    assert browser.get_by_role("button", name="Delete for good").is_disabled()
     runs.select_option("second")
     browser.get_by_role("button", name="Delete for good").wait_for(state="detached")
     browser.get_by_role("table", name="second").wait_for()

@@ -1,9 +1,10 @@
-"""Going back to the last step boundary, and undoing what the top of an epoch may do to Paddle's objects."""
+"""Paddle's step boundary, and what code that is run again may do to Paddle's objects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from operator import attrgetter
 from typing import Any
 
 import paddle
@@ -11,83 +12,58 @@ from paddle import nn
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
-from colabkeep.frameworks.paddle.layers import Bulk, Places, is_statistic, owners
-from colabkeep.frameworks.paddle.optimizers import group_parameters, restore_scheduler, scheduler_state
-from colabkeep.frameworks.paddle.settings import Options, attributes, samples
-from colabkeep.frameworks.shared.modules import Memory, Watch, combined, remember_modules, remember_objects
-from colabkeep.frameworks.shared.rng import Modes, Stream, StreamMarks
+from colabkeep.frameworks.paddle.capture import (
+    PaddleKit,
+    TensorPlaces,
+    group_parameters,
+    is_statistic,
+    owners,
+    scheduler_state,
+)
+from colabkeep.frameworks.paddle.restore import restore_scheduler
+from colabkeep.frameworks.paddle.settings import Options, attributes, samples_of
+from colabkeep.frameworks.shared import boundary
+from colabkeep.frameworks.shared.boundary import (
+    Memory,
+    StepBoundary,
+    combined,
+    remember_modules,
+    remember_objects,
+)
+from colabkeep.frameworks.shared.rng import GlobalStream
 
-__all__ = [
-    "Buffers",
-    "PaddleBoundary",
-    "remember",
-]
+_COUNT = attrgetter("last_epoch")
 
 
-class PaddleBoundary:
-    """Marks streams and buffers; hears from optimizers when they begin to change parameters, and sees when a
-    scheduler has moved on: a loop that is left between a scheduler's step and its own end would step it twice.
-
-    `first` is called once, at the mark behind the first step that was heard.
-    """
+class PaddleBoundary(StepBoundary):
+    """See `StepBoundary`."""
 
     def __init__(
         self,
-        streams: Sequence[Stream],
-        layers: Iterable[nn.Layer],
-        optimizers: Iterable[Any],
-        schedulers: Iterable[Any],
+        streams: Sequence[GlobalStream],
+        parts: Mapping[str, object],
+        schedulers: Sequence[LRScheduler],
         first: Callable[[], None],
         opaque: Sequence[str] = (),
     ) -> None:
-        self.opaque, self.gradients = opaque, None
-        self._streams = StreamMarks(streams)
-        self._layers, self._optimizers = list(layers), list(optimizers)
-        self._buffers = Buffers(self._layers)
-        self._modes = Modes(each for layer in self._layers for _, each in Places(layer).modules)
-        self._options = Options(self._optimizers)
-        self._schedulers = list(schedulers)
-        self._counts: list[int] = []
-        self._torn = False
-        self._first: Callable[[], None] | None = first
-        self._taps = [
-            _Tap(optimizer, name, self._begins) for optimizer in self._optimizers for name in ("step", "minimize")
-        ]
-
-    def mark(self) -> None:
-        self._streams.mark()
-        if self._buffers.owners:
-            self._buffers.mark()
-        if self._schedulers:
-            self._counts = [scheduler.last_epoch for scheduler in self._schedulers]
-        self._modes.mark()
-        self._options = Options(self._optimizers)
-        self._torn = False
-        if self._first is not None and self.updates:
-            first, self._first = self._first, None
-            first()
+        layers = [part for part in parts.values() if isinstance(part, nn.Layer)]
+        optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
+        inside = [each for layer in layers for _, each in TensorPlaces(layer).modules]
+        super().__init__(
+            streams, inside, Buffers(inside), Options(optimizers), lambda: list(map(_COUNT, schedulers)), first
+        )
+        self.opaque = opaque
+        self._taps = [_Tap(optimizer, name, self.begins) for optimizer in optimizers for name in ("step", "minimize")]
 
     @property
     def updates(self) -> int:
         return max((tap.calls for tap in self._taps), default=0)
 
-    @property
-    def torn(self) -> bool:
-        return self._torn or self._counts != [scheduler.last_epoch for scheduler in self._schedulers]
-
-    def rewind(self) -> None:
-        self._streams.rewind()
-        self._buffers.rewind()
-        self._modes.rewind()
-        self._options.put_back()
-
     def close(self) -> None:
+        """Take away what listens."""
         for tap in self._taps:
             tap.remove()
         self._taps = []
-
-    def _begins(self) -> None:
-        self._torn = True
 
 
 class _Tap:
@@ -126,43 +102,30 @@ def _nobody() -> None:
     """Nobody listens."""
 
 
-class Buffers:
-    """Copies, on their own devices, of all that a forward pass in training mode may change."""
+class Buffers(boundary.Buffers):
+    """Copies of buffers, and of parameters that a forward pass changes."""
 
     def __init__(self, layers: Iterable[nn.Layer]) -> None:
-        self.owners = owners(layers)
-        self._plan()
+        super().__init__(PaddleKit(), owners(layers))
 
-    def mark(self) -> None:
-        if not self._watch.unchanged() or not self._bulk.unchanged():
-            self._plan()
-        else:
-            for kept, live in self._pairs:
-                kept.copy_(live, False)
+    def has_data(self, tensor: Any) -> bool:
+        return tensor is not None and bool(tensor._is_initialized())
 
-    def rewind(self) -> None:
-        kept = {id(live): copy for copy, live in self._pairs}
-        for owner, key, was in self._places:
-            if id(was) in kept:
-                _put_back(was, kept[id(was)])
-            owner[key] = was
+    def is_watched(self, tensor: Any) -> bool:
+        return tensor is not None  # one may be filled later
 
-    def _plan(self) -> None:
-        self._watch = Watch([owner for owner, _ in self.owners])
-        held = [(owner, key, value) for owner, _ in self.owners for key, value in owner.items()]
-        self._bulk = Bulk([value for _, _, value in held if value is not None])  # freezing one changes what to keep
-        self._places = [
-            (owner, key, value) for owner, changes in self.owners for key, value in owner.items() if changes(value)
-        ]
-        live = {id(tensor): tensor for _, _, tensor in self._places if tensor is not None and tensor._is_initialized()}
-        self._pairs = [(tensor._copy_to(tensor.place, True), tensor) for tensor in live.values()]
+    def keep(self) -> None:
+        self.kept = [tensor._copy_to(tensor.place, True) for tensor in self.live]
 
+    def copy(self) -> None:
+        for kept, live in zip(self.kept, self.live, strict=True):
+            kept.copy_(live, False)
 
-def _put_back(tensor: Any, kept: Any) -> None:
-    if tensor.shape == kept.shape and tensor.dtype == kept.dtype:
-        tensor.copy_(kept, True)
-    else:  # resized meanwhile
-        tensor.data = kept.clone()
+    def put_back(self, tensor: Any, kept: Any) -> None:
+        if tensor.shape == kept.shape and tensor.dtype == kept.dtype:
+            tensor.copy_(kept, True)
+        else:  # resized meanwhile
+            tensor.data = kept.clone()
 
 
 class _Schedule:
@@ -180,9 +143,11 @@ def remember(parts: Mapping[str, object], schedulers: list[LRScheduler]) -> Memo
     known = (nn.Layer, Optimizer, LRScheduler)
     others = {name: part for name, part in parts.items() if not isinstance(part, known)}
     schedules = {f"schedule {i}": _Schedule(each) for i, each in enumerate(schedulers)}
-    named = ((f"{part}.{name}", p) for part, each in layers.items() for name, p in Places(each).parameters())
+    places = {name: TensorPlaces(each) for name, each in layers.items()}
+    inside = [each for found in places.values() for _, each in found.modules]
+    named = ((f"{part}.{name}", p) for part, found in places.items() for name, p in found.parameters())
     parameters = {name: parameter for name, parameter in named if not is_statistic(parameter)}
-    buffers, options = Buffers(layers.values()), Options(optimizers)
+    buffers, options = Buffers(inside), Options(optimizers)
     graded = [p for each in optimizers for group in group_parameters(each) for p in group if p.grad is not None]
 
     def put_back() -> None:
@@ -197,6 +162,6 @@ def remember(parts: Mapping[str, object], schedulers: list[LRScheduler]) -> Memo
         [
             Memory(put_back),
             remember_objects({**others, **schedules}),
-            remember_modules(attributes_of, parameters, samples),
+            remember_modules(attributes_of, parameters, samples_of),
         ]
     )

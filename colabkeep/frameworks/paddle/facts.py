@@ -14,14 +14,8 @@ import paddle
 from colabkeep.core.errors import UsageError
 from colabkeep.core.system import Environment
 from colabkeep.frameworks.base import Exactness
-from colabkeep.frameworks.paddle.staging import is_somewhere, place_name
+from colabkeep.frameworks.paddle.capture import is_somewhere, place_name
 from colabkeep.frameworks.shared.describe import UNREADABLE, read_facts
-
-__all__ = [
-    "exactness",
-    "fingerprint",
-    "refuse_static_mode",
-]
 
 
 def refuse_static_mode() -> None:

@@ -1,5 +1,5 @@
-"""Reading a DataLoader of Paddle's: in this very thread where samples draw random numbers, else by its workers or
-threads; batches on their way out, and shared memory that dead workers leave.
+"""Reading a DataLoader of Paddle's, in this very thread or by its workers; batches on their way out, and shared memory
+that dead workers leave.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ import gc
 import numbers
 import os
 import re
+import stat
 import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,45 +25,12 @@ from paddle.io import DataLoader, IterableDataset, get_worker_info
 from paddle.io.dataloader.collate import default_collate_fn, default_convert_fn
 
 from colabkeep.core.state import HostTensor, Tagged
-from colabkeep.frameworks.paddle.rng import GeneratorState, plain_state, revived_state
-from colabkeep.frameworks.shared.rng import Asked, Look
+from colabkeep.frameworks.paddle.rng import GeneratorState, PaddleStream, plain_state, revived_state
 from colabkeep.frameworks.shared.samples import NUMPY, Arrays, Sight
 from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, Stream
 from colabkeep.frameworks.shared.workers import WorkerPayload, travels
 
-__all__ = [
-    "DEFAULT_COLLATES",
-    "PADDLE",
-    "TENSORS",
-    "Guarded",
-    "Posted",
-    "Reader",
-    "as_array",
-    "collate_of",
-    "each_on_cpu",
-    "free_segments",
-    "on_cpu",
-    "opened",
-    "reader_kind",
-    "restructured",
-    "stop_reading",
-]
-
 _END = object()
-
-
-class GeneratorStream:
-    """A Paddle generator. take 0.4, put 0.3, seed 4 µs."""
-
-    told = True  # generator.initial_seed()
-
-    def __init__(self, generator: Any) -> None:
-        self.take: Callable[[], Any] = generator.get_state
-        self.put: Callable[[Any], Any] = generator.set_state
-        self.seed: Callable[[int], Any] = generator.manual_seed
-
-    def look(self) -> Look:
-        return Asked(self.take, self.put)
 
 
 def on_cpu() -> AbstractContextManager[Any]:
@@ -88,19 +56,19 @@ def each_on_cpu(items: Iterator[Any]) -> Iterator[Any]:
 
 def _shared() -> Sequence[Stream]:
     # The device's comes last: a worker has none, and the others must get the same seeds there.
-    return [GeneratorStream(core.default_cpu_generator()), *NEUTRAL.shared(), *_of_device()]
+    return [PaddleStream(), *NEUTRAL.shared(), *_of_device()]
 
 
 def _of_device() -> Iterator[Stream]:
     kind, _, number = paddle.get_device().partition(":")
     if kind in ("gpu", "xpu") and get_worker_info() is None:  # a forked worker cannot touch a device
         which = "cuda" if kind == "gpu" else kind
-        yield GeneratorStream(getattr(core, f"default_{which}_generator")(int(number)))
+        yield PaddleStream(getattr(core, f"default_{which}_generator")(int(number)))
 
 
 def _recognise(obj: object) -> Stream | None:
     if isinstance(obj, core.Generator):
-        return None if obj is core.default_cpu_generator() else GeneratorStream(obj)
+        return None if obj is core.default_cpu_generator() else PaddleStream(obj)
     return NEUTRAL.recognise(obj)
 
 
@@ -170,32 +138,23 @@ _NAME = re.compile(r"paddle_(\d{1,9})_[0-9_]+")
 _BLOCK = 512  # bytes, whatever the file system's own
 
 
-def free_segments(folder: Path = _FOLDER, owner: int | None = None) -> int:
-    """Remove the segments of dead processes of this user (or of `owner`, a user id). Gives the bytes freed.
+def free_segments(folder: Path = _FOLDER) -> int:
+    """Remove the segments of dead processes of this user. Gives the bytes freed.
 
     A living process is never robbed: names are listed before anyone is asked for life, so a name belongs to the
     process seen dead after it, not to a later one with the same pid, whose names end in other numbers. A pid that is
     taken again keeps the old segments until it is free. Whoever has a segment mapped keeps its memory.
     """
-    mine = os.getuid() if owner is None and hasattr(os, "getuid") else owner
-    return sum(_remove(path) for path, pid in list(_segments(folder, mine)) if not _alive(pid))
-
-
-def _segments(folder: Path, owner: int | None) -> Iterator[tuple[Path, int]]:
-    if not folder.is_dir():
-        return
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            match = _NAME.fullmatch(entry.name)
-            if match and entry.is_file(follow_symlinks=False) and _owner(entry) == owner:
-                yield Path(entry.path), int(match[1])
-
-
-def _owner(entry: os.DirEntry[str]) -> int | None:
-    try:
-        return entry.stat(follow_symlinks=False).st_uid
-    except FileNotFoundError:  # read and removed in the meantime
-        return None
+    freed = 0
+    for path in list(folder.glob("paddle_*")):
+        match = _NAME.fullmatch(path.name)
+        with suppress(FileNotFoundError):  # read and removed in the meantime
+            about = path.lstat()
+            ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid()
+            if match and ours and not _alive(int(match[1])):
+                path.unlink()
+                freed += about.st_blocks * _BLOCK
+    return freed
 
 
 def _alive(pid: int) -> bool:
@@ -211,19 +170,10 @@ def _alive(pid: int) -> bool:
 def _zombie(pid: int) -> bool:
     """Has it ended, and nobody asked for its exit status? Containers often lack the init process that would."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        told = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[0] == "Z"
-
-
-def _remove(path: Path) -> int:
-    try:
-        size = path.stat().st_blocks * _BLOCK
-        path.unlink()
-    except FileNotFoundError:
-        return 0
-    return size
+    return told.rpartition(")")[2].split()[0] == "Z"
 
 
 # Paddle's queue loses what it was not made for. An exception kills the reading thread, and the training waits for ever
@@ -289,20 +239,19 @@ class Guarded:
 
 
 class Posted:
-    """A collate function that gives batches ready for the way. `abroad`: they leave this process."""
+    """A collate function that gives batches ready to leave this process."""
 
-    def __init__(self, collate: Callable[[Any], Any], *, abroad: bool) -> None:
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate
-        self._abroad = abroad
 
     def __call__(self, items: Any) -> Any:
         failed = _failed(items)
         if failed is not None:
-            return _parcel(failed)
+            return _payload_of(failed)
         try:
             return self._ready(self._collate(items))
         except Exception as error:  # noqa: BLE001 - it is raised where the training is
-            return _parcel(Failed(error))
+            return _payload_of(Failed(error))
 
     def _ready(self, value: Any) -> Any:
         arrays = 0
@@ -310,13 +259,11 @@ class Posted:
         def leaf(array: Any) -> Any:
             nonlocal arrays
             arrays += 1
-            if not self._abroad or isinstance(array, np.ndarray):
-                return array
-            copy = as_array(array)
+            copy = array if isinstance(array, np.ndarray) else as_array(array)
             return array if copy is None else copy
 
         ready = restructured(value, leaf)
-        return ready if arrays else _parcel(ready)
+        return ready if arrays else _payload_of(ready)
 
 
 def opened(value: Any) -> Any:
@@ -352,29 +299,25 @@ def _failed(items: Any) -> Failed | None:
     return next((item for item in items if isinstance(item, Failed)), None) if isinstance(items, list) else None
 
 
-def _parcel(value: Any) -> list[Any]:
+def _payload_of(value: Any) -> list[Any]:
     return [BatchPayload(value), np.zeros(1, dtype=np.uint8)]
 
 
 # With `num_workers=0` Paddle loads in a second thread, ahead of the loop. Whatever a sample draws there would be drawn
-# from the streams that the loop uses at the same moment, in an order that nobody can repeat.
+# from the streams that the loop uses at the same moment, in an order that nobody can repeat: it is loaded here instead.
 
 
-DEFAULT_COLLATES = (None, default_collate_fn, default_convert_fn)
 _GRACE = 1.0  # seconds for a worker to end by itself: an idle one needs a few milliseconds
 
 
 class Reader(DataLoader):  # type: ignore[misc]
     """A DataLoader that is read as this page says. Made as a copy only, never by its constructor."""
 
-    threaded: bool
-    """Without workers: Paddle's own thread may load, since nothing is drawn."""
-
     deliveries: list[Delivery]
-    """What is being read from workers and threads."""
+    """What is being read from workers."""
 
     def __iter__(self) -> Iterator[Any]:
-        if self.num_workers == 0 and not self.threaded:
+        if self.num_workers == 0:
             return _read_here(self)
         if self._iterator is not None and not all(worker.is_alive() for worker in self._iterator._workers):
             stop_reading(self)  # else Paddle would wait for the dead one
@@ -401,7 +344,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class Delivery:
-    """What Paddle's workers or thread loaded, in order. `finished` once all was read."""
+    """What Paddle's workers loaded, in order. `finished` once all was read."""
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
@@ -419,7 +362,7 @@ class Delivery:
         return opened(value)
 
     def close(self) -> None:
-        """End the workers or the thread, promptly. Calling twice is harmless."""
+        """End the workers, promptly. Calling twice is harmless."""
         _stop(self._iterator)
 
 
@@ -474,8 +417,8 @@ def _stream(loader: Any) -> Iterator[Any]:
 
 
 def _stop(iterator: Any) -> None:
-    """End a Paddle iterator. Left to itself it waits for a worker as long as its sample takes, or a second for its
-    thread; and a worker that ends in the middle of a message leaves it waiting for the rest."""
+    """End a Paddle iterator. Left to itself it waits for a worker as long as its sample takes, and a worker that ends
+    in the middle of a message leaves it waiting for the rest."""
     if not iterator._shutdown:
         _shut_down(iterator)
     if iterator._thread is None or not iterator._thread.is_alive():
@@ -484,17 +427,13 @@ def _stop(iterator: Any) -> None:
 
 def _shut_down(iterator: Any) -> None:
     iterator._exit_thread_expectedly()
-    workers = getattr(iterator, "_workers", [])
-    if workers:
-        core._erase_process_pids(id(iterator))  # Paddle raises in the trainer when one of these is killed
-        iterator._workers_done_event.set()
-        for number in range(len(workers)):
-            iterator._shutdown_worker(number, shutdown=True)
-        _end(workers)
-        _let_go(iterator)
-        free_segments()
-    elif iterator._thread is not None:
-        iterator._thread.join(_GRACE)
+    core._erase_process_pids(id(iterator))  # Paddle raises in the trainer when one of these is killed
+    iterator._workers_done_event.set()
+    for number in range(len(iterator._workers)):
+        iterator._shutdown_worker(number, shutdown=True)
+    _end(iterator._workers)
+    _let_go(iterator)
+    free_segments()
     iterator._try_shutdown_all()
 
 

@@ -1,4 +1,6 @@
-"""Stored state into live layers and optimizers, in place, past the names that Paddle generates; compared first."""
+"""Stored state back into Paddle's objects: leaves, layers and optimizers, in place, past the names that Paddle
+generates; compared first.
+"""
 
 from __future__ import annotations
 
@@ -8,77 +10,161 @@ from typing import Any
 
 import paddle
 from paddle import nn
-from paddle.base import unique_name
+from paddle.amp import AmpScaler
+from paddle.base import framework, unique_name
 from paddle.base.layer_helper import LayerHelper
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
-from colabkeep.core.errors import Incompatible
-from colabkeep.core.state import Tree
-from colabkeep.frameworks.paddle.layers import Place, Places, held_by
-from colabkeep.frameworks.paddle.leaves import fill, native, shape_and_dtype
-from colabkeep.frameworks.paddle.optimizers import group_parameters, masters_of, parameter_names, restore_scheduler
-from colabkeep.frameworks.paddle.staging import has_data, is_somewhere, place_name, plain_name
-from colabkeep.frameworks.shared.modules import ParameterNames, class_differences, group_differences, tie_differences
-from colabkeep.frameworks.shared.trees import object_differences
+from colabkeep.core.errors import CheckpointUnsupported
+from colabkeep.core.state import HostTensor, Tagged, Tree
+from colabkeep.frameworks.paddle.capture import (
+    TensorPlaces,
+    copy_host,
+    cpu_tensor,
+    dtype_of,
+    group_parameters,
+    has_data,
+    is_somewhere,
+    masters_of,
+    on_cpu,
+    parameter_names,
+    place_name,
+    plain_name,
+    size_of,
+)
+from colabkeep.frameworks.paddle.rng import revived_state
+from colabkeep.frameworks.shared.capture import ParameterNames, TensorPlace
+from colabkeep.frameworks.shared.restore import (
+    class_differences,
+    group_differences,
+    restore_tensors,
+    tensor_differences,
+    transient_differences,
+    weight_differences,
+)
+from colabkeep.frameworks.shared.trees import native_leaf, object_differences, rebuild, restore_object
 
-__all__ = [
-    "create_accumulators",
-    "fits",
-    "layer_differences",
-    "optimizer_differences",
-    "restore_layer",
-    "restore_optimizer",
-]
+
+def _shape_and_dtype(leaf: Tree) -> tuple[tuple[int, ...], str]:
+    """Those of a stored tensor."""
+    host = _host_of(leaf)
+    if isinstance(leaf, Tagged) and "dtype" in leaf.value:
+        return host.shape[:-1], leaf.value["dtype"]
+    dtype = dtype_of(host.dtype)
+    return host.shape, host.dtype if dtype is None else plain_name(dtype)
+
+
+def _fill(pairs: list[tuple[Any, Tree]]) -> None:
+    """Copy stored tensors into live ones of the same shape and dtype, in place, wherever they are."""
+    for tensor, leaf in pairs:
+        if size_of(tensor) and on_cpu(tensor) and tensor.is_contiguous():
+            copy_host(tensor, _host_of(leaf))
+        elif size_of(tensor):
+            tensor.copy_(_fresh(leaf), True)
+
+
+def native(tree: Tree, *, devices: bool = False) -> Any:
+    """The tree in Paddle's own objects, in fresh memory; with `devices`, where tensors were."""
+    return rebuild(
+        tree, lambda node, _: _fresh(node) if isinstance(node, HostTensor) else _native_tagged(node, devices)
+    )
+
+
+def _host_of(leaf: Tree) -> HostTensor:
+    host: HostTensor = leaf if isinstance(leaf, HostTensor) else leaf.value["data"]
+    return host
+
+
+def _dtype(name: str) -> Any:
+    found = dtype_of(name)
+    if found is None:
+        raise CheckpointUnsupported(
+            problem=f"The checkpoint holds a tensor of dtype {name}, which Paddle {paddle.__version__} lacks.",
+            remedy="Install a newer Paddle, or load these weights with the framework that made them.",
+        )
+    return found
+
+
+def _fresh(leaf: Tree) -> Any:
+    """A stored tensor on the CPU, in memory of its own."""
+    host = _host_of(leaf)
+    shape, dtype = _shape_and_dtype(leaf)
+    tensor = cpu_tensor(shape, _dtype(dtype))
+    copy_host(tensor, host)
+    return tensor
+
+
+def _native_tagged(node: Tagged, devices: bool) -> Any:
+    if node.kind == "paddle.tensor":
+        return _native_tensor(node, devices)
+    if node.kind == "paddle.dtype":
+        return _dtype(node.value)
+    if node.kind == "paddle.place":
+        return paddle.device._convert_to_place(node.value)
+    if node.kind == "paddle.generator_state":
+        return revived_state(node.value)
+    return native_leaf(node)
+
+
+def _native_tensor(node: Tagged, devices: bool) -> Any:
+    value, tensor = node.value, _fresh(node)
+    if devices and "device" in value:
+        tensor = tensor._copy_to(paddle.device._convert_to_place(_at_hand(value["device"])), True)
+    if "parameter" in value:
+        return framework.EagerParamBase.from_tensor(tensor, trainable=value["parameter"])
+    tensor.stop_gradient = not value.get("requires_grad", False)
+    return tensor
+
+
+def _at_hand(name: str) -> str:
+    """The device of that name if this machine has it, else the first of its kind, else the CPU."""
+    kind = name.partition(":")[0]
+    found = [each for each in paddle.device.get_available_device() if each.partition(":")[0] == kind]
+    return name if name in found else (*found, "cpu")[0]
+
+
+def restore_scheduler(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
+    """Give a scheduler what `scheduler_state` told."""
+    vars(scheduler).update(state["own"])
+    for key, inner in state["inside"].items():
+        restore_scheduler(vars(scheduler)[key], inner)
+    if state["told"]:
+        scheduler.set_state_dict({**scheduler.state_dict(), **state["told"]})
+
+
+def restore_helper(target: Any, tree: Tree) -> None:
+    """Hand a stored state to a scheduler, scaler or any other object.
+
+    A scaler that was off has an empty state, which one that is on would refuse: it begins anew, as it would have there.
+    """
+    if isinstance(target, LRScheduler):
+        restore_scheduler(target, native(tree["state"], devices=True))
+    elif not (isinstance(target, AmpScaler) and not tree["state"]):
+        restore_object(target, tree, lambda stored: native(stored, devices=True))
+
+
+def _held_by(place: TensorPlace) -> Any:
+    """The tensor in a place; None for a buffer that the first forward pass will fill (the dropout state of an LSTM)."""
+    tensor = place.tensor
+    return tensor if place.parameter or tensor is None or has_data(tensor) else None
 
 
 def restore_layer(part: str, layer: nn.Layer, tree: Tree) -> None:
-    """Give every parameter and buffer its stored value.
+    """Give every parameter and buffer its stored value."""
+    places = TensorPlaces(layer)
+    held = (place.tensor for place in places.places)
+    device = next((place_name(each.place) for each in held if each is not None and is_somewhere(each)), "cpu")
 
-    Parameters and persistable buffers are filled in place, so that optimizers and ties stay.
-    Other buffers may have grown since the layer was built: such a one is replaced.
-    """
-    places = Places(layer)
-    live = {place.name: place for place in places.places}
-    device = next(
-        (place_name(p.tensor.place) for p in places.places if p.tensor is not None and is_somewhere(p.tensor)), "cpu"
-    )
-    pairs: list[tuple[Any, Tree]] = []
-    done: dict[int, Any] = {}  # what became of each live tensor: a tied one is filled once
-    for name, leaf in {**tree["weights"], **tree.get("transient", {})}.items():
-        place = live.get(name) or _registered(name, dict(places.modules))
-        before = place.tensor
-        if leaf is None:
-            place.owner[place.key] = None
-        elif before is not None and id(before) in done:
-            place.owner[place.key] = done[id(before)]
-        elif before is not None and fits(before, leaf):
-            pairs.append((before, leaf))
-            done[id(before)] = before
-        elif place.parameter:
-            raise Incompatible(
-                problem=f"{part}: the parameter {name} has another shape or dtype than the checkpoint's.",
-                remedy="Build the model as it was, or start again under another run_name.",
-            )
-        else:
-            made = native(leaf).to(place_name(before.place) if before is not None and is_somewhere(before) else device)
-            place.owner[place.key] = made
-            if before is not None:
-                done[id(before)] = made
-    fill(pairs)
+    def make(leaf: Tree, before: Any) -> Any:
+        return native(leaf).to(place_name(before.place) if before is not None and is_somewhere(before) else device)
+
+    _fill(restore_tensors(part, places, tree, lambda before, leaf: leaf if fits(before, leaf) else None, make))
 
 
 def fits(tensor: Any, leaf: Tree) -> bool:
     """Can the stored tensor be copied into this live one as it is?"""
-    return shape_and_dtype(leaf) == (tuple(tensor.shape), plain_name(tensor.dtype)) and has_data(tensor)
-
-
-def _registered(name: str, layers: dict[str, Any]) -> Place:
-    """The place of a buffer that the layer registers later in its life: registered now."""
-    prefix, _, key = name.rpartition(".")
-    owner = layers[prefix]
-    owner.register_buffer(key, None, persistable=False)
-    return Place(name, owner._buffers, key, parameter=False, kept=False)
+    return _shape_and_dtype(leaf) == (tuple(tensor.shape), plain_name(tensor.dtype)) and has_data(tensor)
 
 
 def restore_optimizer(optimizer: Any, tree: Tree, names: ParameterNames) -> None:
@@ -103,7 +189,7 @@ def restore_optimizer(optimizer: Any, tree: Tree, names: ParameterNames) -> None
             entries = optimizer._accumulators[kind]
             key = master.name if master is not None and parameter.name not in entries else parameter.name
             _fill_or_make((entries, key, kind), leaf, parameter, pairs)
-    fill(pairs)
+    _fill(pairs)
     for i, group in enumerate(tree["groups"]):
         _restore_group(optimizer, i, group["options"])
     _restore_rate(optimizer, tree["learning_rate"])
@@ -195,27 +281,9 @@ def layer_differences(part: str, layer: nn.Layer, tree: Tree) -> Iterator[str]:
     if wrong:
         yield from wrong
         return
-    places = Places(layer)
-    live = {place.name: held_by(place) for place in places.places if place.kept}
-    weights = tree["weights"]
-    for name in weights.keys() - live.keys():
-        yield f"{part}: {name} is in the checkpoint, and not in this {type(layer).__name__}."
-    for name, tensor in live.items():
-        if tensor is None:
-            continue  # a buffer that the first forward fills: restored from the checkpoint
-        if name in weights:
-            yield from _tensor_differences(part, name, tensor, weights[name])
-        else:
-            yield f"{part}: {name} is in this {type(layer).__name__}, and not in the checkpoint."
-    layers = dict(places.modules)
-    for name in tree["transient"]:
-        owner = name.rpartition(".")[0]
-        if owner not in layers:
-            yield f"{part}: the checkpoint has a buffer {name}, and this model has no layer {owner!r}."
-    shared = [name for name in weights if name in live]
-    yield from tie_differences(
-        part, shared, {name: id(weights[name]) for name in shared}, {name: _same(name, live[name]) for name in shared}
-    )
+    places = TensorPlaces(layer)
+    yield from weight_differences(part, places, tree["weights"], _held_by, _tensor_differences, id)
+    yield from transient_differences(part, dict(places.modules), tree["transient"], "layer")
 
 
 def optimizer_differences(part: str, optimizer: Any, tree: Tree, names: ParameterNames) -> Iterator[str]:
@@ -246,13 +314,4 @@ def _rate_differences(part: str, optimizer: Optimizer, stored: Tree) -> Iterator
 
 
 def _tensor_differences(part: str, name: str, tensor: Any, leaf: Tree) -> Iterator[str]:
-    shape, dtype = shape_and_dtype(leaf)
-    if shape != tuple(tensor.shape):
-        yield f"{part}: {name} has shape {shape} in the checkpoint and {tuple(tensor.shape)} now."
-    if dtype != plain_name(tensor.dtype):
-        yield f"{part}: {name} is {dtype} in the checkpoint and {plain_name(tensor.dtype)} now."
-
-
-def _same(name: str, tensor: Any) -> object:
-    """Equal for two names that share one tensor."""
-    return name if tensor is None else id(tensor)
+    return tensor_differences(part, name, _shape_and_dtype(leaf), (tuple(tensor.shape), plain_name(tensor.dtype)))

@@ -6,8 +6,7 @@ behind an underscore. A schedule is an object of its own: the optimizer only rea
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -19,13 +18,27 @@ from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from colabkeep.core.settings import GROUP, Change, Item, Settings
 from colabkeep.core.state import Tree
-from colabkeep.frameworks.paddle.layers import Places
-from colabkeep.frameworks.paddle.staging import has_data
-from colabkeep.frameworks.shared.describe import NOT_PLAIN, described, is_library, plain
-from colabkeep.frameworks.shared.settings import Attributes, Kind, Setup, as_written, left, mark, marked
+from colabkeep.frameworks.paddle.capture import TensorPlaces, has_data
+from colabkeep.frameworks.shared.describe import NOT_PLAIN, described, plain
+from colabkeep.frameworks.shared.settings import (
+    Attributes,
+    Kind,
+    Setup,
+    as_written,
+    counted_already,
+    digest_of,
+    is_value,
+    left,
+    mark,
+    marked,
+    put_schedule,
+    samples,
+    schedule_items,
+    schedule_state,
+    schedulers_in,
+    steps_wrong,
+)
 from colabkeep.frameworks.shared.trees import FUNCTIONS
-
-__all__ = ["Options", "attributes", "describe", "samples", "setup"]
 
 _RATE = "learning_rate"
 _COUNTERS = frozenset(
@@ -33,13 +46,6 @@ _COUNTERS = frozenset(
 )
 _LEARNT = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch", "last_lr")
 _OTHER_WORDS = frozenset({"name", "_name", "_data_format"})  # names, and what the first forward pass spells anew
-_SAMPLES, _EACH = 16, 64  # parameters, and numbers of each, by which weights are known again
-
-
-def setup(parts: Mapping[str, object]) -> Setup:
-    """The settings of a run's parts, before anything is touched."""
-    layers = {name: attributes(part) for name, part in parts.items() if isinstance(part, nn.Layer)}
-    return Setup(layers, PaddleOptimizing(parts), _digest)
 
 
 def describe(value: object) -> dict[str, Item] | None:
@@ -56,27 +62,26 @@ def describe(value: object) -> dict[str, Item] | None:
 
 def attributes(layer: nn.Layer) -> Attributes:
     """The plain attributes, modes and trained parameters of a layer."""
-    places = Places(layer)
+    places = TensorPlaces(layer)
     return Attributes(_PADDLE, places.modules, places.parameters())
 
 
-def samples(parameter: Any) -> str:
+def samples_of(parameter: Any) -> str:
     """Some numbers of a parameter: other ones show that it was changed."""
-    if not has_data(parameter) or not parameter.size:
-        return ""
-    row = parameter
-    while len(row.shape) > 1:
-        row = row[0]
-    return repr(row.reshape([-1])[:_EACH].tolist())
+    return samples(parameter) if has_data(parameter) and parameter.size else ""
 
 
 class Options:
-    """The learning rates and the options of the groups of optimizers, at one moment."""
+    """The learning rates and the options of the groups of optimizers, at the last mark."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self._optimizers = optimizers
-        self._rates = [optimizer._learning_rate for optimizer in optimizers]
-        self._groups = [[_plain_options(group) for group in _groups(optimizer)] for optimizer in optimizers]
+        self.mark()
+
+    def mark(self) -> None:
+        """Remember them."""
+        self._rates = [optimizer._learning_rate for optimizer in self._optimizers]
+        self._groups = [[_plain_options(group) for group in _groups(optimizer)] for optimizer in self._optimizers]
 
     def put_back(self) -> None:
         """As they were."""
@@ -87,12 +92,13 @@ class Options:
                 group.update(options)
 
 
-class PaddleOptimizing:
+class PaddleSetup(Setup):
     """See `colabkeep.frameworks.base.PartsSettings`."""
 
-    replaced: frozenset[str] = frozenset()
-
     def __init__(self, parts: Mapping[str, object]) -> None:
+        super().__init__(
+            {name: attributes(part) for name, part in parts.items() if isinstance(part, nn.Layer)}, _digest
+        )
         self._optimizers = {name: part for name, part in parts.items() if isinstance(part, Optimizer)}
         self._schedulers = {name: part for name, part in parts.items() if isinstance(part, LRScheduler)}
         known = {id(each) for each in self._schedulers.values()}
@@ -100,23 +106,22 @@ class PaddleOptimizing:
             rate = optimizer._learning_rate
             if isinstance(rate, LRScheduler) and id(rate) not in known:  # attached, and not handed in itself
                 self._schedulers[f"{name}.{_RATE}"] = rate
-        self._planned: list[tuple[LRScheduler, dict[str, Any]]] = []
+        self._planned: list[tuple[LRScheduler, list[dict[str, Any]]]] = []
         self._new: list[tuple[Any, str, str, Any]] = []
 
     def written(self) -> Settings:
         found = {name: _as_written(part) for name, part in self._optimizers.items()}
-        return {**found, **{name: _schedule_items(part) for name, part in self._schedulers.items()}}
+        return {**super().written(), **found, **{name: _schedule(part) for name, part in self._schedulers.items()}}
 
-    def reached(self, trees: Mapping[str, Tree]) -> Settings:
+    def reached(self, trees: Mapping[str, Tree], moved: Mapping[str, Tree]) -> Settings:
         stored = {name: trees[name] for name in self._optimizers if name in trees}
-        return {name: _stored(tree) for name, tree in stored.items() if tree.get("kind") == "optimizer"}
+        reached = {name: _stored(tree) for name, tree in stored.items() if tree.get("kind") == "optimizer"}
+        return {**super().reached(trees, moved), **reached}
 
     def keepable(self, change: Change) -> bool:
-        if change.option == "" or "()" in f"{change.item}.{change.option}":
-            return False
-        if change.part in self._schedulers or change.item or change.option == _RATE:
-            return True
-        return f"_{change.option}" in vars(self._optimizers[change.part])
+        if change.part in self._optimizers and not change.item and change.option != _RATE:
+            return is_value(change) and f"_{change.option}" in vars(self._optimizers[change.part])
+        return is_value(change)
 
     def plan(self, changes: Sequence[Change], trees: Mapping[str, Tree]) -> list[str]:
         self._planned, self._new, wrong = [], [], []
@@ -128,57 +133,51 @@ class PaddleOptimizing:
                 self._new.append((self._optimizers[change.part], change.item, change.option, change.after))
         return wrong
 
-    def apply(self) -> None:
-        for scheduler, state in self._planned:
-            if isinstance(scheduler, ReduceOnPlateau):
-                learnt = {key: vars(scheduler)[key] for key in _LEARNT}
-                if scheduler.base_lr != state["base_lr"]:
-                    del learnt["last_lr"]
-                vars(scheduler).update({**state, **learnt})
-            else:
-                _put(scheduler, state)
-        for optimizer, item, option, value in self._new:
-            _set_option(optimizer, item, option, value)
-
-    def keep(self, changes: Sequence[Change]) -> None:
-        for change in changes:
+    def settle(
+        self, written: Settings, moved: Mapping[str, Tree], *, new: Sequence[Change], kept: Sequence[Change]
+    ) -> None:
+        super().settle(written, moved, new=new, kept=kept)
+        for change in kept:
             if change.part in self._optimizers:
                 _set_option(self._optimizers[change.part], change.item, change.option, change.before)
             elif change.part in self._schedulers:
-                inside = dict(_inside(self._schedulers[change.part]))
+                inside = dict(schedulers_in(self._schedulers[change.part], LRScheduler))
                 vars(inside[change.item])[change.option] = deepcopy(change.before)
+        for scheduler, state in self._planned:
+            if isinstance(scheduler, ReduceOnPlateau):
+                learnt = {key: vars(scheduler)[key] for key in _LEARNT}
+                if scheduler.base_lr != state[0]["base_lr"]:
+                    del learnt["last_lr"]
+                vars(scheduler).update({**state[0], **learnt})
+            else:
+                put_schedule(scheduler, LRScheduler, state)
+        for optimizer, item, option, value in self._new:
+            _set_option(optimizer, item, option, value)
 
     def trained(self) -> list[str]:
         found = [
             f"{name} has the state of earlier steps" for name, part in self._optimizers.items() if _has_state(part)
         ]
-        return found + [
-            f"{n} has counted to {each.last_epoch}" for n, each in self._schedulers.items() if each.last_epoch
-        ]
+        counted = {name: each.last_epoch for name, each in self._schedulers.items() if each.last_epoch}
+        return [*super().trained(), *found, *(f"{name} has counted to {n}" for name, n in counted.items())]
 
-    def leave(self, who: Mapping[str, Any], written: Settings, *, failed: bool) -> None:
+    def leave(self, run: str, step: int, *, failed: bool) -> None:
+        super().leave(run, step, failed=failed)
         for name, optimizer in self._optimizers.items():
-            mark(optimizer, {**who, "moved": left(written.get(name, {}), _option_items(optimizer))})
+            moved = left(self.then(name), _option_items(optimizer))
+            mark(optimizer, {"run": run, "step": step, "moved": moved})
 
     def _plan_schedule(self, name: str, scheduler: LRScheduler, trees: Mapping[str, Tree]) -> list[str]:
         if isinstance(scheduler, ReduceOnPlateau):
-            self._planned.append((scheduler, dict(vars(scheduler))))
+            self._planned.append((scheduler, [dict(vars(scheduler))]))
             return []
         if scheduler.last_epoch:
-            return [
-                f"{name} has counted to {scheduler.last_epoch} already, and a schedule with new settings is run from "
-                "its beginning. Run the cells that build the optimizer and the scheduler again, then this one."
-            ]
-        count, before = _count_in(trees, name), _state(scheduler)
-        try:
-            for _ in range(count):
-                scheduler.step()
-            self._planned.append((scheduler, _state(scheduler)))
-        except Exception as error:  # noqa: BLE001  # whatever a schedule raises, it is told and taken back
-            return [f"{name} cannot take {count} steps with its new settings, and the run has taken them: {error}"]
-        finally:
-            _put(scheduler, before)
-        return []
+            return [counted_already(name, scheduler.last_epoch)]
+        before = schedule_state(scheduler, LRScheduler)
+        wrong = steps_wrong(name, scheduler.step, _count_in(trees, name))
+        self._planned.append((scheduler, schedule_state(scheduler, LRScheduler)))
+        put_schedule(scheduler, LRScheduler, before)
+        return [wrong] if wrong else []
 
 
 def _as_written(optimizer: Any) -> dict[str, Item]:
@@ -249,30 +248,8 @@ def _has_state(optimizer: Any) -> bool:
     return any(entries for entries in optimizer._accumulators.values())
 
 
-def _inside(scheduler: LRScheduler, name: str = "") -> Iterator[tuple[str, LRScheduler]]:
-    yield name, scheduler
-    for key, value in vars(scheduler).items():
-        if isinstance(value, LRScheduler):
-            yield from _inside(value, ".".join(filter(None, (name, key))))
-
-
-def _schedule_items(scheduler: LRScheduler) -> dict[str, Item]:
-    """The scheduler and those inside it. One of the user's own class that has counted may have counters of its own."""
-    found = {}
-    for name, each in _inside(scheduler):
-        kind = type(each)
-        held = vars(each) if is_library(kind.__module__) or not scheduler.last_epoch else {}
-        options: dict[str, Any] = {}
-        for key, value in held.items():
-            if key in _COUNTERS or isinstance(value, LRScheduler):
-                continue
-            if callable(value):
-                options |= {f"{key}()": item.kind for item in described(value).values()}
-                options |= {f"{key}().{o}": v for item in described(value).values() for o, v in item.options.items()}
-            elif (short := plain(value)) is not NOT_PLAIN:
-                options[key] = short
-        found[name] = Item(kind=kind.__name__, sure=True, options=options)
-    return found
+def _schedule(scheduler: LRScheduler) -> dict[str, Item]:
+    return schedule_items(scheduler, LRScheduler, _COUNTERS, fresh=not scheduler.last_epoch)
 
 
 def _count_in(trees: Mapping[str, Tree], name: str) -> int:
@@ -283,23 +260,8 @@ def _count_in(trees: Mapping[str, Tree], name: str) -> int:
     return int(stored["state"]["own"]["last_epoch"]) if isinstance(stored, dict) else 0
 
 
-def _state(scheduler: LRScheduler) -> dict[str, Any]:
-    own = {key: value for key, value in vars(scheduler).items() if not isinstance(value, LRScheduler)}
-    own = {key: deepcopy(value) if plain(value) is not NOT_PLAIN else value for key, value in own.items()}
-    return {"own": own, "inside": [_state(each) for each in vars(scheduler).values() if isinstance(each, LRScheduler)]}
-
-
-def _put(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
-    vars(scheduler).update(state["own"])
-    inner = [each for each in vars(scheduler).values() if isinstance(each, LRScheduler)]
-    for each, held in zip(inner, state["inside"], strict=True):
-        _put(each, held)
-
-
 def _digest(layer: nn.Layer) -> str:
-    found = layer.parameters()
-    some = found[:: max(1, len(found) // _SAMPLES)]
-    return hashlib.sha256("".join(map(samples, some)).encode()).hexdigest()[:16] if some else ""
+    return digest_of([each for each in layer.parameters() if has_data(each) and each.size])
 
 
 def _attributes_of_all() -> frozenset[str]:

@@ -5,52 +5,34 @@ refuses.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import paddle
 
 from colabkeep.core.errors import UsageError
-from colabkeep.frameworks.base import Batch, TrainingOptions
+from colabkeep.frameworks.base import Batch, Pieces, TrainingOptions
 from colabkeep.frameworks.paddle.facts import refuse_static_mode
 from colabkeep.frameworks.shared.training import (
-    Objective,
+    Arithmetic,
+    RunningMean,
     as_number,
+    by_capability,
     check_functions,
     check_held,
     check_one_loss,
     half_weights,
     moved,
-    no_gradient,
-    unfit_loss,
-    unfit_number,
     unknown_precision,
     wrong_kind,
 )
-
-__all__ = [
-    "Counted",
-    "PaddleTraining",
-    "RunningMean",
-    "autocast",
-    "check_options",
-    "counted",
-    "functions",
-    "gradient_scaler",
-    "held_parameters",
-    "one_number",
-    "refuse_loss",
-    "resolve_precision",
-    "to_place",
-    "weights_type",
-]
 
 _SCHEDULER = paddle.optimizer.lr.LRScheduler
 
 
 def check_options(options: TrainingOptions) -> None:
-    """Refuse what cannot be meant so, before the first batch.
+    """Refuse what is invalid, before the first batch.
 
     Raises:
         UsageError: the sentence says which option, and what to pass instead.
@@ -79,28 +61,6 @@ def held_parameters(optimizer: paddle.optimizer.Optimizer) -> list[Any]:
     """The parameters of now, of all groups: some may have been added since the start (unfreezing)."""
     entries = getattr(optimizer, "_param_groups", None) or optimizer._parameter_list or ()
     return [p for entry in entries for p in (entry["params"] if isinstance(entry, dict) else (entry,))]
-
-
-def one_number(name: str, value: Any) -> Any:
-    """`value` if it is a number or a tensor of one, for a running mean; nothing waits for the device.
-
-    Raises:
-        UsageError: it is anything else.
-    """
-    if not isinstance(value, paddle.Tensor):
-        return as_number(name, value)
-    if value.ndim:
-        raise unfit_number(name, f"a tensor of shape {tuple(value.shape)}")
-    return value
-
-
-def refuse_loss(loss: Any, own_step: bool) -> UsageError:
-    """Why a backward pass cannot start from this value."""
-    if not isinstance(loss, paddle.Tensor):
-        return unfit_loss(loss, None, own_step)
-    if loss.ndim:
-        return unfit_loss(loss, tuple(loss.shape), own_step)
-    return no_gradient(own_step, ".detach(), .item(), .numpy(), paddle.no_grad() or argmax", "stop_gradient = True")
 
 
 def _clips(optimizer: paddle.optimizer.Optimizer) -> bool:
@@ -142,8 +102,7 @@ def weights_type(model: paddle.nn.Layer) -> str | None:
 def resolve_precision(precision: str, place: Any, weights: str | None) -> str:
     """What `precision` means on `place` for weights of that type: "32-true", "16-mixed" or "bf16-mixed".
 
-    "auto" follows weights of 16 bits; else it is bfloat16 where the GPU computes in it (capability 8.0), float16 where
-    it has tensor cores for that (7.0: V100, T4), else float32.
+    "auto" follows weights of 16 bits.
 
     Raises:
         UsageError: none of the known words, or Paddle cannot compute in that precision there or with these weights.
@@ -160,20 +119,16 @@ def resolve_precision(precision: str, place: Any, weights: str | None) -> str:
             )
         return "32-true"
     if precision == "auto":
-        return _MIXED[weights] if weights is not None else _best(place)
+        if weights is not None:
+            return _MIXED[weights]
+        gpu = place.is_gpu_place()
+        return by_capability(paddle.device.cuda.get_device_capability(place.gpu_device_id())[0]) if gpu else "32-true"
     if weights is not None and _HALF.get(precision, weights) != weights:
         raise UsageError(
             problem=f"precision={precision!r} and the model's weights, which are {weights}, contradict each other.",
             remedy=f'Pass precision="{_MIXED[weights]}", or decorate the model for the other type.',
         )
     return precision
-
-
-def _best(place: Any) -> str:
-    if not place.is_gpu_place():
-        return "32-true"
-    major, _ = paddle.device.cuda.get_device_capability(place.gpu_device_id())
-    return "bf16-mixed" if major >= 8 else "16-mixed" if major >= 7 else "32-true"
 
 
 def autocast(
@@ -201,77 +156,24 @@ def gradient_scaler(precision: str) -> Any:
     return paddle.amp.GradScaler() if precision == "16-mixed" else None
 
 
-_GATHERED = 256  # losses added in one go: 0.7 µs each; one by one 9
-
-
-class RunningMean:
-    """A mean that adds on its device, in float64, and waits only when read.
-
-    Values are gathered and added many at a time, always at the same counts, wherever it was saved: it goes on
-    with the same bits.
-    """
+class DeviceMean(RunningMean):
+    """One that adds on a device."""
 
     def __init__(self, place: Any) -> None:
         self._place = place
-        # Other accelerators need not have float64.
-        self._dtype = "float64" if place.is_cpu_place() or place.is_gpu_place() else "float32"
-        self._sum = self._tensor(0.0)
-        self._weight = 0.0
-        self._values: list[paddle.Tensor] = []
-        self._weights: list[float] = []
+        self._dtype = "float64" if place.is_gpu_place() else "float32"  # other accelerators need not have float64
+        super().__init__()
 
-    def add(self, value: Any, weight: float) -> None:
-        """Count `value`, a number or a tensor of one number without a graph, with `weight`."""
-        self._weight += weight
-        self._values.append(value if isinstance(value, paddle.Tensor) else self._tensor(value))
-        self._weights.append(weight)
-        if len(self._values) == _GATHERED:
-            self._sum = self._total()
-            self._values, self._weights = [], []
+    def number(self, value: Any) -> paddle.Tensor:
+        if not isinstance(value, paddle.Tensor):
+            return paddle.to_tensor(value, dtype=self._dtype, place=self._place)
+        here = value.place == self._place
+        return (value if here else value._copy_to(self._place, True)).astype(self._dtype)
 
-    def value(self) -> float | None:
-        """The mean so far, None of nothing. Waits for the device."""
-        return float(self._total().item()) / self._weight if self._weight else None
 
-    def reset(self) -> None:
-        """Begin anew, with nothing."""
-        self._sum = self._tensor(0.0)
-        self._weight = 0.0
-        self._values, self._weights = [], []
-
-    def state_dict(self) -> dict[str, Any]:
-        """The sum and the weights, as copies, and what is gathered but not added yet."""
-        return {
-            "sum": self._sum.clone(),
-            "weight": self._weight,
-            "values": self._gathered(),
-            "weights": list(self._weights),
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-        self._sum = self._tensor(state_dict["sum"])
-        self._weight = float(state_dict["weight"])
-        self._weights = list(state_dict["weights"])
-        gathered = self._tensor(state_dict["values"])
-        self._values = [gathered[i] for i in range(len(self._weights))]
-
-    def _tensor(self, value: Any) -> paddle.Tensor:
-        if isinstance(value, paddle.Tensor):
-            return value._copy_to(self._place, True).astype(self._dtype)
-        return paddle.to_tensor(value, dtype=self._dtype, place=self._place)
-
-    def _gathered(self) -> paddle.Tensor:
-        if not self._values:
-            return paddle.zeros([0], dtype=self._dtype)
-        if len({value.dtype for value in self._values}) > 1:  # what was restored stands beside what was added since
-            return paddle.stack([value.astype(self._dtype) for value in self._values])
-        return paddle.stack(self._values).astype(self._dtype)
-
-    def _total(self) -> paddle.Tensor:
-        if not self._values:
-            return self._sum
-        return self._sum + (self._gathered() * self._tensor(self._weights)).sum()
+def mean_on(place: Any) -> RunningMean:
+    """A new mean of numbers that are there."""
+    return RunningMean() if place.is_cpu_place() else DeviceMean(place)
 
 
 class Counted:
@@ -385,40 +287,35 @@ def _is_on_host(member: Any) -> bool:
 # objects of `paddle.metric`, which count in NumPy.)
 
 
-class PaddleTraining:
-    """Forward, backward and update of one model with one optimizer.
+class PaddleTraining(Arithmetic):
+    """See `Arithmetic`.
 
     `precision` is what "auto" became on this machine; a model decorated by `paddle.amp.decorate(level="O2")` trains
-    at level O2. The device is that of the model's first parameter, found once: move the model before, not during
-    training.
+    at level O2. Objects of `paddle.metric` weigh as they do anywhere.
 
     Raises:
         UsageError: model, optimizer, scheduler, precision or metrics do not fit together.
     """
 
+    tensor = paddle.Tensor
+    breaks = ".detach(), .item(), .numpy(), paddle.no_grad() or argmax"
+    frozen = "stop_gradient = True"
+
     def __init__(self, options: TrainingOptions) -> None:
         check_options(options)
-        self._model = options.model
-        self._optimizer = options.optimizer
-        self._objective = Objective(options)
+        super().__init__(options)
         self._functions = functions(options.metrics)
         self._counted = counted(options.metrics)
+        self._metrics = {**self._functions, **self._counted}
         own = (name for each in self._counted.values() for name in each.names)
-        self.measures: Sequence[str] = ("loss", *self._functions, *own)
-        clip = options.gradient_clip_val
-        self._clip = None if clip is None else paddle.nn.ClipGradByGlobalNorm(clip)
+        self.measures = ("loss", *self._functions, *own)
+        self._clip: Any = paddle.nn.ClipGradByGlobalNorm(options.gradient_clip_val) if self._clips else None
         self._place = options.model.parameters()[0].place
         weights = weights_type(options.model)
         self.precision = resolve_precision(options.precision, self._place, weights)
         self._autocast = autocast(self.precision, weights, options.optimizer)
         self._plain = self._place.is_cpu_place()  # nothing to move, and nothing that could be cast
-        self._scaler = gradient_scaler(self.precision)
-        self.scaler: object | None = self._scaler
-
-    def train(self) -> None:
-        """Put the model into training mode and clear gradients."""
-        self._model.train()
-        self._clear()
+        self.scaler = gradient_scaler(self.precision)
 
     def backward(self, batch: Any, *, share: float) -> paddle.Tensor:
         """Forward and backward of one micro-batch; its loss, unscaled, detached, on its device.
@@ -432,76 +329,59 @@ class PaddleTraining:
             with self._autocast():
                 loss = self._objective.loss(to_place(batch, self._place))
         if not isinstance(loss, paddle.Tensor) or loss.ndim or loss.stop_gradient:
-            raise refuse_loss(loss, self._objective.own_step)
+            raise self.refused(loss)
         scaled = loss if share == 1.0 else loss * share
-        if self._scaler is not None:
-            scaled = self._scaler.scale(scaled)
+        if self.scaler is not None:
+            scaled = self.scaler.scale(scaled)
         scaled.backward()
         return loss.detach()
 
-    def step(self) -> None:
-        """Unscale, clip, one optimizer update (float16: none if a gradient is not finite), clear gradients."""
-        scaler = self._scaler
-        if self._clip is not None:
-            if scaler is not None:
-                scaler.unscale_(self._optimizer)
-            self._clip_gradients(self._clip)
-        if scaler is None:
-            self._optimizer.step()
-        else:
-            scaler.step(self._optimizer)
-            scaler.update()
-        self._clear()
+    def pieces(self) -> Pieces:
+        raise UsageError(
+            problem="micro_batch cuts batches for torch only: with Paddle, colabkeep computes each batch as a whole.",
+            remedy="Leave micro_batch out; before the run begins, choose a smaller batch_size, and a larger "
+            "accumulate_grad_batches for as many samples in a step.",
+        )
 
     def mean(self) -> RunningMean:
-        """A new running mean of losses, on the model's device."""
-        return RunningMean(self._place)
+        return mean_on(self._place)
 
     def learning_rate(self) -> float:
         """That of the first parameter group, now."""
         return float(self._optimizer.get_lr())
 
     def evaluate(self, batches: Iterator[Batch]) -> dict[str, float]:
-        """Mean loss ("loss") and metrics, weighted by samples (a batch of unknown size counts as one); objects of
-        `paddle.metric` weigh as they do anywhere.
-
-        Evaluation mode, no gradients, the precision of training. Afterwards every layer has the mode it
-        had: one that the user keeps in evaluation mode stays there. Empty when there are no batches.
-
-        Raises:
-            UsageError: a loss or a metric is not one number.
-        """
-        means = {name: self.mean() for name in ("loss", *self._functions)}
-        metrics = {**self._functions, **self._counted}
-        modes = [(layer, layer.training) for layer in self._model.sublayers(include_self=True)]
-        self._model.eval()
         self._reset_counted()
         try:
-            with paddle.no_grad():
-                for batch in batches:
-                    weight = 1.0 if batch.samples is None else float(batch.samples)
-                    with self._autocast():
-                        measured = self._objective.measured(to_place(batch.value, self._place), metrics)
-                    for name, mean in means.items():
-                        mean.add(one_number(name, measured[name]), weight)
-            found = {name: value for name, mean in means.items() if (value := mean.value()) is not None}
+            found = super().evaluate(batches)
             return {**found, **{n: v for each in self._counted.values() for n, v in each.results()}} if found else {}
         finally:
             self._reset_counted()
-            if modes[0][1]:
-                self._model.train()  # Paddle keeps a mode of its own beside those of the layers
-            for layer, mode in modes:
-                layer.training = mode
 
-    def _clip_gradients(self, clip: Any) -> None:
+    def averaged(self) -> Sequence[str]:
+        return ("loss", *self._functions)
+
+    def modules(self) -> Iterable[Any]:
+        found: Iterable[Any] = self._model.sublayers(include_self=True)
+        return found
+
+    def clip(self) -> None:
         held = [(p, p.grad) for p in held_parameters(self._optimizer) if p.grad is not None]
-        for parameter, gradient in clip(held):
+        for parameter, gradient in self._clip(held):
             parameter.grad = gradient
 
-    def _clear(self) -> None:
-        # Not to zero, which is Paddle's default: an optimizer also moves a parameter whose gradient is zero, but not
-        # one that has none, so that a parameter unused in a step would fare differently after a resume.
-        self._optimizer.clear_grad(set_to_zero=False)
+    def clear(self) -> None:
+        self._optimizer.clear_grad(set_to_zero=False)  # to zero is Paddle's default
+
+    def moved(self, batch: Any) -> Any:
+        return to_place(batch, self._place)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return self._autocast()
+
+    def no_grad(self) -> contextlib.AbstractContextManager[Any]:
+        context: contextlib.AbstractContextManager[Any] = paddle.no_grad()
+        return context
 
     def _reset_counted(self) -> None:
         for metric in self._counted.values():

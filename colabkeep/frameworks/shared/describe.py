@@ -18,17 +18,6 @@ from typing import Any
 
 from colabkeep.core.settings import Item, Plain
 
-__all__ = [
-    "NOT_PLAIN",
-    "UNREADABLE",
-    "Describe",
-    "described",
-    "is_library",
-    "is_plain",
-    "plain",
-    "read_facts",
-]
-
 NOT_PLAIN = object()
 """Stands for a value that has no plain form."""
 
@@ -93,7 +82,7 @@ def described(value: object, describe: Describe = lambda _: None) -> dict[str, I
 
 def is_library(module: object) -> bool:
     """Is a module of that name one that was installed, and not the user's own?"""
-    if not isinstance(module, str):
+    if not isinstance(module, str) or module == "__main__":  # whatever file that is
         return False
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return module.partition(".")[0] in _LIBRARIES or "site-packages" in file or "dist-packages" in file

@@ -1,11 +1,10 @@
-"""Host memory of a capture: how much there is, lent to one snapshot at a time, filled in pieces by all cores, and
-frozen tensors proven by checksums instead of copied.
+"""Host memory of a capture: how much there is, filled in pieces by all cores; and frozen tensors proven by checksums
+instead of copied.
 """
 
 from __future__ import annotations
 
 import _thread
-import builtins
 import ctypes
 import hashlib
 import mmap
@@ -14,40 +13,13 @@ import re
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path, PurePosixPath
-from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
-from colabkeep.core.state import HostTensor, Tree
+from colabkeep.core.errors import MemoryFull
 from colabkeep.core.system import Environment
-
-__all__ = [
-    "LARGE",
-    "LET_GO",
-    "READS",
-    "Captures",
-    "Complete",
-    "Frozen",
-    "HostCopy",
-    "MappedFile",
-    "MemoryRoom",
-    "Owner",
-    "Part",
-    "Proof",
-    "Reader",
-    "Resting",
-    "container_limits",
-    "copy_pairs",
-    "first_touch",
-    "large_ones",
-    "mapped_file",
-    "memory_room",
-    "move_if_different",
-]
 
 # Linux limits them by control groups, which lie in each other; the narrowest counts. Source: kernel.org, "Control Group
 # v2" and "Memory Resource Controller" (version 1).
@@ -84,7 +56,7 @@ _VERSIONS = (
 )
 
 
-def container_limits(environment: Environment) -> Iterator[tuple[int, int]]:
+def _container_limits(environment: Environment) -> Iterator[tuple[int, int]]:
     """Of each group that has a limit: this, and what it uses but for files that the kernel can drop at once."""
     for version in _VERSIONS:
         for folder in _groups(environment, version):
@@ -140,7 +112,7 @@ def memory_room(environment: Environment) -> MemoryRoom | None:
         return None
     room = MemoryRoom(facts["MemAvailable"], facts["MemTotal"], facts.get("SwapFree", 0))
     machine = room.total  # a group without a limit tells more than that
-    for limit, used in container_limits(environment):
+    for limit, used in _container_limits(environment):
         if limit < machine:
             room = MemoryRoom(min(room.available, max(0, limit - used)), min(room.total, limit), 0)
     return room
@@ -170,11 +142,6 @@ class MappedFile:
             return None
         self._taken, self._untouched = start + size, None
         return memoryview(memory)[start : self._taken]
-
-    @staticmethod
-    def size_for(sizes: Iterator[int]) -> int:
-        """How large it must be for parts of these sizes, in bytes."""
-        return sum(map(_aligned, sizes))
 
 
 def mapped_file(environment: Environment, size: int) -> MappedFile | None:
@@ -210,6 +177,96 @@ def _kind(environment: Environment, place: Path) -> str:
         if len(fields) > 2 and f"{folder}/".startswith(f"{fields[1].rstrip('/')}/") and len(fields[1]) >= len(found[0]):
             found = fields[1], fields[2]
     return found[1]
+
+
+_RESERVE = 0.1  # of the machine's memory stays available beside ours: what training takes at its peaks
+_DECIDED = 2**20  # bytes; less than that is not worth a decision
+_SMALLEST_FILE = 2**26  # bytes: few files, for each takes one of a process's 1024 descriptors
+_BLOCK = 2**16  # bytes: from here on, pages of its own
+
+
+class HostMemory:
+    """Gives the memory that tensors are copied to: ordinary where there is enough, else that of a file on this
+    machine's disk, where one ordinary copy would get the process killed (Colab's 12.7 GB beside a T4 of 15 GB).
+
+    Ordinary memory is written to at once, for the system counts pages only then, and no save shall wait for them. What
+    is `late` is left alone: it is written to behind training.
+    """
+
+    def __init__(self, environment: Environment | None = None) -> None:
+        self._environment = environment or Environment.here()
+        self._file: MappedFile | None = None
+        self._filed = False  # is memory taken of the file?
+        self.remark = ""
+        """A clause, if it is not the best memory."""
+        self.recalled = False
+        """Are bytes that were let go of needed once more?"""
+        self._late = 0  # bytes that the system does not count yet
+
+    def expect(self, sizes: Iterable[int]) -> None:
+        """Memory of these sizes will be taken next: choose of what kind.
+
+        Raises:
+            MemoryFull: there is room neither in memory nor on the disk.
+        """
+        sizes = list(sizes)
+        size = sum(sizes)
+        room = memory_room(self._environment) if size >= _DECIDED else None
+        if room is None:
+            return
+        need, room = sum(map(_aligned, sizes)), room._replace(available=room.available - self._late)
+        self._filed = room.available - size < _RESERVE * room.total and self._has_file(need)
+        if self._filed:
+            self.remark = f"memory is short, so {_gigabytes(size)} of it go to a file on this machine's disk first"
+        elif room.available + room.swap < size:
+            raise _no_room(size, room)
+        elif room.available - size < _RESERVE * room.total:
+            self.remark = "memory is short, and this machine's disk has no room to replace it"
+
+    def take(self, size: int, *, late: bool = False) -> memoryview:
+        """So many bytes, as long as somebody holds them."""
+        part = self._file.take(size) if self._file is not None and self._filed else None
+        if part is not None or size < _BLOCK:
+            return memoryview(bytearray(size)) if part is None else part
+        memory = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        if late:
+            self._late += size
+        else:
+            _first_touch(address_of(memory), size)
+        return memory
+
+    def captured(self) -> None:
+        """All is being copied: what was let go of, too, and to what is late."""
+        self.recalled, self._late = False, 0
+
+    def recall(self) -> None:
+        """All is to be copied at the next capture. Any thread may call it."""
+        self.recalled = True
+
+    def _has_file(self, need: int) -> bool:
+        """Is there a file with so much room, the one in use if it can be?"""
+        if self._file is None or self._file.left < need:
+            self._file = mapped_file(self._environment, max(_SMALLEST_FILE, need))
+        return self._file is not None
+
+
+def address_of(memory: memoryview) -> int:
+    """Where it begins."""
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)) if memory.nbytes else 0
+
+
+def _no_room(size: int, room: MemoryRoom) -> MemoryFull:
+    return MemoryFull(
+        problem=f"The state cannot be copied: {_gigabytes(size)} are needed, {_gigabytes(room.available)} of this "
+        "machine's memory are left, and its disk has not three times as much free. Copying it anyway would get "
+        "the training killed.",
+        remedy="Free disk space (see what takes it: !du -xsh /tmp/* /content/* | sort -h), or choose a machine with "
+        "more memory (on Colab: Runtime → Change runtime type → High-RAM). Nothing was changed.",
+    )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"
 
 
 # BLAKE2b, 256 bits: nobody finds two texts with the same one. It needs no instructions of its own to be quick, unlike
@@ -296,20 +353,13 @@ def _memcmp() -> Any:
 _MEMCMP = _memcmp()
 
 
-class Owner(Protocol):
-    """Of memory that blocks are copied to."""
-
-    new: bool
-    """Are its bytes other than those that it was seen with last?"""
-
-
 class HostCopy:
-    """Blocks that are copied unless their target has these very bytes; then its owner is not `new`."""
+    """Blocks that are copied unless their target has these very bytes; then its owner (a slot) is not `new`."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[Owner, int, int, int]] = []
+        self._blocks: list[tuple[Any, int, int, int]] = []
 
-    def add(self, owner: Owner, target: int, source: int, size: int) -> None:
+    def add(self, owner: Any, target: int, source: int, size: int) -> None:
         """`size` bytes at the address `source`. Both must stay where they are until `run` has returned."""
         self._blocks.append((owner, target, source, size))
 
@@ -325,15 +375,13 @@ class HostCopy:
         _share(jobs, sum(size for *_, size in self._blocks), meanwhile)
 
 
-def first_touch(blocks: Iterable[tuple[int, int]]) -> None:
-    """Write zeros to (address, size): the first touch of fresh memory takes several times the copy that follows."""
-    blocks = list(blocks)
-    pieces = ((at + start, min(_PIECE, size - start)) for at, size in blocks for start in range(0, size, _PIECE))
-    jobs = deque[Job](partial(ctypes.memset, at, 0, size) for at, size in pieces)
-    _share(jobs, sum(size for _, size in blocks), lambda: None)
+def _first_touch(address: int, size: int) -> None:
+    """Write zeros: the first touch of fresh memory takes several times the copy that follows."""
+    starts = range(0, size, _PIECE)
+    _share(deque(partial(ctypes.memset, address + at, 0, min(_PIECE, size - at)) for at in starts), size, _nothing)
 
 
-def move_if_different(owner: Owner, target: int, source: int, size: int) -> None:
+def move_if_different(owner: Any, target: int, source: int, size: int) -> None:
     """One piece, `size` bytes from the address `source` to `target`."""
     if owner.new or _MEMCMP is None or _MEMCMP(target, source, size):
         owner.new = True
@@ -369,6 +417,10 @@ def _help(jobs: deque[Job], over: Any) -> None:
         over.release()
 
 
+def _nothing() -> None:
+    """There is nothing to do meanwhile."""
+
+
 def _work(jobs: deque[Job]) -> None:
     while True:
         try:
@@ -383,155 +435,6 @@ def _cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux tells which of them are ours
         return os.cpu_count() or 1
-
-
-# Most of the time of a restore is the first touch of fresh memory, and that goes on in parallel: 336 MB of moments took
-# 0.10 s in one thread and 0.03 s in two on a warm machine of two cores, ten times that on a cold one.
-
-
-LARGE = 2**20
-"""Bytes; below, handing a copy to another thread costs more than the copy."""
-
-_THREADS = 2  # free notebooks have two cores
-
-Target = TypeVar("Target")
-Source = TypeVar("Source")
-
-
-def copy_pairs(
-    pairs: Sequence[tuple[Target, Source]], copy: Callable[[Target, Source], object], large: Callable[[Target], bool]
-) -> None:
-    """Call `copy` for each pair, in parallel for those whose target is `large`."""
-    big = [pair for pair in pairs if large(pair[0])]
-    if len(big) < 2:
-        big = []
-    done = {id(target) for target, _ in big}
-    if big:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="colabkeep-restore") as pool:
-            list(pool.map(copy, *zip(*big, strict=True)))
-    for target, source in pairs:
-        if id(target) not in done:
-            copy(target, source)
-
-
-def large_ones(tree: Tree) -> Iterator[HostTensor]:
-    """The large tensors in the containers of a tree, each once; not those inside tagged values."""
-    seen: set[int] = set()
-    todo: list[Iterable[Tree]] = [[tree]]
-    while todo:
-        for node in todo.pop():
-            if isinstance(node, HostTensor):
-                if node.data.nbytes >= LARGE and id(node) not in seen:
-                    seen.add(id(node))
-                    yield node
-            elif isinstance(node, dict):
-                todo.append(chain(node.keys(), node.values()))
-            elif isinstance(node, (list, tuple)):
-                todo.append(node)
-
-
-Copies_contra = TypeVar("Copies_contra", contravariant=True)
-
-
-class Part(Protocol[Copies_contra]):
-    """The tensors of one part of a run, for the copies of a capture."""
-
-    def add_to(self, copies: Copies_contra) -> None:
-        """Have copied what is to be copied."""
-        ...
-
-    def prove(self, reader: Reader) -> bool:
-        """The copies are made: has all that was not copied the bytes that are stored?"""
-        ...
-
-    def renew(self) -> None:
-        """Show what is new as new."""
-        ...
-
-    def stored(self) -> None:
-        """The snapshot is stored."""
-        ...
-
-
-class Complete:
-    """A capture, and the snapshot it becomes. `finish` does what is `rest`; `keep` hears that it is stored.
-
-    As a context, it takes the staging memory back if filling the trees fails.
-    """
-
-    def __init__(self, owner: Captures) -> None:
-        self._owner = owner
-        self.trees: dict[str, Tree] = {}
-        self.rest: Callable[[], object] = _nothing
-        self.keep: Callable[[], object] = _nothing
-        self.remark = ""
-
-    @property
-    def parts(self) -> dict[str, Tree]:
-        """The trees, by part."""
-        return self.trees
-
-    def finish(self) -> Complete:
-        """The snapshot, which is this object.
-
-        Raises:
-            Stale: as `Capture.finish`.
-        """
-        try:
-            self.rest()
-        except BaseException:
-            self.release()
-            raise
-        return self
-
-    def stored(self) -> None:
-        """A checkpoint holds it."""
-        self.keep()
-
-    def release(self) -> None:
-        """The memory may be reused."""
-        self._owner.take_back(self)
-
-    def __enter__(self) -> Complete:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.release()
-
-
-class Captures:
-    """Knows whether the staging memory is lent out."""
-
-    def __init__(self) -> None:
-        self._lent: Complete | None = None
-
-    @property
-    def lent(self) -> bool:
-        """Is there a snapshot that was not released?"""
-        return self._lent is not None
-
-    def begin(self) -> Complete:
-        """A new capture, to be filled.
-
-        Raises:
-            RuntimeError: the snapshot before has not been released; its memory would change under its reader.
-        """
-        if self._lent is not None:
-            raise RuntimeError("capture() was called while the snapshot before it is in use; release() it first")
-        self._lent = Complete(self)
-        return self._lent
-
-    def take_back(self, snapshot: Complete) -> None:
-        """The snapshot is released. A late second call does not take a newer one's memory."""
-        if self._lent is snapshot:
-            self._lent = None
-
-
-def _nothing() -> None:
-    """All is copied already."""
 
 
 # A frozen tensor is copied once. When that is stored, the copy is let go of, and from then on the checksum of all the
@@ -558,84 +461,56 @@ class Proof(NamedTuple):
     checksum: bytes | None
 
 
-class FrozenSlot(Protocol):
-    """Of the copy of a frozen tensor: a slot."""
-
-    proof: Proof | None
-    restless: bool
-
-    @property
-    def size(self) -> int:
-        """Bytes of the tensor."""
-        ...
-
-    @property
-    def address(self) -> int:
-        """Where its copy is."""
-        ...
-
-
-class Sum(Protocol):
-    """A checksum on its way from a device."""
-
-    @property
-    def bytes(self) -> builtins.bytes | None:
-        """It has come; None if it was lost."""
-        ...
-
-
-Slot = TypeVar("Slot", bound=FrozenSlot)
-
-
-class Frozen(NamedTuple):
-    """A frozen tensor at a capture. Its memory is held, so that nobody else is given it meanwhile."""
+class FrozenTensor(NamedTuple):
+    """A frozen tensor at a capture. Its memory is held, so that nobody else is given it meanwhile. `landing`: of a
+    device, where its checksum comes to, as `bytes`, None if it was lost."""
 
     address: int
     version: int | None
     held: object
-    landing: Sum | None = None
-    """Of a device, where its checksum comes to."""
+    landing: Any = None
 
 
-class Resting(Generic[Slot]):
-    """The frozen tensors of one part. One capture is `begin`, `rests` for each, `prove`; then `stored`, if it is."""
+class FrozenTensors:
+    """Those of one part, each with its slot. One capture is `begin`, `as_stored` for each, `prove`; then `stored`, if
+    it is."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         """A capture begins."""
-        self._resting: list[tuple[Slot, Frozen]] = []  # not copied, to be proven
-        self._copied: list[tuple[Slot, Frozen]] = []  # will rest
-        self._proofs: list[tuple[Slot, Proof]] = []
+        self._to_prove: list[tuple[Any, FrozenTensor]] = []
+        self._copied: list[tuple[Any, FrozenTensor]] = []
+        self._proofs: list[tuple[Any, Proof]] = []
 
-    def rests(self, slot: Slot, frozen: Frozen, *, recalled: bool) -> bool:
+    def as_stored(self, slot: Any, frozen: FrozenTensor, *, recalled: bool) -> bool:
         """Does it seem to be as it is stored? It is proven later then; else it is to be copied now."""
         known = slot.proof is not None and slot.proof[:2] == frozen[:2] and not recalled
-        (self._resting if known else self._copied).append((slot, frozen))
+        (self._to_prove if known else self._copied).append((slot, frozen))
         return known
 
     def prove(self, reader: Reader) -> bool:
         """The copies are made, and training goes on: has all that was not copied the bytes that are stored?"""
-        wrong = [slot for slot, frozen in self._resting if not _is_as_stored(slot, frozen, reader)]
+        wrong = [slot for slot, frozen in self._to_prove if not _is_as_stored(slot, frozen, reader)]
         for slot in wrong:
             slot.restless = True
         self._proofs = [(slot, _proof(slot, frozen, reader)) for slot, frozen in self._copied]
-        self._resting, self._copied = [], []  # their memory is the user's alone again
+        self._to_prove, self._copied = [], []  # their memory is the user's alone again
         return not wrong
 
-    def stored(self) -> list[tuple[Slot, Proof]]:
-        """The snapshot is stored: what rests from now on, with its proof."""
+    def stored(self) -> list[tuple[Any, Proof]]:
+        """The snapshot is stored: slots whose bytes need not be kept, with their proofs."""
         proofs, self._proofs = self._proofs, []
         return proofs
 
 
-def _is_as_stored(slot: FrozenSlot, frozen: Frozen, reader: Reader) -> bool:
+def _is_as_stored(slot: Any, frozen: FrozenTensor, reader: Reader) -> bool:
     now = reader.checksum(frozen.address, slot.size) if frozen.landing is None else frozen.landing.bytes
-    return slot.proof is not None and now is not None and now == slot.proof.checksum
+    return now is not None and bool(now == slot.proof.checksum)
 
 
-def _proof(slot: FrozenSlot, frozen: Frozen, reader: Reader) -> Proof:
+def _proof(slot: Any, frozen: FrozenTensor, reader: Reader) -> Proof:
     """That of the copy, which is what is stored."""
     checksum = reader.checksum(slot.address, slot.size) if frozen.landing is None else frozen.landing.bytes
     return Proof(frozen.address, frozen.version, checksum)

@@ -11,23 +11,11 @@ from colabkeep.core.errors import Incompatible, NotStorable, UsageError
 from colabkeep.core.state import Stateful, Tree, derive
 from colabkeep.frameworks.base import Batch, DataFacts, Inexact, Inspector, LoaderState, Probe, Probed
 from colabkeep.frameworks.shared.samples import NUMPY, Arrays, crc, leading, look_at, own_state, put_own_state
-from colabkeep.frameworks.shared.streams import NEUTRAL, Aside, Kinds, Streams
-
-__all__ = [
-    "IterableData",
-    "Place",
-    "Replay",
-    "Source",
-    "changed",
-    "differences",
-    "length_of",
-    "no_batches",
-    "set_epoch",
-]
+from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, StreamScope, StreamSet
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """How far a run is: `batches` and `samples` of this `epoch` are consumed."""
 
     seed: int
@@ -61,13 +49,13 @@ class IterableData:
         state: Tree | None,
         inspector: Inspector | None = None,
     ) -> LoaderState:
-        place = Place(seed, epoch, batches, samples)
+        place = Position(seed, epoch, batches, samples)
         refuse_iterators(loader)
         found = self.check(loader, seed=seed, state=state) if state is not None else ()
         if found:
             raise changed(found)
         set_epoch(epoch, loader)
-        streams = Streams.of(self._kinds, loader)
+        streams = StreamSet.of(self._kinds, loader)
         if isinstance(loader, Sequence):
             opened = SequenceEpoch(loader, place, None if type(loader) in (list, tuple) else streams)
             if inspector is not None:
@@ -75,7 +63,8 @@ class IterableData:
             return opened
         owner = loader if isinstance(loader, Stateful) else None
         readable: Any = loader  # has __iter__ or __getitem__
-        return self.replay(Source(readable, streams, owner=owner, length=length_of(loader)), place, state)
+        source = Source(readable, streams, owner=owner, length=length_of(loader))
+        return Replay(source, place, state, self._arrays, self._timer)
 
     def as_loader(self, data: object, batch_size: int | None) -> object:
         if batch_size is None:
@@ -87,10 +76,6 @@ class IterableData:
             problem=f"batch_size={batch_size} is for data sets; a {type(data).__name__} gives batches already.",
             remedy="Leave batch_size out, and set it where the loader is made.",
         )
-
-    def replay(self, source: Source, place: Place, state: Tree | None) -> Replay:
-        """One epoch of a source that can only be read from its beginning, or tells its own state."""
-        return Replay(source, place, state, self._arrays, self._timer)
 
     def check(self, loader: object, *, seed: int, state: Tree) -> Sequence[str]:
         now: dict[str, Any] = {"kind": "a loader read from its beginning", "seed": seed}
@@ -104,7 +89,7 @@ class IterableData:
         return DataFacts(kind=kind, length=length_of(loader), name=type(loader).__qualname__)
 
     def look(self, loader: object, probe: Probe) -> Probed:
-        return look_at(loader, probe, self._arrays.see, Streams.for_a_look(self._kinds, loader))
+        return look_at(loader, probe, self._arrays.see, StreamSet.for_a_look(self._kinds, loader))
 
     def close(self) -> None:
         pass
@@ -117,10 +102,10 @@ class SequenceEpoch:
     positional = False
     notes: Sequence[str] = ()
 
-    def __init__(self, batches: Sequence[Any], place: Place, streams: Streams | None) -> None:
+    def __init__(self, batches: Sequence[Any], place: Position, streams: StreamSet | None) -> None:
         self._sequence = batches
         self._place = place
-        self._streams = streams
+        self._aside = None if streams is None else StreamScope(streams, place.seed)
         self.length: int | None = len(batches)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -135,9 +120,10 @@ class SequenceEpoch:
         pass
 
     def _at(self, position: int) -> Any:
-        if self._streams is None:
+        if self._aside is None:
             return self._sequence[position]
-        with Aside(self._streams, derive(self._place.seed, "batch", self._place.epoch, position)):
+        self._aside.restart(derive(self._place.seed, "batch", self._place.epoch, position))
+        with self._aside:
             return self._sequence[position]
 
 
@@ -155,7 +141,7 @@ class Source:
     """
 
     loader: Iterable[Any]
-    streams: Streams
+    streams: StreamSet
     owner: Stateful | None = None
     length: int | None = None
     workers: int = 0
@@ -178,14 +164,14 @@ class Replay:
     positional = True
 
     def __init__(
-        self, source: Source, place: Place, state: Tree | None, arrays: Arrays, timer: Callable[[], float]
+        self, source: Source, place: Position, state: Tree | None, arrays: Arrays, timer: Callable[[], float]
     ) -> None:
         self._source = source
         self._place = place
         self._stored: Mapping[str, Any] = state or {}
         self._arrays = arrays
         self._timer = timer
-        self._aside = Aside(source.streams, derive(place.seed, "replay", place.epoch))
+        self._aside = StreamScope(source.streams, derive(place.seed, "replay", place.epoch))
         self._owner = source.owner
         self._batches, self._samples, self._crc = 0, 0, 0
         self._iterator: Any = None
@@ -229,10 +215,10 @@ class Replay:
             "seconds": self._seconds / max(1, self._batches),
             "workers": self._source.workers,
         }
-        if self._owner is not None and self._aside.own is not None:
+        if self._owner is not None and self._aside.begun:
             try:
                 state["own"] = own_state(self._owner.state_dict(), self._arrays)
-                state["streams"] = own_state(list(self._aside.own), self._arrays)
+                state["streams"] = own_state(self._aside.take(), self._arrays)
             except NotStorable as error:
                 self._owner = None
                 self.note(
@@ -256,7 +242,7 @@ class Replay:
             self._owner.load_state_dict(put_own_state(self._stored["own"], self._arrays))
             with self._aside:
                 self._iterator = iter(self._source.loader)
-            self._aside.own = put_own_state(self._stored["streams"], self._arrays)
+            self._aside.put(put_own_state(self._stored["streams"], self._arrays))
             self._batches, self._crc = self._stored["read"], self._stored["crc"]
             self._samples, self._counted = self._stored["samples"] or 0, self._stored["samples"] is not None
             self._seconds = self._stored["seconds"] * self._batches
@@ -328,7 +314,7 @@ def refuse_iterators(loader: object) -> None:
     if isinstance(loader, Iterator):
         raise UsageError(
             problem=f"This loader is a bare iterator ({type(loader).__qualname__}): once read, its batches are gone, "
-            "so no epoch can start anew and none can be resumed.",
+            "so no epoch can start again or be resumed.",
             remedy="Pass the object it was made from (the list, the DataLoader, …), or a small class whose "
             "__iter__ makes a new iterator each time.",
         )
@@ -390,7 +376,7 @@ def length_of(obj: Any) -> int | None:
     """`len(obj)`, None where it has none."""
     try:
         return len(obj)
-    except (TypeError, RuntimeError, ValueError):  # Paddle's streams, and loaders over them, raise the latter two
+    except (TypeError, RuntimeError, ValueError, OverflowError):  # Paddle's streams raise the middle two
         return None
 
 

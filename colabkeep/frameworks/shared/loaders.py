@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import Stateful, Tree, derive, derive_each
 from colabkeep.frameworks.base import Batch, DataFacts, Inspector, LoaderState, Probe, Probed, Resized
 from colabkeep.frameworks.shared.iterables import (
     IterableData,
-    Place,
+    Position,
     Replay,
     Source,
     changed,
@@ -28,24 +28,8 @@ from colabkeep.frameworks.shared.iterables import (
     set_epoch,
 )
 from colabkeep.frameworks.shared.samples import Arrays, leading
-from colabkeep.frameworks.shared.streams import Aside, Kinds, Streams, instances, reachable
-from colabkeep.frameworks.shared.workers import tag
-
-__all__ = [
-    "Adapted",
-    "LoaderData",
-    "Loaders",
-    "MapEpoch",
-    "Order",
-    "Route",
-    "Sampling",
-    "all_facts",
-    "fixed_facts",
-    "refuse_reading",
-    "state_owner",
-    "subsets",
-    "twin",
-]
+from colabkeep.frameworks.shared.streams import Kinds, StreamScope, StreamSet, instance_dict, reachable
+from colabkeep.frameworks.shared.workers import WorkerPayload, probing, tag
 
 # Attributes are put straight into the copy's instance dictionary. That needs no knowledge of a subclass's constructor
 # and keeps its collate function, timeout, start method and prefetching.
@@ -54,41 +38,43 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Adapted(Protocol):
-    """A map-style loader whose order can be set, epoch after epoch."""
+class Adapted:
+    """A map-style loader whose order can be set, epoch after epoch.
+
+    `quiet`: loading draws nothing, so that nothing needs a seed; `persists`: its workers live on between epochs;
+    `away`: samples are loaded in workers.
+    """
 
     quiet: bool
-    """Loading draws nothing, so that nothing needs a seed."""
-
     persists: bool
-    """Its workers live on between epochs."""
-
     away: bool
-    """Samples are loaded in workers."""
 
-    def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
-        """Iterate over the batches of `indices`, in this order. `listed`: the order is known already, so that
-        asking for an index draws nothing."""
-        ...
+    def __init__(self, payload: WorkerPayload, arrays: Arrays) -> None:
+        self._payload = payload
+        self._arrays = arrays
+
+    def begin(self, place: Position, indices: Iterator[Any]) -> Iterator[Any]:
+        """Iterate over the batches of `indices`, in this order."""
+        raise NotImplementedError
 
     def look(self, probe: Probe) -> Probed:
         """Look at samples in this process."""
-        ...
+        return self._payload.look(probe, self._arrays.see, here=True)
 
     def probing(self, probe: Probe) -> Any:
         """An index for which a worker gives a `Probed` instead of a batch."""
-        ...
+        return probing(probe, self._arrays.see)
 
     def end(self, iterator: Any) -> None:
         """This iteration is over: stop its workers, unless they persist."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Stop workers that persist."""
-        ...
+        raise NotImplementedError
 
 
-class Route:
+class IndexFeed:
     """What stands where the sampler was: the indices of the epoch under way."""
 
     def __init__(self) -> None:
@@ -98,7 +84,7 @@ class Route:
         return self.ahead
 
 
-def twin(obj: T, kind: type[Any], replaced: dict[str, Any]) -> T:
+def shallow_copy(obj: T, kind: type[Any], replaced: dict[str, Any]) -> T:
     """A shallow copy with other attributes, made without calling any constructor, setter or copy hook."""
     copy: T = object.__new__(kind)
     copy.__dict__.update(vars(obj), **replaced)
@@ -169,20 +155,19 @@ class Order:
     followed as it goes instead of listed; `listed` is None then, and the digest covers what was consumed so far.
     """
 
-    def __init__(self, sampling: Sampling, place: Place, kinds: Kinds, *, whole: bool = False) -> None:
+    def __init__(self, sampling: Sampling, place: Position, kinds: Kinds, *, whole: bool = False) -> None:
         self.cut = sampling.cut
         self._whole_batches = sampling.whole_batches
         self._place = place
         self._skip = place.batches if self.cut is None else place.samples
         self._hash = blake2b(digest_size=16)
         self._digests = deque([(place.batches, self._hash)], _REMEMBERED)
-        most = None if whole else _LISTED
-        aside = Aside(Streams.of(kinds, sampling.sampler), derive(place.seed, "order", place.epoch))
-        self.listed, self._tail = _listed(sampling.sampler, aside, most)
+        self._aside = StreamScope(StreamSet.of(kinds, sampling.sampler), derive(place.seed, "order", place.epoch))
+        self.listed = self._listed(sampling.sampler, whole)
         if self.listed is None:
-            for items in self._tail.pieces(self._skip):
-                self._feed(items)
-        elif isinstance(self.listed, range) and most is not None and len(self.listed) > most:
+            for start in range(0, self._skip, _CHUNK):
+                self._feed(self._take(min(_CHUNK, self._skip - start)))
+        elif isinstance(self.listed, range) and not whole and len(self.listed) > _LISTED:
             self._hash.update(repr(self.listed).encode())
         else:
             self._feed(self.listed)
@@ -205,11 +190,14 @@ class Order:
 
     def remaining(self) -> Iterator[Any]:
         """The index lists behind the place (with `batch_size=None`: the indices). Called once."""
-        if self.listed is None:
-            return self._tail.items() if self.cut is None else self._tail.batches(*self.cut)
-        if self.cut is None:
-            return islice(self.listed, self._skip, None)
-        return _slices(self.listed, self._skip, *self.cut)
+        size, drop_last = self.cut or (1, False)
+        at = self._skip
+        while piece := self._take(size) if self.listed is None else list(self.listed[at : at + size]):
+            at += size
+            if self.cut is None:
+                yield piece[0]
+            elif len(piece) == size or not drop_last:
+                yield piece
 
     def consumed(self, index: Any) -> None:
         """This index list was consumed (of an order that is followed as it goes)."""
@@ -218,6 +206,26 @@ class Order:
             self._hash = before.copy()
             self._feed([index] if self.cut is None else index)
             self._digests.append((count + 1, self._hash))
+
+    def _listed(self, source: Any, whole: bool) -> Sequence[Any] | None:
+        """All that the sampler gives, if it ends where its length says and that is not too much."""
+        limit = length_of(source)
+        with self._aside:
+            self._iterator = iter(source)
+            straight = _range(self._iterator)
+            if straight is not None and (limit is None or len(straight) <= limit):
+                return straight
+            if limit is None or (limit > _LISTED and not whole):
+                return None
+            head = _read(self._iterator, limit + 1)
+        if len(head) <= limit:
+            return head
+        self._iterator = chain(head, self._iterator)
+        return None
+
+    def _take(self, count: int) -> list[Any]:
+        with self._aside:
+            return list(islice(self._iterator, count))
 
     def _feed(self, items: Iterable[Any]) -> None:
         if self._whole_batches:
@@ -229,7 +237,7 @@ class Order:
 
 def subsets(dataset: Any) -> Iterator[tuple[int, str]]:
     """For each subset within a data set, however wrapped: how many indices it has, and a hash of them."""
-    for _, inside in instances(dataset):
+    for inside in map(instance_dict, reachable(dataset, code=False)):
         indices: Any = inside.get("indices") if "dataset" in inside else None  # torch's Subset, Paddle's, their likes
         if length_of(indices) is None or isinstance(indices, (str, bytes, bytearray)):
             continue
@@ -238,50 +246,6 @@ def subsets(dataset: Any) -> Iterator[tuple[int, str]]:
         except (TypeError, OverflowError):  # no whole numbers: of a data set that means something else by it
             continue
         yield len(packed), blake2b(packed, digest_size=8).hexdigest()
-
-
-class _Tail:
-    """What a sampler still gives, drawn in streams that are its alone, a piece at a time."""
-
-    def __init__(self, head: Iterable[Any], iterator: Iterator[Any], aside: Aside) -> None:
-        self._iterator = chain(head, iterator)
-        self._aside = aside
-
-    def pieces(self, count: int) -> Iterator[list[Any]]:
-        """The next `count` indices."""
-        for start in range(0, count, _CHUNK):
-            yield self._take(min(_CHUNK, count - start))
-
-    def batches(self, size: int, drop_last: bool) -> Iterator[list[Any]]:
-        """The rest, cut."""
-        while piece := self._take(size):
-            if drop_last and len(piece) < size:
-                return
-            yield piece
-
-    def items(self) -> Iterator[Any]:
-        """The rest, one by one."""
-        while piece := self._take(1):
-            yield from piece
-
-    def _take(self, count: int) -> list[Any]:
-        with self._aside:
-            return list(islice(self._iterator, count))
-
-
-def _listed(source: Any, aside: Aside, most: int | None) -> tuple[Sequence[Any] | None, _Tail]:
-    """All that `source` gives if it ends where its length says and is not too much; else None, and what follows it."""
-    limit = length_of(source)
-    with aside:
-        iterator = iter(source)
-        straight = _range(iterator)
-        if straight is not None and (limit is None or len(straight) <= limit):
-            return straight, _Tail((), iterator, aside)
-        many = limit is None or (most is not None and limit > most)
-        head = [] if many else _read(iterator, limit + 1)  # type: ignore[operator] # a number, if not many
-    if not many and len(head) <= limit:  # type: ignore[operator]
-        return head, _Tail((), iterator, aside)
-    return None, _Tail(head, iterator, aside)
 
 
 def _read(iterator: Iterator[Any], limit: int) -> list[Any] | array[int]:
@@ -304,13 +268,6 @@ def _range(iterator: Iterator[Any]) -> range | None:
         return None
     reduced: Any = iterator.__reduce__()  # (iter, (range,), position)
     return None if reduced[2] else reduced[1][0]
-
-
-def _slices(items: Sequence[Any], start: int, size: int, drop_last: bool) -> Iterator[list[Any]]:
-    stop = len(items)
-    if drop_last:
-        stop -= (stop - start) % size
-    return (list(items[at : min(at + size, stop)]) for at in range(start, stop, size))
 
 
 def _feed(digest: Any, items: Iterable[Any]) -> None:
@@ -342,7 +299,7 @@ class MapEpoch:
         self,
         adapted: Adapted,
         order: Order,
-        place: Place,
+        place: Position,
         facts: Mapping[str, Any],
         state: Mapping[str, Any] | None,
         *,
@@ -369,7 +326,7 @@ class MapEpoch:
         indices = self._indices()
         if self._inspector is not None:
             indices = self._inspected(self._inspector, indices)
-        self._iterator = self._adapted.begin(self._place, indices, listed=not followed)
+        self._iterator = self._adapted.begin(self._place, indices)
         try:
             if self._inspector is not None and self._adapted.away:
                 self._inspector.found(next(self._iterator))
@@ -456,71 +413,27 @@ def _other_order(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 _BATCH = 32  # samples, where a data set is handed in and nothing is said
 
 
-class Loaders(Protocol):
-    """What a framework knows about its loaders. `Any` below is one of them, but for `owns` and `is_dataset`."""
+class LoaderData(IterableData):
+    """The `Data` promise for a framework's loaders of any kind, and for anything else that can be iterated again.
+
+    A loader with persistent workers is adapted once, so that its workers persist; others anew for each epoch. What is
+    the framework's own is below `close`, and the types: of its loaders, data sets and streams; `Any` is one of its
+    loaders.
+    """
 
     kinds: Kinds
     arrays: Arrays
+    loader: type[Any]
+    dataset: type[Any]
+    stream: type[Any]
 
-    def owns(self, loader: Any) -> bool:
-        """Is this a loader of the framework?"""
-        ...
-
-    def is_dataset(self, data: Any) -> bool:
-        """Is this a data set of the framework, which gives samples rather than batches?"""
-        ...
-
-    def of_batches(self, dataset: Any, batch_size: int) -> object:
-        """A loader over it: shuffled, unless it is a stream."""
-        ...
-
-    def map_style(self, loader: Any) -> bool:
-        """Does it load the items its sampler names, in the framework's own way?"""
-        ...
-
-    def sampling(self, loader: Any) -> Sampling:
-        """Where the indices of a map-style loader come from."""
-        ...
-
-    def order(self, loader: Any, place: Place, *, whole: bool) -> Order:
-        """What its sampler gives from a place on. `whole`: listed, however long, if it ends."""
-        ...
-
-    def listeners(self, loader: Any) -> Iterable[object]:
-        """Who may want to know the epoch."""
-        ...
-
-    def adapted(self, loader: Any, epoch: int) -> Adapted:
-        """A copy of a map-style loader whose order can be set."""
-        ...
-
-    def alone(self, loader: Any) -> Any:
-        """A copy of a map-style loader with one worker, if it has workers, that ends with the epoch."""
-        ...
-
-    def replayed(self, loader: Any, place: Place, workers: int) -> Source:
-        """A copy of any other loader, for one epoch that starts as the user handed it over."""
-        ...
-
-    def before(self, loader: Any) -> Sequence[str]:
-        """What has to be done or refused before it is opened; sentences for the user."""
-        ...
-
-
-class LoaderData:
-    """The `Data` promise for a framework's loaders of any kind, and for anything else that can be iterated again.
-
-    A loader with persistent workers is adapted once, so that its workers persist; others anew for each epoch.
-    """
-
-    def __init__(self, loaders: Loaders) -> None:
-        self._loaders = loaders
-        self._others = IterableData(loaders.kinds, loaders.arrays)
+    def __init__(self) -> None:
+        super().__init__(self.kinds, self.arrays)
         self._kept: dict[int, Adapted] = {}
 
     def open(
         self,
-        loader: object,
+        loader: Any,
         *,
         seed: int,
         epoch: int,
@@ -529,50 +442,51 @@ class LoaderData:
         state: Tree | None,
         inspector: Inspector | None = None,
     ) -> LoaderState:
-        if not self._loaders.owns(loader):
-            return self._others.open(
+        if not isinstance(loader, self.loader):
+            return super().open(
                 loader, seed=seed, epoch=epoch, batches=batches, samples=samples, state=state, inspector=inspector
             )
-        told = self._loaders.before(loader)
+        told = self.before(loader)
         found = [] if state is None else self.check(loader, seed=seed, state=state)
         if found:
             raise changed(found)
-        place = Place(seed, epoch, batches, samples)
-        set_epoch(epoch, *self._loaders.listeners(loader))
-        mapped = self._loaders.map_style(loader)
+        place = Position(seed, epoch, batches, samples)
+        inner = getattr(loader.batch_sampler, "sampler", None)
+        set_epoch(epoch, getattr(loader, "sampler", None), loader.batch_sampler, inner, loader.dataset, loader)
+        mapped = self.map_style(loader)
         epoch_of = self._map(loader, place, state, inspector) if mapped else self._replay(loader, place, state)
         epoch_of.note(*told)
         return epoch_of
 
     def as_loader(self, data: object, batch_size: int | None) -> object:
         """Things of one sample each are batched if the framework calls them a data set, or a `batch_size` says so."""
-        if self._loaders.owns(data) or (batch_size is None and not self._loaders.is_dataset(data)):
-            return self._others.as_loader(data, batch_size)
+        if isinstance(data, self.loader) or (batch_size is None and not isinstance(data, self.dataset)):
+            return super().as_loader(data, batch_size)
         if length_of(data) == 0:
             raise no_batches(data)
-        return self._loaders.of_batches(data, _BATCH if batch_size is None else batch_size)
+        return self.loader(data, batch_size=batch_size or _BATCH, shuffle=not isinstance(data, self.stream))
 
     def check(self, loader: Any, *, seed: int, state: Tree) -> Sequence[str]:
-        if self._loaders.owns(loader) and self._loaders.map_style(loader):
-            return differences(state, fixed_facts(loader.dataset, self._loaders.sampling(loader), seed))
-        return self._others.check(loader, seed=seed, state=state)
+        if isinstance(loader, self.loader) and self.map_style(loader):
+            return differences(state, fixed_facts(loader.dataset, self.sampling(loader), seed))
+        return super().check(loader, seed=seed, state=state)
 
     def facts(self, loader: Any) -> DataFacts:
-        if not self._loaders.owns(loader):
-            return self._others.facts(loader)
+        if not isinstance(loader, self.loader):
+            return super().facts(loader)
         dataset = loader.dataset
-        kind = "samples" if self._loaders.map_style(loader) else "stream"
+        kind = "samples" if self.map_style(loader) else "stream"
         return DataFacts(
             kind=kind, length=length_of(dataset), name=type(dataset).__qualname__, subsets=tuple(subsets(dataset))
         )
 
     def look(self, loader: Any, probe: Probe) -> Probed:
-        if not self._loaders.owns(loader):
-            return self._others.look(loader, probe)
-        adapted = self._loaders.adapted(self._loaders.alone(loader), 0)
+        if not isinstance(loader, self.loader):
+            return super().look(loader, probe)
+        adapted = self.adapted(self.alone(loader), 0)
         if not adapted.away:
             return adapted.look(probe)
-        iterator = adapted.begin(Place(probe.seed, 0, 0, 0), iter([adapted.probing(probe)]), listed=True)
+        iterator = adapted.begin(Position(probe.seed, 0, 0, 0), iter([adapted.probing(probe)]))
         try:
             probed: Probed = next(iterator)
         finally:
@@ -584,19 +498,52 @@ class LoaderData:
             kept.close()
         self._kept.clear()
 
-    def _map(self, loader: Any, place: Place, state: Tree | None, inspector: Inspector | None) -> MapEpoch:
-        sampling = self._loaders.sampling(loader)
+    def map_style(self, loader: Any) -> bool:
+        """Does it load the items its sampler names, in the framework's own way?"""
+        raise NotImplementedError
+
+    def sampling(self, loader: Any) -> Sampling:
+        """Where the indices of a map-style loader come from."""
+        raise NotImplementedError
+
+    def order(self, loader: Any, place: Position, *, whole: bool) -> Order:
+        """What its sampler gives from a place on. `whole`: listed, however long, if it ends."""
+        return Order(self.sampling(loader), place, self.kinds, whole=whole)
+
+    def adapted(self, loader: Any, epoch: int) -> Adapted:
+        """A copy of a map-style loader whose order can be set."""
+        raise NotImplementedError
+
+    def alone(self, loader: Any) -> Any:
+        """A copy of a map-style loader with one worker, if it has workers, that ends with the epoch."""
+        raise NotImplementedError
+
+    def replayed(self, loader: Any, place: Position, workers: int) -> Source:
+        """A copy of any other loader, for one epoch that starts as the user handed it over. Its workers do not persist:
+        they would carry randomness from epoch to epoch.
+
+        Raises:
+            UsageError: the loader started to read when it was built.
+        """
+        raise NotImplementedError
+
+    def before(self, loader: Any) -> Sequence[str]:
+        """What has to be done or refused before it is opened; sentences for the user."""
+        raise NotImplementedError
+
+    def _map(self, loader: Any, place: Position, state: Tree | None, inspector: Inspector | None) -> MapEpoch:
+        sampling = self.sampling(loader)
         # A session before this rule listed every order that ends: its hash is of the whole.
-        order = self._loaders.order(loader, place, whole=state is not None and "followed" not in state)
+        order = self.order(loader, place, whole=state is not None and "followed" not in state)
         facts = all_facts(loader.dataset, sampling, place.seed)
-        adapted = self._adapted(loader, place.epoch)
+        adapted = self._adapt(loader, place.epoch)
         return MapEpoch(adapted, order, place, facts, state, bare=sampling.bare, inspector=inspector)
 
-    def _adapted(self, loader: Any, epoch: int) -> Adapted:
+    def _adapt(self, loader: Any, epoch: int) -> Adapted:
         kept = self._kept.get(id(loader))
         if kept is not None:
             return kept
-        adapted = self._loaders.adapted(loader, epoch)
+        adapted = self.adapted(loader, epoch)
         if adapted.persists:
             self._kept[id(loader)] = adapted
             # When the user lets go of the loader, its workers go too, as they would without us.
@@ -608,9 +555,9 @@ class LoaderData:
         if kept is not None:
             kept.close()
 
-    def _replay(self, loader: Any, place: Place, state: Tree | None) -> Replay:
+    def _replay(self, loader: Any, place: Position, state: Tree | None) -> Replay:
         workers = loader.num_workers if state is None else state["workers"]
-        replay = self._others.replay(self._loaders.replayed(loader, place, workers), place, state)
+        replay = Replay(self.replayed(loader, place, workers), place, state, self._arrays, self._timer)
         if workers != loader.num_workers:
             replay.note(
                 f"The rest of this epoch is read with num_workers={workers}, as it began; "

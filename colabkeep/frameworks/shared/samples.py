@@ -15,23 +15,8 @@ from typing import Any, TypeAlias
 
 from colabkeep.core.state import HostTensor, Tagged, Tree
 from colabkeep.frameworks.base import Probe, Probed, Sample
-from colabkeep.frameworks.shared.streams import Aside, Streams, instances
+from colabkeep.frameworks.shared.streams import StreamScope, StreamSet, instance_dict, reachable
 from colabkeep.frameworks.shared.trees import encode, not_storable, rebuild
-
-__all__ = [
-    "NUMPY",
-    "Arrays",
-    "Kept",
-    "Seen",
-    "Sight",
-    "crc",
-    "leading",
-    "look_at",
-    "own_state",
-    "put_own_state",
-    "sample_of",
-    "spread",
-]
 
 _FEW = 16  # elements of an array that is a label rather than a picture
 _WHOLE = 1 << 16  # bytes up to which all of an array counts (60 µs); of a larger one, pieces over all of it do
@@ -270,60 +255,49 @@ _Timer: TypeAlias = Callable[[], float]
 
 
 def look_at(
-    dataset: Any, probe: Probe, seen: Seen, streams: Streams, epoch: int = 0, timer: _Timer = time.perf_counter
+    dataset: Any, probe: Probe, seen: Seen, streams: StreamSet, epoch: int = 0, timer: _Timer = time.perf_counter
 ) -> Probed:
     """Look at samples in this process. Random streams, and attributes of the data set's objects, are after it what
     they were: a counter does not count, a file opened on the way is forgotten. Where the data set wants to know the
     epoch, samples are those of the first one; then it is told `epoch` again."""
-    began = timer()
+    began, aside = timer(), StreamScope(streams, probe.seed)
     found: dict[int, Sample | None] = {}
     curious = hasattr(dataset, "set_epoch")
+
+    def late() -> bool:
+        return timer() - began > probe.seconds
+
+    def drawn(position: int) -> Sample | None:
+        aside.restart(probe.seed)  # the same for all, so that a sample is known again at another position
+        with aside:
+            try:
+                return sample_of(dataset[position], seen)
+            except Exception:  # noqa: BLE001 - the user's own; the training will meet it where it belongs, or never
+                return None
+
     with Kept(dataset):
         if curious:
             dataset.set_epoch(0)
         for position in probe.positions:
-            if timer() - began > probe.seconds:
+            if late():
                 break
-            drawn = _Drawn(dataset, position, seen, Aside(streams, probe.seed))
-            found[position] = _believed(drawn, probe.known.get(position), lambda: timer() - began > probe.seconds)
+            first, known = drawn(position), probe.known.get(position)
+            # A data set may count its calls or read the clock: what a sample is, it is each time.
+            if first is not None and first != known:
+                second = None if known is None and late() else drawn(position)
+                first = second if second in (first, known) else None
+            found[position] = first
     if curious and epoch:
         dataset.set_epoch(epoch)
     return Probed(samples=found, libraries=_libraries())
-
-
-def _believed(drawn: _Drawn, known: Sample | None, late: Callable[[], bool]) -> Sample | None:
-    """What this sample is, if it is so each time: a data set may count its calls or read the clock."""
-    first = drawn.again()
-    if first is None or first == known or (known is None and late()):
-        return first if first == known else None
-    second = drawn.again()
-    return second if second in (first, known) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """One sample, to be drawn as often as asked, each time with the same random numbers; those of all samples are the
-    same, so that one is known again at another position."""
-
-    dataset: Any
-    position: int
-    seen: Seen
-    aside: Aside
-
-    def again(self) -> Sample | None:
-        self.aside.own = None
-        with self.aside:
-            try:
-                return sample_of(self.dataset[self.position], self.seen)
-            except Exception:  # noqa: BLE001 - the user's own; the training will meet it where it belongs, or never
-                return None
 
 
 class Kept:
     """A context after which the objects within a data set have the attributes that they had before it."""
 
     def __init__(self, dataset: Any) -> None:
-        self._before = [(inside, dict(inside)) for _, inside in instances(dataset)]
+        held = map(instance_dict, reachable(dataset, code=False))
+        self._before = [(inside, dict(inside)) for inside in held]
 
     def __enter__(self) -> None:
         pass

@@ -4,30 +4,20 @@ that a run leaves on what it trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from inspect import unwrap
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 from colabkeep.core.settings import Change, Item, Plain, Settings, same
 from colabkeep.core.state import Tree
-from colabkeep.frameworks.shared.describe import NOT_PLAIN, described, is_plain
-
-__all__ = [
-    "MARK",
-    "Attributes",
-    "Kind",
-    "NoOptimizing",
-    "Optimizing",
-    "Setup",
-    "Values",
-    "as_written",
-    "left",
-    "mark",
-    "marked",
-]
+from colabkeep.frameworks.shared.describe import NOT_PLAIN, described, is_library, is_plain, plain
+from colabkeep.frameworks.shared.trees import FUNCTIONS
 
 # A dict of plain data under one attribute: it is no part of `state_dict()`, and is read back without colabkeep.
 
@@ -323,127 +313,188 @@ def _is_place(value: Plain) -> bool:
 _FROZEN = "requires_grad"
 
 
-class Optimizing(Protocol):
-    """The optimizers and schedulers among the parts of a run. What they are asked is said in `PartsSettings`."""
+# Schedulers of both frameworks are plain objects, which may hold others.
 
-    replaced: frozenset[str]
-
-    def written(self) -> Settings: ...
-    def reached(self, trees: Mapping[str, Tree]) -> Settings: ...
-    def keepable(self, change: Change) -> bool: ...
-    def plan(self, changes: Sequence[Change], trees: Mapping[str, Tree]) -> list[str]: ...
-    def apply(self) -> None: ...
-    def keep(self, changes: Sequence[Change]) -> None: ...
-    def trained(self) -> list[str]: ...
-    def leave(self, who: Mapping[str, Any], written: Settings, *, failed: bool) -> None: ...
+_AGAIN = "Run the cells that build the optimizer and the scheduler again, then this one."
+_SAMPLES, _EACH = 16, 64  # parameters, and numbers of each, by which weights are known again
 
 
-class NoOptimizing:
-    """There are none."""
+def schedulers_in(scheduler: Any, kind: type[Any], name: str = "") -> Iterator[tuple[str, Any]]:
+    """The scheduler, and those of this kind that it chains, runs one after another, or leads to, by name."""
+    yield name, scheduler
+    for key, value in vars(scheduler).items():
+        listed = enumerate(value) if isinstance(value, (list, tuple)) else ((None, value),)
+        for i, each in listed:
+            if isinstance(each, kind):
+                where = key if i is None else f"{key}[{i}]"
+                yield from schedulers_in(each, kind, ".".join(filter(None, (name, where))))
 
-    replaced: frozenset[str] = frozenset()
 
-    def written(self) -> Settings:
-        return {}
+def schedule_state(scheduler: Any, kind: type[Any]) -> list[dict[str, Any]]:
+    """Its attributes, and those of the schedulers inside it and of rates that are objects and may count."""
+    holders = [each for _, each in schedulers_in(scheduler, kind)]
+    holders += [function for each in holders for function in _counting(each)]
+    return [{key: _kept(value) for key, value in vars(each).items() if key != "optimizer"} for each in holders]
 
-    def reached(self, trees: Mapping[str, Tree]) -> Settings:
-        return {}
 
-    def keepable(self, change: Change) -> bool:
-        return False
+def put_schedule(scheduler: Any, kind: type[Any], state: Sequence[Mapping[str, Any]]) -> None:
+    """Give it what `schedule_state` told."""
+    holders = [each for _, each in schedulers_in(scheduler, kind)]
+    holders += [function for each in holders for function in _counting(each)]
+    for each, held in zip(holders, state, strict=True):
+        vars(each).update({key: _kept(value) for key, value in held.items()})
 
-    def plan(self, changes: Sequence[Change], trees: Mapping[str, Tree]) -> list[str]:
-        return []
 
-    def apply(self) -> None:
-        """Nothing was planned."""
+def schedule_items(scheduler: Any, kind: type[Any], counters: frozenset[str], *, fresh: bool) -> dict[str, Item]:
+    """The scheduler and those inside it as they are set up, but for `counters`. One of the user's own class that is not
+    `fresh` may have counters of its own."""
+    found = {}
+    for name, each in schedulers_in(scheduler, kind):
+        held = vars(each) if fresh or is_library(type(each).__module__) else {}
+        options: dict[str, Any] = {}
+        for key, value in held.items():
+            if key in counters or isinstance(value, kind):
+                continue
+            functions = value if isinstance(value, list) and value and all(map(callable, value)) else [value]
+            if callable(functions[0]):
+                options |= _of_functions(key, functions)
+            elif (short := plain(value)) is not NOT_PLAIN:
+                options[key] = short
+        found[name] = Item(kind=type(each).__name__, sure=True, options=options)
+    return found
 
-    def keep(self, changes: Sequence[Change]) -> None:
-        """Nothing has options."""
 
-    def trained(self) -> list[str]:
-        return []
+def steps_wrong(name: str, step: Callable[[], object], times: int) -> str:
+    """Step a schedule with new settings so often; why that cannot be, "" if it can."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # that no step of the optimizer came before: there were, in earlier sessions
+            for _ in range(times):
+                step()
+    except Exception as error:  # noqa: BLE001  # whatever a schedule raises, it is told and taken back
+        return f"{name} cannot take {times} steps with its new settings, and the run has taken them: {error}"
+    return ""
 
-    def leave(self, who: Mapping[str, Any], written: Settings, *, failed: bool) -> None:
-        """Nobody is there to be marked."""
+
+def counted_already(name: str, count: int) -> str:
+    """Why its settings cannot be new."""
+    return (
+        f"{name} has counted to {count} already, and a schedule with new settings is run from its beginning. {_AGAIN}"
+    )
+
+
+def samples(parameter: Any) -> str:
+    """Some numbers of a parameter: other ones show that it was changed."""
+    row = parameter
+    while len(row.shape) > 1:
+        row = row[0]
+    return repr(row.reshape([-1])[:_EACH].tolist())
+
+
+def digest_of(parameters: Sequence[Any]) -> str:
+    """What tells weights from others, by samples."""
+    some = parameters[:: max(1, len(parameters) // _SAMPLES)]
+    return hashlib.sha256("".join(map(samples, some)).encode()).hexdigest()[:16] if some else ""
+
+
+def _of_functions(key: str, functions: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    same = all(function is functions[0] for function in functions)
+    for i, function in enumerate(functions[:1] if same else functions):
+        start = f"{key}()" if same else f"{key}[{i}]()"
+        for name, item in described(function).items():
+            if item.sure:
+                yield ".".join(filter(None, (start, name))), item.kind
+                yield from ((".".join(filter(None, (start, name, key))), value) for key, value in item.options.items())
+
+
+def _counting(scheduler: Any) -> list[Any]:
+    """Learning rates that are objects. Torch keeps their attributes, too."""
+    lambdas = vars(scheduler).get("lr_lambdas", ())
+    return [each for each in lambdas if hasattr(each, "__dict__") and not isinstance(each, FUNCTIONS)]
+
+
+def _kept(value: Any) -> Any:
+    """What stepping may change inside is copied; functions, and whatever else a scheduler knows, stay the same."""
+    return deepcopy(value) if plain(value) is not NOT_PLAIN else value
+
+
+def is_value(change: Change) -> bool:
+    """Is what changed a value of an option, and neither a class nor code?"""
+    return change.option != "" and "()" not in f"{change.item}.{change.option}"
 
 
 class Setup:
-    """See `colabkeep.frameworks.base.PartsSettings`. `digest` tells the weights of a module from others, by samples."""
+    """See `colabkeep.frameworks.base.PartsSettings`: the modules of a run. A framework adds its optimizers and
+    schedulers. `digest` tells the weights of a module from others, by samples."""
 
-    def __init__(self, modules: Mapping[str, Attributes], optimizing: Optimizing, digest: Callable[[Any], str]) -> None:
-        self._modules = modules
-        self._optimizing = optimizing
+    def __init__(self, modules: Mapping[str, Attributes], digest: Callable[[Any], str]) -> None:
+        self.modules = modules
         self._digest = digest
         self.replaced: frozenset[str] = frozenset()
         self._written: Settings = {}
 
     def written(self) -> Settings:
-        found = {part: _of_module(attributes) for part, attributes in self._modules.items()}
-        return {**found, **self._optimizing.written()}
+        return {part: _of_module(attributes) for part, attributes in self.modules.items()}
 
     def reached(self, trees: Mapping[str, Tree], moved: Mapping[str, Tree]) -> Settings:
-        modules = {part: _items(each.get("attributes", {})) for part, each in moved.items()}
-        return {**modules, **self._optimizing.reached(trees)}
+        return {part: _items(each.get("attributes", {})) for part, each in moved.items()}
 
     def keepable(self, change: Change) -> bool:
-        if change.part not in self._modules:
-            return self._optimizing.keepable(change)
-        return change.option != "" and "()" not in change.option
+        return change.part in self.modules and is_value(change)
 
     def plan(self, changes: Sequence[Change], trees: Mapping[str, Tree]) -> list[str]:
-        wrong = self._optimizing.plan([change for change in changes if change.part not in self._modules], trees)
-        self.replaced = self._optimizing.replaced
-        return wrong
+        return []
 
     def settle(
         self, written: Settings, moved: Mapping[str, Tree], *, new: Sequence[Change], kept: Sequence[Change]
     ) -> None:
-        for part, attributes in self._modules.items():
+        for part, attributes in self.modules.items():
             theirs = {change.where for change in new if change.part == part}
             if part in written and part in moved:
                 _restore(attributes, part, written[part], moved[part], theirs)
-        self._optimizing.keep([change for change in kept if change.part not in self._modules])
-        self._optimizing.apply()
 
     def begin(self, written: Settings) -> None:
         self._written = written
-        for part, attributes in self._modules.items():
+        for part, attributes in self.modules.items():
             attributes.begin(written.get(part, {}))
 
     def moved(self) -> dict[str, Tree]:
-        return {part: attributes.moved() for part, attributes in self._modules.items()}
+        return {part: attributes.moved() for part, attributes in self.modules.items()}
 
     def mark(self) -> None:
-        for attributes in self._modules.values():
+        for attributes in self.modules.values():
             if attributes.restless:
                 attributes.mark()
 
     def rewind(self) -> str | None:
-        clauses = (attributes.rewind() for attributes in self._modules.values())
-        moved = {part: clause for part, clause in zip(self._modules, clauses, strict=True) if clause}
+        clauses = (attributes.rewind() for attributes in self.modules.values())
+        moved = {part: clause for part, clause in zip(self.modules, clauses, strict=True) if clause}
         return next(
             (f"{part}.{name} may have been changed in the middle of the step" for part, name in moved.items()), None
         )
 
     def trained(self) -> list[str]:
         found = []
-        for part, attributes in self._modules.items():
+        for part, attributes in self.modules.items():
             was = marked(attributes.root)
             if was.get("digest") and was["digest"] == self._digest(attributes.root):
                 found.append(f"{part} holds the weights that the run {was['run']!r} had at step {was['step']}")
-        return found + self._optimizing.trained()
+        return found
 
     def leave(self, run: str, step: int, *, failed: bool) -> None:
-        who = {"run": run, "step": step}
-        for part, attributes in self._modules.items():
-            moved = left(self._written.get(part, {}), _items(attributes.values()))
-            record = {**who, "digest": "" if failed else self._digest(attributes.root), "moved": moved}
-            was = next((item.frozen for item in self._written.get(part, {}).values()), ())
+        for part, attributes in self.modules.items():
+            then, digest = self.then(part), "" if failed else self._digest(attributes.root)
+            record = {"run": run, "step": step, "digest": digest, "moved": left(then, _items(attributes.values()))}
+            was = next((item.frozen for item in then.values()), ())
             if set(was) != set(attributes.frozen()):
                 record[_FROZEN] = [list(was), list(attributes.frozen())]
             mark(attributes.root, record)
-        self._optimizing.leave(who, self._written, failed=failed)
+
+    def then(self, part: str) -> Mapping[str, Item]:
+        """The items of a part as the run's own were written."""
+        return self._written.get(part, {})
 
 
 def _of_module(attributes: Attributes) -> dict[str, Item]:

@@ -15,28 +15,17 @@ from itertools import islice
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from colabkeep.frameworks.shared.rng import Asked, Look, NumpyLook, numpy_words, python_look
+from colabkeep.frameworks.shared.rng import PYTHON, Asked, Look, NumpyLook, PythonStream
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "NEUTRAL",
-    "Aside",
-    "Kinds",
-    "Recogniser",
-    "Seeding",
-    "Stream",
-    "Streams",
-    "instances",
-    "reachable",
-]
 
 _DEEPEST = 12  # steps away from a root
 _MOST = 5_000  # objects in all: some 50 ms
 _MEMBERS = 100  # looked at in one container: a list of a million samples holds no generator worth finding
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, CodeType})
-_NO_PARTS = (type, ModuleType, FunctionType, MethodType)
+_CODE = (type, ModuleType, FunctionType, MethodType)
 _WRAPPERS: dict[type[Any], tuple[str, ...]] = {
     MethodType: ("__self__", "__func__"),
     functools.partial: ("func", "args", "keywords"),
@@ -44,46 +33,46 @@ _WRAPPERS: dict[type[Any], tuple[str, ...]] = {
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
 }
-_CARRIES = re.compile(r"\.(?:torch|paddle)\.data$|\.paddle\.reading$|\.shared\.workers$|\.testing\.")
+_CARRIES = re.compile(
+    r"\.(?:torch|paddle)\.data$|\.paddle\.reading$|\.shared\.workers$|\.testing\.|\.integrations\.keras_data$"
+)
 _LIBRARIES = frozenset({"torch", "paddle", "numpy", "colabkeep"}) | sys.stdlib_module_names
 
 
-def reachable(*roots: object) -> Iterator[object]:
+def reachable(*roots: object, code: bool = True) -> Iterator[object]:
     """Every object within reach of `roots`, once, the near ones first, in an order that depends on the code only.
 
     Reads `__dict__`s, slots, containers, closures, defaults, partials, bound methods, attributes of the user's
-    classes, and the module globals that the user's functions name. Calls nothing of the user's. Sets are
-    left out: their order changes from process to process; so are our own objects.
+    classes, and the module globals that the user's functions name; without `code`, only what instances, lists, tuples
+    and dicts hold. Calls nothing of the user's. Sets are left out: their order changes from process to process; so are
+    our own objects.
     """
     waiting = deque((root, 0) for root in roots)
     seen: dict[int, object] = {}  # keeps what it has seen alive, so that an id stays taken
     while waiting and len(seen) < _MOST:
         obj, depth = waiting.popleft()
-        if type(obj) in _ATOMS or id(obj) in seen or _is_ours(type(obj)):
+        kind = type(obj)
+        if kind in _ATOMS or id(obj) in seen or _is_ours(kind) or (not code and issubclass(kind, _CODE)):
             continue
         seen[id(obj)] = obj
         yield obj
         if depth < _DEEPEST:
-            waiting.extend((child, depth + 1) for child in _children(obj))
+            waiting.extend((child, depth + 1) for child in (_children(obj) if code else _data(obj)))
 
 
-def instances(root: object) -> Iterator[tuple[object, dict[str, Any]]]:
-    """The objects that make up `root`, itself first, each with the dictionary of its attributes: those within reach
-    through attributes, lists, tuples and dicts alone. Calls nothing of the user's."""
-    waiting = deque([(root, 0)])
-    seen: dict[int, object] = {}
-    while waiting and len(seen) < _MOST:
-        obj, depth = waiting.popleft()
-        kind = type(obj)
-        if kind in _ATOMS or id(obj) in seen or issubclass(kind, _NO_PARTS) or kind.__module__.startswith("colabkeep."):
-            continue
-        seen[id(obj)] = obj
-        inside = _instance_dict(obj)
-        yield obj, inside
-        if depth < _DEEPEST:
-            held: Any = obj
-            members = held if kind in (list, tuple) else held.values() if kind is dict else ()
-            waiting.extend((child, depth + 1) for child in (*islice(members, _MEMBERS), *inside.values()))
+def instance_dict(obj: Any) -> dict[str, Any]:
+    """The attributes of an object, past any __getattr__ or __getattribute__ of the user's: a lazy proxy must stay
+    lazy."""
+    try:
+        inside = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return {}
+    return inside if type(inside) is dict else {}
+
+
+def _data(obj: Any) -> Iterable[object]:
+    members = obj if type(obj) in (list, tuple) else obj.values() if type(obj) is dict else ()
+    return (*islice(members, _MEMBERS), *instance_dict(obj).values())
 
 
 def _children(obj: Any) -> Iterable[object]:
@@ -108,22 +97,13 @@ def _children(obj: Any) -> Iterable[object]:
 def _attributes(obj: Any) -> list[object]:
     """What an instance holds, then the classes it was written as."""
     found: list[object] = []
-    found.extend(_instance_dict(obj).values())
+    found.extend(instance_dict(obj).values())
     classes = [cls for cls in type(obj).__mro__ if not _library(cls.__module__)]
     for cls in classes:
         for member in vars(cls).values():
             if type(member) is MemberDescriptorType:
                 found.extend(_slot(member, obj))
     return [*found, *classes]
-
-
-def _instance_dict(obj: Any) -> dict[str, object]:
-    # Past any __getattr__ or __getattribute__ of the user's: a lazy proxy must stay lazy.
-    try:
-        inside = object.__getattribute__(obj, "__dict__")
-    except AttributeError:
-        return {}
-    return inside if type(inside) is dict else {}
 
 
 def _slot(member: MemberDescriptorType, obj: object) -> tuple[object, ...]:
@@ -173,7 +153,6 @@ def _library(module: object) -> bool:
 
 _SPREAD = 0x9E3779B97F4A7C15  # odd, so that the low 32 bits of its multiples differ: generators that take 32 do too
 _MASK = 2**63 - 1
-_PYTHON: random.Random = random.random.__self__  # type: ignore[attr-defined] # the one behind the module's functions
 _FIRST_FOUND = 16  # salts below belong to the global streams
 
 
@@ -188,7 +167,7 @@ class Stream(Protocol):
         ...
 
     def take(self) -> Any:
-        """Its state, taken out. The stream MUST be `put` or seeded before anyone draws from it again."""
+        """Its state."""
         ...
 
     def put(self, taken: Any) -> None:
@@ -216,7 +195,7 @@ class Kinds:
     devices: Callable[[], Sequence[Stream]] = tuple
 
 
-class Streams:
+class StreamSet:
     """Several streams handled as one. Each gets a seed of its own from the one seed given: its seeder's, after `^` with
     the salt beside it. `tellers` are the (salt, seeder) of those that tell their seed."""
 
@@ -229,17 +208,17 @@ class Streams:
         self.tellers = [one for one, stream in zip(self._seeders, self.all, strict=True) if stream.told]
 
     @classmethod
-    def of(cls, kinds: Kinds, *roots: object) -> Streams:
+    def of(cls, kinds: Kinds, *roots: object) -> StreamSet:
         """The global streams, and the generator objects that can be reached from `roots`."""
         return cls(kinds.shared(), held(kinds, *roots))
 
     @classmethod
-    def for_a_look(cls, kinds: Kinds, *roots: object) -> Streams:
+    def for_a_look(cls, kinds: Kinds, *roots: object) -> StreamSet:
         """These, and those of devices: all that may move when the trainer loads what the training has not asked for."""
         return cls(kinds.shared(), (*held(kinds, *roots), *kinds.devices()))
 
     def take(self) -> list[Any]:
-        """The states of all, taken out."""
+        """The states of all."""
         return [stream.take() for stream in self.all]
 
     def put(self, taken: Sequence[Any]) -> None:
@@ -259,58 +238,60 @@ def held(kinds: Kinds, *roots: object) -> list[Stream]:
     return [stream for stream in streams if stream is not None]
 
 
-class Aside:
+class StreamScope:
     """A context with streams of its own: they go on where the last visit left them, the outer ones never move."""
 
-    def __init__(self, streams: Streams, seed: int, own: Sequence[Any] | None = None) -> None:
+    def __init__(self, streams: StreamSet, seed: int) -> None:
         self._streams = streams
+        self._seed: int | None = seed  # None once they have begun
+        self._outer = [stream.look() for stream in streams.all]
+        self._own = [stream.look() for stream in streams.all]
+
+    @property
+    def begun(self) -> bool:
+        """Was it entered?"""
+        return self._seed is None
+
+    def restart(self, seed: int) -> None:
+        """Begin anew at the next visit."""
         self._seed = seed
-        self.own = own
-        self._outer: list[Any] = []
+
+    def take(self) -> list[Any]:
+        """The states of its own streams."""
+        with self:
+            return self._streams.take()
+
+    def put(self, taken: Sequence[Any]) -> None:
+        """Go on where `taken` was."""
+        with self:
+            self._streams.put(taken)
 
     def __enter__(self) -> None:
-        self._outer = self._streams.take()
-        if self.own is None:
-            self._streams.seed(self._seed)
+        for look in self._outer:
+            look.keep()
+        if self._seed is None:
+            for look in self._own:
+                look.put_back()
         else:
-            self._streams.put(self.own)
+            self._streams.seed(self._seed)
+            self._seed = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.own = self._streams.take()
-        self._streams.put(self._outer)
-
-
-class PythonStream:
-    """A generator of Python's, such as the global one. take 8, put 2, seed 4 µs."""
-
-    told = False
-
-    def __init__(self, owner: random.Random) -> None:
-        self._owner = owner
-        self.take: Callable[[], Any] = owner.getstate
-        self.put: Callable[[Any], None] = owner.setstate
-        self.seed: Callable[[int], None] = owner.seed
-
-    def look(self) -> Look:
-        return python_look(self._owner)
+        for look in self._own:
+            look.keep()
+        for look in self._outer:
+            look.put_back()
 
 
 class LegacyStream:
-    """A NumPy `RandomState`, such as the global one, its cached gaussian included. take 1, put 2, seed 1.5 µs.
-
-    NumPy's own get_state and set_state cost 25 and 28 µs, because they convert 624 words one by one.
-    Here the words are copied where they stand, at the address NumPy publishes; where they do not stand as
-    expected (checked once), NumPy's own methods are used.
-    """
+    """A NumPy `RandomState`, such as the global one, its cached gaussian included."""
 
     told = False
 
     def __init__(self, owner: np.random.RandomState) -> None:
         self._owner = owner
-        self._bits: Any = None
-        self._words: memoryview | None = None
 
     def look(self) -> Look:
         return NumpyLook(self._owner)
@@ -319,32 +300,14 @@ class LegacyStream:
         self._owner.seed(seed & 0xFFFFFFFF)
 
     def take(self) -> Any:
-        words = self._live()
-        if words is None:
-            return self._owner.get_state(legacy=False)
-        taken = bytes(words)
-        # The public way to the cached gaussian: it is handed out without a draw when there is one.
-        gauss = self._owner.standard_normal()
-        return taken, (float(gauss) if bytes(words) == taken else None)
+        return self._owner.get_state(legacy=False)
 
     def put(self, taken: Any) -> None:
-        words = self._live()
-        if isinstance(taken, dict):
-            self._owner.set_state(taken)
-        elif words is None or taken[1] is not None:
-            self._owner.set_state(_public(*taken))
-        else:
-            self._owner.seed(0)  # for its side effect: it forgets a cached gaussian
-            words[:] = taken[0]
-
-    def _live(self) -> memoryview | None:
-        bits = self._owner._bit_generator
-        if bits is not self._bits:  # the first time, or after np.random.set_bit_generator
-            self._bits, self._words = bits, numpy_words(self._owner)
-        return self._words
+        self._owner.set_state(_public(*taken) if isinstance(taken, (tuple, list)) else taken)
 
 
 def _public(words: bytes, gauss: float | None) -> dict[str, Any]:
+    """A state as the first versions stored it."""
     import numpy as np
 
     key = np.frombuffer(words[:-4], dtype=np.uint32)
@@ -376,7 +339,7 @@ class GeneratorStream:
 
 def _shared() -> list[Stream]:
     numpy = sys.modules.get("numpy")
-    streams: list[Stream] = [PythonStream(_PYTHON)]
+    streams: list[Stream] = [PythonStream(PYTHON)]
     if numpy is not None:
         streams.append(LegacyStream(numpy.random.mtrand._rand))
     return streams
@@ -385,7 +348,7 @@ def _shared() -> list[Stream]:
 def _recognise(obj: object) -> Stream | None:
     kind = type(obj)
     if issubclass(kind, random.Random):
-        fixed = kind is random.SystemRandom or obj is _PYTHON
+        fixed = kind is random.SystemRandom or obj is PYTHON
         return None if fixed else PythonStream(obj)  # type: ignore[arg-type] # issubclass, for objects that fake isinstance
     numpy = sys.modules.get("numpy")
     if numpy is None:
@@ -410,7 +373,7 @@ class Seeding:
     every batch is what it is when all are seeded. Generators that the data holds count like those of Python and NumPy.
     """
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: StreamSet) -> None:
         self._seed = streams.seed
         self._draws: bool | None = None  # None: not known yet
         self._looks = [stream.look() for stream in streams.all]

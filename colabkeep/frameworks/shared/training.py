@@ -10,36 +10,14 @@ import inspect
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from inspect import getclosurevars, isfunction
 from typing import Any
 
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import HostTensor, Tree
-from colabkeep.frameworks.base import TrainingOptions
-
-__all__ = [
-    "HostLosses",
-    "Objective",
-    "PlainMean",
-    "as_number",
-    "at_hand",
-    "check_functions",
-    "check_held",
-    "check_one_loss",
-    "counts_to",
-    "half_weights",
-    "is_per_step",
-    "moved",
-    "no_gradient",
-    "no_loop_for",
-    "stored_steps",
-    "unfit_batch",
-    "unfit_loss",
-    "unfit_number",
-    "unknown_precision",
-    "wrong_kind",
-]
+from colabkeep.frameworks.base import Batch, MeanLike, TrainingOptions
 
 _FRAMEWORKS = frozenset({"torch", "paddle"})
 
@@ -129,13 +107,20 @@ def check_functions(options: TrainingOptions) -> None:
         )
     if options.metrics and options.step_fn is not None:
         raise UsageError(
-            problem="metrics are functions of (output, target), and with step_fn nobody knows these.",
+            problem="metrics are functions of (output, target), and with step_fn these are not known.",
             remedy="Pass loss_fn instead of step_fn, or leave metrics out and measure in a callback.",
         )
     if "loss" in (options.metrics or {}):
         raise UsageError(
             problem='A metric is named "loss", which is the name of the loss itself.',
             remedy="Give the metric another name.",
+        )
+    micro: object = options.micro_batch
+    if not (micro is None or micro == "auto" or (isinstance(micro, int) and not isinstance(micro, bool) and micro > 0)):
+        raise UsageError(
+            problem=f"micro_batch={micro!r:.100} is not known.",
+            remedy='Pass a number of samples, 1 or more, "auto" for as many as fit into the GPU\'s memory, or None for '
+            "all of a batch.",
         )
     if options.gradient_clip_val is not None and not options.gradient_clip_val > 0:
         raise UsageError(
@@ -152,6 +137,12 @@ def unknown_precision(precision: object) -> UsageError:
     )
 
 
+def by_capability(major: int) -> str:
+    """What "auto" means on a GPU of NVIDIA's: bfloat16 where it computes in it (capability 8.0), float16 where it has
+    tensor cores for that (7.0: V100, T4), else float32."""
+    return "bf16-mixed" if major >= 8 else "16-mixed" if major >= 7 else "32-true"
+
+
 def half_weights(kind: str, remedy: str) -> UsageError:
     """Why weights of 16 bits alone do not learn in mixed precision."""
     return UsageError(
@@ -161,7 +152,7 @@ def half_weights(kind: str, remedy: str) -> UsageError:
     )
 
 
-def unfit_batch(batch: Any) -> UsageError:
+def _unfit_batch(batch: Any) -> UsageError:
     """Why loss_fn cannot be used on this batch."""
     shape = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
     example = "model(**batch).loss" if isinstance(batch, Mapping) else "loss of the batch"
@@ -172,7 +163,7 @@ def unfit_batch(batch: Any) -> UsageError:
     )
 
 
-def unfit_loss(loss: object, shape: tuple[int, ...] | None, own_step: bool) -> UsageError:
+def _unfit_loss(loss: object, shape: tuple[int, ...] | None, own_step: bool) -> UsageError:
     """Why a backward pass cannot start from this value, which is no tensor (`shape` None) or not of one number."""
     function = "step_fn" if own_step else "loss_fn"
     if shape is None:
@@ -187,7 +178,7 @@ def unfit_loss(loss: object, shape: tuple[int, ...] | None, own_step: bool) -> U
     )
 
 
-def no_gradient(own_step: bool, breaks: str, frozen: str) -> UsageError:
+def _no_gradient(own_step: bool, breaks: str, frozen: str) -> UsageError:
     """Why nothing can be learnt from this loss. `breaks` and `frozen`: the framework's words for how that comes."""
     function = "step_fn" if own_step else "loss_fn"
     return UsageError(
@@ -205,10 +196,10 @@ def as_number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise unfit_number(name, f"a {type(value).__name__}") from None
+        raise _unfit_number(name, f"a {type(value).__name__}") from None
 
 
-def unfit_number(name: str, found: str) -> UsageError:
+def _unfit_number(name: str, found: str) -> UsageError:
     """Why this cannot be averaged over a validation."""
     return UsageError(
         problem=f"In validation {name!r} is {found}, not one number.",
@@ -219,7 +210,7 @@ def unfit_number(name: str, found: str) -> UsageError:
 _PAIR = frozenset({tuple, list})
 
 
-class Objective:
+class _Objective:
     """Applies `loss_fn` or `step_fn`, and metrics, to a model and a batch that is on its device."""
 
     def __init__(self, options: TrainingOptions) -> None:
@@ -253,10 +244,172 @@ class Objective:
 
     def _applied(self, batch: Any) -> tuple[Any, Any, Any]:
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-            raise unfit_batch(batch)
+            raise _unfit_batch(batch)
         *inputs, target = batch
         output = self.model(*inputs)
         return self._loss_fn(output, target), output, target
+
+
+class RunningMean:
+    """A mean that adds on the host, in double precision. Saved and loaded, it goes on with the same bits.
+
+    One of numbers on a device adds there, in `number`'s type, and waits for it only when the mean is read.
+    """
+
+    sum: Any
+    weight: float
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def number(self, value: Any) -> Any:
+        """A number, or a tensor or array of one number without a graph, as it is added."""
+        return float(value)
+
+    def add(self, value: Any, weight: float) -> None:
+        """Count `value` with `weight`."""
+        self.sum = self.sum + self.number(value) * weight
+        self.weight += weight
+
+    def value(self) -> float | None:
+        """The mean so far, None of nothing."""
+        return float(self.sum) / self.weight if self.weight else None
+
+    def reset(self) -> None:
+        """Begin anew, with nothing."""
+        self.sum = self.number(0.0)
+        self.weight = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sum and the weight."""
+        return {"sum": self.sum, "weight": self.weight}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned. Earlier versions stored numbers that were not added yet, beside it."""
+        self.sum = self.number(state_dict["sum"])
+        self.weight = float(state_dict["weight"])
+        for index, weight in enumerate(state_dict.get("weights", ())):
+            self.sum = self.sum + self.number(state_dict["values"][index]) * weight
+
+
+class Arithmetic:
+    """Forward, backward and update of one model with one optimizer, as far as frameworks agree.
+
+    `tensor` is the framework's type; `breaks` and `frozen` are its words for how a loss comes to have no gradient. The
+    device is that of the model's first parameter, found once: move the model before, not during training.
+    """
+
+    tensor: type[Any]
+    breaks: str
+    frozen: str
+    precision: str
+
+    def __init__(self, options: TrainingOptions) -> None:
+        self._model = options.model
+        self._optimizer = options.optimizer
+        self._objective = _Objective(options)
+        self._metrics: dict[str, Any] = dict(options.metrics or {})
+        self.measures: Sequence[str] = ("loss", *self._metrics)
+        self._clips = options.gradient_clip_val is not None
+        self.scaler: Any = None
+        self.grad_norm: Any = None
+
+    def train(self) -> None:
+        """Put the model into training mode and clear gradients."""
+        self._model.train()
+        self.clear()
+
+    def step(self) -> None:
+        """Unscale, clip, one optimizer update (float16: none if a gradient is not finite), clear gradients."""
+        scaler = self.scaler
+        if self._clips:
+            if scaler is not None:
+                scaler.unscale_(self._optimizer)
+            self.clip()
+        if scaler is None:
+            self._optimizer.step()
+        else:
+            scaler.step(self._optimizer)
+            scaler.update()
+        self.clear()
+
+    def evaluate(self, batches: Iterator[Batch]) -> dict[str, float]:
+        """Mean loss ("loss") and metrics, weighted by samples (a batch of unknown size counts as one).
+
+        Evaluation mode, no gradients, the precision of training. Afterwards every module has the mode it
+        had: one that the user keeps in evaluation mode stays there. Empty when there are no batches.
+
+        Raises:
+            UsageError: a loss or a metric is not one number.
+        """
+        means = {name: self.mean() for name in self.averaged()}
+        modes = [(module, module.training) for module in self.modules()]
+        self._model.eval()
+        try:
+            with self.no_grad():
+                for batch in batches:
+                    weight = 1.0 if batch.samples is None else float(batch.samples)
+                    with self.autocast():
+                        measured = self._objective.measured(self.moved(batch.value), self._metrics)
+                    for name, mean in means.items():
+                        mean.add(self._one_number(name, measured[name]), weight)
+        finally:
+            if modes[0][1]:
+                self._model.train()  # Paddle keeps a mode of its own beside those of the layers
+            for module, mode in modes:
+                module.training = mode
+        found = {name: mean.value() for name, mean in means.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def averaged(self) -> Sequence[str]:
+        """The measures that are means over the batches."""
+        return self.measures
+
+    def refused(self, loss: Any) -> UsageError:
+        """Why a backward pass cannot start from this value."""
+        own_step = self._objective.own_step
+        if not isinstance(loss, self.tensor):
+            return _unfit_loss(loss, None, own_step)
+        if loss.ndim:
+            return _unfit_loss(loss, tuple(loss.shape), own_step)
+        return _no_gradient(own_step, self.breaks, self.frozen)
+
+    def modules(self) -> Iterable[Any]:
+        """All modules of the model, itself first."""
+        raise NotImplementedError
+
+    def mean(self) -> MeanLike:
+        """A new running mean of losses, on the model's device."""
+        raise NotImplementedError
+
+    def clip(self) -> None:
+        """Clip the gradients of the parameters of now: groups may have been added since the start (unfreezing)."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Let go of all gradients. They must not be zero: an optimizer moves a parameter whose gradient is zero, but
+        not one that has none, so that one unused in a step would fare differently after a resume."""
+        raise NotImplementedError
+
+    def moved(self, batch: Any) -> Any:
+        """The batch on the model's device."""
+        raise NotImplementedError
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass."""
+        raise NotImplementedError
+
+    def no_grad(self) -> AbstractContextManager[Any]:
+        """A context without gradients."""
+        raise NotImplementedError
+
+    def _one_number(self, name: str, value: Any) -> Any:
+        """`value` if it is a number or a tensor of one, for a running mean; nothing waits for the device."""
+        if not isinstance(value, self.tensor):
+            return as_number(name, value)
+        if value.ndim:
+            raise _unfit_number(name, f"a tensor of shape {tuple(value.shape)}")
+        return value
 
 
 def at_hand(loss: Any) -> float | None:
@@ -295,34 +448,6 @@ class HostLosses:
 
     def read(self, tree: Tree) -> Sequence[tuple[int, float]]:
         return ()
-
-
-class PlainMean:
-    """Adds on the host, in double precision. Saved and loaded, it goes on with the same bits."""
-
-    def __init__(self) -> None:
-        self._sum = self._weight = 0.0
-
-    def add(self, value: Any, weight: float) -> None:
-        """Count `value`, a number or an array of one number, with `weight`."""
-        self._sum += float(value) * weight
-        self._weight += weight
-
-    def value(self) -> float | None:
-        """The mean so far, None of nothing."""
-        return self._sum / self._weight if self._weight else None
-
-    def reset(self) -> None:
-        """Begin anew, with nothing."""
-        self._sum = self._weight = 0.0
-
-    def state_dict(self) -> dict[str, float]:
-        """The sum and the weight."""
-        return {"sum": self._sum, "weight": self._weight}
-
-    def load_state_dict(self, state_dict: Mapping[str, float]) -> None:
-        """Go on from what `state_dict` returned."""
-        self._sum, self._weight = state_dict["sum"], state_dict["weight"]
 
 
 def moved(value: Any, moves: Callable[[Any], bool], move: Callable[[Any], Any]) -> Any:

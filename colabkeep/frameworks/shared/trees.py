@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from enum import Enum
 from pathlib import PosixPath, WindowsPath
@@ -20,29 +20,6 @@ from colabkeep.frameworks.shared.rng import pack_python, stateful, unpack_python
 
 if TYPE_CHECKING:
     import numpy as np
-
-__all__ = [
-    "FUNCTIONS",
-    "ArrayLeaves",
-    "Leaf",
-    "Rebuild",
-    "SlotCache",
-    "array_leaf",
-    "child",
-    "describe_array",
-    "encode",
-    "encode_object",
-    "like",
-    "missing_parts",
-    "native_leaf",
-    "not_storable",
-    "object_differences",
-    "rebuild",
-    "restore_object",
-    "shortened",
-    "stateful_remedy",
-    "told_state",
-]
 
 Slot = TypeVar("Slot")
 
@@ -62,11 +39,6 @@ class SlotCache(Generic[Slot]):
         # A capture that was broken off leaves slots on both sides: none of them is lost.
         self._before, self._now = {**self._before, **self._now}, {}
 
-    @property
-    def before(self) -> Mapping[str, Slot]:
-        """The slots of the capture before that were not taken yet."""
-        return self._before
-
     def take(self, path: str) -> Slot | None:
         """The slot of the capture before, if there was one."""
         return self._before.pop(path, None)
@@ -75,6 +47,10 @@ class SlotCache(Generic[Slot]):
         """The slot for this capture and the next."""
         self._now[path] = slot
         return slot
+
+    def kept(self, path: str) -> Slot | None:
+        """The slot for this capture, if there is one already."""
+        return self._now.get(path)
 
     def sweep(self) -> None:
         """The capture is complete: let go of what it did not take."""
@@ -272,17 +248,17 @@ class ArrayLeaves:
 
     def __init__(self, *, plain: bool = False) -> None:
         self._plain = plain
-        self._shelf: SlotCache[tuple[np.ndarray[Any, Any], Tree]] = SlotCache()
+        self._slots: SlotCache[tuple[np.ndarray[Any, Any], Tree]] = SlotCache()
         self._met: dict[int, tuple[object, Tree]] = {}  # holds the arrays, so that no id is given twice
 
     def turn(self) -> None:
         """A capture begins."""
-        self._shelf.turn()
+        self._slots.turn()
         self._met = {}
 
     def sweep(self) -> None:
         """A capture is complete."""
-        self._shelf.sweep()
+        self._slots.sweep()
         self._met = {}
 
     def __call__(self, value: Any, path: str) -> Tree:
@@ -311,7 +287,7 @@ class ArrayLeaves:
         if id(array) in self._met:
             return self._met[id(array)][1]
         columns = array.flags.f_contiguous and not array.flags.c_contiguous
-        kept = self._shelf.take(path)
+        kept = self._slots.take(path)
         if kept is None or (kept[0].shape, kept[0].dtype) != (array.shape, array.dtype) or columns is _is_rows(kept[0]):
             memory = np.empty_like(array, order="F" if columns else "C")
         else:
@@ -319,7 +295,7 @@ class ArrayLeaves:
         np.copyto(memory, array)
         kept = memory, self._leaf(memory, path)  # another object each time: nobody knows whether the bytes have changed
         self._met[id(array)] = array, kept[1]
-        return self._shelf.keep(path, kept)[1]
+        return self._slots.keep(path, kept)[1]
 
     def _leaf(self, memory: np.ndarray[Any, Any], path: str) -> Tree:
         code = _dtype_code(memory.dtype, path)

@@ -20,19 +20,7 @@ from typing import Any, ClassVar
 
 from colabkeep.frameworks.base import Probe, Probed
 from colabkeep.frameworks.shared.samples import Seen, look_at
-from colabkeep.frameworks.shared.streams import Kinds, Seeding, Streams
-
-__all__ = [
-    "Collate",
-    "Seeded",
-    "WorkerPayload",
-    "die_with_trainer",
-    "is_probing",
-    "probing",
-    "tag",
-    "tagged",
-    "travels",
-]
+from colabkeep.frameworks.shared.streams import Kinds, Seeding, StreamSet
 
 # Everything here is importable, so that workers started by spawn or forkserver can load it; what the user wrote,
 # perhaps in a notebook cell, travels inside a `WorkerPayload`.
@@ -75,7 +63,7 @@ class WorkerPayload:
         self.epoch = epoch
         self.failure: Exception | None = None  # of the user's `worker_init_fn`, for frameworks that would lose it
         self._kinds = kinds
-        self._streams: Streams | None = None
+        self._streams: StreamSet | None = None
         self._seeding: Seeding | None = None
 
     def load(self, tagged: tuple[Any, ...], read: Callable[[Any], Any]) -> Any:
@@ -91,15 +79,15 @@ class WorkerPayload:
             self._seeding = Seeding(self.streams())
         return self._seeding
 
-    def streams(self) -> Streams:
+    def streams(self) -> StreamSet:
         """The global streams and those the objects hold, looked for once per process."""
         if self._streams is None:
-            self._streams = Streams.of(self._kinds, self.dataset, self.collate_fn)
+            self._streams = StreamSet.of(self._kinds, self.dataset, self.collate_fn)
         return self._streams
 
     def look(self, probe: Probe, seen: Seen, *, here: bool = False) -> Probed:
         """Look at samples, in a worker or, where nothing else loads them, `here`."""
-        streams = Streams.for_a_look(self._kinds, self.dataset, self.collate_fn) if here else self.streams()
+        streams = StreamSet.for_a_look(self._kinds, self.dataset, self.collate_fn) if here else self.streams()
         return look_at(self.dataset, probe, seen, streams, self.epoch)
 
     def start_worker(self, info: Any, worker: int, seed: int) -> None:
@@ -124,20 +112,22 @@ class WorkerPayload:
 
 
 class Seeded:
-    """The user's data set, each batch of which is loaded and collated under a seed of its own."""
+    """The user's data set, each batch of which is loaded and collated under a seed of its own.
 
-    def __init__(self, payload: WorkerPayload) -> None:
+    A tag stands for a whole batch or, where the loader gives single items (`bare`), for one of them.
+    """
+
+    def __init__(self, payload: WorkerPayload, *, bare: bool = False) -> None:
         self._payload = payload
-
-    def __getitems__(self, batch: Any) -> Any:
-        if tagged(batch):
-            return Loaded((self._payload.load(batch, self.collated),))
-        return self._payload.look(*batch[1:]) if is_probing(batch) else self._items(batch)
+        self.read = self.single if bare else self.collated
 
     def __getitem__(self, index: Any) -> Any:
         if tagged(index):
-            return Loaded((self._payload.load(index, self.single),))
+            return Loaded((self._payload.load(index, self.read),))
         return self._payload.look(*index[1:]) if is_probing(index) else self._payload.dataset[index]
+
+    def __getitems__(self, batch: Any) -> Any:
+        return self[batch] if tagged(batch) or is_probing(batch) else self._items(batch)
 
     def collated(self, batch: Any) -> Any:
         """The batch of these indices."""
@@ -170,15 +160,16 @@ class Loaded(tuple[Any]):
 
 
 class Collate:
-    """The user's collate function, as part of a cargo, for what is not collated yet."""
+    """The user's collate function, as part of a worker's payload, for what is not collated yet."""
 
     def __init__(self, payload: WorkerPayload) -> None:
         self._payload = payload
 
     def __call__(self, items: Any) -> Any:
-        if type(items) is Loaded:
-            return items[0]
-        return items if type(items) is Probed else self._payload.collate_fn(items)
+        one = items[0] if type(items) is list and len(items) == 1 else items  # Paddle's loaders make a list of it
+        if type(one) is Loaded:
+            return one[0]
+        return one if type(one) is Probed else self._payload.collate_fn(items)
 
 
 def travels(value: object) -> bool:

@@ -1,19 +1,16 @@
-"""The torch adapter: finds out what each part is, and hands it to the page that knows. Losses in host memory are
-read at once, those on a device on their way to the next save.
-"""
+"""The torch adapter. Losses in host memory are read at once, those on a device on their way to the next save."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager
 from itertools import chain
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
-from colabkeep.core.errors import MemoryFull
-from colabkeep.core.settings import Item
-from colabkeep.core.state import Capture, SoloWorld, Stale, Stateful, Tree, World
+from colabkeep.core.state import Capture, Stale, Tree
 from colabkeep.frameworks.base import (
     Boundary,
     Data,
@@ -26,33 +23,25 @@ from colabkeep.frameworks.base import (
     TrainingOptions,
     Unseen,
 )
-from colabkeep.frameworks.shared.describe import described
-from colabkeep.frameworks.shared.host_memory import Captures, first_touch
-from colabkeep.frameworks.shared.modules import ParameterNames, untrained
-from colabkeep.frameworks.shared.rng import opaque_parts, updated_by_hand
+from colabkeep.frameworks.shared.adapter import Adapter
+from colabkeep.frameworks.shared.capture import ParameterNames
+from colabkeep.frameworks.shared.host_memory import HostMemory
 from colabkeep.frameworks.shared.training import at_hand, stored_steps
-from colabkeep.frameworks.shared.trees import missing_parts, object_differences, shortened
 from colabkeep.frameworks.torch.boundary import TorchBoundary, TorchUnseen, remember
-from colabkeep.frameworks.torch.copies import Copies, Devices
-from colabkeep.frameworks.torch.facts import exactness, fingerprint, refuse_devices
-from colabkeep.frameworks.torch.leaves import native, ordinary
-from colabkeep.frameworks.torch.modules import Places
-from colabkeep.frameworks.torch.optimizers import Recorders, restore_helper
+from colabkeep.frameworks.torch.capture import TorchKit, ordinary, parameters_of
+from colabkeep.frameworks.torch.copies import Devices
+from colabkeep.frameworks.torch.facts import exactness, fingerprint
 from colabkeep.frameworks.torch.restore import (
     module_differences,
+    native,
     optimizer_differences,
+    restore_helper,
     restore_module,
     restore_optimizer,
     schedule_differences,
 )
 from colabkeep.frameworks.torch.rng import streams
-from colabkeep.frameworks.torch.settings import describe, setup
-from colabkeep.frameworks.torch.staging import ORDINARY, HostMemory, Slot
-
-__all__ = [
-    "TorchFramework",
-    "TorchLosses",
-]
+from colabkeep.frameworks.torch.settings import TorchSetup, describe
 
 # On a device each loss is written into a small ring there; once in a while the ring is sent, in stream order, to
 # page-locked memory, and read when it has come. No step and no save waits for that: what has not come is part of the
@@ -189,112 +178,58 @@ def _unread(ring: Mapping[str, Any]) -> list[tuple[int, float]]:
     ]
 
 
-_KINDS = (
-    torch.nn.Module,
-    torch.optim.Optimizer,
-    torch.optim.lr_scheduler.LRScheduler,
-    torch.amp.GradScaler,
-    torch.Tensor,
-)
-
-
-class TorchFramework:
-    """PyTorch, 2.4 or newer. `memory`: where copies of the state go; None: what this machine has."""
+class TorchFramework(Adapter):
+    """PyTorch, 2.4 or newer."""
 
     name = "torch"
+    kinds = (torch.nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler, torch.Tensor)
+    describe = staticmethod(describe)
 
     def __init__(self, memory: HostMemory | None = None) -> None:
-        self._captures = Captures()
-        self._memory = memory or HostMemory()
-        self._devices = Devices()
-        self._recorders = Recorders(self._memory)
-        self._rng = streams()
-
-    def owns(self, obj: object) -> bool:
-        return isinstance(obj, _KINDS)
+        super().__init__(TorchKit(), streams(), memory)
 
     def capture(self, parts: Mapping[str, object]) -> Capture:
-        with ordinary(), self._captures.begin() as begun:
-            if Devices.capturing():
-                begun.rest = _wait_for_the_graph
-                return begun
-            copies = Copies(self._devices)
-            self._recorders.refresh(parts)
-            begun.trees.update(self._recorders.record(parts, copies))
-            copies.run()
-            self._memory.recalled = False
-            begun.rest, begun.keep, begun.remark = (
-                copies.finish,
-                copies.stored,
-                self._devices.remark or self._memory.remark,
-            )
+        if not Devices.capturing():
+            return super().capture(parts)
+        with self._captures.begin() as begun:
+            begun.rest = _wait_for_the_graph
         return begun
 
-    def rehearse(self, parts: Mapping[str, object]) -> Capture:
-        refuse_devices(_tensors(parts), _tried)
-        with ordinary(), self._captures.begin() as begun:
-            self._recorders.refresh(parts)
-            begun.trees.update(self._recorders.record(parts, Copies(self._devices)))
-        return begun
+    def copying(self) -> AbstractContextManager[Any]:
+        return ordinary()
 
-    def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:
-        lines = missing_parts(list(parts), list(trees))
-        names = _names(parts)
-        for name, target in parts.items():
-            if name in trees:
-                lines += _differences(name, target, trees[name], names)
-        return shortened(lines)
+    def differences(self, name: str, target: Any, tree: Tree, names: ParameterNames) -> Iterable[str]:
+        if isinstance(target, torch.nn.Module):
+            return module_differences(name, target, tree)
+        if isinstance(target, torch.optim.Optimizer):
+            return optimizer_differences(name, target, tree, names)
+        if isinstance(target, LRScheduler):
+            return schedule_differences(name, target, tree)
+        return super().differences(name, target, tree, names)
 
-    def untrained(self, parts: Mapping[str, object]) -> str:
-        models = {name: list(part.named_parameters()) for name, part in parts.items() if _is_module(part)}
-        groups = (group for part in parts.values() if _is_optimizer(part) for group in part.param_groups)
-        held = [parameter for group in groups for parameter in group["params"]]
-        return untrained(models, held, [name for name, each in models.get("model", ()) if each.requires_grad])
+    def trains(self, optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
+        return parameters_of(optimizer)
 
-    def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
-        names = _names(parts)
-        for name, tree in trees.items():
-            target = parts[name]
-            if isinstance(target, torch.nn.Module):
-                restore_module(name, target, tree)
-            elif isinstance(target, torch.optim.Optimizer) and tree["kind"] == "optimizer":
-                restore_optimizer(target, tree, names)
-            else:
-                restore_helper(target, tree)
+    def is_trained(self, parameter: torch.Tensor) -> bool:
+        return parameter.requires_grad
+
+    def restore_part(self, name: str, target: Any, tree: Tree, names: ParameterNames) -> None:
+        if isinstance(target, torch.nn.Module):
+            restore_module(name, target, tree)
+        elif isinstance(target, torch.optim.Optimizer) and tree["kind"] == "optimizer":
+            restore_optimizer(target, tree, names)
+        else:
+            restore_helper(target, tree)
 
     def native(self, tree: Tree) -> Any:
         return native(tree)
 
-    def rng(self) -> Stateful:
-        return self._rng
-
     def boundary(self, parts: Mapping[str, object]) -> Boundary:
-        optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
-        schedulers = [part for part in parts.values() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)]
-        self._touch(parts)
-        opaque = [
-            *opaque_parts(parts, *_KINDS),
-            *updated_by_hand(parts, torch.nn.Module, torch.optim.Optimizer, _trains),
-        ]
-        return TorchBoundary(
-            self._rng.streams, _modules(parts), optimizers, schedulers, lambda: self._touch(parts), opaque
-        )
-
-    def _touch(self, parts: Mapping[str, object]) -> None:
-        """Get the pages of the memory that saves will be copied to. No save waits for them then."""
-        if self._captures.lent:  # the save that uses it has them
-            return
-        with ordinary(), suppress(MemoryFull):  # the save that cannot do without will say so
-            fresh = [each for each in self._recorders.prepare(parts) if _is_cold(each)]
-            first_touch((slot.memory.data_ptr(), slot.memory.nbytes) for slot in fresh)
-            for slot in fresh:
-                slot.touched = True
+        self.prepare(parts)
+        return TorchBoundary(self._streams.streams, parts, lambda: self.prepare(parts), self.opaque(parts))
 
     def settings(self, parts: Mapping[str, object]) -> PartsSettings:
-        return setup(parts)
-
-    def described(self, value: object) -> Mapping[str, Item]:
-        return described(value, describe)
+        return TorchSetup(parts)
 
     def remember(self, parts: Mapping[str, object]) -> Remembered:
         return remember(parts)
@@ -310,9 +245,9 @@ class TorchFramework:
         return TorchTraining(options)
 
     def mean(self, value: object) -> MeanLike:
-        from colabkeep.frameworks.torch.training import RunningMean
+        from colabkeep.frameworks.torch.training import mean_on
 
-        return RunningMean(value.device if isinstance(value, torch.Tensor) else torch.device("cpu"))
+        return mean_on(value.device if isinstance(value, torch.Tensor) else torch.device("cpu"))
 
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
         return fingerprint(_tensors(parts), _modules(parts))
@@ -323,15 +258,22 @@ class TorchFramework:
     def losses(self) -> Losses:
         return TorchLosses()
 
+    def learning_rate(self, parts: Mapping[str, object]) -> float | None:
+        optimizer = next((part for part in parts.values() if isinstance(part, torch.optim.Optimizer)), None)
+        rate = None if optimizer is None or not optimizer.param_groups else optimizer.param_groups[0].get("lr")
+        if isinstance(rate, torch.Tensor):
+            return float(rate) if rate.device.type == "cpu" and rate.numel() == 1 else None
+        return float(rate) if isinstance(rate, (int, float)) else None
+
     def unseen(self, parts: Mapping[str, object]) -> Unseen:
         return TorchUnseen(parts)
-
-    def world(self) -> World:
-        return SoloWorld()
 
     def processes(self) -> int:
         group = torch.distributed
         return int(group.get_world_size()) if group.is_available() and group.is_initialized() else 1
+
+    def sharded(self, parts: Mapping[str, object]) -> str | None:
+        return next((f"{name} by {by}" for name, part in parts.items() if (by := _cut_by(part)) is not None), None)
 
 
 def _wait_for_the_graph() -> None:
@@ -339,21 +281,21 @@ def _wait_for_the_graph() -> None:
     raise Stale
 
 
-def _is_module(part: object) -> TypeGuard[torch.nn.Module]:
-    return isinstance(part, torch.nn.Module)
+_CUTS = {
+    "FullyShardedDataParallel": "FullyShardedDataParallel",
+    "FSDPModule": "fully_shard",
+    "ZeroRedundancyOptimizer": "ZeroRedundancyOptimizer",
+    "DTensor": "parallelize_module or distribute_tensor",
+}  # each is known by its name: to import it takes a second, and whoever uses it has done so
 
 
-def _is_optimizer(part: object) -> TypeGuard[torch.optim.Optimizer]:
-    return isinstance(part, torch.optim.Optimizer)
-
-
-def _is_cold(slot: Slot) -> bool:
-    """Would a save wait for its pages? What comes from a device is written to behind training."""
-    return not slot.touched and slot.kind == ORDINARY and slot.device.type == "cpu"
-
-
-def _trains(parameter: torch.Tensor) -> bool:
-    return parameter.requires_grad
+def _cut_by(part: object) -> str | None:
+    members = [part]
+    if isinstance(part, torch.nn.Module):
+        members += [*part.modules(), *part.parameters(), *part.buffers()]
+    bases = {base for kind in set(map(type, members)) for base in kind.__mro__}
+    names = {base.__name__ for base in bases if base.__module__.startswith("torch.distributed")}
+    return next((by for name, by in _CUTS.items() if name in names), None)
 
 
 def _modules(parts: Mapping[str, object]) -> list[torch.nn.Module]:
@@ -362,29 +304,5 @@ def _modules(parts: Mapping[str, object]) -> list[torch.nn.Module]:
 
 def _tensors(parts: Mapping[str, object]) -> Iterable[torch.Tensor]:
     optimizers = (part for part in parts.values() if isinstance(part, torch.optim.Optimizer))
-    held = (parameter for each in optimizers for group in each.param_groups for parameter in group["params"])
-    return chain(*(chain(module.parameters(), module.buffers()) for module in _modules(parts)), held)
-
-
-def _tried(parts: Mapping[str, object]) -> torch.Tensor:
-    """What a capture, made for real, holds of the one buffer of a trial."""
-    snapshot = TorchFramework().capture(parts).finish()
-    stored: torch.Tensor = native(snapshot.parts["trial"]["weights"]["tensor"])
-    snapshot.release()
-    return stored
-
-
-def _names(parts: Mapping[str, object]) -> ParameterNames:
-    return ParameterNames(
-        (name, Places(part).parameters()) for name, part in parts.items() if isinstance(part, torch.nn.Module)
-    )
-
-
-def _differences(name: str, target: object, tree: Tree, names: ParameterNames) -> Iterable[str]:
-    if isinstance(target, torch.nn.Module):
-        return module_differences(name, target, tree)
-    if isinstance(target, torch.optim.Optimizer):
-        return optimizer_differences(name, target, tree, names)
-    if isinstance(target, torch.optim.lr_scheduler.LRScheduler):
-        return schedule_differences(name, target, tree)
-    return object_differences(name, target, tree)
+    held = map(parameters_of, optimizers)
+    return chain(*(chain(module.parameters(), module.buffers()) for module in _modules(parts)), *held)

@@ -15,17 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from colabkeep.core.state import Stale, Tree
-from colabkeep.frameworks.shared.host_memory import HostCopy, Owner, Part, Reader, move_if_different
-from colabkeep.frameworks.torch.staging import Slot
-
-__all__ = [
-    "Checksums",
-    "Copies",
-    "DeviceCopy",
-    "Devices",
-    "Landing",
-]
+from colabkeep.core.state import Tree
+from colabkeep.frameworks.shared import capture
+from colabkeep.frameworks.shared.capture import Slot
+from colabkeep.frameworks.shared.host_memory import move_if_different
 
 # Each row of 2^18 words of 32 bits is multiplied by as many secret 64-bit numbers, and summed up modulo 2^64:
 # multilinear hashing (D. Lemire and O. Kaser, "Strongly universal string hashing is fast", 2014). Of two rows that
@@ -103,7 +96,7 @@ Pair = tuple[Slot, torch.Tensor]
 
 
 class Landing:
-    """A few bytes of a device, to be looked at behind training."""
+    """Some bytes of a device, to be looked at behind training."""
 
     def __init__(self, dtype: torch.dtype, size: int) -> None:
         self.new, self.lost = True, False
@@ -123,26 +116,20 @@ class Landing:
 
     @property
     def number(self) -> Any:
-        """What has come, of one element.
-
-        Raises:
-            Stale: it was lost.
-        """
-        if self.lost:
-            raise Stale
+        """What has come, of one element."""
         return torch.frombuffer(self._memory, dtype=self._dtype).item()
 
 
 class _Target(NamedTuple):
     """Where bytes of a parcel go: from `start` on, `size` bytes, to an address of `owner`'s."""
 
-    owner: Owner
+    owner: Any  # a slot, or a landing
     address: int
     start: int
     size: int
 
 
-class _Parcel(NamedTuple):
+class _Block(NamedTuple):
     """Bytes of a device on their way, one gapless block."""
 
     data: torch.Tensor
@@ -173,7 +160,7 @@ class Devices:
                 self._pieces = [_piece(pin_memory=True) for _ in range(2)]
             except RuntimeError:  # the driver has none left: through ordinary memory then, which takes longer
                 self._pieces = [_piece(pin_memory=False) for _ in range(2)]
-                self.remark = "page-locked memory is not to be had"
+                self.remark = "page-locked memory is not available"
         return self._pieces
 
     def has_room(self, device: torch.device, size: int) -> bool:
@@ -204,13 +191,12 @@ class DeviceCopy:
         self._devices = devices
         self._pairs: dict[torch.device, list[Pair]] = {}
         self._looks: dict[torch.device, list[tuple[Landing, torch.Tensor, bool]]] = {}
-        self._parcels: dict[torch.device, deque[_Parcel]] = {}
+        self._blocks: dict[torch.device, deque[_Block]] = {}
         self._events: dict[torch.device, Any] = {}
 
     def add(self, slot: Slot, source: torch.Tensor) -> None:
         """One copy."""
-        if slot.size:
-            self._pairs.setdefault(source.device, []).append((slot, source))
+        self._pairs.setdefault(source.device, []).append((slot, source))
 
     def look(self, tensor: torch.Tensor, *, checksum: bool = False) -> Landing:
         """Have the bytes of a small gapless tensor brought, or the checksum of a large one."""
@@ -222,36 +208,36 @@ class DeviceCopy:
         """Launch everything. Where a device has no room, wait until it is in host memory."""
         for device in {*self._pairs, *self._looks}:
             with cuda.device(device), torch.no_grad():
-                parcels = self._looked(device)
-                parcels += self._taken(device, self._pairs.get(device, []))
+                blocks = self._looked(device)
+                blocks += self._taken(device, self._pairs.get(device, []))
                 event = self._events[device] = cuda.Event()
                 event.record(cuda.current_stream(device))
-                self._parcels[device] = deque(parcels)
+                self._blocks[device] = deque(blocks)
         self._pairs, self._looks = {}, {}
 
     def finish(self) -> None:
         """Return when all is in host memory. Whatever the device raises is raised here."""
         with _beside_captures():
-            for device, parcels in self._parcels.items():
+            for device, blocks in self._blocks.items():
                 side = self._devices.side(device)
                 side.wait_event(self._events[device])
                 with cuda.device(device), cuda.stream(side), torch.no_grad():
-                    self._bring(_emptied(parcels), side)
+                    self._bring(_emptied(blocks), side)
 
-    def _looked(self, device: torch.device) -> list[_Parcel]:
-        parcels = []
+    def _looked(self, device: torch.device) -> list[_Block]:
+        blocks = []
         for landing, tensor, checksum in self._looks.get(device, ()):
             try:
                 found = self._devices.checksums(device).of(tensor) if checksum else tensor.detach().clone()
-                parcels.append(_Parcel(found.view(-1).view(torch.uint8), [landing.target]))
+                blocks.append(_Block(found.view(-1).view(torch.uint8), [landing.target]))
             except cuda.OutOfMemoryError:
                 landing.lost = checksum
                 if not checksum:
-                    few = _Parcel(tensor.detach().view(-1).view(torch.uint8), [landing.target])
+                    few = _Block(tensor.detach().view(-1).view(torch.uint8), [landing.target])
                     self._bring([few], cuda.current_stream(device))
-        return parcels
+        return blocks
 
-    def _taken(self, device: torch.device, pairs: Sequence[Pair]) -> list[_Parcel]:
+    def _taken(self, device: torch.device, pairs: Sequence[Pair]) -> list[_Block]:
         """Copies in the device's own memory; none if there was no room and all went to host memory."""
         size = sum(slot.size for slot, _ in pairs)
         if not size:
@@ -266,8 +252,8 @@ class DeviceCopy:
             "until it is in host memory"
         )
         straight = [pair for pair in pairs if _is_flat(*pair)]
-        parcels = (_Parcel(_flat(*pair), [_whole(pair[0])]) for pair in straight)
-        self._bring(parcels, cuda.current_stream(device))
+        blocks = (_Block(_flat(*pair), [_whole(pair[0])]) for pair in straight)
+        self._bring(blocks, cuda.current_stream(device))
         for slot, source in pairs:
             if not _is_flat(slot, source):
                 self._bring_span(slot, source)
@@ -279,16 +265,16 @@ class DeviceCopy:
         memory = _seen_as(source, source.detach())
         data = memory.as_strided((span,), (1,)).view(torch.uint8)
         landing = Landing(source.dtype, data.nbytes)
-        self._bring([_Parcel(data, [landing.target])], cuda.current_stream(source.device))
+        self._bring([_Block(data, [landing.target])], cuda.current_stream(source.device))
         there = torch.frombuffer(bytearray(landing.bytes or b""), dtype=source.dtype)
-        slot.memory.copy_(_seen_as(source, there.as_strided(source.shape, source.stride())))
+        _memory_of(slot, source).copy_(_seen_as(source, there.as_strided(source.shape, source.stride())))
         slot.new = True
 
-    def _bring(self, parcels: Iterable[_Parcel], stream: Any) -> None:
-        """Bring the parcels one by one, on the stream that is current."""
+    def _bring(self, blocks: Iterable[_Block], stream: Any) -> None:
+        """Bring the blocks one by one, on the stream that is current."""
         before: Callable[[], None] | None = None
         pieces = cycle(self._devices.pieces)
-        for data, targets in parcels:
+        for data, targets in blocks:
             for start in range(0, data.nbytes, _PIECE):
                 piece = next(pieces)[: data.nbytes - start]
                 piece.copy_(data[start : start + _PIECE], non_blocking=True)
@@ -335,50 +321,42 @@ def _beside_captures() -> Iterator[None]:
             exchange(ctypes.byref(mode))  # what it was
 
 
-def _copied(pairs: Iterable[Pair]) -> list[_Parcel]:
-    parcels, small = [], list[tuple[Slot, torch.Tensor]]()
+def _copied(pairs: Iterable[Pair]) -> list[_Block]:
+    blocks, small = [], dict[int, list[tuple[Slot, torch.Tensor]]]()
     for slot, source in pairs:
         data = _flat(slot, source)
         if slot.size < _GATHERED:
-            small.append((slot, data))
+            small.setdefault(source.element_size(), []).append((slot, data))
         else:
             own = data.data_ptr() != source.data_ptr()  # a copy in another order was made already
-            parcels.append(_Parcel(data if own else data.clone(), [_whole(slot)]))
-    if small:
-        parcels += _gathered(small)
-    return parcels
-
-
-def _gathered(small: Sequence[tuple[Slot, torch.Tensor]]) -> Iterable[_Parcel]:
-    """One block for all small tensors of a size of elements, which one kernel copies."""
-    by_size: dict[int, list[tuple[Slot, torch.Tensor]]] = {}
-    for slot, data in small:
-        by_size.setdefault(slot.dtype.itemsize, []).append((slot, data))
-    for itemsize, some in by_size.items():
+            blocks.append(_Block(data if own else data.clone(), [_whole(slot)]))
+    for itemsize, some in small.items():
+        # One block for all small tensors of a size of elements, which one kernel copies.
         whole = _WORDS.get(itemsize, torch.uint8)
         targets, start = [], 0
         for slot, _ in some:
-            targets.append(_Target(slot, slot.memory.data_ptr(), start, slot.size))
+            targets.append(_Target(slot, slot.address, start, slot.size))
             start += slot.size
-        yield _Parcel(torch.cat([data.view(whole) for _, data in some]).view(torch.uint8), targets)
+        blocks.append(_Block(torch.cat([data.view(whole) for _, data in some]).view(torch.uint8), targets))
+    return blocks
 
 
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _emptied(parcels: deque[_Parcel]) -> Iterator[_Parcel]:
+def _emptied(blocks: deque[_Block]) -> Iterator[_Block]:
     """Each of them, held nowhere else any more."""
-    while parcels:
-        yield parcels.popleft()
+    while blocks:
+        yield blocks.popleft()
 
 
 def _whole(slot: Slot) -> _Target:
-    return _Target(slot, slot.memory.data_ptr(), 0, slot.size)
+    return _Target(slot, slot.address, 0, slot.size)
 
 
 def _is_flat(slot: Slot, source: torch.Tensor) -> bool:
     """Has the tensor's own memory the order that the slot has?"""
-    return not source.is_conj() and not source.is_neg() and (slot.stride is not None or source.is_contiguous())
+    return not source.is_conj() and not source.is_neg() and (slot.form.stride is not None or source.is_contiguous())
 
 
 def _seen_as(source: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
@@ -390,7 +368,7 @@ def _seen_as(source: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
 def _flat(slot: Slot, source: torch.Tensor) -> torch.Tensor:
     """The bytes in the order that the slot has: the tensor's own memory where it is that order."""
     source = source.detach().resolve_conj().resolve_neg()
-    flat = source.contiguous().view(-1) if slot.stride is None else source.as_strided((source.numel(),), (1,))
+    flat = source.contiguous().view(-1) if slot.form.stride is None else source.as_strided((source.numel(),), (1,))
     return flat.view(torch.uint8)
 
 
@@ -398,77 +376,79 @@ def _piece(*, pin_memory: bool) -> torch.Tensor:
     return torch.empty(_PIECE, dtype=torch.uint8, device="cpu", pin_memory=pin_memory)
 
 
-class Copies:
+_EXACT = (torch.Tensor, torch.nn.Parameter)
+_LARGE = 2**16  # bytes; from here on a copy is worth more than the microsecond that a block of its own takes
+
+
+def is_straight(tensor: torch.Tensor, slot: Slot) -> bool:
+    """Is it one gapless block of memory, in the very order that its slot has?"""
+    return (
+        type(tensor) in _EXACT
+        and (tensor.is_cpu or tensor.is_cuda)
+        and (tensor.is_contiguous() if slot.form.stride is None else tensor.stride() == slot.form.stride)
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def _memory_of(slot: Slot, source: torch.Tensor) -> torch.Tensor:
+    """The slot's memory as a tensor like `source`."""
+    if slot.view is None:
+        flat, stride = torch.frombuffer(slot.memory, dtype=torch.uint8).view(source.dtype), slot.form.stride
+        slot.view = flat.view(source.shape) if stride is None else flat.as_strided(source.shape, stride)
+    view: torch.Tensor = slot.view
+    return view
+
+
+class Copies(capture.Copies):
     """Copies from the live tensors (held here, so that none goes away) to their slots."""
 
     def __init__(self, devices: Devices) -> None:
-        self.host = HostCopy()
+        super().__init__()
         self.device = DeviceCopy(devices)
+        self._devices = devices
+        self._held: list[torch.Tensor] = []
+        self._late: list[tuple[dict[str, Tree], str, Landing]] = []
         self._slots: list[Slot] = []
         self._sources: list[torch.Tensor] = []
-        self._tiny: list[tuple[memoryview, memoryview]] = []
-        self._tensors: list[Part[Copies]] = []
-        self._late: list[tuple[dict[str, Tree], str, Landing]] = []
+
+    @property
+    def remark(self) -> str:  # type: ignore[override] # known once they are launched
+        return self._devices.remark
 
     def add(self, slot: Slot, source: torch.Tensor) -> None:
-        """One copy."""
+        if not slot.size:
+            return
         if source.is_cuda:
             self.device.add(slot, source)
+        elif (slot.host.frozen or slot.size >= _LARGE) and is_straight(source, slot):
+            self._held.append(source)
+            self.host.add(slot, slot.address, source.data_ptr(), slot.size)
         else:
+            slot.new = True
             self._slots.append(slot)
             self._sources.append(source)
 
-    def extend(self, slots: Iterable[Slot], sources: Iterable[torch.Tensor]) -> None:
-        """Many copies, of tensors that are on no GPU."""
-        self._slots += slots
-        self._sources += sources
+    def run(self) -> None:
+        self.device.run()
+        super().run()
 
-    def assign(self, tiny: Iterable[tuple[memoryview, memoryview]]) -> None:
-        """Many tiny copies, as views of where to and where from. The caller keeps the memory alive."""
-        self._tiny += tiny
-
-    def take(self, tensors: Part[Copies]) -> None:
-        """Those of a part's tensors that are to be copied."""
-        tensors.add_to(self)
-        self._tensors.append(tensors)
+    def copy_small(self) -> None:
+        super().copy_small()
+        places = list(map(_memory_of, self._slots, self._sources))
+        with torch.no_grad():
+            if places and all(map(attrgetter("is_cpu"), self._sources)):
+                torch._foreach_copy_(places, self._sources)  # one call: the loop runs in C++
+            else:
+                for place, source in zip(places, self._sources, strict=True):
+                    place.copy_(source)
 
     def fill(self, section: dict[str, Tree], numbers: Mapping[str, torch.Tensor]) -> None:
         """Put numbers of a device into a tree, by key, when they have come."""
         self._late += [(section, key, self.device.look(number)) for key, number in numbers.items()]
 
-    def run(self) -> None:
-        """Make all copies, or launch them. When this returns, training may go on."""
-        self.device.run()
-        self.host.run(meanwhile=self._copy_others)
-
     def finish(self) -> None:
-        """Behind training: bring what was copied on devices, prove what was not copied, and show what is new.
-
-        Raises:
-            Stale: something that was not copied has other bytes than are stored.
-        """
         self.device.finish()
         for section, key, landing in self._late:
             section[key] = landing.number
-        reader = Reader()
-        proven = [tensors.prove(reader) for tensors in self._tensors]  # all of them: no redoing one by one
-        if not all(proven):
-            raise Stale
-        for tensors in self._tensors:
-            tensors.renew()
-
-    def stored(self) -> None:
-        """A checkpoint holds what was copied."""
-        for tensors in self._tensors:
-            tensors.stored()
-
-    def _copy_others(self) -> None:
-        for place, live in self._tiny:
-            place[:] = live
-        with torch.no_grad():
-            if all(map(attrgetter("is_cpu"), self._sources)):
-                if self._sources:  # one call: the loop runs in C++
-                    torch._foreach_copy_([slot.memory for slot in self._slots], self._sources)
-            else:
-                for slot, source in zip(self._slots, self._sources, strict=True):
-                    slot.memory.copy_(source)
+        super().finish()

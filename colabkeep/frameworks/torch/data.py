@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,29 +32,20 @@ from torch.utils.data import (
 
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import HostTensor, Stateful, Tagged, derive
-from colabkeep.frameworks.base import Probe, Probed
-from colabkeep.frameworks.shared.iterables import Place, Source, length_of
-from colabkeep.frameworks.shared.loaders import LoaderData, Order, Route, Sampling, refuse_reading, state_owner, twin
-from colabkeep.frameworks.shared.rng import Asked, Look
+from colabkeep.frameworks.shared import loaders
+from colabkeep.frameworks.shared.iterables import Position, Source, length_of
+from colabkeep.frameworks.shared.loaders import (
+    IndexFeed,
+    LoaderData,
+    Sampling,
+    refuse_reading,
+    shallow_copy,
+    state_owner,
+)
 from colabkeep.frameworks.shared.samples import NUMPY, Arrays, Sight
-from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, Stream, Streams
-from colabkeep.frameworks.shared.workers import Collate, Seeded, WorkerPayload, die_with_trainer, probing
-from colabkeep.frameworks.torch.rng import DeviceStream, MpsStream, torch_look
-
-__all__ = [
-    "TENSORS",
-    "TORCH",
-    "Adapted",
-    "TorchData",
-    "TorchLoaders",
-    "WorkerInit",
-    "alone",
-    "around",
-    "map_style",
-    "remove_dead_listeners",
-    "replayed",
-    "unprepared",
-]
+from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, Stream, StreamSet
+from colabkeep.frameworks.shared.workers import Collate, Seeded, WorkerPayload, die_with_trainer
+from colabkeep.frameworks.torch.rng import DeviceStream, MpsStream, TorchStream
 
 
 class WorkerInit:
@@ -71,23 +62,8 @@ class WorkerInit:
         self._payload.start_worker(info, worker, info.seed)
 
 
-class TorchStream:
-    """A torch generator. take 0.6, put 0.2, seed 1 µs (`torch.manual_seed` costs 78 and seeds every device)."""
-
-    told = True  # torch.initial_seed()
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-        self.take: Callable[[], Any] = generator.get_state
-        self.put: Callable[[Any], Any] = generator.set_state
-        self.seed: Callable[[int], Any] = generator.manual_seed
-
-    def look(self) -> Look:
-        return torch_look(self._generator)
-
-
 def _shared() -> Sequence[Stream]:
-    return [TorchStream(torch.default_generator), *NEUTRAL.shared()]
+    return [TorchStream(), *NEUTRAL.shared()]
 
 
 def _recognise(obj: object) -> Stream | None:
@@ -98,25 +74,9 @@ def _recognise(obj: object) -> Stream | None:
     return NEUTRAL.recognise(obj)
 
 
-class DeviceStreams:
-    """The generators of all devices of one kind."""
-
-    told = False
-
-    def __init__(self, devices: Any) -> None:
-        self.take: Callable[[], Any] = devices.read
-        self.put: Callable[[Any], Any] = devices.write
-
-    def seed(self, seed: int) -> None:
-        """They go on; see `Kinds`."""
-
-    def look(self) -> Look:
-        return Asked(self.take, self.put)
-
-
 def _devices() -> Sequence[Stream]:
     kinds = (DeviceStream("cuda"), DeviceStream("xpu"), MpsStream())
-    return [DeviceStreams(devices) for devices in kinds if devices.read() is not None]
+    return [devices for devices in kinds if devices.read() is not None]
 
 
 TORCH = Kinds(_shared, _recognise, _devices)
@@ -192,7 +152,7 @@ def unprepared(loader: Any) -> DataLoader[Any]:
 def around(loader: Any, adapted: DataLoader[Any]) -> Any:
     """What reads `adapted` as `loader` would read the loader that it was made from. Batches go to the device, and
     Accelerate learns when an epoch ends: its gradient accumulation goes by that."""
-    return adapted if unprepared(loader) is loader else twin(loader, type(loader), {"base_dataloader": adapted})
+    return adapted if unprepared(loader) is loader else shallow_copy(loader, type(loader), {"base_dataloader": adapted})
 
 
 def _alone(loader: Any) -> bool:
@@ -204,95 +164,60 @@ def _alone(loader: Any) -> bool:
 
 
 _FOLDER = re.compile(r"pymp-[a-z0-9_]{8}")
-_SOCKET = re.compile(r"listener-[a-z0-9_]{8}")
 _BOUND = Path("/proc/net/unix")  # Linux; elsewhere nothing is removed
 _YOUNG = 60.0  # seconds: a folder so new may be about to be used
 
 
 def remove_dead_listeners(folder: Path | None = None, now: Callable[[], float] = time.time) -> int:
-    """Remove the folders of this user in which nobody listens any more. Gives how many there were.
-
-    A living process is never robbed: a folder stays if anything else is in it, if the kernel lists one of its
-    sockets, or if one answers (it may be a neighbour's that the kernel does not list here).
-    """
+    """Remove the folders of this user in which nobody listens any more. Gives how many there were. A folder stays if
+    anything but sockets is in it, or if the kernel lists one of them."""
     if not _BOUND.is_file():
         return 0
-    found = [
-        (path, sockets)
-        for path in Path(folder or tempfile.gettempdir()).glob("pymp-*")
-        if (sockets := _sockets(path, now() - _YOUNG))
-    ]
-    bound = _BOUND.read_text(errors="replace") if found else ""
-    return sum(_remove(path, sockets) for path, sockets in found if not any(map(bound.__contains__, map(str, sockets))))
-
-
-def _sockets(path: Path, latest: float) -> list[Path]:
-    """The sockets in a folder that holds nothing else and was made before `latest`; none of any other."""
-    try:
-        about = path.lstat()
-        if not _FOLDER.fullmatch(path.name) or not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-            return []
-        members = list(path.iterdir())
-        fit = all(_SOCKET.fullmatch(each.name) and stat.S_ISSOCK(each.lstat().st_mode) for each in members)
-    except (FileNotFoundError, PermissionError):  # its owner tidied up meanwhile; or it is somebody else's
-        return []
-    return members if fit and about.st_mtime < latest else []
-
-
-def _remove(path: Path, sockets: list[Path]) -> bool:
-    if any(map(_answers, sockets)):
-        return False
-    try:
-        for each in sockets:
-            each.unlink()
-        path.rmdir()
-    except OSError:  # another session sweeps, too
-        return False
-    return True
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True
-    return True
+    bound, removed = _BOUND.read_text(errors="replace"), 0
+    for path in Path(folder or tempfile.gettempdir()).glob("pymp-*"):
+        with suppress(OSError):  # its owner tidies up, too, and other sessions
+            about, members = path.lstat(), list(path.iterdir())
+            ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and _FOLDER.fullmatch(path.name)
+            dead = members and all(stat.S_ISSOCK(each.lstat().st_mode) and str(each) not in bound for each in members)
+            if ours and dead and about.st_mtime < now() - _YOUNG:
+                for each in members:
+                    each.unlink()
+                path.rmdir()
+                removed += 1
+    return removed
 
 
 _QUIET = frozenset({TensorDataset, list, tuple, range, np.ndarray, torch.Tensor})
 
 
-class Adapted:
+class Adapted(loaders.Adapted):
     """A map-style loader whose order can be set, epoch after epoch."""
 
     def __init__(self, loader: DataLoader[Any], epoch: int) -> None:
         base = unprepared(loader)
-        self.quiet = _draws_nothing(loader)
+        self.quiet = loader.collate_fn in (default_collate, default_convert) and _quiet(loader.dataset)
         self.away = loader.num_workers > 0
         self.persists = loader.persistent_workers and self.away
-        self._route = Route()
-        self._payload, replaced = _carried(loader, loader.num_workers, epoch)
-        seeded = Seeded(self._payload)
+        self._feed = IndexFeed()
+        payload, replaced = _carried(loader, loader.num_workers, epoch)
+        super().__init__(payload, TENSORS)
+        bare = loader.batch_sampler is None
+        seeded = Seeded(self._payload, bare=bare)
         if self.away or not self.quiet:
             replaced |= {"dataset": seeded, "collate_fn": Collate(self._payload)}
-        self._here: Callable[[Any], Any] | None = None
-        if type(loader) is DataLoader and not self.away and not loader.pin_memory:
-            self._here = seeded.single if loader.batch_sampler is None else seeded.collated
-        replaced["sampler" if loader.batch_sampler is None else "batch_sampler"] = self._route
+        here = type(loader) is DataLoader and not self.away and not loader.pin_memory
+        self._here: Callable[[Any], Any] | None = seeded.read if here else None
+        replaced["sampler" if bare else "batch_sampler"] = self._feed
         kind = DataLoader if _stateful_loader(base) else type(base)  # ours knows its place better
-        self._loader = twin(base, kind, replaced)
+        self._loader = shallow_copy(base, kind, replaced)
         self._outer = around(loader, self._loader)
 
-    def begin(self, place: Place, indices: Iterator[Any], *, listed: bool) -> Iterator[Any]:
+    def begin(self, place: Position, indices: Iterator[Any]) -> Iterator[Any]:
         self._payload.epoch = place.epoch
         if self._here is not None:
             return self._read(self._here, indices)
         self._loader.generator.manual_seed(derive(place.seed, "loader", place.epoch))
-        self._route.ahead = indices
+        self._feed.ahead = indices
         return iter(self._outer)
 
     def _read(self, read: Callable[[Any], Any], indices: Iterator[Any]) -> Iterator[Any]:
@@ -307,24 +232,12 @@ class Adapted:
 
         return map(seeded, indices)
 
-    def look(self, probe: Probe) -> Probed:
-        return self._payload.look(probe, TENSORS.see, here=True)
-
-    def probing(self, probe: Probe) -> Any:
-        return probing(probe, TENSORS.see)
-
     def end(self, iterator: Any) -> None:
         if not self.persists:
             _stop(iterator)
 
     def close(self) -> None:
         _stop(self._loader._iterator)
-
-
-def alone(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """A copy with one worker, if it has workers, that ends with the epoch."""
-    base = unprepared(loader)
-    return twin(base, type(base), {"num_workers": min(1, base.num_workers), "persistent_workers": False})
 
 
 def map_style(loader: DataLoader[Any]) -> bool:
@@ -340,14 +253,7 @@ def map_style(loader: DataLoader[Any]) -> bool:
     return not own or _stateful_loader(unprepared(loader))
 
 
-def replayed(loader: DataLoader[Any], place: Place, workers: int) -> Source:
-    """A copy of any other loader, for one epoch that starts as the user handed it over.
-
-    Persistent workers would carry randomness from epoch to epoch, so they are started anew for each.
-
-    Raises:
-        UsageError: the loader started to read when it was built.
-    """
+def _replayed(loader: DataLoader[Any], place: Position, workers: int) -> Source:
     refuse_reading(loader, "torch.utils.data")
     payload, replaced = _carried(loader, workers, place.epoch)
     replaced["generator"].manual_seed(derive(place.seed, "loader", place.epoch))
@@ -358,19 +264,19 @@ def replayed(loader: DataLoader[Any], place: Place, workers: int) -> Source:
     if not isinstance(loader.dataset, IterDataPipe):  # torch goes by the type of those
         if workers == 0 and isinstance(loader.dataset, IterableDataset):
             # What it counts while it is read is for this epoch only, as it would be in a worker.
-            replaced["dataset"] = twin(loader.dataset, type(loader.dataset), {})
+            replaced["dataset"] = shallow_copy(loader.dataset, type(loader.dataset), {})
         elif workers > 0 and not isinstance(loader, Stateful):  # torchdata too
             replaced["dataset"] = Seeded(payload)
-    copy = twin(loader, type(loader), replaced)
+    copy = shallow_copy(loader, type(loader), replaced)
     length = length_of(copy)
     copy.__dict__["_IterableDataset_len_called"] = None  # asking for the length must not make torch watch it
     here = workers == 0 or type(loader).__iter__ is not DataLoader.__iter__
-    streams = Streams.of(TORCH, copy) if here else Streams()
+    streams = StreamSet.of(TORCH, copy) if here else StreamSet()
     return Source(copy, streams, owner=state_owner(copy), length=length, workers=workers, stop=_stop)
 
 
 def _carried(loader: DataLoader[Any], workers: int, epoch: int) -> tuple[WorkerPayload, dict[str, Any]]:
-    """The user's objects as a cargo, and the attributes that let workers receive it."""
+    """The user's objects as a worker's payload, and the attributes that let workers receive it."""
     payload = WorkerPayload(TORCH, loader.dataset, loader.collate_fn, loader.worker_init_fn, epoch)
     # Torch draws its workers' seed on the default device, with this generator (torch/utils/data/dataloader.py).
     generator = torch.Generator(torch.empty(0).device)
@@ -383,10 +289,6 @@ def _carried(loader: DataLoader[Any], workers: int, epoch: int) -> tuple[WorkerP
 def _stateful_loader(loader: object) -> bool:
     module = sys.modules.get("torchdata.stateful_dataloader")
     return module is not None and type(loader) is module.StatefulDataLoader
-
-
-def _draws_nothing(loader: DataLoader[Any]) -> bool:
-    return loader.collate_fn in (default_collate, default_convert) and _quiet(loader.dataset)
 
 
 def _quiet(dataset: Any) -> bool:
@@ -405,29 +307,15 @@ def _stop(iterator: object) -> None:
 
 
 class TorchData(LoaderData):
-    """The `Data` promise for `DataLoader`s of any kind, and for anything else that can be iterated again."""
-
-    def __init__(self) -> None:
-        super().__init__(TorchLoaders())
-
-
-class TorchLoaders:
-    """What is torch's own about its loaders."""
+    """See `LoaderData`."""
 
     kinds = TORCH
     arrays = TENSORS
+    loader, dataset, stream = DataLoader, Dataset, IterableDataset
 
     def __init__(self) -> None:
+        super().__init__()
         self._swept = False
-
-    def owns(self, loader: Any) -> bool:
-        return isinstance(loader, DataLoader)
-
-    def is_dataset(self, data: Any) -> bool:
-        return isinstance(data, Dataset)
-
-    def of_batches(self, dataset: Any, batch_size: int) -> object:
-        return DataLoader(dataset, batch_size=batch_size, shuffle=not isinstance(dataset, IterableDataset))
 
     def map_style(self, loader: DataLoader[Any]) -> bool:
         return map_style(loader)
@@ -438,21 +326,15 @@ class TorchLoaders:
             return Sampling(source.sampler, cut=(source.batch_size, source.drop_last))
         return Sampling(source, whole_batches=loader.batch_sampler is not None)
 
-    def order(self, loader: DataLoader[Any], place: Place, *, whole: bool) -> Order:
-        return Order(self.sampling(loader), place, TORCH, whole=whole)
-
-    def listeners(self, loader: DataLoader[Any]) -> Iterable[object]:
-        inner = getattr(loader.batch_sampler, "sampler", None)
-        return loader.sampler, loader.batch_sampler, inner, loader.dataset, loader
-
     def adapted(self, loader: DataLoader[Any], epoch: int) -> Adapted:
         return Adapted(loader, epoch)
 
     def alone(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        return alone(loader)
+        base = unprepared(loader)
+        return shallow_copy(base, type(base), {"num_workers": min(1, base.num_workers), "persistent_workers": False})
 
-    def replayed(self, loader: DataLoader[Any], place: Place, workers: int) -> Source:
-        return replayed(loader, place, workers)
+    def replayed(self, loader: DataLoader[Any], place: Position, workers: int) -> Source:
+        return _replayed(loader, place, workers)
 
     def before(self, loader: DataLoader[Any]) -> Sequence[str]:
         if loader.num_workers > 0 and not self._swept:

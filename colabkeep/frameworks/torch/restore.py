@@ -1,163 +1,237 @@
-"""Stored state into live modules and optimizers, in place: compared first, by the parameters' names, then made
-exact.
+"""Stored state back into torch's objects: leaves, modules and optimizers, in place; compared first, by the parameters'
+names, then made exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from operator import attrgetter
 from typing import Any
 
 import torch
 
-from colabkeep.core.errors import Incompatible
+from colabkeep.core.errors import CheckpointDamaged, CheckpointUnsupported
 from colabkeep.core.state import HostTensor, Tagged, Tree
-from colabkeep.frameworks.shared.modules import (
-    ParameterNames,
+from colabkeep.frameworks.shared.capture import ParameterNames
+from colabkeep.frameworks.shared.restore import (
     class_differences,
     group_differences,
+    restore_tensors,
     scheduler_differences,
-    tie_differences,
+    tensor_differences,
+    transient_differences,
+    weight_differences,
 )
 from colabkeep.frameworks.shared.settings import marked
-from colabkeep.frameworks.shared.trees import like, object_differences
-from colabkeep.frameworks.torch.leaves import copy_all, native, view_host, view_leaf
-from colabkeep.frameworks.torch.modules import Place, Places
-from colabkeep.frameworks.torch.optimizers import inner_differences, inner_optimizers, load, parameter_names
-from colabkeep.frameworks.torch.staging import dtype_of, plain_name
+from colabkeep.frameworks.shared.trees import Rebuild, like, native_leaf, object_differences, rebuild, restore_object
+from colabkeep.frameworks.torch.capture import (
+    CONSTANTS,
+    TensorPlaces,
+    dtype_name,
+    dtype_of,
+    extras,
+    inner_optimizers,
+    is_expanded,
+    memory_order,
+    parameter_names,
+    parameters_of,
+    plain_name,
+)
 
-__all__ = [
-    "OF_THE_DEVICE",
-    "Options",
-    "Unguarded",
-    "check_optimizer",
-    "describe",
-    "fill",
-    "group_count_differences",
-    "is_torchs_own",
-    "module_differences",
-    "optimizer_differences",
-    "regroup",
-    "restore_module",
-    "restore_optimizer",
-    "schedule_differences",
-]
-
-_VERSION = attrgetter("_version")
+OF_THE_DEVICE = ("fused", "foreach", "capturable")
+"""Settings that choose a kernel. Saved on another kind of device they may be impossible here."""
 
 
-class Unguarded:
-    """Those parameters, and whether they were changed since the last mark. 0.14 µs for each at a mark.
+def native(tree: Tree, *, devices: bool = False, adopting: bool = False) -> Any:
+    """The tree in torch's own objects, in fresh memory; with `devices`, where tensors were. With `adopting`, in the
+    memory that they were read to, where they can stay there: the tree must not be used again."""
 
-    What optimizers of torch's own train changes in a step that is heard, and is left out. Not seen is what writes
-    through `.data` in place.
+    def leaf(node: HostTensor | Tagged, inner: Rebuild) -> Any:
+        if isinstance(node, HostTensor):
+            kept = _adopted(node) if adopting else None
+            return view_host(node).clone() if kept is None else kept
+        return _native_tagged(node, inner, devices)
+
+    return rebuild(tree, leaf)
+
+
+# For state that the framework makes anew anyway, as an optimizer's: to copy 336 MB of Adam's moments takes up to a
+# second, nearly all of it for the pages of fresh memory.
+#
+# Torch cannot resize a storage that it did not allocate. Its own optimizers never ask for that; others may, to keep
+# their state elsewhere between two steps, so theirs is copied. Whoever does so by hand with one of torch's own has to
+# give the tensors memory of torch's after a resume: `state[p][key] = state[p][key].clone()`.
+
+
+_LARGE = 2**20  # bytes: of less, the file's whole buffer is not to be kept
+_ALIGNED = 64
+"""Bytes, as torch's own allocator aligns (c10/core/alignment.h). On memory that was not, LBFGS went on with other bits:
+some kernels sum up in another order there."""
+
+
+def _adopted(host: HostTensor) -> torch.Tensor | None:
+    """The tensor in its file's own memory, for good; None if it cannot stay there and must be copied.
+
+    It keeps the file's whole buffer alive, so this is for tensors that are most of what is in it.
     """
-
-    def __init__(self, modules: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        optimizers = list(optimizers)
-        heard = {
-            id(parameter)
-            for optimizer in optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.requires_grad
-        }
-        if not all(map(is_torchs_own, optimizers)):
-            heard = set()
-        held = {id(p): p for module in modules for _, p in Places(module).parameters()}
-        self.parameters = [p for key, p in held.items() if key not in heard and _tells(p)]
-        self._marked: tuple[list[int], list[int]] = [], []
-
-    def mark(self) -> None:
-        """The training is between two steps."""
-        self._marked = self._look()
-
-    @property
-    def changed(self) -> bool:
-        """Was one of them changed since?"""
-        return self._look() != self._marked
-
-    def _look(self) -> tuple[list[int], list[int]]:
-        return list(map(_VERSION, self.parameters)), list(map(torch.Tensor.data_ptr, self.parameters))
+    kind = dtype_of(host.dtype)
+    if kind is None or not host.fresh or host.data.readonly or host.data.nbytes < _LARGE:
+        return None
+    storage = torch.frombuffer(host.data, dtype=torch.uint8).untyped_storage()
+    if storage.data_ptr() % _ALIGNED:
+        return None
+    # A tensor with a storage of its own, and no view of another one: it is like any that the framework made.
+    rows = torch.empty(host.shape, dtype=kind, device="meta").stride()
+    return torch.empty(0, dtype=kind, device="cpu").set_(storage, 0, torch.Size(host.shape), rows)
 
 
-def is_torchs_own(optimizer: torch.optim.Optimizer) -> bool:
-    """Is it of one of torch's own classes, whose ways are known?"""
-    return type(optimizer).__module__.startswith("torch.optim.")
+def view_host(host: HostTensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The bytes as a row-major tensor that lives in the file's buffer: to be copied from, never kept.
+
+    Raises:
+        CheckpointUnsupported: this torch has no such dtype.
+    """
+    kind = dtype or dtype_of(host.dtype)
+    if kind is None:
+        raise CheckpointUnsupported(
+            problem=f"The checkpoint holds a tensor of dtype {host.dtype}, which torch {torch.__version__} lacks.",
+            remedy="Install a newer torch.",
+        )
+    shape = host.shape if dtype is None or dtype_name(dtype) else host.shape[:-1]
+    if not host.data.nbytes:
+        return torch.empty(shape, dtype=kind, device="cpu")
+    data = bytearray(host.data) if host.data.readonly else host.data
+    raw = torch.frombuffer(data, dtype=torch.uint8)
+    if raw.data_ptr() % kind.itemsize:
+        raw = raw.clone()  # as bytes: torch 2.4 crashes in a transposing copy from memory that is not aligned
+    return raw.view(kind).view(shape)
 
 
-def _tells(parameter: torch.Tensor) -> bool:
-    """Has it a version and an address?"""
-    strided = parameter.layout is torch.strided and not torch.nn.parameter.is_lazy(parameter)
-    return strided and not parameter.is_inference()
+def view_leaf(value: Tree) -> torch.Tensor:
+    """The same for the inside of a tagged tensor, with its own order of dimensions.
+
+    Raises:
+        CheckpointDamaged: its strides cannot be those of its shape.
+    """
+    rows = view_host(value["data"], _constant("torch.dtype", value["dtype"]) if "dtype" in value else None)
+    stride = value.get("stride")
+    if stride is None:
+        return rows
+    order = sorted(range(len(stride)), key=lambda d: -stride[d])
+    shape = [0] * len(stride)
+    for size, d in zip(rows.shape, order, strict=True):
+        shape[d] = size
+    if memory_order(shape, stride) != order:
+        raise CheckpointDamaged(
+            problem=f"A tensor of shape {tuple(shape)} is stored with strides {stride}, which do not fit.",
+            remedy="Resume from another checkpoint; this one was not written by colabkeep as it is.",
+        )
+    # as_strided and not permute: the strides of dimensions of size one are kept too.
+    return rows.as_strided(shape, stride)
+
+
+def _native_tagged(node: Tagged, inner: Rebuild, devices: bool) -> Any:
+    kind, value = node.kind, node.value
+    if kind == "torch.tensor":
+        return _native_tensor(value, devices)
+    if kind == "torch.sparse":
+        return _native_sparse(value, inner)
+    if kind == "torch.generator":
+        generator = torch.Generator(torch.device(value["device"]))
+        generator.set_state(inner(value["state"]))
+        return generator
+    if kind == "torch.Size":
+        return torch.Size(value)
+    if kind == "torch.device":
+        return torch.device(value)
+    if kind in CONSTANTS.values():
+        return _constant(kind, value)
+    return native_leaf(node)
+
+
+def _constant(kind: str, name: str) -> Any:
+    found = getattr(torch, name, None)
+    if CONSTANTS.get(type(found)) != kind:
+        raise CheckpointUnsupported(
+            problem=f"The checkpoint names the {kind} {name!r}, which torch {torch.__version__} lacks.",
+            remedy="Install a newer torch.",
+        )
+    return found
+
+
+def _native_tensor(value: Tree, devices: bool) -> torch.Tensor:
+    source = view_leaf(value)
+    # clone() keeps the strides of gapless memory, whatever their order.
+    made = source.clone()
+    if devices and "device" in value:
+        made = made.to(_at_hand(value["device"]))
+    if "parameter" in value:
+        return torch.nn.Parameter(made, requires_grad=value["parameter"])
+    return made.requires_grad_() if value.get("requires_grad") else made
+
+
+def _native_sparse(value: Tree, inner: Rebuild) -> torch.Tensor:
+    parts, size = [inner(part) for part in value["parts"]], value["size"]
+    if value["layout"] == "sparse_coo":
+        indices, values = parts
+        return torch.sparse_coo_tensor(
+            indices, values, size, device=values.device, is_coalesced=value["coalesced"], check_invariants=True
+        )
+    layout = _constant("torch.layout", value["layout"])
+    compressed, plain, values = parts
+    return torch.sparse_compressed_tensor(
+        compressed, plain, values, size, layout=layout, device=values.device, check_invariants=True
+    )
+
+
+def _at_hand(name: str) -> torch.device:
+    """The device of that name if this machine has it, else the first of its kind, else the CPU."""
+    device = torch.device(name)
+    module = getattr(torch, device.type, None)
+    count = module.device_count() if module is not None and module.is_available() else 0
+    if count == 0:
+        return torch.device("cpu")
+    return device if (device.index or 0) < count else torch.device(device.type, 0)
 
 
 def restore_module(part: str, module: torch.nn.Module, tree: Tree) -> None:
-    """Give every parameter and buffer its stored value, then hand over extra state.
-
-    Parameters and persistent buffers are filled in place, so that optimizers, ties and strides stay.
-    Non-persistent buffers may have grown since the module was built: such a one is replaced.
-    """
-    places = Places(module)
-    live = {place.name: place for place in places.places}
+    """Give every parameter and buffer its stored value, then hand over extra state."""
+    places = TensorPlaces(module)
     device = next((p.tensor.device for p in places.places if p.tensor is not None), torch.device("cpu"))
-    fills: list[tuple[torch.Tensor, torch.Tensor]] = []
-    done: dict[int, torch.Tensor] = {}  # what became of each live tensor: a tied one is filled once
-    for name, leaf in {**tree["weights"], **tree["transient"]}.items():
-        place = live.get(name) or _registered(name, dict(places.modules))
-        before = place.tensor
-        if leaf is None:
-            place.owner[place.key] = None
-        elif before is not None and id(before) in done:
-            place.owner[place.key] = done[id(before)]
-        elif before is None or (source := source_of(before, leaf)) is None:
-            if place.parameter:
-                raise Incompatible(
-                    problem=f"{part}: the parameter {name} has another shape or dtype than the checkpoint's.",
-                    remedy="Build the model as it was, or start again under another run_name.",
-                )
-            made = native(leaf).to(device if before is None else before.device)
-            place.owner[place.key] = made
-            if before is not None:
-                done[id(before)] = made
-        else:
-            fills.append((before, source))
-            done[id(before)] = before
-    copy_all([target for target, _ in fills], [source for _, source in fills])
-    for name, each in places.extras():
+
+    def make(leaf: Tree, before: torch.Tensor | None) -> torch.Tensor:
+        made: torch.Tensor = native(leaf)
+        return made.to(device if before is None else before.device)
+
+    fills = restore_tensors(part, places, tree, _source_of, make)
+    with torch.no_grad():
+        for target, source in fills:
+            target.copy_(source)
+    for name, each in extras(places):
         if name in tree["extra"]:
             each.set_extra_state(native(tree["extra"][name], devices=True))
 
 
-def fill(tensor: torch.Tensor, leaf: Tree) -> bool:
-    """Copy a stored tensor into a live one. False, and nothing done, if that cannot be in place."""
-    source = source_of(tensor, leaf)
-    if source is None:
-        return False
-    copy_all([tensor], [source])
-    return True
-
-
-def source_of(tensor: torch.Tensor, leaf: Tree) -> torch.Tensor | None:
+def _source_of(tensor: torch.Tensor, leaf: Tree) -> torch.Tensor | None:
     """The stored tensor, in its file's buffer, if it can be copied into this live one as it is; else None."""
-    if tensor.layout is not torch.strided or describe(leaf) != (tuple(tensor.shape), plain_name(tensor.dtype)):
+    if tensor.layout is not torch.strided or _shape_and_dtype(leaf) != (tuple(tensor.shape), plain_name(tensor.dtype)):
         return None
-    if any(step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
-        return None  # expanded: one number in memory stands for many
+    if is_expanded(tensor):
+        return None
     return view_host(leaf) if isinstance(leaf, HostTensor) else view_leaf(leaf.value)
 
 
-def describe(leaf: Tree) -> tuple[tuple[int, ...], str]:
+def _shape_and_dtype(leaf: Tree) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of a stored tensor; "sparse float32" for one that is no block of memory."""
     if isinstance(leaf, HostTensor):
         dtype = dtype_of(leaf.dtype)
         return leaf.shape, leaf.dtype if dtype is None else plain_name(dtype)
     value = leaf.value
     if leaf.kind == "torch.sparse":
-        return tuple(value["size"]), f"sparse {describe(value['parts'][-1])[1]}"
+        return tuple(value["size"]), f"sparse {_shape_and_dtype(value['parts'][-1])[1]}"
     host: HostTensor = value["data"]
-    shape, dtype_text = describe(host)
+    shape, dtype_text = _shape_and_dtype(host)
     if "dtype" in value:
         shape, dtype_text = host.shape[:-1], value["dtype"]
     if "stride" in value:
@@ -165,40 +239,28 @@ def describe(leaf: Tree) -> tuple[tuple[int, ...], str]:
     return shape, dtype_text
 
 
-def _registered(name: str, modules: dict[str, torch.nn.Module]) -> Place:
-    """The place of a buffer that the module registers later in its life: registered now."""
-    prefix, _, key = name.rpartition(".")
-    owner = modules[prefix]
-    owner.register_buffer(key, None, persistent=False)
-    return Place(name, owner._buffers, key, parameter=False, kept=False)
+def is_torchs_own(optimizer: torch.optim.Optimizer) -> bool:
+    """Is it of one of torch's own classes, whose ways are known?"""
+    return type(optimizer).__module__.startswith("torch.optim.")
 
 
-OF_THE_DEVICE = ("fused", "foreach", "capturable")
-"""Settings that choose a kernel. Saved on another kind of device they may be impossible here."""
+def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """`load_state_dict`, with the parameter groups in the dicts that they were in: an optimizer inside or around this
+    one, and a line of the user's such as `head = optimizer.param_groups[1]`, go on sharing them. Torch makes new ones;
+    a class that loads in a way of its own knows who has which.
+    """
+    listed, groups = optimizer.param_groups, list(optimizer.param_groups)
+    optimizer.load_state_dict(state)
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        return
+    for group, loaded in zip(groups, map(dict, optimizer.param_groups), strict=True):
+        group.clear()
+        group.update(loaded)
+    listed[:] = groups
+    optimizer.param_groups = listed
 
 
-class Options:
-    """The parameter groups of optimizers and their options, at the last mark."""
-
-    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        self._optimizers = optimizers
-        self.mark()
-
-    def mark(self) -> None:
-        """Remember them."""
-        self._groups = [(here := optimizer.param_groups, [*here], [*map(dict, here)]) for optimizer in self._optimizers]
-
-    def put_back(self) -> None:
-        """As they were; a group that came since is gone."""
-        for here, groups, options in self._groups:
-            here[:] = groups
-            for group, kept in zip(groups, options, strict=True):
-                for key in [key for key in group if key not in kept]:
-                    del group[key]
-                group.update(kept)
-
-
-def group_count_differences(
+def _group_count_differences(
     part: str, optimizer: torch.optim.Optimizer, stored: Sequence[Sequence[str]], names: ParameterNames
 ) -> list[str]:
     """Why the groups of the checkpoint, of another number, cannot be made of those here; empty if they can."""
@@ -217,8 +279,8 @@ def group_count_differences(
     return [f"{part}: it had {len(stored)} parameter groups, and has {len(live)} now."]
 
 
-def regroup(optimizer: torch.optim.Optimizer, groups: Sequence[Tree], names: ParameterNames) -> None:
-    """Give the optimizer the groups of the checkpoint, after `group_count_differences` found none: those that were
+def _regroup(optimizer: torch.optim.Optimizer, groups: Sequence[Tree], names: ParameterNames) -> None:
+    """Give the optimizer the groups of the checkpoint, after `_group_count_differences` found none: those that were
     added in the training are added again, those that were added after the checkpoint are let go."""
     live, here = parameter_names(optimizer, names), optimizer.param_groups
     if len(live) > len(groups):
@@ -263,70 +325,20 @@ def _fit(live: Sequence[Sequence[str]], stored: Sequence[Sequence[str]]) -> bool
     return all(set(group) == set(then) for group, then in zip(live, stored, strict=False))
 
 
-_COUNTS = frozenset(("step", "eta", "mu", "mu_product", "func_evals", "n_iter"))  # a tensor, or a number
-_TENSORS = frozenset(
-    ("acc_delta", "ax", "exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "prev", "square_avg", "step_size", "sum")
-)
-
-
-def check_optimizer(optimizer: torch.optim.Optimizer, tree: Tree) -> None:
-    """What an optimizer of another class keeps, and what somebody has added to one of torch's, nobody knows.
-
-    Raises:
-        ValueError: a setting, or an entry of a parameter's state, is of a kind that the class never has there.
-    """
-    if not is_torchs_own(optimizer):
-        return
-    for group, live in zip(tree["groups"], optimizer.param_groups, strict=False):
-        for name, value in native(group["options"]).items():
-            if name in optimizer.defaults and not (_alike(live[name], value) and _is_set(live[name], value)):
-                raise ValueError(f"the setting {name} of an optimizer is {value!r:.80}")
-    for name, entry in tree["state"].items():
-        if not isinstance(entry, dict):
-            raise ValueError(f"an optimizer's state of {name} is {entry!r:.80}")
-        for key, value in entry.items():
-            if not _fits(key, value):
-                raise ValueError(f"{key} in an optimizer's state of {name} is {value!r:.80}")
-
-
-def _fits(key: str, value: Tree) -> bool:
-    if isinstance(value, HostTensor) or (isinstance(value, Tagged) and value.kind in ("torch.tensor", "torch.sparse")):
-        return True
-    return _is_number(value) if key in _COUNTS else key not in _TENSORS and (key != "momentum_buffer" or value is None)
-
-
-def _alike(live: Any, stored: Any) -> bool:
-    """May the one take the other's place? None leaves the choice to torch."""
-    if live is None or stored is None:
-        return isinstance(stored if live is None else live, (bool, int, float, str, type(None)))
-    if isinstance(live, bool) or isinstance(stored, bool):
-        return stored in (0, 1) and live in (0, 1)
-    if isinstance(live, (tuple, list)):
-        return isinstance(stored, (tuple, list)) and len(live) == len(stored) and all(map(_alike, live, stored))
-    numbers = (int, float, torch.Tensor)
-    return isinstance(stored, numbers if isinstance(live, numbers) else type(live))
-
-
-def _is_set(live: Any, stored: Any) -> bool:
-    """A number is never left to torch; one among several may be (Adafactor's eps)."""
-    return stored is not None or not _is_number(live)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: ParameterNames) -> None:
     """Give the optimizer its stored groups and state; every tensor bit-exact, in memory of its own, at its parameter.
 
     Large tensors of state may stay in the memory of `tree`, which must not be used again.
     """
-    regroup(optimizer, tree["groups"], names)
+    _regroup(optimizer, tree["groups"], names)
     named = parameter_names(optimizer, names)
     place = {name: i for i, name in enumerate(name for group in named for name in group)}
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters: list[Any] = list(parameters_of(optimizer))
     for name, leaf in tree["loose"].items():
-        fill(parameters[place[name]], leaf)
+        source = _source_of(parameters[place[name]], leaf)
+        if source is not None:
+            with torch.no_grad():
+                parameters[place[name]].copy_(source)
     # In one go: groups often share one tensor as their learning rate, and must go on sharing it.
     kept = {key: tree[key] for key in ("groups", "state", "other", "more")}
     stored = native(kept, devices=True, adopting=is_torchs_own(optimizer))
@@ -335,7 +347,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: Param
         _group(live, then, [place[name] for name in group])
         for live, then, group in zip(optimizer.param_groups, stored["groups"], named, strict=True)
     ]
-    load(optimizer, {"state": {**state, **stored["other"]}, "param_groups": groups, **stored["more"]})
+    _load(optimizer, {"state": {**state, **stored["other"]}, "param_groups": groups, **stored["more"]})
     _restore_state(optimizer, parameters, state)
     for name, keys in tree.get("host", {}).items():
         entry = optimizer.state[parameters[place[name]]]
@@ -343,17 +355,15 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tree: Tree, names: Param
     for name, inner in inner_optimizers(optimizer).items():
         if name in tree.get("inner", {}):
             told = native(tree["inner"][name], devices=True)
-            load(inner, told)
-            _restore_state(inner, [p for group in inner.param_groups for p in group["params"]], told.get("state", {}))
+            _load(inner, told)
+            _restore_state(inner, list(parameters_of(inner)), told.get("state", {}))
     if "graded" in tree:
         _restore_gradients(parameters, {place[name] for name in tree["graded"]})
     # It has stepped, in an earlier life: torch must not warn when an epoch's end, resumed, begins with the scheduler.
     vars(optimizer)["_opt_called"] = True
 
 
-def _restore_state(
-    optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], state: Mapping[int, Any]
-) -> None:
+def _restore_state(optimizer: torch.optim.Optimizer, parameters: list[Any], state: Mapping[int, Any]) -> None:
     """Every entry as it was stored, whatever loading made of it."""
     for i, entry in state.items():
         parameter = parameters[i]
@@ -361,7 +371,7 @@ def _restore_state(
             optimizer.state[parameter] = _exact(optimizer.state[parameter], entry)
 
 
-def _restore_gradients(parameters: list[torch.nn.Parameter], graded: set[int]) -> None:
+def _restore_gradients(parameters: list[Any], graded: set[int]) -> None:
     """Zero where there was a gradient, whatever it was: it had been used. None where there was none."""
     for i, parameter in enumerate(parameters):
         parameter.grad = torch.zeros_like(parameter) if i in graded else None
@@ -398,33 +408,19 @@ def module_differences(part: str, module: torch.nn.Module, tree: Tree) -> Iterat
     if wrong:
         yield from wrong
         return
-    places = Places(module)
-    live = {place.name: place for place in places.places if place.kept}
-    weights = tree["weights"]
-    for name in weights.keys() - live.keys():
-        yield f"{part}: {name} is in the checkpoint, and not in this {type(module).__name__}."
-    for name, place in live.items():
-        if name in weights:
-            yield from _tensor_differences(part, place, weights[name])
-        elif place.tensor is not None:
-            yield f"{part}: {name} is in this {type(module).__name__}, and not in the checkpoint."
-    yield from _transient_differences(part, dict(places.modules), tree["transient"])
-    shared = [name for name in weights if name in live]
-    yield from tie_differences(part, shared, {n: id(weights[n]) for n in shared}, {n: _memory(live[n]) for n in shared})
-    extras = {name for name, _ in places.extras()}
-    for name in extras ^ tree["extra"].keys():
-        side = "this model, and not in the checkpoint" if name in extras else "the checkpoint, and not in this model"
+    places = TensorPlaces(module)
+    yield from weight_differences(part, places, tree["weights"], attrgetter("tensor"), _tensor_differences, _memory)
+    yield from transient_differences(part, dict(places.modules), tree["transient"], "module")
+    telling = {name for name, _ in extras(places)}
+    for name in telling ^ tree["extra"].keys():
+        side = "this model, and not in the checkpoint" if name in telling else "the checkpoint, and not in this model"
         yield f"{part}: extra state of the module {name or type(module).__name__!r} is in {side}."
 
 
 def optimizer_differences(
     part: str, optimizer: torch.optim.Optimizer, tree: Tree, names: ParameterNames
 ) -> Iterator[str]:
-    """Class, groups, and which parameters they train.
-
-    Raises:
-        ValueError: no session writes what is stored there.
-    """
+    """Class, groups, and which parameters they train."""
     own = isinstance(tree, dict) and tree.get("kind") == "object"  # its state has a form of its own
     wrong = object_differences(part, optimizer, tree, kind="object" if own else "optimizer")
     if wrong:
@@ -433,18 +429,17 @@ def optimizer_differences(
     yield from class_differences(part, optimizer, tree)
     if own:
         return
-    yield from inner_differences(part, optimizer, tree)
+    for name in tree.get("inner", {}).keys() - inner_optimizers(optimizer).keys():  # earlier versions stored none
+        yield f"{part}: it had an optimizer inside, {name}, and has none there now."
     named, stored = parameter_names(optimizer, names), [group["params"] for group in tree["groups"]]
     if len(named) != len(stored):
-        yield from group_count_differences(part, optimizer, stored, names)
+        yield from _group_count_differences(part, optimizer, stored, names)
         return
     yield from group_differences(part, stored, named)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    place = dict(zip((name for group in named for name in group), parameters, strict=True))
+    place = dict(zip((name for group in named for name in group), parameters_of(optimizer), strict=True))
     for name, leaf in tree["loose"].items():
         if name in place:
-            yield from _shape_differences(part, name, place[name], leaf)
-    check_optimizer(optimizer, tree)
+            yield from _tensor_differences(part, name, place[name], leaf)
 
 
 def schedule_differences(part: str, scheduler: torch.optim.lr_scheduler.LRScheduler, tree: Tree) -> Iterator[str]:
@@ -459,35 +454,27 @@ def schedule_differences(part: str, scheduler: torch.optim.lr_scheduler.LRSchedu
         )
 
 
-def _tensor_differences(part: str, place: Place, leaf: Tree) -> Iterator[str]:
-    tensor = place.tensor
-    if tensor is None:
-        return  # a buffer that the first forward fills: restored from the checkpoint
+def _tensor_differences(part: str, name: str, tensor: torch.Tensor, leaf: Tree) -> Iterator[str]:
     if torch.nn.parameter.is_lazy(tensor):
-        yield f"{part}: {place.name} has no shape yet; run one forward pass before resuming."
+        yield f"{part}: {name} has no shape yet; run one forward pass before resuming."
         return
-    yield from _shape_differences(part, place.name, tensor, leaf)
-
-
-def _shape_differences(part: str, name: str, tensor: torch.Tensor, leaf: Tree) -> Iterator[str]:
-    shape, dtype = describe(leaf)
     sparse = "" if tensor.layout is torch.strided else "sparse "
-    if shape != tuple(tensor.shape):
-        yield f"{part}: {name} has shape {shape} in the checkpoint and {tuple(tensor.shape)} now."
-    if dtype != sparse + plain_name(tensor.dtype):
-        yield f"{part}: {name} is {dtype} in the checkpoint and {sparse}{plain_name(tensor.dtype)} now."
+    now = tuple(tensor.shape), sparse + plain_name(tensor.dtype)
+    yield from tensor_differences(part, name, _shape_and_dtype(leaf), now)
 
 
-def _transient_differences(part: str, modules: dict[str, torch.nn.Module], transient: dict[str, Tree]) -> Iterator[str]:
-    for name in transient:
-        owner = name.rpartition(".")[0]
-        if owner not in modules:
-            yield f"{part}: the checkpoint has a buffer {name}, and this model has no module {owner!r}."
-
-
-def _memory(place: Place) -> object:
-    """Equal for two places that share one tensor, or one piece of memory in the same way."""
-    tensor = place.tensor
-    if tensor is None or tensor.layout is not torch.strided or torch.nn.parameter.is_lazy(tensor) or not tensor.numel():
-        return place.name if tensor is None else id(tensor)
+def _memory(tensor: torch.Tensor) -> object:
+    """Equal for two that are one tensor, or one piece of memory in the same way."""
+    if tensor.layout is not torch.strided or torch.nn.parameter.is_lazy(tensor) or not tensor.numel():
+        return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def restore_helper(target: Any, tree: Tree) -> None:
+    """Hand a stored state to a scheduler, scaler or any other object.
+
+    A scaler that was off has an empty state, which one that is on would refuse: it begins anew, as it would have there.
+    """
+    if isinstance(target, torch.amp.GradScaler) and not tree["state"]:
+        return
+    restore_object(target, tree, lambda stored: native(stored, devices=True))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,35 +13,28 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from colabkeep.core.settings import GROUP, Change, Item, Settings
 from colabkeep.core.state import Tree
-from colabkeep.frameworks.shared.describe import NOT_PLAIN, described, is_library, plain
-from colabkeep.frameworks.shared.settings import Attributes, Kind, Setup, as_written, left, mark, marked
-from colabkeep.frameworks.shared.trees import FUNCTIONS
-from colabkeep.frameworks.torch.leaves import native
-from colabkeep.frameworks.torch.modules import Places
-from colabkeep.frameworks.torch.restore import OF_THE_DEVICE
-
-__all__ = [
-    "Replay",
-    "Start",
-    "attributes",
-    "count_of",
-    "describe",
-    "inside",
-    "setup",
-    "untouched",
-]
+from colabkeep.frameworks.shared.describe import NOT_PLAIN, plain
+from colabkeep.frameworks.shared.settings import (
+    Attributes,
+    Kind,
+    Setup,
+    as_written,
+    counted_already,
+    digest_of,
+    is_value,
+    left,
+    mark,
+    marked,
+    put_schedule,
+    schedule_items,
+    schedule_state,
+    steps_wrong,
+)
+from colabkeep.frameworks.torch.capture import TensorPlaces
+from colabkeep.frameworks.torch.restore import OF_THE_DEVICE, native
 
 _REMEMBERED = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch", "_last_lr")
 """What a plateau scheduler has learnt."""
-
-_AGAIN = "Run the cells that build the optimizer and the scheduler again, then this one."
-
-
-def inside(scheduler: LRScheduler, name: str = "") -> Iterator[tuple[str, LRScheduler]]:
-    """The scheduler, and those that it chains, runs one after another, or leads to."""
-    yield name, scheduler
-    for key, each in _inner(scheduler):
-        yield from inside(each, ".".join(filter(None, (name, key))))
 
 
 def count_of(state: Mapping[str, Any]) -> int:
@@ -59,67 +51,57 @@ def untouched(scheduler: LRScheduler) -> bool:
     return count_of(state) == 0 or ("_schedulers" not in state and state.get("_step_count") == 1)
 
 
-class Start:
-    """An optimizer and its schedulers as they were handed in: what a schedule is run again from."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, schedulers: Mapping[str, LRScheduler]) -> None:
-        self.optimizer = optimizer
-        self.schedulers = schedulers
-        self.options = [_own_options(group) for group in optimizer.param_groups]
-        self.states = {name: _state(each) for name, each in schedulers.items()}
-
-    def put_back(self) -> None:
-        """As it was handed in."""
-        for group, options in zip(self.optimizer.param_groups, self.options, strict=True):
-            group.update(deepcopy(options))
-        for name, each in self.schedulers.items():
-            _put(each, self.states[name])
-
-
 class Replay:
-    """The change of one optimizer's settings and its schedule's: first tried and taken back, later put on what was
-    restored."""
+    """The change of one optimizer's settings and its schedule's, run again from how they were handed in: first tried
+    and taken back, later put on what was restored."""
 
-    def __init__(self, part: str, start: Start, changes: Sequence[Change], trees: Mapping[str, Tree]) -> None:
-        self._part = part
-        self._start = start
-        self._changes = changes
-        self._trees = trees
+    def __init__(
+        self,
+        part: str,
+        optimizer: torch.optim.Optimizer,
+        schedulers: Mapping[str, LRScheduler],
+        changes: Sequence[Change],
+        trees: Mapping[str, Tree],
+    ) -> None:
+        self._part, self._optimizer, self._schedulers = part, optimizer, schedulers
+        self._changes, self._trees = changes, trees
+        self._built = [_own_options(group) for group in optimizer.param_groups]
+        self._begun = {name: schedule_state(each, LRScheduler) for name, each in schedulers.items()}
         self._options: list[dict[str, Any]] = []
         self._states: dict[str, Any] = {}
         self._plateaus: dict[str, Any] = {}
 
-    def rehearse(self, scheduled: frozenset[str]) -> list[str]:
+    def rehearse(self) -> list[str]:
         """Find out what the new settings are at the checkpoint's count. Everything is as it was afterwards; sentences
-        where that cannot be done. `scheduled`: the options of a group that a schedule starts from."""
-        start, own = self._start, [change for change in self._changes if change.part == self._part]
-        groups = _group_numbers(own, len(start.options))
-        self._options = [{key: start.options[i][key] for key in keys} for i, keys in enumerate(groups)]
+        where that cannot be done."""
+        own = [change for change in self._changes if change.part == self._part]
+        groups = _group_numbers(own, len(self._built))
+        self._options = [{key: self._built[i][key] for key in keys} for i, keys in enumerate(groups)]
         # Those that wait for what was measured do not count.
-        counting = {name: each for name, each in start.schedulers.items() if not isinstance(each, ReduceLROnPlateau)}
-        for name in start.schedulers:
+        counting = {name: each for name, each in self._schedulers.items() if not isinstance(each, ReduceLROnPlateau)}
+        for name in self._schedulers:
             if name not in counting and any(change.part == name for change in self._changes):
-                self._plateaus[name] = start.states[name]
-        wanted = any(scheduled.intersection(keys) for keys in groups)
+                self._plateaus[name] = self._begun[name]
+        wanted = any(_SCHEDULED.intersection(keys) for keys in groups)
         wanted = wanted or any(change.part in counting for change in self._changes)
         if not counting or not wanted:
             return []
         wrong = self._obstacle(counting)
-        return [wrong] if wrong else self._run(counting, scheduled)
+        return [wrong] if wrong else self._run(counting)
 
     def apply(self) -> None:
         """Put the new settings on what was restored."""
-        groups = self._start.optimizer.param_groups
+        groups = self._optimizer.param_groups
         for group, options in zip(groups, self._options, strict=False):  # later ones were added in the training
             group.update(deepcopy(options))
         for name, state in self._states.items():
-            _put(self._start.schedulers[name], state)
+            put_schedule(self._schedulers[name], LRScheduler, state)
         for name, state in self._plateaus.items():
-            scheduler = self._start.schedulers[name]
+            scheduler = self._schedulers[name]
             learnt = {key: value for key, value in vars(scheduler).items() if key in _REMEMBERED}
-            if vars(scheduler)["mode"] != state["own"]["mode"]:
+            if vars(scheduler)["mode"] != state[0]["mode"]:
                 del learnt["best"]  # of another measure
-            _put(scheduler, state)
+            put_schedule(scheduler, LRScheduler, state)
             vars(scheduler).update(learnt)
 
     def _obstacle(self, counting: Mapping[str, LRScheduler]) -> str:
@@ -131,37 +113,32 @@ class Replay:
             )
         for name, each in counting.items():
             if not untouched(each):
-                return (
-                    f"{name} has counted to {count_of(vars(each))} already, and a schedule with new settings is run "
-                    f"from its beginning. {_AGAIN}"
-                )
+                return counted_already(name, count_of(vars(each)))
         tree = self._trees.get(self._part)
-        if tree is not None and len(tree.get("groups", ())) != len(self._start.options):
+        if tree is not None and len(tree.get("groups", ())) != len(self._built):
             return (
                 f"{self._part} was given parameter groups in the training, for which a schedule with new settings "
                 "cannot be run again. Keep the old settings, or begin another run."
             )
         return ""
 
-    def _run(self, counting: Mapping[str, LRScheduler], scheduled: frozenset[str]) -> list[str]:
-        start, optimizer = self._start, self._start.optimizer
+    def _run(self, counting: Mapping[str, LRScheduler]) -> list[str]:
         try:
             for name, each in counting.items():
                 stored = count_of(native(self._trees.get(name, {}).get("state") or {}))
                 steps = stored - count_of(vars(each))
-                try:
-                    _step(each, steps)
-                except Exception as error:  # noqa: BLE001  # whatever a schedule raises, it is told and taken back
-                    return [
-                        f"{name} cannot take {steps} steps with its new settings, and the run has taken them: {error}"
-                    ]
-                self._states[name] = _state(each)
-            for options, before, group in zip(self._options, start.options, optimizer.param_groups, strict=True):
+                if wrong := steps_wrong(name, each.step, steps):
+                    return [wrong]
+                self._states[name] = schedule_state(each, LRScheduler)
+            for options, before, group in zip(self._options, self._built, self._optimizer.param_groups, strict=True):
                 now = _own_options(group)
-                moved = {key for key in now if key in scheduled or not _equal(now[key], before.get(key))}
+                moved = {key for key in now if key in _SCHEDULED or not _equal(now[key], before.get(key))}
                 options.update({key: now[key] for key in moved})
         finally:
-            start.put_back()
+            for group, built in zip(self._optimizer.param_groups, self._built, strict=True):
+                group.update(deepcopy(built))
+            for name, each in self._schedulers.items():
+                put_schedule(each, LRScheduler, self._begun[name])
         return []
 
 
@@ -174,44 +151,8 @@ def _group_numbers(changes: Sequence[Change], count: int) -> list[set[str]]:
     return found
 
 
-def _step(scheduler: LRScheduler, times: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that no step of the optimizer came before: there were, in earlier sessions
-        for _ in range(times):
-            scheduler.step()
-
-
 def _own_options(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copied(value) for key, value in group.items() if key not in ("params", "param_names")}
-
-
-def _inner(scheduler: LRScheduler) -> Iterator[tuple[str, LRScheduler]]:
-    for key, value in vars(scheduler).items():
-        if isinstance(value, LRScheduler):
-            yield key, value
-        elif isinstance(value, (list, tuple)):
-            yield from ((f"{key}[{i}]", each) for i, each in enumerate(value) if isinstance(each, LRScheduler))
-
-
-def _state(scheduler: LRScheduler) -> dict[str, Any]:
-    """Its own attributes, and those of the schedulers inside it."""
-    own = {key: _copied(value) for key, value in vars(scheduler).items() if key != "optimizer"}
-    inside = [_state(each) for _, each in _inner(scheduler)]
-    return {"own": own, "functions": [deepcopy(vars(each)) for each in _functions(scheduler)], "inside": inside}
-
-
-def _put(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
-    vars(scheduler).update({key: _copied(value) for key, value in state["own"].items()})
-    for function, held in zip(_functions(scheduler), state["functions"], strict=True):
-        vars(function).update(deepcopy(held))
-    for (_, each), inner in zip(_inner(scheduler), state["inside"], strict=True):
-        _put(each, inner)
-
-
-def _functions(scheduler: LRScheduler) -> list[Any]:
-    """Learning rates that are objects, and may count. Torch keeps their attributes, too."""
-    lambdas = vars(scheduler).get("lr_lambdas", ())
-    return [each for each in lambdas if hasattr(each, "__dict__") and not isinstance(each, FUNCTIONS)]
 
 
 def _copied(value: Any) -> Any:
@@ -234,13 +175,6 @@ _COUNTERS = frozenset(
 _SCHEDULED = frozenset(
     {"lr", "initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 )  # what a schedule is computed from, in the groups
-_SAMPLES, _EACH = 16, 64  # parameters, and numbers of each, by which weights are known again
-
-
-def setup(parts: Mapping[str, object]) -> Setup:
-    """The settings of a run's parts, before anything is touched."""
-    modules = {name: attributes(part) for name, part in parts.items() if isinstance(part, torch.nn.Module)}
-    return Setup(modules, TorchOptimizing(parts), _digest)
 
 
 def describe(value: object) -> dict[str, Item] | None:
@@ -257,67 +191,68 @@ def describe(value: object) -> dict[str, Item] | None:
     return items
 
 
-class TorchOptimizing:
+class TorchSetup(Setup):
     """See `colabkeep.frameworks.base.PartsSettings`."""
 
     def __init__(self, parts: Mapping[str, object]) -> None:
+        modules = {name: attributes(part) for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+        super().__init__(modules, _digest)
         self._optimizers = {n: part for n, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
         self._schedulers = {n: part for n, part in parts.items() if isinstance(part, LRScheduler)}
         self._replays: list[Replay] = []
-        self.replaced: frozenset[str] = frozenset()
 
     def written(self) -> Settings:
         found: dict[str, Mapping[str, Item]] = {n: _as_written(part) for n, part in self._optimizers.items()}
-        return {**found, **{n: _schedule_items(part) for n, part in self._schedulers.items()}}
+        return {**super().written(), **found, **{n: _schedule(part) for n, part in self._schedulers.items()}}
 
-    def reached(self, trees: Mapping[str, Tree]) -> Settings:
+    def reached(self, trees: Mapping[str, Tree], moved: Mapping[str, Tree]) -> Settings:
         stored = {name: trees[name] for name in self._optimizers if name in trees}
-        return {name: _stored(tree) for name, tree in stored.items() if tree.get("kind") == "optimizer"}
+        reached = {name: _stored(tree) for name, tree in stored.items() if tree.get("kind") == "optimizer"}
+        return {**super().reached(trees, moved), **reached}
 
     def keepable(self, change: Change) -> bool:
-        return change.option != "" and "()" not in f"{change.item}.{change.option}"
+        return is_value(change)
 
     def plan(self, changes: Sequence[Change], trees: Mapping[str, Tree]) -> list[str]:
         self.replaced = frozenset(c.part for c in changes if c.part in self._schedulers and not (c.option or c.item))
         self._replays, wrong = [], []
         for name, optimizer in self._optimizers.items():
-            start = Start(optimizer, self._of(optimizer))
-            theirs = [change for change in changes if change.part == name or change.part in start.schedulers]
+            schedulers = {n: each for n, each in self._schedulers.items() if each.optimizer is optimizer}
+            theirs = [change for change in changes if change.part == name or change.part in schedulers]
             if theirs:
-                replay = Replay(name, start, theirs, trees)
-                wrong += replay.rehearse(_SCHEDULED)
+                replay = Replay(name, optimizer, schedulers, theirs, trees)
+                wrong += replay.rehearse()
                 self._replays.append(replay)
         return wrong
 
-    def apply(self) -> None:
+    def settle(
+        self, written: Settings, moved: Mapping[str, Tree], *, new: Sequence[Change], kept: Sequence[Change]
+    ) -> None:
+        super().settle(written, moved, new=new, kept=kept)
         for replay in self._replays:
             replay.apply()
-
-    def keep(self, changes: Sequence[Change]) -> None:
-        """All that can be kept is restored already."""
 
     def trained(self) -> list[str]:
         found = [f"{name} has the state of {n} steps" for name, part in self._optimizers.items() if (n := _steps(part))]
         counted = {name: count_of(vars(part)) for name, part in self._schedulers.items() if not untouched(part)}
-        return found + [f"{name} has counted to {n}" for name, n in counted.items() if n]
+        return [*super().trained(), *found, *(f"{name} has counted to {n}" for name, n in counted.items() if n)]
 
-    def leave(self, who: Mapping[str, Any], written: Settings, *, failed: bool) -> None:
+    def leave(self, run: str, step: int, *, failed: bool) -> None:
+        super().leave(run, step, failed=failed)
         for name, optimizer in self._optimizers.items():
             groups = _groups(optimizer)
             if failed:  # a rate may be a tensor on a device that answers no more
                 groups = [{key: v for key, v in group.items() if not isinstance(v, torch.Tensor)} for group in groups]
-            then, now = written.get(name, {}), _group_items(groups)
+            then, now = self.then(name), _group_items(groups)
             if len(then) == 1 < len(now):  # the only one had no number
                 then = dict(zip(now, then.values(), strict=False))
-            mark(optimizer, {**who, "moved": left(then, now), "groups": [len(then), len(now)]})
-
-    def _of(self, optimizer: torch.optim.Optimizer) -> dict[str, LRScheduler]:
-        return {name: each for name, each in self._schedulers.items() if each.optimizer is optimizer}
+            told = {"moved": left(then, now), "groups": [len(then), len(now)]}
+            mark(optimizer, {"run": run, "step": step, **told})
 
 
 def attributes(module: torch.nn.Module) -> Attributes:
     """The plain attributes, modes and trained parameters of a module."""
-    places = Places(module)
+    places = TensorPlaces(module)
     return Attributes(_TORCH, places.modules, places.parameters())
 
 
@@ -356,33 +291,8 @@ def _stored(tree: Tree) -> dict[str, Item]:
     return _group_items([native(group["options"]) for group in tree["groups"]])
 
 
-def _schedule_items(scheduler: LRScheduler) -> dict[str, Item]:
-    """The scheduler and those inside it. One of the user's own class that has counted may have counters of its own."""
-    found = {}
-    for name, each in inside(scheduler):
-        kind = type(each)
-        held = vars(each) if is_library(kind.__module__) or untouched(scheduler) else {}
-        options: dict[str, Any] = {}
-        for key, value in held.items():
-            if key in _COUNTERS:
-                continue
-            functions = value if isinstance(value, list) and value and all(map(callable, value)) else [value]
-            if callable(functions[0]):
-                options |= _of_functions(key, functions)
-            elif (short := plain(value)) is not NOT_PLAIN:
-                options[key] = short
-        found[name] = Item(kind=kind.__name__, sure=True, options=options)
-    return found
-
-
-def _of_functions(key: str, functions: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    same = all(function is functions[0] for function in functions)
-    for i, function in enumerate(functions[:1] if same else functions):
-        start = f"{key}()" if same else f"{key}[{i}]()"
-        for name, item in described(function).items():
-            if item.sure:
-                yield ".".join(filter(None, (start, name))), item.kind
-                yield from ((".".join(filter(None, (start, name, key))), value) for key, value in item.options.items())
+def _schedule(scheduler: LRScheduler) -> dict[str, Item]:
+    return schedule_items(scheduler, LRScheduler, _COUNTERS, fresh=untouched(scheduler))
 
 
 def _is_trained(optimizer: torch.optim.Optimizer) -> bool:
@@ -402,19 +312,15 @@ def _steps(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _digest(module: torch.nn.Module) -> str:
-    found = [each for each in module.parameters() if not each.is_meta and each.layout is torch.strided and each.numel()]
-    some = found[:: max(1, len(found) // _SAMPLES)]
-    bits = hashlib.sha256()
-    for each in some:
-        if not torch.nn.parameter.is_lazy(each):
-            bits.update(repr(each.detach()[(0,) * max(0, each.dim() - 1)].reshape(-1)[:_EACH].tolist()).encode())
-    return bits.hexdigest()[:16] if some else ""
+    lazy = torch.nn.parameter.is_lazy
+    found = [p for p in module.parameters() if not p.is_meta and p.layout is torch.strided and not lazy(p)]
+    return digest_of([each.detach() for each in found if each.numel()])
 
 
 _TORCH = Kind(
     base=frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"},
     package="torch",
     private=False,
-    trained=lambda parameter: bool(parameter.requires_grad),
+    trained=attrgetter("requires_grad"),
     train=lambda parameter, flag: parameter.requires_grad_(flag),
 )

@@ -5,43 +5,30 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from colabkeep.core.errors import UsageError
-from colabkeep.frameworks.base import Batch, TrainingOptions
+from colabkeep.frameworks.base import Pieces, TrainingOptions
 from colabkeep.frameworks.shared.training import (
-    Objective,
-    as_number,
+    Arithmetic,
+    RunningMean,
+    by_capability,
     check_functions,
     check_held,
     check_one_loss,
     half_weights,
     moved,
-    no_gradient,
-    unfit_loss,
-    unfit_number,
     unknown_precision,
     wrong_kind,
 )
-
-__all__ = [
-    "RunningMean",
-    "TorchTraining",
-    "autocast",
-    "check_options",
-    "gradient_scaler",
-    "one_number",
-    "refuse_loss",
-    "resolve_precision",
-    "to_device",
-]
+from colabkeep.frameworks.torch.pieces import TorchPieces
 
 
 def check_options(options: TrainingOptions) -> None:
-    """Refuse what cannot be meant so, before the first batch.
+    """Refuse what is invalid, before the first batch.
 
     Raises:
         UsageError: the sentence says which option, and what to pass instead.
@@ -65,37 +52,14 @@ def check_options(options: TrainingOptions) -> None:
             )
 
 
-def one_number(name: str, value: Any) -> Any:
-    """`value` if it is a number or a tensor of one, for a running mean; nothing waits for the device.
-
-    Raises:
-        UsageError: it is anything else.
-    """
-    if not isinstance(value, torch.Tensor):
-        return as_number(name, value)
-    if value.dim():
-        raise unfit_number(name, f"a tensor of shape {tuple(value.shape)}")
-    return value
-
-
-def refuse_loss(loss: Any, own_step: bool) -> UsageError:
-    """Why a backward pass cannot start from this value."""
-    if not isinstance(loss, torch.Tensor):
-        return unfit_loss(loss, None, own_step)
-    if loss.dim():
-        return unfit_loss(loss, tuple(loss.shape), own_step)
-    return no_gradient(own_step, ".detach(), .item(), torch.no_grad() or argmax", "requires_grad_(False)")
-
-
 _HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
     """What `precision` means on `device`: "32-true", "16-mixed" or "bf16-mixed".
 
-    "auto" is bfloat16 where the GPU computes in it (capability 8.0), float16 where it has tensor cores for
-    that (7.0: V100, T4), else float32. `torch.cuda.is_bf16_supported()` is not asked: it
-    also says yes where bfloat16 is emulated, which is slower than float32.
+    `torch.cuda.is_bf16_supported()` is not asked: it also says yes where bfloat16 is emulated, which is slower than
+    float32.
 
     Raises:
         UsageError: none of the known words.
@@ -106,8 +70,7 @@ def resolve_precision(precision: str, device: torch.device) -> str:
         raise unknown_precision(precision)
     if device.type != "cuda":
         return "32-true"
-    major, _ = torch.cuda.get_device_capability(device)
-    return "bf16-mixed" if major >= 8 else "16-mixed" if major >= 7 else "32-true"
+    return by_capability(torch.cuda.get_device_capability(device)[0])
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -148,74 +111,26 @@ def gradient_scaler(
     return torch.amp.GradScaler(device.type)
 
 
-_GATHERED = 256  # numbers added in one go, 0.3 µs each; one by one 2 µs, and 6 among the steps of a model
-
-
-class RunningMean:
-    """A mean that adds on its device, in float64, and waits only when read.
-
-    Saved and loaded, it goes on with the same bits. On the CPU, numbers are gathered and added many at a time,
-    always at the same counts, wherever it was saved. On a GPU they are added at once: a graph that is played
-    again writes its next loss over the last one.
-    """
+class DeviceMean(RunningMean):
+    """One that adds on a device. At once: a graph that is played again writes its next loss over the last one."""
 
     def __init__(self, device: torch.device) -> None:
         # Apple's GPUs have no float64.
         self._dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._sum = torch.zeros((), dtype=self._dtype, device=device)
-        self._weight = 0.0
-        self._gathers = device.type == "cpu"
-        self._values: list[float] = []
-        self._weights: list[float] = []
+        self._device = device
+        super().__init__()
+
+    def number(self, value: Any) -> torch.Tensor:
+        return torch.as_tensor(value, dtype=self._dtype, device=self._device)
 
     def add(self, value: Any, weight: float) -> None:
-        """Count `value`, a number or a tensor of one number without a graph, with `weight`."""
-        self._weight += weight
-        if not self._gathers:
-            self._sum.add_(value, alpha=weight)
-            return
-        self._values.append(value if value.__class__ is float else float(value))
-        self._weights.append(weight)
-        if len(self._values) == _GATHERED:
-            self._sum = self._total()
-            self._values, self._weights = [], []
+        self.sum = torch.add(self.sum, value, alpha=weight)  # in one go, of whatever type the value is
+        self.weight += weight
 
-    def value(self) -> float | None:
-        """The mean so far, None of nothing. Waits for the device."""
-        return float(self._total().item()) / self._weight if self._weight else None
 
-    def reset(self) -> None:
-        """Begin anew, with nothing."""
-        self._sum.zero_()
-        self._weight = 0.0
-        self._values, self._weights = [], []
-
-    def state_dict(self) -> dict[str, Any]:
-        """The sum and the weights, as copies, and what is gathered but not added yet."""
-        return {
-            "sum": self._sum.clone(),
-            "weight": self._weight,
-            "values": self._gathered(),
-            "weights": list(self._weights),
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; that of the first versions had gathered nothing."""
-        self._sum.copy_(state_dict["sum"])
-        self._weight = float(state_dict["weight"])
-        self._values = list(map(float, state_dict.get("values", ())))
-        self._weights = list(state_dict.get("weights", ()))
-
-    def _gathered(self) -> torch.Tensor:
-        return torch.tensor(self._values, dtype=self._dtype, device=self._sum.device)
-
-    def _total(self) -> torch.Tensor:
-        if not self._values:
-            return self._sum
-        return (
-            self._sum
-            + (self._gathered() * torch.tensor(self._weights, dtype=self._dtype, device=self._sum.device)).sum()
-        )
+def mean_on(device: torch.device) -> RunningMean:
+    """A new mean of numbers that are there."""
+    return RunningMean() if device.type == "cpu" else DeviceMean(device)
 
 
 def to_device(value: Any, device: torch.device) -> Any:
@@ -250,36 +165,27 @@ def _non_blocking(to: Any) -> dict[str, bool]:
 # there is belongs to float16: before an update torch's gradient scaler has to know whether the gradients are finite.)
 
 
-class TorchTraining:
-    """Forward, backward and update of one model with one optimizer.
-
-    `precision` is what "auto" became on this machine. The device is that of the model's first
-    parameter, found once: move the model before, not during training.
+class TorchTraining(Arithmetic):
+    """See `Arithmetic`. `precision` is what "auto" became on this machine.
 
     Raises:
         UsageError: model, optimizer, precision or metrics do not fit together.
     """
 
+    tensor = torch.Tensor
+    breaks = ".detach(), .item(), torch.no_grad() or argmax"
+    frozen = "requires_grad_(False)"
+
     def __init__(self, options: TrainingOptions) -> None:
         check_options(options)
-        self._model = options.model
-        self._optimizer = options.optimizer
-        self._objective = Objective(options)
-        self._metrics = dict(options.metrics or {})
-        self.measures: Sequence[str] = ("loss", *self._metrics)
-        self._clip = options.gradient_clip_val
+        super().__init__(options)
+        self._largest, self._loss_fn = options.gradient_clip_val, options.loss_fn
         self._device = next(options.model.parameters()).device
         self.precision = resolve_precision(options.precision, self._device)
         self._autocast = autocast(self.precision, self._device)
         self._here = self._device.type == "cpu"  # nothing to move, and a loss is read without a wait
         self._plain = self._here and self.precision == "32-true"  # nor to cast
-        self._scaler = gradient_scaler(self.precision, self._device, options.optimizer)
-        self.scaler: object | None = self._scaler
-
-    def train(self) -> None:
-        """Put the model into training mode and clear gradients."""
-        self._model.train()
-        self._optimizer.zero_grad(set_to_none=True)
+        self.scaler = gradient_scaler(self.precision, self._device, options.optimizer)
 
     def backward(self, batch: Any, *, share: float) -> torch.Tensor | float:
         """Forward and backward of one micro-batch; its loss, unscaled: detached, on its device, or a number on the CPU.
@@ -293,59 +199,43 @@ class TorchTraining:
             with self._autocast:
                 loss = self._objective.loss(to_device(batch, self._device))
         if not isinstance(loss, torch.Tensor) or loss.dim() or not loss.requires_grad:
-            raise refuse_loss(loss, self._objective.own_step)
+            raise self.refused(loss)
         scaled = loss if share == 1.0 else loss * share
-        if self._scaler is not None:
-            scaled = self._scaler.scale(scaled)
+        if self.scaler is not None:
+            scaled = self.scaler.scale(scaled)
         scaled.backward()  # type: ignore[no-untyped-call]
         return loss.item() if self._here else loss.detach()
 
-    def step(self) -> None:
-        """Unscale, clip, one optimizer update (float16: none if a gradient is not finite), clear gradients."""
-        scaler = self._scaler
-        if self._clip is not None:
-            if scaler is not None:
-                scaler.unscale_(self._optimizer)
-            # The parameters of now: groups may have been added since the start (unfreezing).
-            held = [p for group in self._optimizer.param_groups for p in group["params"]]
-            torch.nn.utils.clip_grad_norm_(held, self._clip)
-        if scaler is None:
-            self._optimizer.step()
-        else:
-            scaler.step(self._optimizer)
-            scaler.update()
-        self._optimizer.zero_grad(set_to_none=True)
+    def pieces(self) -> Pieces:
+        return TorchPieces(self._model, self._device, self._loss_fn, self.backward, self._loss_alone, self.clear)
+
+    def _loss_alone(self, batch: Any) -> Any:
+        with torch.no_grad(), self._autocast:
+            return self._objective.loss(self.moved(batch))
 
     def mean(self) -> RunningMean:
-        """A new running mean of losses, on the model's device."""
-        return RunningMean(self._device)
+        return mean_on(self._device)
 
     def learning_rate(self) -> float:
         """That of the first parameter group, now."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def evaluate(self, batches: Iterator[Batch]) -> dict[str, float]:
-        """Mean loss ("loss") and metrics, weighted by samples (a batch of unknown size counts as one).
+    def modules(self) -> Iterable[torch.nn.Module]:
+        found: Iterable[torch.nn.Module] = self._model.modules()
+        return found
 
-        Evaluation mode, no gradients, the precision of training. Afterwards every module has the mode it
-        had: one that the user keeps in evaluation mode stays there. Empty when there are no batches.
+    def clip(self) -> None:
+        held = [p for group in self._optimizer.param_groups for p in group["params"]]
+        self.grad_norm = torch.nn.utils.clip_grad_norm_(held, self._largest or 0.0)
 
-        Raises:
-            UsageError: a loss or a metric is not one number.
-        """
-        means = {name: self.mean() for name in self.measures}
-        modes = [(module, module.training) for module in self._model.modules()]
-        self._model.eval()
-        try:
-            with torch.no_grad():
-                for batch in batches:
-                    weight = 1.0 if batch.samples is None else float(batch.samples)
-                    with self._autocast:
-                        measured = self._objective.measured(to_device(batch.value, self._device), self._metrics)
-                    for name, value in measured.items():
-                        means[name].add(one_number(name, value), weight)
-        finally:
-            for module, mode in modes:
-                module.training = mode
-        found = {name: mean.value() for name, mean in means.items()}
-        return {name: value for name, value in found.items() if value is not None}
+    def clear(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def moved(self, batch: Any) -> Any:
+        return to_device(batch, self._device)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return self._autocast
+
+    def no_grad(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.no_grad()

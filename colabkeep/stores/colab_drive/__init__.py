@@ -25,6 +25,6 @@ Files that lie there under an object's plain name, because somebody copied a run
 
 from __future__ import annotations
 
-from colabkeep.stores.colab_drive.store import MountedStore, Remount, open_url
+from colabkeep.stores.colab_drive.store import MountedStore, open_url
 
-__all__ = ["MountedStore", "Remount", "open_url"]
+__all__ = ["MountedStore", "open_url"]

@@ -30,11 +30,8 @@ from dataclasses import dataclass
 
 from colabkeep.core.system import Clock
 from colabkeep.stores.base import DurabilityLevel, Entry
-from colabkeep.stores.colab_drive.files import Spot, read_whole
+from colabkeep.stores.colab_drive.files import Spot
 from colabkeep.stores.shared.files import Files
-from colabkeep.stores.shared.upload_queue import MANIFEST, blobs_of
-
-__all__ = ["SILENCE", "Upload", "Uploads", "ask"]
 
 SILENCE = 10.0
 """Seconds. A DriveFS says of a new file that it is on this machine only long before."""
@@ -60,12 +57,7 @@ _NOTHING = Upload("unknown")
 
 
 def ask(files: Files, path: str) -> Upload:
-    """What DriveFS says of a file.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        OSError: the mount does not answer.
-    """
+    """What DriveFS says of a file."""
     id, uncommitted = _attribute(files, path, _ID), _attribute(files, path, _UNCOMMITTED)
     if id.startswith(_LOCAL):
         return Upload("local")
@@ -86,7 +78,8 @@ def _attribute(files: Files, path: str, name: str) -> str:
 
 
 class Uploads:
-    """The files of which Drive was not yet seen to have them, in the order in which they were put."""
+    """The files of which Drive was not yet seen to have them, in the order in which they were put. Whatever looks
+    raises the bare `OSError` where the mount does not answer."""
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
@@ -94,7 +87,7 @@ class Uploads:
         self._guard = threading.Lock()
         self._waiting: dict[str, Spot] = {}
         self._lost: dict[str, Spot] = {}  # those that are not there as they were put, as of the last look
-        self._named: dict[str, frozenset[str] | None] = {}  # what manifests name, by path
+        self._needs: dict[str, frozenset[str]] = {}  # what completes a whole needs, by path
         self._silent_since: float | None = None
         self.heard = False  # has DriveFS ever named an id? Then this is a Drive
         self.says_nothing = True  # about any file so far: nothing will, if this is an ordinary folder
@@ -111,10 +104,12 @@ class Uploads:
         with self._guard:
             return bool(self._waiting) and self._waiting.keys() == self._lost.keys()
 
-    def add(self, spot: Spot) -> None:
-        """Wait for this one too. One that vanished and was put again keeps its turn, for later ones may need it."""
+    def add(self, spot: Spot, needs: AbstractSet[str] = frozenset()) -> None:
+        """Wait for this one too, which is worth nothing without those that it `needs`. One that vanished and was put
+        again keeps its turn, for later ones may need it."""
         with self._guard:
             self._waiting[spot.name] = spot
+            self._needs[spot.path] = frozenset(needs)
             self._lost.pop(spot.name, None)
 
     def drop(self, name: str, path: str | None = None) -> None:
@@ -123,15 +118,11 @@ class Uploads:
             spot = self._waiting.get(name)
             if spot is not None and path in {None, spot.path}:
                 del self._waiting[name]
-                self._named.pop(spot.path, None)
+                self._needs.pop(spot.path, None)
                 self._lost.pop(name, None)
 
     def adopt(self, spot: Spot) -> None:
-        """Wait for a file that was found, if an earlier session on this machine left it half-way.
-
-        Raises:
-            OSError: the mount does not answer.
-        """
+        """Wait for a file that was found, if an earlier session on this machine left it half-way."""
         upload = self._look(spot)
         if upload.rung == "local" or upload.id is None:
             with self._guard:
@@ -144,11 +135,7 @@ class Uploads:
 
     def of(self, name: str, spot: Spot | None) -> Upload:
         """How durable an object is now, together with all that were put before it. `spot`: where it was found; None,
-        for one that is not there, is as much a loss as a file that was cut.
-
-        Raises:
-            OSError: the mount does not answer.
-        """
+        for one that is not there, is as much a loss as a file that was cut."""
         first = self._advance()
         if spot is None:
             return _LOST
@@ -157,51 +144,35 @@ class Uploads:
         return self._look(spot) if first is None or name not in self._waiting else Upload(first.rung)
 
     def all_arrived(self) -> bool:
-        """Has Drive all of them?
-
-        Raises:
-            OSError: the mount does not answer.
-        """
+        """Has Drive all of them?"""
         return self._advance() is None and not self._waiting
 
     def _advance(self) -> Upload | None:
         """Strike off those that have arrived, up to the first that is on its way: what is said of that one. What was
         lost, and the manifests that need it, are passed over."""
-        passed: set[Spot] = set()
-        while (spot := self._next(passed)) is not None:
+        with self._guard:
+            waiting = list(self._waiting.values())
+        for spot in waiting:
             upload = self._look(spot)
             needs = upload.rung == "confirmed" and self._needs_what_was_lost(spot)
             with self._guard:
-                if self._first(passed) is not spot:
-                    continue  # it was deleted or put again meanwhile, or one before it was
+                now = self._waiting.get(spot.name)
+                if now is not spot:
+                    if now is None:
+                        continue  # it was deleted meanwhile
+                    return Upload("local")  # it was put again
                 self._lost.pop(spot.name, None)
                 if upload.lost:
                     self._lost[spot.name] = spot
-                if upload.lost or needs:
-                    passed.add(spot)
                 elif upload.rung != "confirmed":
                     return upload
-                else:
+                elif not needs:
                     del self._waiting[spot.name]
         return None
 
-    def _next(self, passed: AbstractSet[Spot]) -> Spot | None:
+    def _needs_what_was_lost(self, spot: Spot) -> bool:
         with self._guard:
-            return self._first(passed)
-
-    def _first(self, passed: AbstractSet[Spot]) -> Spot | None:
-        return next((spot for spot in self._waiting.values() if spot not in passed), None)
-
-    def _needs_what_was_lost(self, manifest: Spot) -> bool:
-        with self._guard:
-            lost = set(self._lost)
-        if not lost or not MANIFEST.fullmatch(manifest.name):
-            return False
-        if manifest.path not in self._named:
-            self._named[manifest.path] = blobs_of(manifest.name, read_whole(self._files, manifest.path))
-        named = self._named[manifest.path]
-        # One that cannot be read might name any of them.
-        return any("/blobs/" in name for name in lost) if named is None else not named.isdisjoint(lost)
+            return not self._needs.get(spot.path, frozenset()).isdisjoint(self._lost)
 
     def _look(self, spot: Spot) -> Upload:
         try:

@@ -5,11 +5,11 @@ how much room the account has.
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
@@ -18,114 +18,98 @@ from colabkeep.stores.google.account import Account
 from colabkeep.stores.shared.files import Silence
 from colabkeep.stores.shared.retry import Patience, Throttled
 
-__all__ = [
-    "SERVICE",
-    "TIMEOUTS",
-    "Api",
-    "Quota",
-    "decoded",
-    "no_answer",
-    "no_right",
-    "refused",
-    "service_account_refused",
-]
-
 # The reasons are those of "Resolve errors" and "Usage limits" (Drive API guides, 2026), and of "Using OAuth 2.0 to
 # Access Google APIs". What came back is never shown as it is: a page of HTML helps nobody, and an address may carry the
 # right to write.
 
 
-_AGAIN = "Nothing needs to be done: training goes on, and it is tried again. If it lasts, look at the network."
+AGAIN = "Nothing needs to be done: it is tried again by itself. If it lasts, look at the network."
 _SIGN_IN = (
     "Run `colabkeep auth` once on any machine with a browser, store the line it prints as the secret COLABKEEP_DRIVE, "
     "and run this cell again."
 )
 _RATE_REASONS = frozenset({"userRateLimitExceeded", "rateLimitExceeded"})
-_SCOPE = (
-    "what it was signed in with does not allow that",
-    f"{_SIGN_IN} On the consent page, leave the box for Google Drive ticked.",
-)
-_FULL = (
-    "the account is full. What lies in the trash counts too",
-    "Free space: https://drive.google.com/drive/quota lists the largest files; then empty the trash. Or keep fewer "
-    "checkpoints: keep_last=1. Training goes on meanwhile.",
-)
-_DAILY = (
-    "the Cloud project of the OAuth client has used up its requests for today",
-    "It works again tomorrow. Look at https://console.cloud.google.com > APIs & Services > Google Drive API > Quotas.",
-)
-_FOREIGN = (
-    "the file belongs to another OAuth client or another person",
-    "Use the same OAuth client on every platform (the same secret COLABKEEP_DRIVE), or another folder: "
-    'storage="drive://<another name>".',
-)
-_READ_ONLY = (
-    "this account may read the folder or file, and not change it: it belongs to somebody else",
-    "Ask its owner to share the folder with you as Editor (in Drive: right click > Share), or train in a folder of "
-    'your own: storage="drive://<another name>".',
-)
-_SWITCHED_OFF = (
-    "the Drive API is not switched on in the Cloud project of the OAuth client",
-    "Open https://console.cloud.google.com/apis/library/drive.googleapis.com, click Enable, wait two minutes, and run "
-    "this cell again.",
-)
-_POLICY = (
-    "the administrator of this account's organisation does not allow that",
-    "Use a personal account, or keep checkpoints elsewhere: storage=… takes other places too.",
-)
-_CROWDED = (
-    "the folder has as many files as Drive takes",
-    'Train under another folder: storage="drive://<another name>".',
-)
 
-
-@dataclass(frozen=True, slots=True)
-class _Final:
-    """Reasons for which asking again is useless. `kind` is what is raised."""
-
-    reasons: frozenset[str]
-    kind: type[StoreError]
-    words: tuple[str, str]
-
-
-_FINAL = (
-    _Final(frozenset({"storageQuotaExceeded", "quotaExceeded"}), StoreFull, _FULL),
-    _Final(frozenset({"dailyLimitExceeded", "dailyLimitExceededUnreg"}), StoreError, _DAILY),
-    _Final(
+_FINAL: tuple[tuple[frozenset[str], type[StoreError], str, str], ...] = (
+    (
+        frozenset({"storageQuotaExceeded", "quotaExceeded"}),
+        StoreFull,
+        "the account is full. What lies in the trash counts too",
+        "Free space: https://drive.google.com/drive/quota lists the largest files; then empty the trash. Or keep fewer "
+        "checkpoints: keep_last=1. Training goes on meanwhile.",
+    ),
+    (
+        frozenset({"dailyLimitExceeded", "dailyLimitExceededUnreg"}),
+        StoreError,
+        "the Cloud project of the OAuth client has used up its requests for today",
+        "It works again tomorrow. Look at https://console.cloud.google.com > APIs & Services > Google Drive API > "
+        "Quotas.",
+    ),
+    (
         frozenset({"insufficientPermissions", "insufficientScopes", "ACCESS_TOKEN_SCOPE_INSUFFICIENT"}),
         StoreError,
-        _SCOPE,
+        "what it was signed in with does not allow that",
+        f"{_SIGN_IN} On the consent page, leave the box for Google Drive ticked.",
     ),
-    _Final(frozenset({"appNotAuthorizedToFile"}), StoreError, _FOREIGN),
-    _Final(frozenset({"insufficientFilePermissions", "insufficientParentPermissions"}), StoreError, _READ_ONLY),
-    _Final(frozenset({"accessNotConfigured", "SERVICE_DISABLED"}), StoreError, _SWITCHED_OFF),
-    _Final(frozenset({"domainPolicy"}), StoreError, _POLICY),
-    _Final(
+    (
+        frozenset({"appNotAuthorizedToFile"}),
+        StoreError,
+        "the file belongs to another OAuth client or another person",
+        "Use the same OAuth client on every platform (the same secret COLABKEEP_DRIVE), or another folder: "
+        'storage="drive://<another name>".',
+    ),
+    (
+        frozenset({"insufficientFilePermissions", "insufficientParentPermissions"}),
+        StoreError,
+        "this account may read the folder or file, and not change it: it belongs to somebody else",
+        "Ask its owner to share the folder with you as Editor (in Drive: right click > Share), or train in a folder of "
+        'your own: storage="drive://<another name>".',
+    ),
+    (
+        frozenset({"accessNotConfigured", "SERVICE_DISABLED"}),
+        StoreError,
+        "the Drive API is not switched on in the Cloud project of the OAuth client",
+        "Open https://console.cloud.google.com/apis/library/drive.googleapis.com, click Enable, wait two minutes, and "
+        "run this cell again.",
+    ),
+    (
+        frozenset({"domainPolicy"}),
+        StoreError,
+        "the administrator of this account's organisation does not allow that",
+        "Use a personal account, or keep checkpoints elsewhere: storage=… takes other places too.",
+    ),
+    (
         frozenset({"numChildrenInNonRootLimitExceeded", "teamDriveFileLimitExceeded", "teamDriveHierarchyTooDeep"}),
         StoreError,
-        _CROWDED,
+        "the folder has as many files as Drive takes",
+        'Train under another folder: storage="drive://<another name>".',
     ),
 )
+"""Reasons for which asking again is useless, what is raised, why, and what to do."""
 
 
 def refused(response: Any, doing: str) -> StoreError:
     """The error for a `requests.Response` that is no success. `doing`: what was wanted, as in "write 'run/a'"."""
     status, (reasons, message) = response.status_code, _said(response)
     if status == 429 or reasons & _RATE_REASONS:
-        return _throttled(response, doing)
+        return Throttled(
+            problem=f"Google Drive asks for a pause (it was to {doing}).",
+            remedy="Nothing needs to be done: it is tried again by itself. If this lasts for hours, the "
+            "account's 750 GB of uploads a day are used up, and it works again tomorrow.",
+            seconds=_seconds(response.headers),
+        )
     if "Service Accounts do not have storage quota" in message:
         return service_account_refused(doing)
-    for row in _FINAL:
-        if reasons & row.reasons:
-            why, remedy = row.words
-            return row.kind(problem=f"Google Drive refused to {doing}: {why}.", remedy=remedy)
+    for known, kind, why, remedy in _FINAL:
+        if reasons & known:
+            return kind(problem=f"Google Drive refused to {doing}: {why}.", remedy=remedy)
     if status == 401:
         return StoreError(
             problem=f"Google Drive refused to {doing}: it does not take the sign-in any more.", remedy=_SIGN_IN
         )
     if status == 408 or status >= 500 or (status == 403 and not reasons):
         # A 403 without a reason in JSON is some gateway's on the way.
-        return StoreUnavailable(problem=f"Google Drive could not {doing} just now (HTTP {status}).", remedy=_AGAIN)
+        return StoreUnavailable(problem=f"Google Drive could not {doing} just now (HTTP {status}).", remedy=AGAIN)
     named = ", ".join(sorted(reasons)) or "no reason"
     return StoreError(
         problem=f"Google Drive refused to {doing} (HTTP {status}, {named}).",
@@ -136,7 +120,7 @@ def refused(response: Any, doing: str) -> StoreError:
 def no_answer(error: BaseException, doing: str) -> StoreUnavailable:
     """The error for a connection that failed: refused, reset, silent, cut."""
     unavailable = StoreUnavailable(
-        problem=f"Google Drive could not be reached to {doing} ({type(error).__name__}).", remedy=_AGAIN
+        problem=f"Google Drive could not be reached to {doing} ({type(error).__name__}).", remedy=AGAIN
     )
     unavailable.__cause__ = ConnectionError(_without_addresses(str(error)))
     return unavailable
@@ -172,15 +156,6 @@ def service_account_refused(doing: str) -> StoreError:
         "with it does not help.",
         remedy='Name a shared drive that it is a member of: storage="drive://<folder>?shared_drive=<its id>". '
         "A personal account has none: run `colabkeep auth` and use your own consent.",
-    )
-
-
-def _throttled(response: Any, doing: str) -> StoreUnavailable:
-    return Throttled(
-        problem=f"Google Drive asks for a pause (it was to {doing}).",
-        remedy="Nothing needs to be done: training goes on, and it is tried again. If this lasts for hours, the "
-        "account's 750 GB of uploads a day are used up, and it works again tomorrow.",
-        seconds=_seconds(response.headers),
     )
 
 
@@ -246,41 +221,19 @@ class Api:
         self._patience = Patience(attempts=8, first=1.0, longest=64.0, sleep=sleep)
 
     def patiently(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns, after as many attempts as are sensible.
-
-        Raises:
-            StoreError: as the last attempt.
-        """
+        """What `call` returns, after as many attempts as are sensible."""
         with self.silence.asking():
             return self._patience(call)
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        doing: str,
-        query: Mapping[str, str] | None = None,
-        body: object | None = None,
-        accept: Collection[int] = (200,),
-    ) -> dict[str, Any]:
-        """The JSON object that comes back, with as many attempts as are sensible; {} for any other accepted status.
-
-        Raises:
-            StoreError: it was refused, or could not be had in all attempts.
-        """
-        return self.patiently(lambda: self.ask_once(method, path, doing=doing, query=query, body=body, accept=accept))
+    def ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """The JSON object that comes back, with as many attempts as are sensible; {} for any accepted status but 200.
+        `options`: as of `send`."""
+        return self.patiently(lambda: self.ask_once(method, path, **options))
 
     def ask_once(self, method: str, path: str, *, doing: str, **options: Any) -> dict[str, Any]:
-        """The same in one attempt; `timeouts` may be given too.
-
-        Raises:
-            StoreError: it was refused, or could not be had.
-        """
+        """The same in one attempt."""
         response = self.send(method, self.service + path, doing=doing, **options)
-        if response.status_code != 200:
-            return {}
-        return decoded(response, doing)
+        return decoded(response, doing) if response.status_code == 200 else {}
 
     def send(
         self,
@@ -298,49 +251,34 @@ class Api:
         Raises:
             StoreError: any other status, no answer, or no right to ask.
         """
-        with self.silence.asking():
-            return self._send(method, url, doing, accept, timeouts, options)
-
-    def _send(
-        self,
-        method: str,
-        url: str,
-        doing: str,
-        accept: Collection[int],
-        timeouts: tuple[float, float] | None,
-        options: dict[str, Any],
-    ) -> Any:
         from google.auth.exceptions import GoogleAuthError
         from requests.exceptions import RequestException
 
         options |= {"params": options.pop("query", None), "json": options.pop("body", None)}
-        try:
-            response = self.account.session().request(
-                method, url, timeout=timeouts or self._timeouts, allow_redirects=False, **options
-            )
-        except GoogleAuthError as error:
-            failure = no_right(error, doing)
-        except (RequestException, OSError) as error:
-            if isinstance(error, StoreError):
+        with self.silence.asking():
+            try:
+                response = self.account.session().request(
+                    method, url, timeout=timeouts or self._timeouts, allow_redirects=False, **options
+                )
+            except StoreError:
                 raise  # from finding the credentials
-            failure = no_answer(error, doing)
-        else:
-            if response.status_code in accept:
-                self.silence.heard()
-                return response
-            failure = refused(response, doing)
-            if not failure.retryable:
-                self.silence.heard()
-            response.close()
-        raise failure  # here, so that what it is made of does not hang on to it: it may show a secret
+            except GoogleAuthError as error:
+                failure = no_right(error, doing)
+            except (RequestException, OSError) as error:
+                failure = no_answer(error, doing)
+            else:
+                if response.status_code in accept:
+                    self.silence.heard()
+                    return response
+                failure = refused(response, doing)
+                if not failure.retryable:
+                    self.silence.heard()
+                response.close()
+            raise failure  # here, so that what it is made of does not hang on to it: it may show a secret
 
 
 def decoded(response: Any, doing: str) -> dict[str, Any]:
-    """The JSON object of a success.
-
-    Raises:
-        StoreUnavailable: it is something else, as a gateway on the way sends.
-    """
+    """The JSON object of a success; what a gateway on the way sends instead is a `StoreUnavailable`."""
     try:
         answer: object = response.json()
     except (ValueError, OSError):  # OSError: the answer broke off
@@ -353,8 +291,8 @@ def decoded(response: Any, doing: str) -> dict[str, Any]:
     )
 
 
-_FRESH_SECONDS = 60.0
-_TIMEOUTS = (3.0, 5.0)  # whoever asks for a store's properties does not want to wait
+_QUOTA_SECONDS = 60.0
+_SOON = (3.0, 5.0)  # timeouts: whoever asks for a store's properties does not want to wait
 
 
 class Quota:
@@ -367,18 +305,25 @@ class Quota:
         self._api = api
         self._monotonic = monotonic
         self._turn = threading.Lock()
-        self._asked: float | None = None
+        self._asked = -math.inf
         self._free: int | None = None
         self.account: str | None = None
 
     def free(self) -> int | None:
         """Bytes; None where there is no limit, or it cannot be told now."""
-        old = self._asked is None or self._monotonic() - self._asked > _FRESH_SECONDS
-        if old and self._turn.acquire(blocking=False):
+        if self._monotonic() - self._asked > _QUOTA_SECONDS and self._turn.acquire(blocking=False):
+            query = {"fields": "storageQuota,user(emailAddress)"}
             try:
-                self._free = self._ask()
-            except ColabKeepError:  # nobody is signed in, too: whoever wants more than a figure is told
-                self._free = None  # one that nobody vouches for is worse than none
+                self._free = None  # a figure that nobody vouches for is worse than none
+                answer = self._api.ask_once(
+                    "GET", "/drive/v3/about", doing="say how full it is", query=query, timeouts=_SOON
+                )
+                self.account = answer.get("user", {}).get("emailAddress", self.account)
+                quota = answer.get("storageQuota", {})
+                if "limit" in quota:
+                    self._free = max(0, int(quota["limit"]) - int(quota.get("usage", 0)))
+            except ColabKeepError:
+                pass  # nobody is signed in, too: whoever wants more than a figure is told
             finally:
                 self._asked = self._monotonic()
                 self._turn.release()
@@ -388,14 +333,3 @@ class Quota:
         """So many bytes more are taken; fewer, if negative."""
         if self._free is not None:
             self._free = max(0, self._free - size)
-
-    def _ask(self) -> int | None:
-        query = {"fields": "storageQuota,user(emailAddress)"}
-        answer = self._api.ask_once(
-            "GET", "/drive/v3/about", doing="say how full it is", query=query, timeouts=_TIMEOUTS
-        )
-        self.account = answer.get("user", {}).get("emailAddress", self.account)
-        quota = answer.get("storageQuota", {})
-        if "limit" not in quota:
-            return None
-        return max(0, int(quota["limit"]) - int(quota.get("usage", 0)))

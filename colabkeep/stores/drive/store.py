@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
-from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
+from colabkeep.core.errors import ObjectNotFound, StoreError, StoreUnavailable
 from colabkeep.core.rate_limits import DRIVE
 from colabkeep.core.system import Clock, Environment
 from colabkeep.stores.base import (
@@ -26,23 +26,23 @@ from colabkeep.stores.base import (
     StoreContext,
     StoreProperties,
     check_name,
+    store_repr,
 )
-from colabkeep.stores.drive.api import TIMEOUTS, Api, Quota, service_account_refused
-from colabkeep.stores.drive.files import MARK, Astray, Files, FolderGone, OwnFolder, Place, RemoteFile, read_place
+from colabkeep.stores.drive.api import AGAIN, TIMEOUTS, Api, Quota, service_account_refused
+from colabkeep.stores.drive.files import MARK, Files, FolderGone, Place, RemoteFile, read_place
 from colabkeep.stores.drive.transfer import CHUNK_BYTES, UploadJournal, Uploads, download
-from colabkeep.stores.drive.tree import Copies, Tree
+from colabkeep.stores.drive.tree import Astray, Copies, Tree
 from colabkeep.stores.google.account import Account, SignedIn, from_pydrive, is_service_account, sign_in, to_pydrive
+from colabkeep.stores.shared.errors import UNCHANGED, taken
 from colabkeep.stores.shared.files import SECONDS
 from colabkeep.stores.shared.locks import NoLock
-
-__all__ = ["DriveStore", "open_pydrive", "open_url"]
 
 _LARGEST = 5 * 2**40  # bytes; the `maximum` of the upload methods in the discovery document of v3
 _TRIES = 3  # for bytes that arrive as others, or into a folder that goes away
 _SOON = 7 * 24 * 3600.0  # seconds
 _SILENT = (
     f"Nothing could be sent to Google Drive, or asked there, for more than {SECONDS:.0f} seconds. What it does not "
-    "have yet is on this machine only, and would be lost with it; training goes on, and it is tried again and again. "
+    "have yet is only on this machine and would be lost with it. Training continues, and colabkeep keeps retrying. "
     "Keep this machine running until you read here that it works again. Whether Drive is down for everybody, "
     "https://www.google.com/appsstatus/dashboard/ says."
 )
@@ -73,12 +73,14 @@ class DriveStore:
         self._sleep = self._pause if clock is None else clock.sleep
         self._api = Api(account, service=place.service, sleep=self._sleep, monotonic=self._monotonic, timeouts=timeouts)
         self._files = Files(self._api, place.shared_drive)
-        self._tree = Tree(self._files, OwnFolder(self._files, place), self._monotonic)
+        self._tree = Tree(self._files, place, self._monotonic)
         self._journal = UploadJournal(journal, place.url, self._now)
         self._uploads = Uploads(self._api, self._files, self._journal, chunk_bytes)
         self._quota = Quota(self._api, self._monotonic)
         self._doubts: dict[str, int] = {}
         self._unconfirmed: dict[str, Receipt] = {}
+
+    __repr__ = store_repr
 
     @property
     def url(self) -> str:
@@ -123,7 +125,7 @@ class DriveStore:
         present = self._tree.find(name, doing)
         begun = self._uploads.begun(name, source) if present else None
         if any(copy.id != begun for copy in present):
-            raise _taken(name)
+            raise taken(name, "Google Drive")
         for _ in range(_TRIES):
             file = self._sent(name, source, doing)
             if file is None:
@@ -132,10 +134,13 @@ class DriveStore:
             if rung is not None:
                 return self._stored(name, file, source, rung)
             self._files.delete(file.id, doing)
-            _refuse_changed(name, source)
+            if _digest(hashlib.sha256(), source) != source.sha256:  # it was the source itself that changed
+                raise StoreError(
+                    problem=f"{name!r} is not what it was when its save began; it is not kept.", remedy=UNCHANGED
+                )
         raise StoreUnavailable(
-            problem=f"Google Drive could not {doing}: {_TRIES} times it did not become what was sent. It is not kept.",
-            remedy="Nothing needs to be done: training goes on, and it is tried again.",
+            problem=f"Google Drive could not {doing}: the upload failed its checksum {_TRIES} times. It was not kept.",
+            remedy=AGAIN,
         )
 
     def get(self, name: str) -> BinaryIO:
@@ -146,7 +151,7 @@ class DriveStore:
             try:
                 return download(self._api, file, name)
             except ObjectNotFound:
-                self._tree.deleted(name, [file.id])  # by hand, or by another session
+                self._tree.deleted(file.id)  # by hand, or by another session
         found = self._tree.find(name, doing)
         if not found:
             raise ObjectNotFound(
@@ -176,7 +181,7 @@ class DriveStore:
             # A file of other bytes that colabkeep did not make is somebody else's.
             if copy.id == shown.id or MARK in copy.marks or _same_bytes(copy, shown):
                 self._files.delete(copy.id, doing)
-                self._tree.deleted(name, [copy.id])
+                self._tree.deleted(copy.id)
                 self._quota.changed(-(copy.size or 0))
         self._doubts.pop(name, None)
         self._unconfirmed.pop(name, None)
@@ -225,11 +230,7 @@ class DriveStore:
         self._account.close()
 
     def pydrive(self) -> Any:
-        """The same Drive as PyDrive2's `GoogleDrive`, signed in as this store is, for looking around in it.
-
-        Raises:
-            MissingDependency: PyDrive2 is not installed.
-        """
+        """The same Drive as PyDrive2's `GoogleDrive`, signed in as this store is, for looking around in it."""
         return to_pydrive(self._account.credentials())
 
     def _pause(self, seconds: float) -> None:
@@ -251,7 +252,7 @@ class DriveStore:
     def _stored(self, name: str, file: RemoteFile, source: Source, rung: DurabilityLevel) -> Receipt:
         if any(copy.id != file.id for copy in self._tree.known(name)):
             self._files.delete(file.id, f"write {name!r}")
-            raise _taken(name)
+            raise taken(name, "Google Drive")
         self._tree.wrote(name, file)
         self._quota.changed(source.size)
         receipt = Receipt(name=name, size=source.size, sha256=source.sha256, rung=rung, id=file.id)
@@ -264,11 +265,7 @@ class DriveStore:
 
 
 def open_url(url: str, context: StoreContext = StoreContext(), *, environment: Environment | None = None) -> DriveStore:
-    """The store of a drive:// URL, for whoever is signed in on this machine.
-
-    Raises:
-        UsageError: the URL cannot be meant so.
-    """
+    """The store of a drive:// URL, for whoever is signed in on this machine."""
     place = read_place(url)
     account = Account(lambda: _fitting(place, sign_in(context, environment or Environment.here())))
     return DriveStore(place, account, journal=context.notes and context.notes())
@@ -276,11 +273,7 @@ def open_url(url: str, context: StoreContext = StoreContext(), *, environment: E
 
 def open_pydrive(given: Any, context: StoreContext = StoreContext(), *, url: str = "drive://") -> DriveStore:
     """The store for a PyDrive2 `GoogleDrive` or `GoogleAuth` that is signed in. Its credentials are taken, and used by
-    google-auth: PyDrive2's own upload waits for ever after one lost answer (1.21.3, run against a local server).
-
-    Raises:
-        UsageError: nobody is signed in there.
-    """
+    google-auth: PyDrive2's own upload waits for ever after one lost answer (1.21.3, run against a local server)."""
     place, signed = read_place(url), SignedIn(credentials=from_pydrive(given))
     return DriveStore(place, Account(lambda: _fitting(place, signed)), journal=context.notes and context.notes())
 
@@ -326,23 +319,7 @@ def _digest(digest: Any, source: Source) -> str:
     return str(digest.hexdigest())
 
 
-def _refuse_changed(name: str, source: Source) -> None:
-    """See that it was not the source itself that changed."""
-    if _digest(hashlib.sha256(), source) != source.sha256:
-        raise StoreError(
-            problem=f"{name!r} is not what it was when its save began; it is not kept.",
-            remedy="Its data changed while it was being saved: leave arrays and files alone until their save is done.",
-        )
-
-
 def _same_bytes(one: RemoteFile, other: RemoteFile) -> bool:
     return one.size == other.size and (
         (one.sha256 is not None and one.sha256 == other.sha256) or (one.md5 is not None and one.md5 == other.md5)
-    )
-
-
-def _taken(name: str) -> NameTaken:
-    return NameTaken(
-        problem=f"{name!r} exists already on Google Drive; its bytes are untouched.",
-        remedy="Names are written once: choose another name, or delete the old object first.",
     )

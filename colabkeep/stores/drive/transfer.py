@@ -5,36 +5,25 @@ after a cut.
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
 from typing import Any, BinaryIO
 
-from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreUnavailable
-from colabkeep.core.sealed import dumps, seal, unseal
+from colabkeep.core.errors import ObjectNotFound, StoreError, StoreUnavailable
+from colabkeep.core.layout import dumps, seal, unseal
 from colabkeep.stores.base import BytesSource, Source, Store
-from colabkeep.stores.drive.api import Api, decoded, no_answer
+from colabkeep.stores.drive.api import AGAIN, Api, decoded, no_answer
 from colabkeep.stores.drive.files import FIELDS, MARK, Files, FolderGone, RemoteFile, read_file
-
-__all__ = [
-    "CHUNK_BYTES",
-    "UNIT",
-    "Body",
-    "Chunk",
-    "Upload",
-    "UploadJournal",
-    "Uploads",
-    "chunks",
-    "download",
-]
+from colabkeep.stores.shared import streaming
+from colabkeep.stores.shared.retry import quiet
+from colabkeep.stores.shared.streaming import Chunk, chunks
 
 # A record is written once, in another store: the one on this machine's disk. It is worth nothing elsewhere, and little
 # here: with it the bytes of that one file can be sent, for a week at most. Still it is shown nowhere.
-
 
 _FOLDER = "drive-uploads"
 _RECORD = re.compile(r"drive-uploads/(\d{12})-([0-9a-f]{40})\.json")
@@ -69,13 +58,11 @@ class UploadJournal:
         key = self._key(name, source)
         if key in self._begun:
             return self._begun[key]
-        try:
+        with self._told():
             for store, record, _ in self._records(key):
                 if (upload := _read(store, record)) is not None:
                     return upload
                 store.delete(record)
-        except StoreError as error:
-            self._report(error)
         return None
 
     def keep(self, name: str, source: Source, upload: Upload) -> None:
@@ -83,55 +70,48 @@ class UploadJournal:
         self.drop(name, source)
         key = self._key(name, source)
         self._begun[key] = upload
-        if self._store is None:
-            return
-        record = seal({"file_id": upload.file_id, "address": upload.address})
-        try:
-            self._store.put(f"{_FOLDER}/{int(self._now()):012d}-{key}.json", BytesSource(record))
-        except NameTaken:
-            return  # two uploads of the same bytes within a second, of which one is remembered
-        except StoreError as error:
-            self._report(error)
-        else:
-            self.trouble = None
+        if self._store is not None:
+            record = BytesSource(seal({"file_id": upload.file_id, "address": upload.address}))
+            with self._told():
+                self._store.put(f"{_FOLDER}/{int(self._now()):012d}-{key}.json", record)
+                self.trouble = None
 
     def drop(self, name: str, source: Source) -> None:
         """The upload is done, or lost."""
         key = self._key(name, source)
         self._begun.pop(key, None)
-        try:
+        with self._told():
             for store, record, _ in self._records(key):
                 store.delete(record)
-        except StoreError as error:
-            self._report(error)
 
     def sweep(self) -> None:
         """Remove the records of uploads that are too old to be continued."""
-        try:
+        with self._told():
             for store, record, age in self._records():
                 if age >= _LIFE_SECONDS:
                     store.delete(record)
-        except StoreError as error:
-            self._report(error)
 
     def _key(self, name: str, source: Source) -> str:
         return hashlib.sha256(dumps([self._url, name, source.size, source.sha256])).hexdigest()[:40]
 
     def _records(self, key: str | None = None) -> Iterator[tuple[Store, str, float]]:
         """The records, of one key or all: where, under which name, and their age in seconds."""
-        store = self._store
-        if store is None:
+        if self._store is None:
             return
-        for entry in list(store.list(_FOLDER)):
+        for entry in list(self._store.list(_FOLDER)):
             match = _RECORD.fullmatch(entry.name)
             if match is not None and key in (None, match[2]):
-                yield store, entry.name, self._now() - float(match[1])
+                yield self._store, entry.name, self._now() - float(match[1])
 
-    def _report(self, error: StoreError) -> None:
-        self.trouble = (
-            "Uploads to Drive cannot be remembered on this machine's disk, so a restarted kernel sends them from their "
-            f"beginning; nothing else is lost. {error.problem}"
-        )
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            self.trouble = (
+                "Uploads to Drive cannot be remembered on this machine's disk, so a restarted kernel sends them from "
+                f"their beginning; nothing else is lost. {error.problem}"
+            )
 
 
 def _read(store: Store, record: str) -> Upload | None:
@@ -144,54 +124,19 @@ def _read(store: Store, record: str) -> Upload | None:
         return None  # cut or changed: as good as none
 
 
-UNIT = 256 * 1024
-"""Bytes; a chunk has a multiple of them, unless it is the last ("Performing a Resumable Upload", Drive API guides)."""
+# The service keeps what has arrived of an upload for about a week. After anything that went wrong, be it a lost answer
+# or a killed kernel, it is asked how much it has, and only the rest is sent. A file appears, whole, with its last byte.
+# The protocol: "Performing a Resumable Upload" (Drive API guides).
 
+CHUNK_BYTES = 16 * 2**20
+"""One chunk is what is sent again at most when a connection breaks."""
+
+_NOTHING = memoryview(b"")
+_UNIT = 256 * 1024  # bytes; a chunk has a multiple of them, unless it is the last
 _PIECE = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Bytes `start` to `end` of an object. `data` is valid until the next chunk is asked for."""
-
-    start: int
-    data: memoryview
-    is_last: bool
-
-    @property
-    def end(self) -> int:
-        """The offset after its last byte."""
-        return self.start + len(self.data)
-
-
-def chunks(name: str, source: Source, start: int, size: int) -> Iterator[Chunk]:
-    """The bytes of `source` from `start` on in chunks of `size` bytes, the last one shorter, perhaps empty.
-
-    The last one comes only when the source has come to its end and was as long as it said: sending it is what makes
-    the object exist. One buffer is used for all of them.
-
-    Raises:
-        StoreError: the source has another number of bytes than it announced. What it raises comes out as it is.
-    """
-    buffer = memoryview(bytearray(max(min(size, source.size - start), 1)))
-    filled, sent, total = 0, start, 0
-    for piece in source.chunks():
-        rest = memoryview(piece).cast("B") if piece.nbytes else piece
-        skipped = min(max(start - total, 0), rest.nbytes)
-        total += rest.nbytes
-        if total > source.size:
-            raise _changed(name, source.size, f"at least {total}")
-        rest = rest[skipped:]
-        while rest.nbytes:
-            if filled == len(buffer):  # and more is to come, so it was not the last
-                yield Chunk(sent, buffer, is_last=False)
-                filled, sent = 0, sent + len(buffer)
-            count = min(rest.nbytes, len(buffer) - filled)
-            buffer[filled : filled + count] = rest[:count]
-            filled, rest = filled + count, rest[count:]
-    if total != source.size:
-        raise _changed(name, source.size, str(total))
-    yield Chunk(sent, buffer[:filled], is_last=True)
+_LIVES = 8  # uploads begun for one object, and beginnings anew within one of them
+_RANGE = re.compile(r"bytes=0-(\d+)")
+_LOUD = ("urllib3.connectionpool", "urllib3.util.retry", "google.auth.transport.requests")  # log addresses at DEBUG
 
 
 class Body:
@@ -212,35 +157,12 @@ class Body:
             self._left()
 
 
-def _changed(name: str, announced: int, came: str) -> StoreError:
-    return StoreError(
-        problem=f"{name!r} was to have {announced} bytes and came with {came}; it is not kept.",
-        remedy="Its data changed while it was being saved: leave arrays and files alone until their save is done.",
-    )
-
-
-# The service keeps what has arrived of an upload for about a week. After anything that went wrong, be it a lost answer
-# or a killed kernel, it is asked how much it has, and only the rest is sent. A file appears, whole, with its last byte.
-# The protocol: "Performing a Resumable Upload" (Drive API guides).
-
-
-CHUNK_BYTES = 16 * 2**20
-"""One chunk is what is sent again at most when a connection breaks."""
-
-_LIVES = 4  # uploads begun for one object, and beginnings anew within one of them
-_RANGE = re.compile(r"bytes=0-(\d+)")
-
-
 class _UploadGone(Exception):
     """The service does not know the upload (any more)."""
 
 
 class _Elsewhere(Exception):
-    """The service wants the bytes from `offset` on, which the chunk at hand cannot give."""
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        super().__init__(offset)
+    """The service wants bytes that the chunk at hand cannot give."""
 
 
 class Uploads:
@@ -250,7 +172,7 @@ class Uploads:
         self._api = api
         self._files = files
         self._journal = journal
-        self._chunk_bytes = max(chunk_bytes // UNIT, 1) * UNIT
+        self._chunk_bytes = max(chunk_bytes // _UNIT, 1) * _UNIT
 
     def send(self, name: str, folder: str, source: Source) -> RemoteFile:
         """The file that the bytes have become. Whether they are the right ones is not looked at.
@@ -259,8 +181,7 @@ class Uploads:
             FolderGone: there is no such folder.
             StoreError: it could not be sent. What arrived is continued when the same is sent again.
         """
-        doing = f"write {name!r}"
-        upload, offset = self._journal.find(name, source), None
+        upload, known = self._journal.find(name, source), None
         if upload is not None and not upload.address.startswith(f"{self._api.service}/"):
             upload = None  # the token would be sent to whoever wrote that record
         file_id = self._files.new_id() if upload is None else upload.file_id
@@ -269,11 +190,13 @@ class Uploads:
                 begun = self._begin(name, folder, source, file_id)
                 if isinstance(begun, RemoteFile):
                     return begun
-                upload, offset = begun, 0
+                upload, known = begun, 0
                 self._journal.keep(name, source, upload)
-            transfer = _Transfer(self._api, self._files, upload, name, source)
+            transfer = _Transfer(self._api, self._files, upload, name, source, known)
             try:
-                file = transfer.run(offset, self._chunk_bytes)
+                file = transfer.run(self._chunk_bytes)
+            except _Elsewhere:
+                known = transfer.known
             except _UploadGone:
                 # Perhaps because it was done, and the answer was lost: then the id is taken, and beginning says so.
                 self._journal.drop(name, source)
@@ -281,7 +204,7 @@ class Uploads:
             else:
                 self._journal.drop(name, source)
                 return file
-        raise _given_up(doing, "it lost the upload again and again")
+        raise _given_up(f"write {name!r}", "it lost the upload, or went back, again and again")
 
     def begun(self, name: str, source: Source) -> str | None:
         """The id that the file will have, if an upload of these very bytes under this name was begun."""
@@ -310,8 +233,11 @@ class Uploads:
             )
             if response.status_code == 404:
                 raise FolderGone(folder)
-            if response.status_code == 409:
-                return self._earlier(file_id, doing)
+            if response.status_code == 409:  # an earlier attempt made it, and its answer was lost
+                file = self._files.look(file_id, doing)
+                if file is None:
+                    raise _given_up(doing, "it calls an id taken that no file has")
+                return file
             address = response.headers.get("Location", "")
             if not address:
                 raise _given_up(doing, "it gave no address to send to")
@@ -319,240 +245,154 @@ class Uploads:
 
         return self._api.patiently(begin)
 
-    def _earlier(self, file_id: str, doing: str) -> RemoteFile:
-        """The file that an earlier attempt made, whose answer was lost."""
-        file = self._files.look(file_id, doing)
-        if file is None:
-            raise _given_up(doing, "it calls an id taken that no file has")
-        return file
-
 
 @dataclass(slots=True)
-class _Position:
-    """How far an upload is. `sure`: nothing was sent since the service said so."""
-
-    offset: int
-    sure: bool
-
-
 class _Transfer:
-    """One upload of one source."""
+    """One upload of one source. `known`: how many bytes the service has; None: it is to be asked, for something was
+    sent since it said so."""
 
-    def __init__(self, api: Api, files: Files, upload: Upload, name: str, source: Source) -> None:
-        self._api = api
-        self._files = files
-        self._upload = upload
-        self._name = name
-        self._source = source
-        self._doing = f"write {name!r}"
+    api: Api
+    files: Files
+    upload: Upload
+    name: str
+    source: Source
+    known: int | None
 
-    def run(self, offset: int | None, chunk_bytes: int) -> RemoteFile:
-        """Send everything from `offset` on; None: from where the service is.
+    def run(self, chunk_bytes: int) -> RemoteFile:
+        """Send everything that the service does not have.
 
         Raises:
-            _UploadGone: the service does not know this upload.
+            _Elsewhere: it wants other bytes than those at hand, from `known` on.
+            _UploadGone: it does not know this upload.
             StoreError: it could not be sent.
         """
-        if offset is None:
-            answer = self._api.patiently(self._ask)
-            if isinstance(answer, RemoteFile):
-                return answer
-            offset = answer
-        for _ in range(_LIVES):
+        if self.known is None:
+            done = self.api.patiently(self._put)
+            if done is not None:
+                return done
+        for chunk in chunks(self.name, self.source, chunk_bytes, self.known or 0):
             try:
-                return self._send_from(offset, chunk_bytes)
-            except _Elsewhere as elsewhere:
-                offset = elsewhere.offset
-        raise _given_up(self._doing, "it went back again and again")
-
-    def _send_from(self, offset: int, chunk_bytes: int) -> RemoteFile:
-        for chunk in chunks(self._name, self._source, offset, chunk_bytes):
-            position = _Position(chunk.start, sure=True)
-            with self._undone_if_interrupted(chunk):
-                done = self._api.patiently(partial(self._attempt, chunk, position))
+                done = self.api.patiently(partial(self._attempt, chunk))
+            except Exception:
+                raise
+            except BaseException:
+                if chunk.is_last:  # the file may be there, and whoever interrupted believes that it is not
+                    self.files.delete_once(self.upload.file_id, self._doing)
+                raise
             if done is not None:
                 return done
         raise _given_up(self._doing, "it has all bytes and makes no file of them")
 
-    @contextmanager
-    def _undone_if_interrupted(self, chunk: Chunk) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            raise
-        except BaseException:
-            if chunk.is_last:  # the file may be there, and whoever interrupted believes that it is not
-                self._files.delete_once(self._upload.file_id, self._doing)
-            raise
+    @property
+    def _doing(self) -> str:
+        return f"write {self.name!r}"
 
-    def _attempt(self, chunk: Chunk, position: _Position) -> RemoteFile | None:
+    def _attempt(self, chunk: Chunk) -> RemoteFile | None:
         """Bring the service to the end of the chunk; the file, if that was the last one."""
-        if not position.sure:
-            answer = self._ask()
-            if isinstance(answer, RemoteFile):
-                return answer
-            position.offset, position.sure = self._within(chunk, answer), True
-        while position.offset < chunk.end or chunk.is_last:
-            before, position.sure = position.offset, False
-            answer = self._send(chunk, before)
-            if isinstance(answer, RemoteFile):
-                return answer
-            position.offset, position.sure = self._within(chunk, answer), True
-            if position.offset <= before:
+        before = -1
+        while True:
+            if self.known is None and (done := self._put()) is not None:
+                return done
+            at = self.known or 0
+            if at <= before:
                 raise _given_up(self._doing, "it took none of the bytes")
-        return None
+            whole = chunk.is_last or (chunk.end - at) % _UNIT == 0
+            if not (chunk.start <= at <= chunk.end and whole):
+                raise _Elsewhere
+            if at == chunk.end and not chunk.is_last:
+                return None
+            if (done := self._put(chunk.data[at - chunk.start :], at)) is not None:
+                return done
+            before = at
 
-    def _within(self, chunk: Chunk, offset: int) -> int:
-        """The offset, if the rest of the chunk can be sent from there."""
-        whole = chunk.is_last or (chunk.end - offset) % UNIT == 0
-        if not (chunk.start <= offset <= chunk.end and whole):
-            raise _Elsewhere(offset)
-        return offset
-
-    def _send(self, chunk: Chunk, offset: int) -> RemoteFile | int:
-        data, total = chunk.data[offset - chunk.start :], self._source.size
-        if not data:
-            return self._ask()
-        return self._put(f"bytes {offset}-{chunk.end - 1}/{total}", data)
-
-    def _ask(self) -> RemoteFile | int:
-        """How much the service has, or the file if it has all.
+    def _put(self, data: memoryview = _NOTHING, at: int = 0) -> RemoteFile | None:
+        """Send bytes, or none to ask how much the service has: it is `known` then; or the file, if it has all.
 
         Raises:
             _UploadGone: it does not know this upload; or the file was deleted since.
         """
-        answer = self._put(f"bytes */{self._source.size}", memoryview(b""))
-        return answer if isinstance(answer, int) else self._file()
-
-    def _put(self, content_range: str, data: memoryview) -> RemoteFile | int:
-        response = self._api.send(
-            "PUT",
-            self._api.account.hidden.hide(self._upload.address),
-            doing=self._doing,
-            data=Body(data, self._api.silence.heard) if data else b"",
-            headers={"Content-Range": content_range},
-            accept=(200, 201, 308, 404, 410, 499),  # 499: somebody cancelled it
-        )
+        self.known = None
+        part = f"{at}-{at + len(data) - 1}" if data else "*"
+        with quiet(*_LOUD):  # the address is a right to write
+            response = self.api.send(
+                "PUT",
+                self.upload.address,
+                doing=self._doing,
+                data=Body(data, self.api.silence.heard) if data else b"",
+                headers={"Content-Range": f"bytes {part}/{self.source.size}"},
+                accept=(200, 201, 308, 404, 410, 499),  # 499: somebody cancelled it
+            )
         if response.status_code in (404, 410, 499):
             raise _UploadGone
         if response.status_code == 308:
             match = _RANGE.fullmatch(response.headers.get("Range", ""))
-            return 0 if match is None else int(match[1]) + 1
+            self.known = 0 if match is None else int(match[1]) + 1
+            return None
         answer = decoded(response, self._doing)
-        told = "id" in answer and "size" in answer and ("sha256Checksum" in answer or "md5Checksum" in answer)
-        return read_file(answer) if told else self._file()
-
-    def _file(self) -> RemoteFile:
-        file = self._files.look(self._upload.file_id, self._doing)
+        if data and "id" in answer and "size" in answer and ("sha256Checksum" in answer or "md5Checksum" in answer):
+            return read_file(answer)
+        file = self.files.look(self.upload.file_id, self._doing)
         if file is None:
             raise _UploadGone
         return file
 
 
 def _given_up(doing: str, why: str) -> StoreError:
-    return StoreUnavailable(
-        problem=f"Google Drive could not {doing}: {why}.",
-        remedy="Nothing needs to be done: training goes on, and it is tried again.",
-    )
+    return StoreUnavailable(problem=f"Google Drive could not {doing}: {why}.", remedy=AGAIN)
 
 
-_READ_PIECE = 2**20  # bytes read at a time: more would only be copied once more
-_BUFFER = 2**18
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/\d+")
 
 
 def download(api: Api, file: RemoteFile, name: str) -> BinaryIO:
-    """A reader of the file's bytes. The first of them have been asked for when this returns.
+    """A reader of the file's bytes. The first of them have come when this returns.
 
     Raises:
         ObjectNotFound: the file is not there any more.
         StoreError: it cannot be read.
     """
-    reader = _Download(api, file, name)
-    reader.begin()
-    return io.BufferedReader(reader, buffer_size=_BUFFER)
+    doing = f"read {name!r}"
 
-
-class _Download(io.RawIOBase):
-    """One file from its beginning to its end, over as many connections as that takes."""
-
-    def __init__(self, api: Api, file: RemoteFile, name: str) -> None:
-        self._api = api
-        self._file = file
-        self._doing = f"read {name!r}"
-        self._size = file.size or 0
-        self._at = 0
-        self._response: Any = None
-
-    def begin(self) -> None:
-        """Ask for the bytes, unless there are none: the service refuses the range of an empty file."""
-        if self._size:
-            self._api.patiently(self._connect)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        target = memoryview(buffer).cast("B")[:_READ_PIECE]
-        if self._at >= self._size or not target:
-            return 0
-        target = target[: self._size - self._at]
-        if self._response is not None:
-            with suppress(StoreUnavailable):
-                return self._fill(target)  # the way of almost every call
-        return self._api.patiently(lambda: self._fill(target))
-
-    def close(self) -> None:
-        if not self.closed:
-            self._hang_up()
-        super().close()
-
-    def _fill(self, target: memoryview) -> int:
-        from urllib3.exceptions import HTTPError
-
-        if self._response is None:
-            self._connect()
-        failure: StoreError | None = None
-        data = b""
-        try:
-            data = self._response.raw.read(len(target))
-        except (HTTPError, HTTPException, OSError) as error:
-            failure = no_answer(error, self._doing)
-        if not data:
-            self._hang_up()
-            raise failure or no_answer(EOFError("the answer ended early"), self._doing)
-        target[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def _connect(self) -> None:
-        response = self._api.send(
+    def begin(start: int) -> Any:
+        response = api.send(
             "GET",
-            f"{self._api.service}/drive/v3/files/{self._file.id}",
-            doing=self._doing,
+            f"{api.service}/drive/v3/files/{file.id}",
+            doing=doing,
             query={"alt": "media", "supportsAllDrives": "true"},
             # Packed on the way, the ranges would be of other bytes.
-            headers={"Range": f"bytes={self._at}-", "Accept-Encoding": "identity"},
+            headers={"Range": f"bytes={start}-", "Accept-Encoding": "identity"},
             accept=(200, 206, 404),
             stream=True,
         )
+        match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
         if response.status_code == 404:
             response.close()
             raise ObjectNotFound(
-                problem=f"Google Drive has no file for {self._doing.removeprefix('read ')} any more.",
+                problem=f"Google Drive has no file for {name!r} any more.",
                 remedy="Was it deleted by hand, or by another session? An older checkpoint is used if there is one.",
             )
-        match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        starts = int(match[1]) if response.status_code == 206 and match is not None else 0
-        if starts != self._at:
+        if start != (int(match[1]) if response.status_code == 206 and match is not None else 0):
             response.close()
             raise StoreUnavailable(
-                problem=f"Google Drive sent other bytes than those asked for (it was to {self._doing}).",
-                remedy="Nothing needs to be done: it is tried again.",
+                problem=f"Google Drive sent other bytes than those asked for (it was to {doing}).", remedy=AGAIN
             )
-        self._response = response
+        return response.raw
 
-    def _hang_up(self) -> None:
-        if self._response is not None:
-            response, self._response = self._response, None
-            response.close()
+    def ask(call: Callable[[], int]) -> int:
+        return api.patiently(lambda: _explained(call, doing))
+
+    reader = streaming.download(file.size or 0, begin, ask)
+    reader.peek(1)  # the service refuses the range of an empty file: nothing is asked there
+    return reader
+
+
+def _explained(call: Callable[[], int], doing: str) -> int:
+    from urllib3.exceptions import HTTPError
+
+    try:
+        return call()
+    except StoreError:
+        raise
+    except (HTTPError, HTTPException, OSError) as error:
+        failure = no_answer(error, doing)
+    raise failure

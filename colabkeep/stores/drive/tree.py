@@ -15,34 +15,39 @@ is looked at by its id: where it has another name or place, or is in the trash, 
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from colabkeep.core.errors import StoreUnavailable, UsageError
-from colabkeep.stores.base import check_name
+from colabkeep.core.errors import StoreUnavailable
+from colabkeep.stores.base import is_name
 from colabkeep.stores.drive.files import (
     MARK,
-    Astray,
     Files,
     FolderGone,
-    OwnFolder,
+    Place,
     RemoteFile,
-    Whereabouts,
+    age,
     joined,
+    make,
     refuse_shortcut,
+    search,
 )
-
-__all__ = ["FRESH_SECONDS", "Copies", "Tree"]
+from colabkeep.stores.shared.listings import FRESH_SECONDS
 
 Copies = tuple[RemoteFile, ...]
 """The files of one name, the oldest first."""
 
-FRESH_SECONDS = 5.0
-"""A listing younger than this is taken for the present. What another session does is seen that much later at most."""
-
-
 _TWINS_SECONDS = 60.0  # after which a second folder of the name of one that is known is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Astray:
+    """A folder that is not where it was: its path in the store, and the folder as it is now; None if it is gone."""
+
+    path: str
+    now: RemoteFile | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +62,34 @@ class Tree:
     """The folder of a store with all below it. A path has no slash at its ends; the store's own folder is "".
 
     `_turn` is held while the service is asked, `_guard` for moments only: everything without an underscore that does
-    not ask can be called at any time. What is guarded is replaced or changed under `_guard`.
+    not ask can be called at any time. What is guarded is replaced or changed under `_guard`. Whatever asks raises
+    `StoreError` where it cannot be told.
     """
 
-    def __init__(self, files: Files, root: OwnFolder, monotonic: Callable[[], float]) -> None:
+    def __init__(self, files: Files, place: Place, monotonic: Callable[[], float]) -> None:
         self._files = files
-        self._root = root
+        self._place = place
         self._monotonic = monotonic
         self._turn = threading.RLock()
         self._guard = threading.Lock()
         self._folders: dict[str, tuple[str, ...]] = {}  # path → ids, the oldest first where a folder is there twice
-        self._whereabouts = Whereabouts(files.look)
+        self._met: dict[str, RemoteFile] = {}  # folders by id, as they were when they were first seen
+        self._astray: dict[str, Astray] = {}  # replaced as a whole
         self._listed: dict[str, _Listing] = {}  # id of a folder → what is in it
-        self._searched: float | None = None  # when the folders were looked for last
-        self._seen: set[tuple[str, str]] = set()  # paths and ids that were found then
+        self._searched = -math.inf  # when the folders were looked for last
         self._own: dict[str, Copies] = {}  # written by this process, and not seen in a listing yet
         self._gone: frozenset[str] = frozenset()  # ids deleted by this process
 
     # -- asking ------------------------------------------------------------------------------------
 
     def find(self, name: str, doing: str) -> Copies:
-        """The files of that name.
-
-        Raises:
-            StoreError: it cannot be told.
-        """
+        """The files of that name."""
         if not self._own.get(name):
             self._refresh(_parent(name), doing, deep=False)
         return self.known(name)
 
     def below(self, path: str, doing: str) -> dict[str, Copies]:
-        """All files below the path, by name; names that no store gives are left out.
-
-        Raises:
-            StoreError: it cannot be told.
-        """
+        """All files below the path, by name; names that no store gives are left out."""
         self._refresh(path, doing, deep=True)
         return {name: copies for name, copies in self._all().items() if not path or name.startswith(f"{path}/")}
 
@@ -106,21 +104,17 @@ class Tree:
         """Does the file lie where the name says, as far as is known without asking?"""
         with self._guard:
             folders = self._folders.get(_parent(name), ())
-            return not file.trashed and (self._searched is None or any(one in folders for one in file.parents))
+            return not file.trashed and (self._searched == -math.inf or any(one in folders for one in file.parents))
 
     @property
     def astray(self) -> tuple[Astray, ...]:
         """The folders that somebody renamed, moved or removed under this process, and has not brought back."""
-        return self._whereabouts.astray
+        return tuple(self._astray.values())
 
     # -- changing ----------------------------------------------------------------------------------
 
     def folder(self, path: str, doing: str) -> str:
-        """The id of a folder to write into; it is made if it is not there.
-
-        Raises:
-            StoreError: it cannot be made, or it cannot be told whether it is there.
-        """
+        """The id of a folder to write into; it is made if it is not there."""
         with self._turn:
             self._refresh(path, doing, deep=False)
             if path not in self._folders:
@@ -136,20 +130,16 @@ class Tree:
         with self._guard:
             self._own[name] = (*self._own.get(name, ()), file)
 
-    def deleted(self, name: str, ids: Iterable[str]) -> None:
-        """This process deleted these files of that name, or found that they are gone."""
+    def deleted(self, id: str) -> None:
+        """This process deleted this file, or found that it is gone."""
         with self._guard:
-            self._gone |= frozenset(ids)
-            left = tuple(file for file in self._own.get(name, ()) if file.id not in self._gone)
-            if left:
-                self._own[name] = left
-            else:
-                self._own.pop(name, None)
+            self._gone |= {id}
+            self._own = _without(self._gone, self._own)
 
     def forget(self) -> None:
         """A folder is not where it was: look for everything again."""
         with self._guard:
-            self._folders, self._listed, self._own, self._searched = {}, {}, {}, None
+            self._folders, self._listed, self._own, self._searched = {}, {}, {}, -math.inf
 
     # -- listing -----------------------------------------------------------------------------------
 
@@ -167,10 +157,10 @@ class Tree:
     def _list_due(self, path: str, doing: str, *, deep: bool) -> None:
         oldest = self._monotonic() - FRESH_SECONDS  # fixed here: however slow the listings are, each is made once
         again = oldest if "" not in self._folders else self._monotonic() - _TWINS_SECONDS
-        if self._searched is None or self._searched < again:
-            self._search(doing)
-            ids = [(path, id) for path, ids in self._folders.items() for id in ids]
-            if self._whereabouts.changed((one for one in ids if one not in self._seen), doing):
+        if self._searched < again:
+            seen = self._search(doing)
+            known = {(path, id) for path, ids in self._folders.items() for id in ids}
+            if self._moved(known - seen, doing):
                 self.forget()
                 self._search(doing)
         while due := self._due(path, oldest, deep=deep):
@@ -203,37 +193,52 @@ class Tree:
 
     def _take(self, due: Mapping[str, str], found: list[RemoteFile], now: float) -> None:
         files: dict[str, list[RemoteFile]] = {id: [] for id in due}
-        folders = {folder: set(ids) for folder, ids in self._folders.items()}
-        self._whereabouts.meet(file for file in found if file.is_folder)
+        folders: dict[str, list[RemoteFile]] = {}
         for file in found:
             for parent in file.parents:
                 if parent in due:
                     files[parent].append(file)
                     if file.is_folder:
-                        folders.setdefault(joined(due[parent], file.name), set()).add(file.id)
-        shown = {file.id for file in found}
+                        folders.setdefault(joined(due[parent], file.name), []).append(file)
+        self._meet(folders)
         with self._guard:
             self._listed = {**self._listed, **{id: _Listing(now, tuple(files[id])) for id in due}}
-            self._folders = {folder: self._whereabouts.by_age(ids) for folder, ids in folders.items()}
-            left = {name: tuple(f for f in copies if f.id not in shown) for name, copies in self._own.items()}
-            self._own = {name: copies for name, copies in left.items() if copies}
+            self._own = _without({file.id for file in found}, self._own)
 
-    def _search(self, doing: str) -> None:
+    def _search(self, doing: str) -> set[tuple[str, str]]:
+        """Look for the folders as a machine would that knows the URL only; paths and ids of those that it would
+        find."""
         now = self._monotonic()
-        found = self._root.search(doing)
-        self._whereabouts.meet(file for files in found.values() for file in files)
-        self._seen = {(path, one.id) for path, files in found.items() for one in files}
+        found = search(self._files, self._place, doing)
+        self._meet(found)
+        self._searched = now
+        return {(path, one.id) for path, folders in found.items() for one in folders}
+
+    def _meet(self, found: Mapping[str, Iterable[RemoteFile]]) -> None:
+        """These folders are at these paths. Those that are known and were not found stay: a search may be behind, and
+        their own listings tell what is in them."""
         with self._guard:
-            # One that is known and not found stays: the search may be behind, and its own listing tells what is in it.
-            paths = found.keys() | self._folders.keys()
-            known = {path: {*self._folders.get(path, ()), *(one.id for one in found.get(path, ()))} for path in paths}
-            self._folders = {path: self._whereabouts.by_age(ids) for path, ids in known.items()}
-            self._searched = now
+            for path, folders in found.items():
+                ids = set(self._folders.get(path, ()))
+                for one in folders:
+                    ids.add(self._met.setdefault(one.id, one).id)
+                self._folders = {**self._folders, path: tuple(sorted(ids, key=lambda id: age(self._met[id])))}
+
+    def _moved(self, unseen: Iterable[tuple[str, str]], doing: str) -> bool:
+        """Is one of these folders, path and id, not where it was? Or one back that was not?"""
+        lost = {id: Astray(path, now) for path, id in unseen if self._has_left(id, now := self._files.look(id, doing))}
+        back = {id for id in self._astray if id not in lost and not self._has_left(id, self._files.look(id, doing))}
+        self._astray = {id: one for id, one in self._astray.items() if id not in back} | lost
+        return bool(lost or back)
+
+    def _has_left(self, id: str, now: RemoteFile | None) -> bool:
+        was = self._met[id]
+        return now is None or now.trashed or (now.name, set(now.parents)) != (was.name, set(was.parents))
 
     def _make(self, path: str, doing: str) -> None:
         """What is found beside a folder that was made is another machine's, which may have made more in it already."""
         if "" not in self._folders:
-            self._adopt("", self._root.make(doing))
+            self._meet({"": make(self._files, self._place, doing)})
             self._list_due(path, doing, deep=False)
         while path not in self._folders:
             above = self._above(path)[0]
@@ -241,16 +246,11 @@ class Tree:
             for id in self._folders[above]:
                 refuse_shortcut(name, self._listed[id].files if id in self._listed else ())
             folders = self._files.make_alone(name, self._folders[above][0], {MARK: "folder"}, doing)
-            self._adopt(joined(above, name), folders)
+            self._meet({joined(above, name): folders})
             if len(folders) == 1:
                 with self._guard:  # it is empty
                     self._listed = {**self._listed, folders[0].id: _Listing(self._monotonic(), ())}
             self._list_due(path, doing, deep=False)
-
-    def _adopt(self, path: str, folders: list[RemoteFile]) -> None:
-        self._whereabouts.meet(folders)
-        with self._guard:
-            self._folders = {**self._folders, path: tuple(one.id for one in folders)}
 
     # -- names -------------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class Tree:
             for name, copies in self._own.items():
                 found.setdefault(name, []).extend(copies)
             whole = {name: self._present(files) for name, files in found.items()}
-        return {name: copies for name, copies in whole.items() if copies and _is_legal(name)}
+        return {name: copies for name, copies in whole.items() if copies and is_name(name)}
 
     def _inside(self, folder: str) -> list[RemoteFile]:
         listings = [self._listed[id] for id in self._folders.get(folder, ()) if id in self._listed]
@@ -271,7 +271,7 @@ class Tree:
 
     def _present(self, files: Iterable[RemoteFile]) -> Copies:
         alive = {file.id: file for file in files if file.id not in self._gone}
-        return tuple(sorted(alive.values(), key=lambda file: (file.created, file.id)))
+        return tuple(sorted(alive.values(), key=age))
 
 
 def _parent(name: str) -> str:
@@ -282,12 +282,9 @@ def _below(folder: str, path: str) -> bool:
     return folder == path or not path or folder.startswith(f"{path}/")
 
 
-def _is_legal(name: str) -> bool:
-    try:
-        check_name(name)
-    except UsageError:
-        return False
-    return True
+def _without(ids: Collection[str], own: Mapping[str, Copies]) -> dict[str, Copies]:
+    left = {name: tuple(file for file in copies if file.id not in ids) for name, copies in own.items()}
+    return {name: copies for name, copies in left.items() if copies}
 
 
 def _vanished(doing: str) -> StoreUnavailable:

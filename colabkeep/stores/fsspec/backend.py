@@ -15,19 +15,6 @@ from colabkeep.stores.base import Source
 from colabkeep.stores.shared.retry import Words
 from colabkeep.stores.shared.streaming import Tally
 
-__all__ = [
-    "BLOCK",
-    "OTHER",
-    "Backend",
-    "Kind",
-    "block_size",
-    "kind_of",
-    "notes",
-    "notes_of",
-    "restated",
-    "stated",
-]
-
 BLOCK = 8 * 2**20
 """Bytes that travel in one request. Three to four blocks are in memory at a time: ours, the library's, the wire's."""
 
@@ -46,10 +33,6 @@ class Backend(Protocol):
         """Name and size in bytes of everything below the prefix, temporary files and foreign ones too."""
         ...
 
-    def taken(self, name: str) -> bool:
-        """Is there anything of that name?"""
-        ...
-
     def stat(self, name: str, *, again: bool = True) -> Mapping[str, Any]:
         """What the place says about an object: "size" in bytes, a digest under the key of its library, and under
         "notes" what the writer left beside it (see `notes`). `again`: it is asked again where that can help.
@@ -64,9 +47,9 @@ class Backend(Protocol):
         ...
 
     def send(self, name: str, source: Source, blocks: Iterator[memoryview]) -> None:
-        """Make the object of the blocks, which are the source's; it appears whole, after the last, or not at all.
+        """Make the object of the blocks, which are the source's; it appears whole, with the last one, or not at all.
 
-        What the iterator raises, also after its last block, comes out as it is, and nothing is left behind.
+        What the iterator raises comes out as it is, and nothing is left behind.
 
         Raises:
             NameTaken: the name exists, and the place can tell.
@@ -89,24 +72,27 @@ class Backend(Protocol):
 
 _SHA256_NOTE, _MD5_NOTE = "colabkeep-sha256", "colabkeep-md5"
 
-_MD5 = re.compile(r"[0-9a-f]{32}")
-_MD5_OF_MD5S = re.compile(r"[0-9a-f]{32}-[0-9]+")
+Digest = Literal["etag", "md5", "none"]
+_ETAG = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 
 
-def stated(info: Mapping[str, Any], digest: Literal["etag", "md5", "none"], tally: Tally) -> bool | None:
-    """Does the description say that these are the bytes? None: it says nothing that could be compared.
+def _said(info: Mapping[str, Any], digest: Digest) -> str:
+    """The digest in a description, "" if it has none: an MD5 in hex, or the MD5 of the parts' MD5s, with their number.
 
-    An ETag is the MD5 of what came in one piece, and the MD5 of the parts' MD5s, with their number, of what came in
-    parts (docs.aws.amazon.com, "Checking object integrity"), except for objects encrypted with certain keys. So
-    False means one of two things: these are not the bytes, or this is not their digest.
+    An ETag is the first of what came in one piece, and the second of what came in parts (docs.aws.amazon.com, "Checking
+    object integrity"), except for objects encrypted with certain keys.
     """
-    if digest == "md5":
-        md5 = info.get("md5Hash")  # cloud.google.com/storage/docs/json_api/v1/objects; absent for composed objects
-        return None if md5 is None else base64.b64decode(md5) == tally.md5
-    etag = str(info.get("ETag") or "").strip('"') if digest == "etag" else ""
-    if _MD5.fullmatch(etag):
-        return etag == tally.md5.hex()
-    return etag == tally.md5_of_md5s if _MD5_OF_MD5S.fullmatch(etag) else None
+    if digest == "md5":  # cloud.google.com/storage/docs/json_api/v1/objects; absent for composed objects
+        return base64.b64decode(info.get("md5Hash") or "").hex()
+    etag = str(info.get("ETag") or "").strip('"')
+    return etag if digest == "etag" and _ETAG.fullmatch(etag) else ""
+
+
+def stated(info: Mapping[str, Any], digest: Digest, tally: Tally) -> bool | None:
+    """Does the description say that these are the bytes? None: it says nothing that could be compared. False means one
+    of two things: these are not the bytes, or this is not their digest."""
+    said = _said(info, digest)
+    return said in (tally.md5.hex(), tally.md5_of_md5s) if said else None
 
 
 def notes(sha256: str, md5: str | None = None) -> dict[str, str]:
@@ -119,21 +105,16 @@ def notes_of(source: Source, data: bytes) -> dict[str, str]:
     return notes(source.sha256, hashlib.md5(data, usedforsecurity=False).hexdigest())
 
 
-def restated(info: Mapping[str, Any], digest: Literal["etag", "md5", "none"], sha256: str) -> bool:
+def restated(info: Mapping[str, Any], digest: Digest, sha256: str) -> bool:
     """Does the description say that these are the bytes with this SHA-256, whoever sent them?
 
     S3 keeps no digest of the whole of what came in parts. It has then compared each part with its own digest as it
     arrived, and made the object only of parts that were right; so the writer's note stands for the whole.
     """
-    left: Mapping[str, str] = info.get("notes") or {}
-    if left.get(_SHA256_NOTE) != sha256:
+    left, said = info.get("notes") or {}, _said(info, digest)
+    if not said or left.get(_SHA256_NOTE) != sha256:
         return False
-    if digest == "md5":
-        return info.get("md5Hash") is not None and base64.b64decode(info["md5Hash"]).hex() == left.get(_MD5_NOTE)
-    etag = str(info.get("ETag") or "").strip('"') if digest == "etag" else ""
-    if _MD5_OF_MD5S.fullmatch(etag):
-        return _MD5_NOTE not in left
-    return _MD5.fullmatch(etag) is not None and etag == left.get(_MD5_NOTE)
+    return _MD5_NOTE not in left if "-" in said else said == left.get(_MD5_NOTE)
 
 
 _WORDS = Words(
@@ -154,7 +135,7 @@ class Kind:
     """
 
     flat: bool = False
-    digest: Literal["etag", "md5", "none"] = "none"
+    digest: Digest = "none"
     remote: bool = True
     persists: bool | None = True
     lists_lag: bool = True
@@ -169,8 +150,6 @@ _S3 = Kind(
     flat=True,
     digest="etag",
     lists_lag=False,  # strongly consistent since December 2020: docs.aws.amazon.com, "Amazon S3 data consistency model"
-    # The retries of botocore draw from Python's global generator, which belongs to the training; ours do not.
-    options={"use_listings_cache": False, "config_kwargs": {"retries": {"total_max_attempts": 1}}},
     words=Words(
         sign_in="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL where it is not Amazon's) from "
         "the notebook's secrets, with the right to list, read, write and delete in this bucket.",

@@ -14,8 +14,6 @@ from colabkeep.stores.base import Source
 from colabkeep.stores.fsspec.backend import block_size, notes, notes_of
 from colabkeep.stores.shared.retry import Asking
 
-__all__ = ["ObstoreBackend"]
-
 
 class ObstoreBackend:
     """`bucket` is a store of obstore, `root` the folder in it. An upload in several parts cannot be refused by the
@@ -35,13 +33,6 @@ class ObstoreBackend:
         # obstore takes the last slash off "run/", which other tools put as a mark of the folder.
         folders = {name.rpartition("/")[0] for name, _ in found}
         yield from ((name, size) for name, size in found if size or name not in folders)
-
-    def taken(self, name: str) -> bool:
-        try:
-            self.stat(name)
-        except ObjectNotFound:
-            return False
-        return True
 
     def stat(self, name: str, *, again: bool = True) -> Mapping[str, Any]:
         def look() -> Mapping[str, Any]:
@@ -117,7 +108,6 @@ class _Belt:
         return False
 
     def stop(self, _: object) -> None:
-        """Nothing is taken any more."""
         self._stopped.set()
 
     def __iter__(self) -> Iterator[bytes]:

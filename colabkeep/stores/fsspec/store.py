@@ -1,4 +1,4 @@
-"""The store at any place that fsspec reaches, and how a URL becomes one."""
+"""The store at any place that fsspec or obstore reaches, and how a URL becomes one."""
 
 from __future__ import annotations
 
@@ -6,78 +6,53 @@ import hashlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, BinaryIO
 
-from colabkeep.core.errors import MissingDependency, NameTaken, StoreError, StoreUnavailable, UsageError
+from colabkeep.core.errors import MissingDependency, NameTaken, ObjectNotFound, StoreError, StoreUnavailable, UsageError
 from colabkeep.core.timeouts import within
 from colabkeep.stores.base import DurabilityLevel, Entry, Receipt, Source, StoreProperties, check_name, shown
 from colabkeep.stores.fsspec.backend import BLOCK, OTHER, Backend, Kind, block_size, kind_of, restated, stated
-from colabkeep.stores.shared.listings import Confirmed, Listings
-from colabkeep.stores.shared.locks import NoLock
+from colabkeep.stores.shared.errors import UNCHANGED, taken
+from colabkeep.stores.shared.listings import RemoteStore
 from colabkeep.stores.shared.retry import Asking, Patience
-from colabkeep.stores.shared.streaming import Tally, blocks, ranged
-
-__all__ = [
-    "AnywhereStore",
-    "open_url",
-]
+from colabkeep.stores.shared.streaming import Tally, chunks, ranged
 
 _MOMENT = 1.0  # seconds that a question about durability may take
 _SMALL = 2**20  # bytes that can be read in such a moment
 
 
-class AnywhereStore:
-    """Objects at `url`, by the hands that `reach` makes when the first one is asked for.
+class FsspecStore(RemoteStore[Entry]):
+    """Objects at `url`, by the backend that `reach` makes when the first one is asked for.
 
     How durable is told as follows. On this machine: "local". Where the service states a digest (S3's ETag, Google's
     MD5) it is compared with what was sent, and is "confirmed" when equal. An ETag need not be a digest (with keys of
     one's own it is not): then the object is read back once, and if it is whole, this place's word is not asked for
-    any more, and its objects are "sent". Where nothing is stated they are "sent" too. With `reread`, whatever the
-    service does not confirm is read back and hashed, which costs its download, and is "confirmed" as well.
+    any more, and its objects are "sent". Where nothing is stated they are "sent" too.
 
     What another session put is "confirmed" when the service states a digest that belongs to the SHA-256 in question,
     by the notes of whoever wrote it (see `backend`); or, where there are none, when it is small and was read back.
     Of a large object without notes only the size can be seen: it stays "sent". Each is asked about once.
-
-    Others' changes are seen some seconds late: see `Listings`.
     """
 
     def __init__(
-        self,
-        url: str,
-        kind: Kind,
-        reach: Callable[[], Backend],
-        *,
-        reread: bool = False,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, url: str, kind: Kind, reach: Callable[[], Backend], *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._url = url
+        super().__init__(url, monotonic, whole_runs=kind.flat)
         self._kind = kind
         self._reach = reach
-        self._reread = reread
         self._monotonic = monotonic
         self._states_digest = kind.digest != "none"
         self._guard = threading.Lock()  # of `_backend`
         self._backend: Backend | None = None
-        self._listings = Listings(self._find, monotonic, whole_runs=kind.flat)
         self._unsure: dict[str, Tally] = {}  # sent, and nobody could be asked about it yet
-        self._confirmed = Confirmed()
-
-    @property
-    def url(self) -> str:
-        return self._url
 
     @property
     def properties(self) -> StoreProperties:
         return StoreProperties(top_rung=self._top_rung(), persists=self._kind.persists, lists_lag=self._kind.lists_lag)
-
-    @property
-    def degraded(self) -> str | None:
-        return None
 
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
@@ -89,7 +64,7 @@ class AnywhereStore:
         except BaseException:
             self._listings.forget(name)
             raise
-        self._listings.wrote(name, tally.size)
+        self._listings.wrote(name, Entry(name=name, size=tally.size))
         self._confirmed.forget(name)
         if rung == "confirmed":
             self._confirmed.learn(name, tally.sha256)
@@ -99,13 +74,6 @@ class AnywhereStore:
         check_name(name)
         backend = self._at_work()
         return ranged(int(backend.stat(name)["size"]), lambda start, end: backend.read(name, start, end))
-
-    def doubt(self, name: str) -> bool:
-        return False  # there is one copy only
-
-    def list(self, prefix: str) -> Sequence[Entry]:
-        found = self._listings.below(check_name(prefix) if prefix else "")
-        return [Entry(name=name, size=size) for name, size in found.items()]
 
     def delete(self, name: str) -> None:
         check_name(name)
@@ -119,11 +87,7 @@ class AnywhereStore:
         self._confirmed.forget(name)
 
     def confirm(self, receipt: Receipt) -> Receipt:
-        return receipt if self._top_rung() != "confirmed" else self._confirmed.answer(receipt, self._shows)
-
-    def lock(self, name: str, holder: str) -> NoLock:
-        check_name(name)
-        return NoLock()
+        return receipt if self._top_rung() != "confirmed" else super().confirm(receipt)
 
     def sweep(self, prefix: str) -> int:
         return self._at_work().sweep(check_name(prefix) if prefix else "")
@@ -148,14 +112,10 @@ class AnywhereStore:
                 self._backend = self._reach()
             return self._backend
 
-    def _find(self, prefix: str) -> dict[str, int]:
-        """All objects below the prefix; what another session deleted is not called confirmed any more."""
-        found = {name: size for name, size in self._at_work().find(prefix) if _is_legal(name)}
-        self._confirmed.listed(prefix, found)
-        return found
+    def _find(self, prefix: str) -> Iterator[Entry]:
+        return (Entry(name=name, size=size) for name, size in self._at_work().find(prefix))
 
     def _sent(self, backend: Backend, name: str, source: Source, tally: Tally) -> DurabilityLevel:
-        """Send the source, and tell how durable it is then."""
         try:
             backend.send(name, source, self._watched(backend, name, source, tally))
         except NameTaken:
@@ -163,8 +123,7 @@ class AnywhereStore:
                 raise  # else an answer got lost, some libraries ask again unnoticed, and what has the name is our own
         return self._rung(backend, name, tally)
 
-    def _shows(self, receipt: Receipt) -> bool | None:
-        """Has the place the bytes of the receipt? None: that cannot be told within a second."""
+    def _states(self, receipt: Receipt) -> bool | None:
         backend = self._at_work()
 
         def look() -> bool:
@@ -181,30 +140,27 @@ class AnywhereStore:
             return None  # it is asked again
 
     def _watched(self, backend: Backend, name: str, source: Source, tally: Tally) -> Iterator[memoryview]:
-        """The blocks, hashed; and after the last one a last look, when there is nothing left but to publish."""
-        for block in blocks(name, source, block_size(source.size)):
-            tally.add(block)
-            yield block
-        if tally.sha256 != source.sha256:
-            raise StoreError(
-                problem=f"The bytes of {name!r} are not those that were captured; it is not kept.",
-                remedy="Its data changed while it was being saved: leave arrays and files alone until their save is "
-                "done. The next save starts afresh.",
-            )
-        self._refuse_taken(backend, name)
-        tally.ended = True
+        """The chunks, hashed; and before the last one, which publishes the object, a last look."""
+        for chunk in chunks(name, source, block_size(source.size)):
+            tally.add(chunk.data)
+            if chunk.is_last:
+                if tally.sha256 != source.sha256:
+                    problem = f"The bytes of {name!r} are not those that were captured; it is not kept."
+                    raise StoreError(problem=problem, remedy=f"{UNCHANGED} The next save starts afresh.")
+                self._refuse_taken(backend, name)
+                tally.ended = True
+            if len(chunk.data):
+                yield chunk.data
 
     def _refuse_taken(self, backend: Backend, name: str) -> None:
-        if backend.taken(name):
-            raise NameTaken(
-                problem=f"{name!r} exists already in {self._url}; its bytes are untouched.",
-                remedy="Names are written once: choose another name, or delete the old object first.",
-            )
+        with suppress(ObjectNotFound):
+            backend.stat(name)
+            raise taken(name, self._url)
 
     def _top_rung(self) -> DurabilityLevel:
         if not self._kind.remote:
             return "local"
-        return "confirmed" if self._states_digest or self._reread else "sent"
+        return "confirmed" if self._states_digest else "sent"
 
     def _rung(self, backend: Backend, name: str, tally: Tally) -> DurabilityLevel:
         """How durable what was just sent is.
@@ -214,8 +170,6 @@ class AnywhereStore:
         """
         try:
             there = self._is_there(backend, name, tally)
-            if there is None and self._reread:
-                there = _reads_back(backend, name, tally)
         except StoreUnavailable:
             self._unsure[name] = tally
             return "sent" if self._kind.remote else "unknown"
@@ -251,12 +205,6 @@ def _reads_back(backend: Backend, name: str, sent: Tally | Receipt) -> bool:
     return digest.hexdigest() == sent.sha256
 
 
-def _is_legal(name: str) -> bool:
-    with suppress(UsageError):
-        return bool(check_name(name))
-    return False
-
-
 _FORCED = "fsspec+"
 """Before the scheme: fsspec's own file system, although colabkeep has a store for that scheme (fsspec+memory://)."""
 
@@ -264,10 +212,9 @@ _SECRET = re.compile(r"[^/@]*:[^/@]*@")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def open_url(url: str, *, reread: bool = False, patience: Patience | None = None) -> AnywhereStore | None:
+def open_url(url: str, *, patience: Patience | None = None) -> FsspecStore | None:
     """The store at a URL such as "s3://bucket/folder"; None if fsspec knows no such scheme. Nothing is contacted yet.
-
-    Credentials come from where the service's own tools look for them. `reread` as in `AnywhereStore`.
+    Credentials come from where the service's own tools look for them.
 
     Raises:
         UsageError: the URL holds a password or options, or names no bucket.
@@ -291,15 +238,15 @@ def open_url(url: str, *, reread: bool = False, patience: Patience | None = None
         raise UsageError(problem=problem, remedy=f"Write it as {protocol}://bucket/folder.")
     patience = patience or Patience()
     asking = Asking(address, kind.words, patience, one_at_a_time=not kind.flat)
-    if protocol in {"s3", "s3a"} and find_spec("s3fs") is None and find_spec("obstore") is not None:
-        reach = partial(_obstore, rest, asking, patience)
-    else:
-        try:
-            fsspec.get_filesystem_class(protocol)
-        except ImportError as error:
-            raise _missing(protocol, error, kind) from error
-        reach = partial(_file_system, f"{protocol}://{rest}", kind, asking)
-    return AnywhereStore(address, kind, reach, reread=reread)
+    if kind.digest == "etag":
+        if find_spec("obstore") is None:
+            raise _missing(protocol, ImportError("there is no package obstore"), kind)
+        return FsspecStore(address, kind, partial(_obstore, rest, asking, patience))
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        raise _missing(protocol, error, kind) from error
+    return FsspecStore(address, kind, partial(_file_system, f"{protocol}://{rest}", kind, asking))
 
 
 def _missing(protocol: str, error: ImportError, kind: Kind) -> MissingDependency:
@@ -320,18 +267,13 @@ def _check(url: str, rest: str) -> None:
 
 
 def _file_system(address: str, kind: Kind, ask: Asking) -> Backend:
-    from fsspec import get_filesystem_class
     from fsspec.core import url_to_fs
 
-    from colabkeep.stores.fsspec.filesystem import FlatBackend, FolderBackend, GoogleBackend, S3Backend
+    from colabkeep.stores.fsspec.filesystem import FolderBackend, GoogleBackend
 
-    protocol = address.partition("://")[0]
     options: dict[str, Any] = {**kind.options, "skip_instance_cache": True}
     fs, root = ask("be reached", lambda: url_to_fs(address, **options))
-    if not kind.flat:
-        return FolderBackend(fs, root, ask)
-    library = get_filesystem_class(protocol).__module__.partition(".")[0]
-    return {"s3fs": S3Backend, "gcsfs": GoogleBackend}.get(library, FlatBackend)(fs, root, ask)
+    return (GoogleBackend if kind.flat else FolderBackend)(fs, root, ask)
 
 
 def _obstore(rest: str, ask: Asking, patience: Patience) -> Backend:

@@ -4,7 +4,6 @@ expect, sessions that hide addresses, and PyDrive2's sign-in.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -14,86 +13,6 @@ from typing import Any
 from colabkeep.core.errors import MissingDependency, PlatformError, SecretError, UsageError
 from colabkeep.core.system import Environment
 from colabkeep.stores.base import StoreContext
-
-__all__ = [
-    "DRIVE_SCOPE",
-    "ROBOT_SCOPE",
-    "SECRET_NAME",
-    "TOKEN_URI",
-    "Account",
-    "Hidden",
-    "ServiceAccountKey",
-    "SignedIn",
-    "UserSecret",
-    "from_pydrive",
-    "is_pydrive",
-    "is_service_account",
-    "read_secret",
-    "revealing",
-    "sign_in",
-    "to_pydrive",
-]
-
-# requests, urllib3 and google-auth write the address of each request into their logs, if these are asked to say all. So
-# they are given a stand-in for its query, which is exchanged for the real one by the connection itself, when it writes
-# the first line of the request.
-
-
-class Hidden:
-    """Stand-ins, and what they stand for. Used by several threads at once."""
-
-    def __init__(self) -> None:
-        self._queries: dict[str, str] = {}
-
-    def hide(self, address: str) -> str:
-        """The address with a stand-in for its query, always the same one."""
-        from requests.utils import requote_uri
-
-        base, _, query = address.partition("?")
-        stand_in = f"hidden={hashlib.sha256(query.encode()).hexdigest()[:16]}"
-        self._queries[stand_in] = requote_uri(query)
-        return f"{base}?{stand_in}"
-
-    def reveal(self, address: str) -> str:
-        """The real address of one that was hidden; any other as it is."""
-        base, _, query = address.partition("?")
-        return f"{base}?{self._queries[query]}" if query in self._queries else address
-
-
-def revealing(hidden: Hidden) -> Any:
-    """An adapter for a requests session, whose connections know what the stand-ins stand for."""
-    from requests.adapters import HTTPAdapter
-    from urllib3.connection import HTTPConnection, HTTPSConnection
-    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-
-    class Plain(HTTPConnection):
-        def putrequest(self, method: str, url: str, *args: Any, **options: Any) -> None:
-            super().putrequest(method, hidden.reveal(url), *args, **options)
-
-    class Secure(HTTPSConnection):
-        def putrequest(self, method: str, url: str, *args: Any, **options: Any) -> None:
-            super().putrequest(method, hidden.reveal(url), *args, **options)
-
-    class PlainPool(HTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class SecurePool(HTTPSConnectionPool):
-        ConnectionCls = Secure
-
-    pools = {"http": PlainPool, "https": SecurePool}
-
-    class Adapter(HTTPAdapter):
-        def init_poolmanager(self, *args: Any, **options: Any) -> None:
-            super().init_poolmanager(*args, **options)
-            self.poolmanager.pool_classes_by_scheme = pools
-
-        def proxy_manager_for(self, proxy: Any, **options: Any) -> Any:
-            manager = super().proxy_manager_for(proxy, **options)
-            manager.pool_classes_by_scheme = pools
-            return manager
-
-    return Adapter()
-
 
 # google-auth's credentials are not made for several threads, and a requests session is not either. And where Google's
 # server for tokens is out of order, google-auth waits by `random.uniform` of the global generator, which belongs to the
@@ -114,12 +33,10 @@ class SignedIn:
 
 
 class Account:
-    """Signed requests. `find` is called when the first of them is made, and after that never again. `hidden`: addresses
-    that no log is to show."""
+    """Signed requests. `find` is called when the first of them is made, and after that never again."""
 
     def __init__(self, find: Callable[[], SignedIn]) -> None:
         self._find = find
-        self.hidden = Hidden()
         self._guard = threading.Lock()
         self._credentials: _OneAtATime | None = None
         self.expires: float | None = None
@@ -127,11 +44,7 @@ class Account:
         self._sessions: list[Any] = []
 
     def session(self) -> Any:
-        """This thread's `google.auth.transport.requests.AuthorizedSession`.
-
-        Raises:
-            ColabKeepError: whatever `find` raises.
-        """
+        """This thread's `google.auth.transport.requests.AuthorizedSession`."""
         session = getattr(self._own, "session", None)
         if session is None:
             from google.auth.transport.requests import AuthorizedSession
@@ -143,18 +56,12 @@ class Account:
                     self._credentials, self.expires = _OneAtATime(signed.credentials), signed.expires
                 tokens = Session()
                 session = AuthorizedSession(self._credentials, auth_request=_token_request(tokens))
-                for scheme in ("https://", "http://"):
-                    session.mount(scheme, revealing(self.hidden))
                 self._sessions += [tokens, session]
             self._own.session = session
         return session
 
     def credentials(self) -> Any:
-        """The google-auth object itself.
-
-        Raises:
-            ColabKeepError: whatever `find` raises.
-        """
+        """The google-auth object itself."""
         return self.session().credentials.inner
 
     def close(self) -> None:
@@ -286,11 +193,7 @@ class ServiceAccountKey:
     info: Mapping[str, Any] = field(repr=False)
 
     def credentials(self) -> Any:
-        """The google-auth object.
-
-        Raises:
-            UsageError: it is no whole key file.
-        """
+        """The google-auth object."""
         from google.oauth2.service_account import Credentials
 
         try:
@@ -301,11 +204,7 @@ class ServiceAccountKey:
 
 
 def read_secret(text: str) -> UserSecret | ServiceAccountKey:
-    """What the text of the secret stands for.
-
-    Raises:
-        UsageError: it is neither. The text is never shown.
-    """
+    """What the text of the secret stands for. No error shows it."""
     try:
         record: object = json.loads(text)
     except ValueError:
@@ -348,11 +247,7 @@ def _unusable(why: str) -> UsageError:
 
 
 def sign_in(context: StoreContext, environment: Environment) -> SignedIn:
-    """The first right that there is.
-
-    Raises:
-        UsageError: there is none, with what was tried; or the secret cannot be read.
-    """
+    """The first right that there is; where there is none, the error says what was tried."""
     tried: list[str] = []
     if (text := _secret(context, environment, tried)) is not None:
         secret = read_secret(text)
@@ -440,11 +335,7 @@ def is_pydrive(given: object) -> bool:
 
 
 def from_pydrive(given: Any) -> Any:
-    """google-auth credentials with the rights of a `GoogleDrive` or `GoogleAuth`.
-
-    Raises:
-        UsageError: nobody is signed in there, or in a way that cannot be taken over.
-    """
+    """google-auth credentials with the rights of a `GoogleDrive` or `GoogleAuth`."""
     auth = getattr(given, "auth", given)
     old = getattr(auth, "credentials", None)
     if old is None:
@@ -469,9 +360,6 @@ def from_pydrive(given: Any) -> Any:
 def to_pydrive(credentials: Any) -> Any:
     """PyDrive2's `GoogleDrive` with google-auth credentials. Do not send large files with it: it waits for ever after
     one lost answer.
-
-    Raises:
-        MissingDependency: PyDrive2 is not installed.
     """
     try:
         from googleapiclient.discovery import build

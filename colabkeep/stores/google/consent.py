@@ -1,6 +1,4 @@
-"""Asks a person, once, to let their own OAuth client use their Drive: by code, by address, or by a browser on this
-machine.
-"""
+"""Asks a person, once, to let their own OAuth client use their Drive, by an address that they open in a browser."""
 
 from __future__ import annotations
 
@@ -16,21 +14,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from colabkeep.core.errors import PlatformError, StoreUnavailable, UsageError
 from colabkeep.core.system import Clock
-from colabkeep.stores.google.account import DRIVE_SCOPE, TOKEN_URI, UserSecret
-
-__all__ = [
-    "DeviceCode",
-    "DeviceUnfit",
-    "Loopback",
-    "OAuthClient",
-    "ask_by_address",
-    "ask_by_device",
-    "read_client",
-]
+from colabkeep.stores.google.account import TOKEN_URI, UserSecret
 
 # Google sends the browser of a Desktop client on to any port of 127.0.0.1 ("OAuth 2.0 for iOS & Desktop Apps",
 # developers.google.com/identity; RFC 8252, 7.3).
@@ -91,27 +79,15 @@ class Loopback:
         self._server.server_close()
 
 
-# Three ways, by the kind of the client ("OAuth 2.0 for TV and Limited-Input Device Applications" and "OAuth 2.0 for iOS
-# & Desktop Apps", developers.google.com/identity):
-#
-# * *device*: the person types a short code into a page, on any machine. Of Drive's scopes it may ask for `drive.file`
-#   (and `drive.appdata`) only.
-# * *by address*: the person's browser is sent on to an address of its own machine, which carries the answer. If that is
-#   this machine, we listen there (`colabkeep.stores.google.consent`), and nothing has to be copied.
-# * *pasted*: if it is not, nobody listens there, and the person copies that address back here. Both are for every
-#   scope.
+# The person's browser is sent on to an address of its own machine, which carries the answer ("OAuth 2.0 for iOS &
+# Desktop Apps", developers.google.com/identity). If that is this machine, we listen there (`Loopback`), and nothing has
+# to be copied; if it is not, nobody listens there, and the person copies that address back here.
 
 
 _CONSENT_URI = "https://accounts.google.com/o/oauth2/v2/auth"
 _REDIRECT = "http://127.0.0.1:53217/"  # any port does for a Desktop client, and here nobody listens
-_DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _TIMEOUTS = (10.0, 30.0)  # seconds to connect, and for an answer
-_DEVICE_SCOPES = (DRIVE_SCOPE, "https://www.googleapis.com/auth/drive.appdata")
 _CLIENTS = "https://console.cloud.google.com/auth/clients"
-
-
-class DeviceUnfit(UsageError):
-    """This client, or this scope, cannot be asked for by a code. Pasting may do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,27 +99,9 @@ class OAuthClient:
     token_uri: str = TOKEN_URI
     consent_uri: str = _CONSENT_URI
 
-    @property
-    def device_uri(self) -> str:
-        """Where codes are given out: beside the tokens."""
-        return urljoin(self.token_uri, "device/code")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCode:
-    """What to tell the person: open `page`, type in `code`, within `seconds`."""
-
-    page: str
-    code: str
-    seconds: float
-
 
 def read_client(text: str) -> OAuthClient:
-    """The client of the JSON file that the Cloud console offers for download.
-
-    Raises:
-        UsageError: it is no such file. Its text is never shown.
-    """
+    """The client of the JSON file that the Cloud console offers for download. No error shows its text."""
     try:
         record: Any = json.loads(text)
         values = record.get("installed") or record["web"]
@@ -161,57 +119,11 @@ def read_client(text: str) -> OAuthClient:
     raise failure  # not from the cause, which may show the secret
 
 
-def ask_by_device(client: OAuthClient, scope: str, show: Callable[[DeviceCode], None], clock: Clock) -> UserSecret:
-    """Show a code, and wait until the person has typed it in and said yes.
-
-    Raises:
-        DeviceUnfit: this client or this scope needs the other way.
-        PlatformError: the person said no, or not in time, or not to the whole scope.
-        StoreUnavailable: Google does not answer.
-    """
-    if scope not in _DEVICE_SCOPES:
-        raise DeviceUnfit(problem=f"The scope {scope} cannot be asked for by a code.", remedy="Paste the address.")
-    status, answer = _post(client.device_uri, {"client_id": client.id, "scope": scope})
-    if status != 200:
-        if answer.get("error") in ("invalid_client", "unauthorized_client"):
-            raise DeviceUnfit(
-                problem="This OAuth client cannot be asked by a code: only one of the type TVs and limited input can.",
-                remedy="Paste the address.",
-            )
-        raise _refused(answer)
-    seconds, pause = float(answer.get("expires_in", 1800)), float(answer.get("interval", 5))
-    page = str(answer.get("verification_url") or answer.get("verification_uri"))
-    show(DeviceCode(page=page, code=str(answer["user_code"]), seconds=seconds))
-    form = {
-        "client_id": client.id,
-        "client_secret": client.secret,
-        "device_code": str(answer["device_code"]),
-        "grant_type": _DEVICE_GRANT,
-    }
-    end = clock.monotonic() + seconds
-    while clock.monotonic() < end:
-        clock.sleep(pause)
-        status, answer = _post(client.token_uri, form)
-        if status == 200:
-            return _granted(client, scope, answer, clock.time())
-        if answer.get("error") == "slow_down":
-            pause += 5.0  # RFC 8628, 3.5
-        elif answer.get("error") != "authorization_pending":
-            raise _refused(answer)
-    raise PlatformError(problem="Nobody typed in the code in time.", remedy="Run `colabkeep auth` again.")
-
-
 def ask_by_address(
     client: OAuthClient, scope: str, ask: Callable[[str], str], clock: Clock, redirect: str = _REDIRECT
 ) -> UserSecret:
     """Have the person open an address and say yes; `ask` gets it and returns the one that the browser was sent on to,
-    which begins with `redirect`.
-
-    Raises:
-        UsageError: what was pasted is not the answer to this question.
-        PlatformError: the person said no, or not to the whole scope.
-        StoreUnavailable: Google does not answer.
-    """
+    which begins with `redirect`."""
     state, verifier = secrets.token_urlsafe(24), secrets.token_urlsafe(64)
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
     question = {
@@ -295,7 +207,6 @@ def _refused(answer: Mapping[str, Any]) -> PlatformError:
             f"Open {_CLIENTS}, click your client, and Download JSON again.",
         ),
         "invalid_grant": ("The answer was too old, or was used before.", "Run `colabkeep auth` again."),
-        "expired_token": ("Nobody typed in the code in time.", "Run `colabkeep auth` again."),
         "redirect_uri_mismatch": (
             "This OAuth client is of a type that cannot be asked by an address.",
             f"Open {_CLIENTS}, and make one of the type Desktop app.",

@@ -3,8 +3,8 @@
 Why a process of its own: the SDK prints and draws bars for each file, puts the cached token into the environment of the
 process, sets up logging when it is imported, and waits for up to an hour.
 
-Source: aistudio-sdk 0.3.9 (`hub.py`, `requests/hub.py`), November 2026. What it returns is told as it is; whether it
-is so is for `aistudio_store` to find out, since `upload_file` returns None whether the file was uploaded or skipped.
+Source: aistudio-sdk 0.3.9 (`hub.py`, `requests/hub.py`), November 2026. Whether a file was uploaded is for `aistudio`
+to find out, since `upload_file` returns None whether it was uploaded or skipped; what the SDK said meanwhile is told.
 """
 
 from __future__ import annotations
@@ -12,55 +12,53 @@ from __future__ import annotations
 import io
 import logging
 import re
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any
 
-from colabkeep.stores.shared.process import serve
+from colabkeep.stores.shared.process import clean, serve
 
-__all__ = ["main"]
-
-_URL = re.compile(r"\S*://\S*")  # a signed address is a secret
 _DULL = re.compile(r"time cost|successful|^\s*\d*$")  # what it prints of each file that went well
 _LINES = 6
 
 
 def main() -> None:
     """Answer requests until nobody asks any more."""
-    serve(_answer)
+    serve({"create": _create, "upload": _upload}, lambda request: [request["token"]])
 
 
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    operation = _OPERATIONS[request.pop("operation")]
-    printed, heard = io.StringIO(), _Heard()
-    answer: dict[str, Any] = {}
-    logging.getLogger().addHandler(heard)
+def _function(name: str) -> Any:
+    """Of the SDK."""
     try:
-        with redirect_stdout(printed):
-            answer = {"answer": operation(import_module("aistudio_sdk.hub"), **request)}
-    except Exception as error:  # noqa: BLE001  # told to the one who asked, who knows what it means
-        answer = {"failed": type(error).__name__}
-        heard.lines.append(f"{type(error).__name__}: {error}")
-    finally:
-        logging.getLogger().removeHandler(heard)
-    told = (line for line in printed.getvalue().splitlines() if not _DULL.search(line))
-    return {**answer, "said": _clean([*told, *heard.lines], request["token"])}
+        return getattr(import_module("aistudio_sdk.hub"), name)
+    except AttributeError:
+        raise ImportError(f"this aistudio-sdk has no {name}") from None
 
 
-def _create(hub: Any, token: str, repo: str) -> dict[str, Any]:
-    name = repo.partition("/")[2]
-    answer: dict[str, Any] = hub.create_repo(
-        repo_id=repo, model_name=name, desc="Checkpoints of colabkeep", private=True, token=token
-    )
+def _create(token: str, repo: str) -> dict[str, Any]:
+    create, name = _function("create_repo"), repo.partition("/")[2]
+    try:
+        answer: dict[str, Any] = create(
+            repo_id=repo, model_name=name, desc="Checkpoints of colabkeep", private=True, token=token
+        )
+    except Exception as error:  # it takes an answer of a broken service apart without a look: a KeyError, say
+        raise ConnectionError(f"{type(error).__name__}: {error}") from error
     return answer
 
 
-def _upload(hub: Any, token: str, repo: str, path: str, name: str) -> None:
-    hub.upload_file(path_or_fileobj=path, path_in_repo=name, repo_id=repo, token=token, commit_message="colabkeep")
-
-
-_OPERATIONS: dict[str, Callable[..., dict[str, Any] | None]] = {"create": _create, "upload": _upload}
+def _upload(token: str, repo: str, path: str, name: str) -> str:
+    upload = _function("upload_file")
+    printed, heard = io.StringIO(), _Heard()
+    logging.getLogger().addHandler(heard)
+    try:
+        with redirect_stdout(printed):
+            upload(path_or_fileobj=path, path_in_repo=name, repo_id=repo, token=token, commit_message="colabkeep")
+    except Exception as error:  # noqa: BLE001  # the hub itself is asked what became of the file
+        heard.lines.append(f"{type(error).__name__}: {error}")
+    finally:
+        logging.getLogger().removeHandler(heard)
+    told = [line for line in printed.getvalue().splitlines() if not _DULL.search(line)]
+    return clean(" · ".join([*told, *heard.lines][-_LINES:]), [token])
 
 
 class _Heard(logging.Handler):
@@ -72,12 +70,6 @@ class _Heard(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-
-
-def _clean(lines: list[str], token: str) -> str:
-    """The last lines as one, short, without addresses and without the token."""
-    text = " · ".join(" ".join(line.split()) for line in lines[-_LINES:])
-    return _URL.sub("…", text.replace(token, "…") if token else text)[-600:]
 
 
 if __name__ == "__main__":

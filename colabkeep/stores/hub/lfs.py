@@ -1,32 +1,24 @@
-"""How git names the bytes of a file and keeps a large one, and sources as the files that clients of such hubs
-upload from.
-"""
+"""How a hub of models keeps files (small ones in git, of large ones a pointer); what a store asks of such a hub."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import re
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
-from colabkeep.core.errors import StoreError
-from colabkeep.stores.base import Source
+from colabkeep.core.errors import StoreUnavailable
+from colabkeep.core.rate_limits import Budget, Limit
+from colabkeep.stores.base import Receipt, Source
+from colabkeep.stores.shared.retry import Patience
 
-__all__ = [
-    "POINTER_BYTES",
-    "SourceFile",
-    "Spooled",
-    "git_digest",
-    "is_pointer_to",
-    "read_pointer",
-    "spooled",
-]
+MOMENT = 1.0
+"""Seconds that a question about durability may take."""
+
+TIMEOUTS = (10, 60)
+"""Seconds to connect, and between two pieces of an answer."""
 
 POINTER_BYTES = 200
 """No pointer without extensions is longer."""
@@ -53,143 +45,103 @@ def is_pointer_to(git: str, sha256: str, size: int) -> bool:
     return git in (git_digest(text), git_digest(text + b"\n"))
 
 
-_SAMPLE = 512  # bytes that the Hub looks at to tell text from binary
+_PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 
 
-class SourceFile(io.BufferedIOBase):
-    """Reads a source in order; going back to its start reads it again, which happens when an upload is tried again.
-
-    It holds one chunk. `failure` is what the source raised, `moved` when it was last read from, in seconds of
-    `monotonic`. After `abandon`, reading fails: a request that nobody waits for any more comes to its end.
-    """
-
-    def __init__(self, name: str, source: Source, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._name = name
-        self._source = source
-        self._monotonic = monotonic
-        self._position = 0  # where the reader is
-        self._reached = 0  # what the iterator has given
-        self._chunks: Iterator[memoryview] | None = None
-        self._rest = memoryview(b"")  # of the last chunk
-        self._abandoned = False
-        self.failure: BaseException | None = None
-        self.moved = monotonic()
-        self.sample = b""
-        self.sample = self._read(_SAMPLE)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.size}[whence] + offset
-        return self._position
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        left = self._source.size - self._position
-        wanted = left if size is None or size < 0 else min(size, left)
-        pieces = bytearray()
-        while len(pieces) < wanted:
-            pieces += self._read(wanted - len(pieces))
-        if self._position == self._source.size:
-            self._see_the_end()
-        return bytes(pieces)
-
-    def abandon(self) -> None:
-        """Nobody waits for what is read any more."""
-        self._abandoned = True
-
-    def _read(self, size: int) -> bytes:
-        """At least one of the next `size` bytes."""
-        if self._abandoned:
-            raise ConnectionAbortedError("the upload was given up")
-        self.moved = self._monotonic()
-        if self._position < len(self.sample):  # so that whoever looked at the sample need not start again
-            data = self.sample[self._position : self._position + size]
-            self._position += len(data)
-            return data
-        try:
-            if self._position < self._reached or self._chunks is None:
-                self._chunks, self._reached, self._rest = iter(self._source.chunks()), 0, memoryview(b"")
-            self._catch_up()
-            if not len(self._rest):
-                raise self._changed(self._reached)
-        except BaseException as error:
-            self.failure = error
-            raise
-        data = bytes(self._rest[:size])
-        self._rest = self._rest[len(data) :]
-        self._position += len(data)
-        self._reached += len(data)
-        return data
-
-    def _catch_up(self) -> None:
-        """Go on until the iterator is where the reader is, and has something for it."""
-        assert self._chunks is not None  # noqa: S101 - set just before
-        while True:
-            skipped = min(self._position - self._reached, len(self._rest))
-            self._rest, self._reached = self._rest[skipped:], self._reached + skipped
-            if len(self._rest):
-                return
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return
-            self._rest = memoryview(chunk).cast("B")
-
-    def _see_the_end(self) -> None:
-        """That no more bytes come than were announced."""
-        extra = len(self._rest) + sum(map(len, self._chunks or ()))
-        if extra:
-            self.failure = self._changed(self._source.size + extra)
-            raise self.failure
-
-    def _changed(self, came: Any) -> StoreError:
-        return StoreError(
-            problem=f"{self._name!r} was to have {self._source.size} bytes and came with {came}; it is not kept.",
-            remedy="Its data changed while it was being saved: leave arrays and files alone until their save is done.",
-        )
-
-
-_SMALL = 5 * 2**20  # bytes; up to which AI Studio keeps a file in git itself
+def place(url: str, start: str) -> tuple[str, str] | None:
+    """Repository ("owner/name") and folder of a URL that begins with `start`; None if it names none."""
+    match = re.fullmatch(rf"{start}({_PART}/{_PART})(?:/({_PART}(?:/{_PART})*))?/?", url.strip())
+    return None if match is None else (match[1], match[2] or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spooled:
-    """The file, and what its bytes are. `md5`: as an object storage states it. `git`: git's name for a small one."""
+class Fact:
+    """What a hub states about a file: its size in bytes, git's name for it (of a large file: for its pointer), and the
+    SHA-256 of its bytes, None where it told none. `large`: does git keep a pointer only? None: not known."""
 
-    path: str
+    name: str
+    size: int
+    git: str
+    sha256: str | None
+    large: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """A file to be committed. `git`: git's name for a small one. `data`: its bytes, where they are few and not yet at
+    the hub. `uploaded`: the hub has them, though in no commit. `handle` is the hub's own."""
+
+    name: str
     size: int
     sha256: str
-    md5: str
     git: str | None
+    data: bytes | None = None
+    uploaded: bool = False
+    handle: Any = None
 
 
-@contextmanager
-def spooled(name: str, source: Source) -> Iterator[Spooled]:
-    """In the machine's temporary folder, and gone afterwards. Its ending is that of `name`: the SDK judges by it.
+class Moved(StoreUnavailable):
+    """Somebody else committed in between."""
 
-    Raises:
-        StoreError: the source gave other bytes than it announced.
-    """
-    with tempfile.TemporaryDirectory(prefix="colabkeep-aistudio-") as folder:
-        path = Path(folder) / name.rpartition("/")[2]
-        md5, sha256, came = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
-        with path.open("wb") as file:
-            for chunk in source.chunks():
-                came += len(chunk)
-                file.write(chunk)
-                md5.update(chunk)
-                sha256.update(chunk)
-        if came != source.size:
-            raise StoreError(
-                problem=f"{name!r} was to have {source.size} bytes and came with {came}; it is not kept.",
-                remedy="Its data changed while it was being saved: leave arrays and files alone until their save is "
-                "done.",
-            )
-        git = git_digest(path.read_bytes()) if came <= _SMALL else None
-        yield Spooled(path=str(path), size=came, sha256=sha256.hexdigest(), md5=md5.hexdigest(), git=git)
+
+class Hub(Protocol):
+    """A folder of a repository. All methods raise `StoreError`s. `batches`: a commit takes many files, and bytes can
+    be handed over before it. `commits`: the limit of commits, None if none is known."""
+
+    batches: bool
+    commits: Limit | None
+    budget: Budget | None
+    largest: int
+    patience: Patience
+
+    @property
+    def trouble(self) -> str | None:
+        """What is out of order, in a sentence for the user."""
+        ...
+
+    def prepare(self) -> str:
+        """Make the repository, private, if there is none; the newest commit's id."""
+        ...
+
+    def facts(self, names: Iterable[str], at: str | None = None) -> Mapping[str, Fact]:
+        """Those of the files that are there, at a commit or now; none where there is no repository."""
+        ...
+
+    def tree(self, prefix: str) -> Iterable[Fact]:
+        """All files below the prefix; none where there is no repository."""
+        ...
+
+    def reader(self, fact: Fact) -> BinaryIO:
+        """A file, opened for reading."""
+        ...
+
+    def upload(self, name: str, source: Source) -> AbstractContextManager[Addition]:
+        """Hand the bytes over, as far as the hub takes them before a commit. What lies on this machine's disk for it
+        is gone after the `with`."""
+        ...
+
+    def commit(self, additions: Iterable[Addition], deletions: Iterable[Fact], parent: str) -> str:
+        """Commit on top of `parent`; the new commit's id.
+
+        Raises:
+            Moved: `parent` is not the newest commit any more.
+        """
+        ...
+
+    def holds(self, fact: Fact, addition: Addition) -> bool:
+        """Does the hub state just these bytes?"""
+        ...
+
+    def states(self, receipt: Receipt, fact: Fact | None) -> bool | None:
+        """The same of what anybody put, by what is known of it (None: not yet). None: that cannot be told within a
+        second or two."""
+        ...
+
+    def give_back(self, deleted: Iterable[Fact], waiting: Iterable[str]) -> bool:
+        """Give back the space of files that were deleted, unless their digests are among the `waiting`. Was the history
+        written anew?"""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever is under way."""
+        ...

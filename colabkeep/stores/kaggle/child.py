@@ -1,9 +1,9 @@
 """The process in which Kaggle's client runs: `python -m colabkeep.stores.kaggle.child`.
 
-It reads one request per line and answers each with one line, both JSON. Why a process of its own: kagglehub waits
-without a bound (its calls have no timeout, a blob may be asked after for ever), prints, configures logging and decides
-at import whether this is Colab, where it then talks to the page. A thread that does so can be neither stopped nor kept
-from publishing a stale version later; a process is killed, and ends by itself with the one that started it.
+Why a process of its own: kagglehub waits without a bound (its calls have no timeout, a blob may be asked after for
+ever), prints, configures logging and decides at import whether this is Colab, where it then talks to the page. A thread
+that does so can be neither stopped nor kept from publishing a stale version later; a process is killed, and ends by
+itself with the one that started it.
 
 Sources: kagglehub 0.4.0 and 1.0.2, kagglesdk 0.1.37.
 """
@@ -12,67 +12,40 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import sys
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from colabkeep.stores.shared.process import serve
 
-__all__ = ["main"]
-
 _PAGE = 200  # files asked for at once
-_URL = re.compile(r"\S*://\S*")  # a signed address is a secret
 _CHUNK = 2**20
 
 
 def main() -> None:
     """Answer requests until nobody asks any more."""
-    serve(_answer)
+    serve(
+        {
+            "head": _head,
+            "listing": _listing,
+            "digests": _digests,
+            "download": _download,
+            "drop": _drop,
+            "upload": _upload,
+        },
+        _secrets,
+    )
 
 
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    operation = _OPERATIONS[request.pop("operation")]
-    try:
-        return {"done": operation(**request)}
-    except Exception as error:  # noqa: BLE001  # told to the one who asked, who knows what it means
-        return {"failed": _told(error)}
-
-
-def _told(error: Exception) -> dict[str, Any]:
-    response = getattr(error, "response", None)
-    wait = response.headers.get("Retry-After", "") if response is not None else ""
-    return {
-        "kinds": [kind.__name__ for kind in type(error).__mro__],
-        "code": getattr(response, "status_code", None),
-        "wait": int(wait) if wait.isdigit() else None,
-        "said": _clean(_said(error, response)),
-    }
-
-
-def _said(error: Exception, response: Any) -> str:
-    if response is None:
-        return str(error)
-    try:
-        return str(response.json()["message"])
-    except (ValueError, KeyError, TypeError):
-        return str(response.reason)
-
-
-def _clean(text: str) -> str:
-    """The text in one short line, without addresses and without the user's credentials."""
+def _secrets(_: Mapping[str, Any]) -> list[Any]:
+    """The user's credentials, as far as the client has read them."""
     config = sys.modules.get("kagglehub.config")
     credentials = config.get_kaggle_credentials() if config is not None else None
-    for secret in (getattr(credentials, "key", None), getattr(credentials, "api_key", None)):
-        text = text.replace(secret, "…") if secret else text
-    return _URL.sub("…", " ".join(text.split()))[:200]
-
-
-# -- what can be asked -----------------------------------------------------------------------------
+    return [getattr(credentials, "key", None), getattr(credentials, "api_key", None)]
 
 
 def _head(owner: str, name: str) -> dict[str, Any]:
@@ -147,16 +120,6 @@ def _upload(owner: str, name: str, folder: str, files: dict[str, str], notes: st
     finally:
         shutil.rmtree(links, ignore_errors=True)
     return {}
-
-
-_OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
-    "head": _head,
-    "listing": _listing,
-    "digests": _digests,
-    "download": _download,
-    "drop": _drop,
-    "upload": _upload,
-}
 
 
 # -- Kaggle's client -------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from colabkeep.stores.kaggle.index import (
     INDEX,
     PACK_HEADER,
     Content,
-    Hashed,
     Held,
     Index,
     Part,
@@ -28,8 +27,7 @@ from colabkeep.stores.kaggle.index import (
     pack_file,
 )
 from colabkeep.stores.local import DirectoryStore, open_private
-
-__all__ = ["Contents"]
+from colabkeep.stores.shared.errors import taken
 
 
 class Contents:
@@ -56,16 +54,8 @@ class Contents:
             NameTaken, StoreFull, StoreError: as a store's `put`.
         """
         if name in self._published():
-            raise NameTaken(
-                problem=f"{name!r} exists already in the Kaggle dataset {self._dataset.handle}; its bytes are "
-                "untouched.",
-                remedy="Names are written once: choose another name, or delete the old object first.",
-            )
-        hashed = Hashed(source)
-        receipt = self.staged.put(name, hashed)
-        with self._guard:
-            self._known[name] = Content(size=receipt.size, sha256=receipt.sha256, md5=hashed.md5)
-        return receipt
+            raise taken(name, f"kaggle://{self._dataset.handle}")
+        return self.staged.put(name, source)
 
     def get(self, name: str) -> BinaryIO:
         """Open an object, which is brought to this disk first if it is in the dataset only.
@@ -84,7 +74,6 @@ class Contents:
             return self.staged.get(name)
 
     def list(self, prefix: str) -> Sequence[Entry]:
-        """All objects below the prefix, wherever they are."""
         start = f"{check_name(prefix)}/" if prefix else ""
         found = {
             name: Entry(name=name, size=held.size) for name, held in self._published().items() if name.startswith(start)
@@ -113,16 +102,13 @@ class Contents:
             ) from error
 
     def is_gone(self, name: str) -> bool:
-        """Was it deleted since the last version?"""
         return name in self._gone
 
     def unpublished(self) -> bool:
-        """Does this disk hold what the dataset does not?"""
         published = self._published()
         return any(entry.name not in published for entry in self.staged.list(""))
 
     def same_as_published(self) -> bool:
-        """Would the next version hold just what is there?"""
         index = self._dataset.index
         if index is None or self._gone.keys() & index.objects.keys():
             return False
@@ -133,11 +119,7 @@ class Contents:
         return all(self._content(name).sha256 == index.objects[name].sha256 for name in staged)
 
     def package(self) -> tuple[Package, int]:
-        """The next version, as files on this disk; and the number of the last deletion that it knows of.
-
-        Raises:
-            StoreError: something cannot be read, downloaded, or written.
-        """
+        """The next version, as files on this disk; and the number of the last deletion that it knows of."""
         deletions = next(self._deletions)
         for file in {held.file for held in self._published().values()}:
             with suppress(CheckpointDamaged):  # it cannot be sent on; whoever reads it is told
@@ -190,11 +172,11 @@ class Contents:
         return known
 
     def _pack(self, names: Sequence[str], objects: Mapping[str, Content]) -> tuple[str, Content]:
-        """Write the pack; returns its name in the dataset."""
         size = len(PACK_HEADER) + sum(objects[name].size for name in names)
-        source = Hashed(Row(self.staged, names, size))
-        receipt = self._outbox.put("pack", source)
-        return pack_file(receipt.sha256), Content(size=receipt.size, sha256=receipt.sha256, md5=source.md5)
+        self._outbox.put("pack", Row(self.staged, names, size))
+        with self._outbox.get("pack") as reader:
+            content = content_of(reader)
+        return pack_file(content.sha256), content
 
     def _bring(self, file: str) -> None:
         """Have the objects that lie in a file of the dataset on this disk."""
@@ -202,9 +184,6 @@ class Contents:
             staged = {entry.name for entry in self.staged.list("")}
             published = self._published()
             wanted = {name: held for name, held in published.items() if held.file == file and name not in staged}
-            if wanted:
-                with self._dataset.attached_file(file) as reader:
-                    wanted = wanted if reader is None else self._taken(reader, wanted)
             if wanted:
                 with self._dataset.downloaded_file(file) as reader:
                     wrong = self._taken(reader, wanted)
@@ -215,16 +194,11 @@ class Contents:
         """Take objects out of a file; returns those that are not what was put."""
         wrong: dict[str, Held] = {}
         for name, held in wanted.items():
-            source = Hashed(Part(reader, name, held))
             try:
-                receipt = self.staged.put(name, source)
-            except NameTaken:
-                continue  # put anew in this very moment
+                with suppress(NameTaken):  # put anew in this very moment
+                    self.staged.put(name, Part(reader, name, held))
             except CheckpointDamaged:
                 wrong[name] = held
-            else:
-                with self._guard:
-                    self._known[name] = Content(size=receipt.size, sha256=receipt.sha256, md5=source.md5)
         return wrong
 
 

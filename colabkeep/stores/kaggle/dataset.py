@@ -6,25 +6,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from colabkeep.core.errors import ObjectNotFound, StoreError, StoreFull, StoreUnavailable
 from colabkeep.stores.kaggle.index import INDEX, Content, Held, Index, read_index
 from colabkeep.stores.kaggle.service import Service
-
-__all__ = [
-    "SETTLED",
-    "Dataset",
-    "NotWhatWasSent",
-    "Package",
-    "appeared",
-    "prove",
-    "send",
-]
 
 # It reports success for a blob that was cut off (seen with 1.0.2: an answer 500 to its question how much had arrived
 # counts as "all"), and for a version beyond the quota, which never appears (Kaggle/kaggle-cli #284). So a version
@@ -141,14 +130,10 @@ Named = frozenset[tuple[str, str]]
 
 
 class Dataset:
-    """`look`, `publish` and `prove` are called by one thread at a time; the rest by any.
+    """`look`, `publish` and `prove` are called by one thread at a time; the rest by any."""
 
-    `attached` are folders with a copy of some version, of which nothing needs to be downloaded.
-    """
-
-    def __init__(self, service: Service, *, attached: Sequence[Path] = ()) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._attached = tuple(attached)
         self._versions: dict[str, int] = {}  # file → a version that has it
         self._fetching = threading.Lock()
         self._version = 0  # the newest one that was taken into account
@@ -163,8 +148,6 @@ class Dataset:
         """What was uploaded."""
         self.confirmed: Named = frozenset()
         """What a good version holds, with all digests stated rightly."""
-        self.offline: str | None = None
-        """Why only the attached copy is known; None when Kaggle was asked."""
 
     @property
     def handle(self) -> str:
@@ -180,23 +163,15 @@ class Dataset:
         """Find out what it holds, or what others published since.
 
         Raises:
-            StoreError: Kaggle cannot be asked, and nothing is attached; or the dataset is not one of ours.
+            StoreError: Kaggle cannot be asked; or the dataset is not one of ours.
         """
-        try:
-            newest = self._newest()
-        except StoreError as error:
-            if self.known or not self._look_at_attached():
-                raise
-            self.offline = error.problem
-            return
-        if self.known and self.offline is None:
+        newest = self._newest()
+        if self.known:
             for version in range(max(self._version, newest - _BACK) + 1, newest + 1):
                 self._follow(version)
         elif newest > 0:
             self._look_at_first(newest)
-        else:
-            self._look_at_attached()
-        self._version, self.known, self.offline = newest, True, None
+        self._version, self.known = newest, True
 
     def _newest(self) -> int:
         """The newest version. One that is being processed is waited for, for a while: it may be the last words of a
@@ -233,14 +208,6 @@ class Dataset:
             "name: storage=kaggle://your-name/another-name. An older version may be good: see "
             f"kaggle.com/datasets/{self.handle}.",
         )
-
-    def _look_at_attached(self) -> bool:
-        indexes = [read_index(self.handle, folder / INDEX) for folder in self._attached]
-        found = sorted((index for index in indexes if index is not None), key=lambda index: index.base)
-        if found:
-            self._take(found[-1], 0)
-            self.known = True
-        return bool(found)
 
     def _good(self, version: int) -> Index | None:
         """The index of a version, if the version is good."""
@@ -280,25 +247,8 @@ class Dataset:
         self._versions = {**dict.fromkeys(index.files, version), **self._versions}
 
     @contextmanager
-    def attached_file(self, file: str) -> Iterator[BinaryIO | None]:
-        """An attached copy of a file, open for reading; None where there is none. Nobody has checked it."""
-        for folder in self._attached:
-            try:
-                reader = (folder / file).open("rb")
-            except OSError:
-                continue
-            with reader:
-                yield reader
-            return
-        yield None
-
-    @contextmanager
     def downloaded_file(self, file: str) -> Iterator[BinaryIO]:
-        """A file, downloaded and open for reading. Kaggle's client has checked its MD5.
-
-        Raises:
-            StoreError: it cannot be downloaded.
-        """
+        """A file, downloaded and open for reading. Kaggle's client has checked its MD5."""
         size = sum(held.size for held in self.objects.values() if held.file == file)
         version = self._versions.get(file, 0) or self._version
         with self._fetching, self._service.downloaded(version, file, size) as path, path.open("rb") as reader:
@@ -337,7 +287,6 @@ class Dataset:
             self.sent = self.confirmed = _named(self.index)
 
     def close(self) -> None:
-        """Give up what is under way."""
         self._service.close()
 
 

@@ -1,43 +1,18 @@
-"""What one version of the dataset holds: a sealed record of which object lies where, found also in an attached
-input; and parts of files read as sources.
-"""
+"""What one version of the dataset holds: a sealed record of which object lies where; and parts of files as sources."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from base64 import b64encode
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from colabkeep.core.errors import CheckpointDamaged, UsageError
-from colabkeep.core.sealed import seal, unseal
-from colabkeep.stores.base import Source, Store, check_name
-
-__all__ = [
-    "INDEX",
-    "INPUT",
-    "MOST_SINGLE",
-    "PACK_HEADER",
-    "Content",
-    "Hashed",
-    "Held",
-    "Index",
-    "Part",
-    "Row",
-    "arrange",
-    "attached",
-    "content_of",
-    "damaged",
-    "pack_file",
-    "read_index",
-    "single_file",
-]
+from colabkeep.core.layout import seal, unseal
+from colabkeep.stores.base import Store, check_name
 
 INDEX = "colabkeep.json"
 """The file with the index, in every version that colabkeep makes."""
@@ -86,7 +61,6 @@ class Index:
     objects: Mapping[str, Held]
 
     def to_bytes(self) -> bytes:
-        """The sealed text."""
         return seal(
             {
                 "format": _FORMAT,
@@ -156,32 +130,7 @@ def pack_file(sha256: str) -> str:
     return f"pack-{sha256}.bin"
 
 
-# Attached datasets appear as /kaggle/input/<name>, or deeper, as in /kaggle/input/datasets/<owner>/<name>; and whoever
-# downloads one by hand puts it where they like.
-
-
-INPUT = "/kaggle/input"
-
-# Bounds for what else is attached: a million files must not hold up the start.
-_DEEPEST = 6
-_MOST_FOLDERS = 1000
-_MOST_ENTRIES = 1000  # of one folder
 _MOST_INDEX_BYTES = 64 * 2**20
-
-
-def attached(handle: str, top: Path) -> tuple[Path, ...]:
-    """The folders below `top` with a readable index of the dataset `handle`. Links are not followed."""
-    found, queue = [], deque([(top, 0)])
-    for _ in range(_MOST_FOLDERS):
-        if not queue:
-            break
-        folder, depth = queue.popleft()
-        folders, has_index = _entries(folder)
-        if has_index and read_index(handle, folder / INDEX) is not None:
-            found.append(folder)
-        elif depth < _DEEPEST:
-            queue.extend((below, depth + 1) for below in folders)
-    return tuple(found)
 
 
 def read_index(handle: str, path: Path) -> Index | None:
@@ -193,41 +142,7 @@ def read_index(handle: str, path: Path) -> Index | None:
         return None
 
 
-def _entries(folder: Path) -> tuple[list[Path], bool]:
-    """The folders in a folder, and whether an index lies in it."""
-    try:
-        with os.scandir(folder) as entries:
-            seen = [entry for entry in islice(entries, _MOST_ENTRIES) if not entry.is_symlink()]
-            folders = sorted(Path(entry.path) for entry in seen if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return [], False
-    return folders, any(entry.name == INDEX for entry in seen)
-
-
 _CHUNK = 2**20
-
-
-class Hashed:
-    """A source whose MD5 is known, as `md5` (base64), once its chunks were read."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.md5 = ""
-
-    @property
-    def size(self) -> int:
-        return self._source.size
-
-    @property
-    def sha256(self) -> str:
-        return self._source.sha256
-
-    def chunks(self) -> Iterator[memoryview]:
-        digest = hashlib.md5(usedforsecurity=False)
-        for chunk in self._source.chunks():
-            digest.update(chunk)
-            yield chunk
-        self.md5 = b64encode(digest.digest()).decode()
 
 
 class Part:

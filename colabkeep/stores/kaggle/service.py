@@ -13,19 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from colabkeep.core.errors import ColabKeepError, MissingDependency, ObjectNotFound, StoreError, StoreUnavailable
+from colabkeep.core.errors import ObjectNotFound, StoreError, StoreUnavailable
 from colabkeep.core.rate_limits import KAGGLE_VERSION_SECONDS
 from colabkeep.stores.shared.process import Process
-from colabkeep.stores.shared.retry import Patience, Throttled
-
-__all__ = [
-    "CHILD",
-    "INSTALL",
-    "Hub",
-    "Pace",
-    "Service",
-    "explained",
-]
+from colabkeep.stores.shared.retry import Asking, Patience, Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +45,6 @@ class Pace:
     poll: float = 10.0
 
     def transfer(self, size: int) -> float:
-        """The time that so many bytes may take."""
         return self.call + size / self.slowest
 
 
@@ -63,61 +53,10 @@ INSTALL = 'Install Kaggle\'s client: pip install "colabkeep[kaggle]" (Kaggle and
 _SIGN_IN = (
     "Inside a Kaggle notebook nothing is needed. Elsewhere: kaggle.com → Settings → API → Generate New Token, and put "
     "it into the environment variable KAGGLE_API_TOKEN before training (on Colab: keep it as a secret, then "
-    'os.environ["KAGGLE_API_TOKEN"] = userdata.get("KAGGLE_API_TOKEN")). The older ~/.kaggle/kaggle.json works too.'
+    'os.environ["KAGGLE_API_TOKEN"] = userdata.get("KAGGLE_API_TOKEN")). The older ~/.kaggle/kaggle.json works too. '
+    "The token must be of the account {owner!r}, as in kaggle.com/{owner}."
 )
-_NETWORK = frozenset({"ConnectionError", "Timeout", "ChunkedEncodingError", "DataCorruptionError", "BackendError"})
 _WAIT_SECONDS = 60.0  # after 429 without Retry-After: Kaggle publishes no figure (Kaggle/kaggle-cli #931)
-
-
-def explained(told: Mapping[str, Any], doing: str, handle: str) -> ColabKeepError:
-    """The error for what `child` reported. `doing` completes "could not …".
-
-    `told`: "kinds", the names of the exception's classes; "code", the HTTP status, if any; "wait", the seconds that
-    Kaggle asks for; "said", the service's own words, from which addresses and credentials were taken out.
-    """
-    kinds, code = set(told.get("kinds", ())), told.get("code")
-    said = f" ({told['said']})" if told.get("said") else ""
-    what = f"Could not {doing} the Kaggle dataset {handle}"
-    kept = "Checkpoints on this machine are untouched."
-    if "ImportError" in kinds:
-        return MissingDependency(problem=f"{what}: kagglehub cannot be loaded{said}.", remedy=INSTALL)
-    if "FileNotFoundError" in kinds:
-        return StoreUnavailable(
-            problem=f"{what}: an object was deleted in this very moment.",
-            remedy="Nothing needs to be done: it is tried again without it.",
-        )
-    if code == 401 or kinds & {"UnauthenticatedError", "CredentialError"}:
-        return StoreError(problem=f"{what}: Kaggle does not know who asks{said}. {kept}", remedy=_SIGN_IN)
-    if code == 403:
-        owner = handle.partition("/")[0]
-        return StoreError(
-            problem=f"{what}: Kaggle does not allow it{said}. {kept}",
-            remedy=f"Is {owner!r} your user name, as in kaggle.com/{owner}? Then the token belongs to another account. "
-            f"{_SIGN_IN}",
-        )
-    if code == 404:
-        return ObjectNotFound(
-            problem=f"{what}: Kaggle has no such thing{said}.",
-            remedy=f"Look at kaggle.com/datasets/{handle}, and whether storage= names the right dataset.",
-        )
-    if code == 429:
-        return Throttled(
-            problem=f"{what}: Kaggle asks for a pause{said}. {kept}",
-            remedy="Nothing needs to be done: it is tried again after the pause.",
-            seconds=float(told.get("wait") or _WAIT_SECONDS),
-        )
-    if kinds & _NETWORK or (isinstance(code, int) and (code == 408 or code >= 500)):
-        answer = f"it answered with code {code}" if code else "the connection failed"
-        return StoreUnavailable(
-            problem=f"{what}: {answer}{said}. {kept}",
-            remedy="It is tried again. On Kaggle: is Settings → Internet on? (It needs a verified phone number.)",
-        )
-    name = next(iter(told.get("kinds", ())), "unknown")
-    return StoreError(
-        problem=f"{what}: {name}{said}, code {code}. {kept}" if code else f"{what}: {name}{said}. {kept}",
-        remedy="If it stays so, choose another storage=, and report it with these words.",
-    )
-
 
 CHILD = (sys.executable, "-m", "colabkeep.stores.kaggle.child")
 """The program of the child."""
@@ -147,42 +86,42 @@ class Hub:
         }
         self.process = Process(
             command,
-            place=f"the Kaggle dataset {handle}",
+            place=f"kaggle://{handle}",
             service="Kaggle",
             silent="It is tried again. On Kaggle, see that Settings → Internet is on.",
             environ={**(environ or {}), **own},
             inherits=environ is None,
         )
 
-    def ask(self, doing: str, operation: str, timeout: float, **what: Any) -> dict[str, Any]:
+    def ask(self, doing: str, operation: str, timeout: float, **what: Any) -> Any:
         """The child's answer to `operation` for this dataset. `doing` completes "could not …".
 
         Raises:
-            StoreError, MissingDependency: as `explained`.
+            ChildError: Kaggle's client failed.
             StoreUnavailable: there was no answer within `timeout` seconds (the child was killed), or it died.
         """
         owner, _, name = self.handle.partition("/")
-        request = {"operation": operation, "owner": owner, "name": name, **what}
-        answer = self.process.ask(doing, request, timeout)
-        if "failed" in answer:
-            raise explained(answer["failed"], doing, self.handle)
-        done: dict[str, Any] = answer["done"]
-        return done
+        return self.process.ask(doing, {"operation": operation, "owner": owner, "name": name, **what}, timeout)
 
     def close(self) -> None:
-        """Kill the child, in the middle of whatever it does."""
         self.process.close()
 
 
 class Service:
-    """One dataset at Kaggle. All methods raise `StoreError`s, as `explained`; versions count from 1."""
+    """One dataset at Kaggle. All methods raise `StoreError`s; versions count from 1."""
 
     def __init__(self, hub: Hub, pace: Pace) -> None:
         self._hub = hub
         self._closed = threading.Event()
-        self._patience = Patience(first=min(1.0, pace.poll), sleep=self.sleep)
         self.handle = hub.handle
         self.pace = pace
+        words = Words(
+            sign_in=_SIGN_IN.format(owner=hub.handle.partition("/")[0]),
+            missing=f"Look at kaggle.com/datasets/{hub.handle}, and whether storage= names the right dataset.",
+            install=INSTALL,
+            wait=_WAIT_SECONDS,
+        )
+        self._asking = Asking(f"kaggle://{hub.handle}", words, Patience(first=min(1.0, pace.poll), sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         """Wait that long, but not beyond `close`."""
@@ -190,40 +129,59 @@ class Service:
 
     def head(self) -> tuple[int, str]:
         """The newest version, 0 if there is none; and the state it is in, "" if there is no such dataset."""
-        answer = self._patience(lambda: self._hub.ask("look at", "head", self.pace.call))
+        answer = self._ask("be looked at", "head", self.pace.call)
         return int(answer["version"]), str(answer["status"])
 
     def listing(self, version: int) -> dict[str, int]:
-        """The files of a version and their sizes in bytes."""
-        answer = self._patience(lambda: self._hub.ask("list", "listing", self.pace.call, version=version))
+        """The files of a version and their sizes in bytes.
+
+        Raises:
+            ObjectNotFound: there is no such version, or it has no files.
+        """
+        answer = self._ask("be listed", "listing", self.pace.call, missing=ObjectNotFound, version=version)
         return {str(file): int(size) for file, size in answer["files"].items()}
 
     def digests(self, version: int, files: Mapping[str, int]) -> dict[str, str]:
         """The MD5 that is stated for each of the files, of which the sizes are given."""
         timeout = self.pace.transfer(sum(files.values()))
-        answer = self._patience(
-            lambda: self._hub.ask("check", "digests", timeout, version=version, files=sorted(files))
-        )
+        answer = self._ask("be checked", "digests", timeout, version=version, files=sorted(files))
         return {str(file): str(md5) for file, md5 in answer["md5"].items()}
 
     @contextmanager
     def downloaded(self, version: int, file: str, size: int) -> Iterator[Path]:
         """A file, on this machine's disk for as long as it is needed."""
         timeout = self.pace.transfer(size)
-        answer = self._patience(lambda: self._hub.ask("read", "download", timeout, version=version, file=file))
+        answer = self._ask(f"read {file!r}", "download", timeout, missing=ObjectNotFound, version=version, file=file)
         path = Path(str(answer["path"]))
         try:
             yield path
         finally:
-            self._hub.ask("tidy up after", "drop", self.pace.call, path=str(path))
+            self._ask("drop a download", "drop", self.pace.call, path=str(path))
 
     def upload(self, paths: Mapping[str, str], sizes: Sequence[int], notes: str) -> None:
-        """Send these files (`paths`: file → where it lies) as a new version. Tried once: it may be gigabytes."""
+        """Send these files (`paths`: file → where it lies) as a new version. Tried once: it may be gigabytes.
+
+        Raises:
+            StoreUnavailable: an object was deleted in this very moment, or whatever else may pass.
+        """
         links = str(Path(self._hub.folder) / "links")
-        timeout = self.pace.transfer(sum(sizes))
-        self._hub.ask("publish a version of", "upload", timeout, folder=links, files=dict(paths), notes=notes)
+        timeout, what = self.pace.transfer(sum(sizes)), {"folder": links, "files": dict(paths), "notes": notes}
+        self._ask("take a new version", "upload", timeout, again=False, missing=StoreUnavailable, **what)
 
     def close(self) -> None:
-        """Give up whatever is being asked."""
         self._closed.set()
         self._hub.close()
+
+    def _ask(
+        self,
+        doing: str,
+        operation: str,
+        timeout: float,
+        *,
+        again: bool = True,
+        missing: type[StoreError] = StoreError,
+        **what: Any,
+    ) -> Any:
+        return self._asking(
+            doing, lambda: self._hub.ask(doing, operation, timeout, **what), again=again, missing=missing
+        )

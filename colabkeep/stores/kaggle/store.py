@@ -11,21 +11,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
-from colabkeep.core.errors import ColabKeepError, MissingDependency, StoreUnavailable, UsageError
+from colabkeep.core.errors import ColabKeepError, MissingDependency, UsageError
 from colabkeep.core.rate_limits import KAGGLE
 from colabkeep.core.system import Environment
-from colabkeep.stores.base import Entry, Lock, Receipt, Source, StoreContext, StoreProperties, shown
+from colabkeep.stores.base import Entry, Lock, Receipt, Source, StoreContext, StoreProperties, shown, store_repr
 from colabkeep.stores.kaggle.contents import Contents
 from colabkeep.stores.kaggle.dataset import Dataset
-from colabkeep.stores.kaggle.index import INPUT, attached
 from colabkeep.stores.kaggle.service import INSTALL, Hub, Pace, Service
 from colabkeep.stores.shared.retry import Throttled
-
-__all__ = [
-    "KaggleStore",
-    "Publisher",
-    "open_url",
-]
 
 _STOP_SECONDS = 10.0
 _MOST_DOUBLINGS = 30
@@ -133,7 +126,10 @@ class Publisher:
             self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
             self._due = self._monotonic() + max(grown, named)
             self._not_before = self._monotonic() + max(min(grown, self._pace.retry), named)
-            self.trouble = error.problem if isinstance(error, ColabKeepError) else f"{type(error).__name__}: {error}"
+            if isinstance(error, ColabKeepError):
+                self.trouble = f"{error.problem} {error.remedy}"
+            else:
+                self.trouble = f"{type(error).__name__}: {error}"
 
 
 _URL = re.compile(r"kaggle://([A-Za-z0-9_-]+)/([a-z0-9-]{6,50})/?", re.IGNORECASE)
@@ -163,14 +159,15 @@ class KaggleStore:
         folder: Path,
         *,
         pace: Pace = Pace(),
-        inputs: Sequence[Path] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pace = pace
-        self._dataset = Dataset(Service(hub, pace), attached=inputs)
+        self._dataset = Dataset(Service(hub, pace))
         self._contents = Contents(folder, self._dataset)
         self._publisher = Publisher(self._publish, pace, monotonic=monotonic)
         self._looking = threading.RLock()
+
+    __repr__ = store_repr
 
     @property
     def url(self) -> str:
@@ -194,10 +191,8 @@ class KaggleStore:
         if trouble is not None:
             return (
                 f"The Kaggle dataset {self._dataset.handle} does not get the newest checkpoints, which are on this "
-                f"machine only and would be lost with it; training goes on, and it is tried again. {trouble}"
+                f"machine only and would be lost with it; it is tried again by itself. {trouble}"
             )
-        if self._dataset.offline is not None:
-            return f"Only the attached copy of {self._dataset.handle} can be read. {self._dataset.offline}"
         return None
 
     def put(self, name: str, source: Source) -> Receipt:
@@ -246,7 +241,6 @@ class KaggleStore:
         self._publisher.close(self._dataset.close)
 
     def _know(self) -> None:
-        """See, once, what the dataset holds."""
         if self._dataset.known:
             return
         with self._looking:
@@ -258,8 +252,6 @@ class KaggleStore:
     def _publish(self) -> None:
         with self._looking, self._contents.alone():
             self._dataset.look()
-            if self._dataset.offline is not None:
-                raise StoreUnavailable(problem=self._dataset.offline, remedy="It is tried again.")
             if self._contents.same_as_published():
                 self._dataset.prove()
                 return
@@ -296,7 +288,7 @@ def open_url(url: str, context: StoreContext = StoreContext()) -> KaggleStore:
     here = Environment.here()
     folder = (context.disk or Path(_FOLDER).expanduser()) / "kaggle" / handle
     hub = Hub(handle, str(folder), environ=_with_token(here, context))
-    return KaggleStore(hub, folder, inputs=attached(handle, here.path(INPUT)))
+    return KaggleStore(hub, folder)
 
 
 def _with_token(here: Environment, context: StoreContext) -> Mapping[str, str] | None:

@@ -5,17 +5,12 @@ once, believed until it is gone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from colabkeep.stores.base import Receipt
-
-__all__ = [
-    "FRESH_SECONDS",
-    "Confirmed",
-    "Listings",
-]
+from colabkeep.stores.base import Entry, Receipt, check_name, is_name, store_repr
+from colabkeep.stores.shared.locks import NoLock
 
 # A commit looks into several folders of its run within a moment, and each listing is a request: so all of a run is
 # listed at once, and that is taken for the present for some seconds. What another session does is seen that much later
@@ -54,11 +49,6 @@ class Listings(Generic[_T]):
         self._own: dict[str, tuple[float, _T | None]] = {}  # changed by this process lately; None: deleted
 
     def below(self, prefix: str) -> dict[str, _T]:
-        """All below the prefix, by name.
-
-        Raises:
-            StoreError: what `find` raises.
-        """
         with self._turn:
             listing = self._fresh(prefix)
             if listing is None:
@@ -79,7 +69,6 @@ class Listings(Generic[_T]):
         return listing is not None and name not in listing.found
 
     def wrote(self, name: str, what: _T) -> None:
-        """This process wrote the name."""
         self._changed(name, what)
 
     def deleted(self, name: str) -> None:
@@ -139,11 +128,9 @@ class Confirmed:
         self._wrong: set[tuple[str, str]] = set()
 
     def learn(self, name: str, sha256: str) -> None:
-        """The place stated that the object has this digest."""
         self._right[name] = sha256
 
     def forget(self, name: str) -> None:
-        """It was deleted."""
         self._right.pop(name, None)
         self._wrong = {one for one in self._wrong if one[0] != name}
 
@@ -166,3 +153,71 @@ class Confirmed:
             elif there is False:
                 self._wrong.add((name, sha256))
         return replace(receipt, rung="confirmed") if self._right.get(name) == sha256 else receipt
+
+
+class Listed(Protocol):
+    """What a listing shows of an object; more than this is a store's own business."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+_L = TypeVar("_L", bound=Listed)
+
+
+class RemoteStore(Generic[_L]):
+    """What stores have in common that ask a service by requests: it has one copy of each object, cannot lock, and shows
+    no object before it is whole. A subclass asks the service (`_find`, `_states`), puts, gets and deletes."""
+
+    def __init__(self, url: str, monotonic: Callable[[], float], *, whole_runs: bool = True) -> None:
+        self._url = url
+        self._listings: Listings[_L] = Listings(self._list_legal, monotonic, whole_runs=whole_runs)
+        self._confirmed = Confirmed()
+
+    __repr__ = store_repr
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def degraded(self) -> str | None:
+        return None
+
+    def doubt(self, name: str) -> bool:
+        return False  # there is one copy only
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        found = self._listings.below(check_name(prefix) if prefix else "")
+        return [Entry(name=name, size=what.size) for name, what in found.items()]
+
+    def confirm(self, receipt: Receipt) -> Receipt:
+        return self._confirmed.answer(receipt, self._states)
+
+    def lock(self, name: str, holder: str) -> NoLock:
+        check_name(name)
+        return NoLock()
+
+    def sweep(self, prefix: str) -> int:
+        if prefix:
+            check_name(prefix)
+        return 0  # the service itself clears away what is not whole
+
+    def flush(self, timeout: float) -> bool:
+        return True
+
+    def _find(self, prefix: str) -> Iterable[_L]:
+        """All that lies below the prefix, foreign files too."""
+        raise NotImplementedError
+
+    def _states(self, receipt: Receipt) -> bool | None:
+        """Does the service state the bytes of the receipt? None: that cannot be told within a second."""
+        raise NotImplementedError
+
+    def _list_legal(self, prefix: str) -> Mapping[str, _L]:
+        found = {what.name: what for what in self._find(prefix) if is_name(what.name)}
+        self._confirmed.listed(prefix, found)
+        return found

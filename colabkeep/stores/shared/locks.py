@@ -33,8 +33,6 @@ from types import TracebackType
 from colabkeep.core.errors import StoreBusy, StoreUnavailable
 from colabkeep.stores.shared.files import Files
 
-__all__ = ["FileLock", "NoLock", "take"]
-
 _NEW = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _OLD = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _HELD = {errno.EAGAIN, errno.EACCES}

@@ -1,41 +1,42 @@
-"""A service's client in a process of its own, asked over a pipe with a bound on every answer; and the inside of
-that process.
+"""A service's client in a process of its own, asked over a pipe with a bound on every answer; and the inside of that
+process. For clients that wait without a bound, print, or change the process they run in.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
+import re
 import selectors
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from colabkeep.core.errors import StoreUnavailable
 from colabkeep.core.system import Environment
 
-__all__ = [
-    "Process",
-    "serve",
-]
 
-# For clients that wait without a bound, print, or change the process they run in. What runs there is `serve`.
+class ChildError(Exception):
+    """What the client raised, as far as it may be shown: the names of the exception's classes, the HTTP status (0 if
+    none), and the seconds that the service asks to wait (None if it did not)."""
 
-
-_STOP_SECONDS = 10.0
+    def __init__(self, kinds: Sequence[str], status: int, wait: float | None, said: str) -> None:
+        self.kinds = tuple(kinds)
+        self.status = status
+        self.wait = wait
+        super().__init__(said)
 
 
 class Process:
-    """One child, started when something is asked; it ends by itself when nothing is asked for a while.
+    """One child, started when something is asked, with this process's packages. One question at a time: other threads
+    wait.
 
-    One question at a time: other threads wait. `place` and `service` are for messages ("the Kaggle dataset ada/run",
-    "Kaggle"), `silent` is the remedy where no answer comes. The child has this process's variables, so that the client
-    finds the user's credentials by itself, and `environ` over them, or `environ` alone where `inherits` is False; and
-    the packages of this process.
+    `place` and `service` are for messages ("kaggle://ada/run", "Kaggle"), `silent` is the remedy where no
+    answer comes. The child has this process's variables, so that the client finds the user's credentials by itself, and
+    `environ` over them; or `environ` alone where `inherits` is False.
     """
 
     def __init__(
@@ -59,18 +60,25 @@ class Process:
         self.child: subprocess.Popen[bytes] | None = None
         self._closed = False
 
-    def ask(self, doing: str, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """The child's answer. `doing` completes "could not …".
+    def ask(self, doing: str, request: Mapping[str, Any], timeout: float) -> Any:
+        """What the operation returned. `doing` completes "could not …".
 
         Raises:
+            ChildError: what it raised.
             StoreUnavailable: there was no answer within `timeout` seconds (the child was killed), or it died.
         """
-        line = json.dumps(request).encode() + b"\n"
         with self._turn:
-            return self._exchange(line, doing, time.monotonic() + timeout)
+            child = self._started()
+            try:
+                answer = json.loads(self._exchange(child, json.dumps(request).encode() + b"\n", doing, timeout))
+            except BaseException:
+                self._forget(child)  # else its late answer would be taken for the next one's
+                raise
+        if "failed" in answer:
+            raise ChildError(**answer["failed"])
+        return answer["done"]
 
     def close(self) -> None:
-        """Kill the child, in the middle of whatever it does."""
         with self._guard:
             self._closed = True
             child = self.child
@@ -79,48 +87,33 @@ class Process:
             with self._turn:
                 self._forget(child)
 
-    def _exchange(self, line: bytes, doing: str, end: float) -> dict[str, Any]:
-        for _ in range(2):
-            child = self._started()
-            try:
-                said = self._said(child, line, doing, end)
-            except BaseException:
-                self._forget(child)  # else its late answer would be taken for the next one's
-                raise
-            if said is not None:
-                answer: dict[str, Any] = json.loads(said)
-                return answer
-            ended = _reaped(child)
-            self._forget(child)
-            if ended != 0 or self._closed:
-                break  # else it had ended because nothing had been asked for long, in this very moment
-        raise StoreUnavailable(
-            problem=f"Could not {doing} {self._place}: the process that talks to {self._service} ended. "
-            "Checkpoints on this machine are untouched.",
-            remedy="It is tried again. If it stays so: is there enough memory left for one more process?",
-        )
-
-    def _said(self, child: subprocess.Popen[bytes], line: bytes, doing: str, end: float) -> bytes | None:
-        """The line it answers, None if it ended without one."""
+    def _exchange(self, child: subprocess.Popen[bytes], line: bytes, doing: str, timeout: float) -> bytes:
+        end, said = time.monotonic() + timeout, b""
         try:
             os.write(_number(child.stdin), line)
         except BrokenPipeError:
-            return None
-        said = b""
+            raise self._ended(doing) from None
         with selectors.DefaultSelector() as selector:
             selector.register(_number(child.stdout), selectors.EVENT_READ)
             while not said.endswith(b"\n"):
                 if not selector.select(max(0.0, end - time.monotonic())):
                     raise StoreUnavailable(
-                        problem=f"Could not {doing} {self._place}: {self._service} did not answer in time. "
+                        problem=f"{self._place} could not {doing}: {self._service} did not answer in time. "
                         "Checkpoints on this machine are untouched.",
                         remedy=self._silent,
                     )
                 data = os.read(_number(child.stdout), 2**16)
                 if not data:
-                    return None
+                    raise self._ended(doing)
                 said += data
         return said
+
+    def _ended(self, doing: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            problem=f"{self._place} could not {doing}: the process that talks to {self._service} ended. "
+            "Checkpoints on this machine are untouched.",
+            remedy="It is tried again. If it stays so: is there enough memory left for one more process?",
+        )
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._guard:
@@ -153,33 +146,58 @@ class Process:
                 self.child = None
 
 
-def _reaped(child: subprocess.Popen[bytes]) -> int | None:
-    """The exit status of a child that has closed its end."""
-    try:
-        return child.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None
-
-
 def _number(pipe: Any) -> int:
     number: int = pipe.fileno()
     return number
 
 
-_IDLE_SECONDS = 120.0
 _WATCH_SECONDS = 0.2
+_URL = re.compile(r"\S*://\S*")  # a signed address is a secret
+_MOST = 600  # characters of what is told
 
 
-def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer requests, both JSON, until there are none for two minutes, or nobody is left who asks."""
+def serve(operations: Mapping[str, Callable[..., Any]], secrets: Callable[[Mapping[str, Any]], Iterable[Any]]) -> None:
+    """Answer requests, one JSON line each, until nobody is left who asks. `secrets`: what a request's answer must not
+    hold."""
     asked, answers = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever the client prints must not be taken for an answer
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    while select.select([asked], [], [], _IDLE_SECONDS)[0]:
-        line = asked.readline()
-        if not line:
-            return
-        answers.write(json.dumps(answer(json.loads(line))).encode() + b"\n")
+    while line := asked.readline():
+        request = json.loads(line)
+        operation = operations[request.pop("operation")]
+        answer: dict[str, Any]
+        try:
+            answer = {"done": operation(**request)}
+        except Exception as error:  # noqa: BLE001  # told to the one who asked, who knows what it means
+            answer = {"failed": _told(error, secrets(request))}
+        answers.write(json.dumps(answer).encode() + b"\n")
+
+
+def _told(error: Exception, secrets: Iterable[Any]) -> dict[str, Any]:
+    response = getattr(error, "response", None)
+    wait = response.headers.get("Retry-After", "") if response is not None else ""
+    return {
+        "kinds": [kind.__name__ for kind in type(error).__mro__],
+        "status": getattr(response, "status_code", None) or 0,
+        "wait": float(wait) if wait.isdigit() else None,
+        "said": clean(_said(error, response), secrets),
+    }
+
+
+def _said(error: Exception, response: Any) -> str:
+    if response is None:
+        return str(error)
+    try:
+        return str(response.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return str(response.reason)
+
+
+def clean(text: str, secrets: Iterable[Any]) -> str:
+    """The text on one short line, without addresses and without the secrets."""
+    for secret in secrets:
+        text = text.replace(secret, "…") if secret else text
+    return _URL.sub("…", " ".join(text.split()))[-_MOST:]
 
 
 def _end_with(parent: int) -> None:

@@ -1,115 +1,103 @@
-"""Bytes on their way: a source put together to blocks and hashed, an object read by ranges, a download that goes on
-where it broke off.
-"""
+"""Bytes on their way: a source in chunks, hashed; a source as a file; a download that continues where it broke off."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from colabkeep.core.errors import ObjectNotFound, StoreError
 from colabkeep.stores.base import Source
-from colabkeep.stores.shared.retry import Asking
-
-__all__ = [
-    "Fetch",
-    "Tally",
-    "blocks",
-    "ranged",
-    "streamed",
-]
+from colabkeep.stores.shared.errors import changed
 
 
-def blocks(name: str, source: Source, size: int) -> Iterator[memoryview]:
-    """The bytes of `source` in blocks of `size` bytes, the last one shorter; each is valid until the next is asked for.
+def flat(piece: memoryview) -> memoryview:
+    """The same memory as bytes; what has no bytes cannot be cast."""
+    return piece.cast("B") if piece.nbytes else memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes `start` to `end` of an object. `data` is valid until the next chunk is asked for."""
+
+    start: int
+    data: memoryview
+    is_last: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+
+def chunks(name: str, source: Source, size: int, start: int = 0) -> Iterator[Chunk]:
+    """The bytes of `source` from `start` on in chunks of `size` bytes; the last one is shorter, perhaps empty.
+
+    The last one comes only when the source has ended and was as long as it announced, because sending it is what makes
+    an object exist. One buffer is used for all of them.
 
     Raises:
-        StoreError: they are not as many as the source announced. Whatever the source raises comes out as it is.
+        StoreError: the source has another number of bytes than it announced. What it raises comes out as it is.
     """
-    buffer, filled, total = memoryview(bytearray(min(size, max(source.size, 1)))), 0, 0
-    for chunk in source.chunks():
-        rest = memoryview(chunk).cast("B")
-        total += len(rest)
+    buffer = memoryview(bytearray(max(min(size, source.size - start), 1)))
+    filled, sent, total = 0, start, 0
+    for piece in map(flat, source.chunks()):
+        skipped = min(max(start - total, 0), len(piece))
+        total += len(piece)
         if total > source.size:
-            raise _changed(name, source.size, f"at least {total}")
+            raise changed(name, source.size, f"at least {total}")
+        rest = piece[skipped:]
         while len(rest):
+            if filled == len(buffer):  # and more is to come, so it was not the last
+                yield Chunk(sent, buffer, is_last=False)
+                filled, sent = 0, sent + len(buffer)
             count = min(len(rest), len(buffer) - filled)
             buffer[filled : filled + count] = rest[:count]
             filled, rest = filled + count, rest[count:]
-            if filled == len(buffer):
-                yield buffer
-                filled = 0
     if total != source.size:
-        raise _changed(name, source.size, str(total))
-    if filled:
-        yield buffer[:filled]
+        raise changed(name, source.size, total)
+    yield Chunk(sent, buffer[:filled], is_last=True)
 
 
 class Tally:
-    """The digests of the blocks that went by."""
+    """The digests of the chunks that went by."""
 
     def __init__(self) -> None:
         self.size = 0
         self.ended = False  # were these all, and nobody had the name then?
         self._sha256 = hashlib.sha256()
         self._md5 = hashlib.md5(usedforsecurity=False)
-        self._blocks: list[bytes] = []
+        self._parts: list[bytes] = []
 
-    def add(self, block: memoryview) -> None:
-        """Count and hash one more."""
-        self.size += len(block)
-        self._sha256.update(block)
-        self._md5.update(block)
-        self._blocks.append(hashlib.md5(block, usedforsecurity=False).digest())
+    def add(self, data: memoryview) -> None:
+        self.size += len(data)
+        self._sha256.update(data)
+        self._md5.update(data)
+        self._parts.append(hashlib.md5(data, usedforsecurity=False).digest())
 
     @property
     def sha256(self) -> str:
-        """Of all bytes, in hex."""
         return self._sha256.hexdigest()
 
     @property
     def md5(self) -> bytes:
-        """Of all bytes."""
         return self._md5.digest()
 
     @property
     def md5_of_md5s(self) -> str:
-        """The digest of the digests of the blocks, in hex, with their number: how S3 names what came in parts."""
-        joined = hashlib.md5(b"".join(self._blocks), usedforsecurity=False)
-        return f"{joined.hexdigest()}-{len(self._blocks)}"
+        """The digest of the digests of the chunks, in hex, with their number: how S3 names what came in parts."""
+        joined = hashlib.md5(b"".join(self._parts), usedforsecurity=False)
+        return f"{joined.hexdigest()}-{len(self._parts)}"
 
 
-def _changed(name: str, announced: int, came: str) -> StoreError:
-    return StoreError(
-        problem=f"{name!r} was to have {announced} bytes and came with {came}; it is not kept.",
-        remedy="Its data changed while it was being saved: leave arrays and files alone until their save is done.",
-    )
+class _Reader(io.RawIOBase):
+    """Something of a known size to be read at any offset; a subclass says how, in `_read`."""
 
-
-Fetch = Callable[[int, int], bytes]
-"""The bytes from one offset up to another, not included."""
-
-_FIRST = 2**18  # whoever looks at a header gets little; whoever goes on gets more each time
-_LARGEST = 2**23
-
-
-def ranged(size: int, fetch: Fetch) -> BinaryIO:
-    """A seekable reader of an object of `size` bytes. It holds one range at a time, of at most 8 MiB."""
-    return io.BufferedReader(_Ranges(size, fetch), buffer_size=_FIRST)
-
-
-class _Ranges(io.RawIOBase):
-    """The raw side: keeps the last range fetched."""
-
-    def __init__(self, size: int, fetch: Fetch) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._fetch = fetch
         self._position = 0
-        self._held = memoryview(b"")
-        self._start = 0  # of what is held
-        self._next = _FIRST
 
     def readable(self) -> bool:
         return True
@@ -126,86 +114,136 @@ class _Ranges(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        target = memoryview(buffer).cast("B")
-        if self._position >= self._size or not len(target):
-            return 0
-        if not self._start <= self._position < self._start + len(self._held):
-            self._hold()
-        offset = self._position - self._start
-        piece = self._held[offset : offset + len(target)]
-        target[: len(piece)] = piece
-        self._position += len(piece)
-        return len(piece)
+        target = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
+        count = self._read(target) if len(target) else 0
+        self._position += count
+        return count
 
-    def _hold(self) -> None:
-        self._held = memoryview(b"")  # first: the old range and the new one need not be in memory together
-        end = min(self._position + self._next, self._size)
-        self._held, self._start = memoryview(self._fetch(self._position, end)), self._position
-        self._next = min(4 * self._next, _LARGEST)
+    def _read(self, target: memoryview) -> int:
+        """Fill the beginning of `target`, with one byte at least, from the current position on; how many bytes."""
+        raise NotImplementedError
+
+
+class SourceReader(_Reader):
+    """A source as a file, for clients that upload one. Going back reads the source again from its start, which happens
+    when an upload is tried again.
+
+    `failure` is what the source raised, `moved` when it was last read from, in seconds of `monotonic`. After `abandon`,
+    reading fails: a request that nobody waits for any more comes to its end.
+    """
+
+    def __init__(self, name: str, source: Source, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(source.size)
+        self._name = name
+        self._source = source
+        self._monotonic = monotonic
+        self._pieces: Iterator[memoryview] = iter(())
+        self._piece = memoryview(b"")
+        self._start = source.size + 1  # of the piece, in the source: behind every position, so reading begins anew
+        self._abandoned = False
+        self.failure: BaseException | None = None
+        self.moved = monotonic()
+
+    def abandon(self) -> None:
+        self._abandoned = True
+
+    def _read(self, target: memoryview) -> int:
+        if self._abandoned:
+            raise ConnectionAbortedError("the upload was given up")
+        self.moved = self._monotonic()
+        try:
+            return self._take(target)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _take(self, target: memoryview) -> int:
+        if self._position < self._start:
+            self._pieces, self._piece, self._start = map(flat, self._source.chunks()), memoryview(b""), 0
+        while self._position >= self._start + len(self._piece):
+            self._start += len(self._piece)
+            piece = next(self._pieces, None)
+            if piece is None:
+                raise changed(self._name, self._size, self._start)
+            self._piece = piece
+        data = self._piece[self._position - self._start :][: len(target)]
+        target[: len(data)] = data
+        if self._position + len(data) == self._size:
+            came = self._start + len(self._piece) + sum(map(len, self._pieces))
+            if came != self._size:
+                raise changed(self._name, self._size, came)
+        return len(data)
 
 
 _BUFFER = 2**18
+_FIRST = 2**18  # whoever looks at a header gets little; whoever goes on gets more each time
+_LARGEST = 2**23
 
 
-def streamed(size: int, begin: Callable[[int], Any], ask: Asking, name: str) -> BinaryIO:
-    """A seekable reader of `size` bytes. `begin` asks for those from an offset on, and gives a `requests` answer."""
-    return io.BufferedReader(_Stream(size, begin, ask, name), buffer_size=_BUFFER)
+def download(
+    size: int, begin: Callable[[int], Any], ask: Callable[[Callable[[], int]], int], piece: int = 2**16
+) -> io.BufferedReader:
+    """A seekable reader of `size` bytes.
+
+    `begin` opens those from an offset on, as a file that has `readinto`; where it ends, or after a jump, the next one
+    is opened. `ask` calls what it is given, again where that helps, and turns its errors into `StoreError`s. `piece`:
+    how much is read at once, and lost where a connection breaks.
+    """
+    return io.BufferedReader(_Download(size, begin, ask, piece), buffer_size=_BUFFER)
 
 
-class _Stream(io.RawIOBase):
-    """One request for all that is left, and another one only after a failure or a jump."""
+def ranged(size: int, fetch: Callable[[int, int], bytes]) -> BinaryIO:
+    """A seekable reader by `fetch`, which gives the bytes from one offset up to another, not included. It holds one
+    range at a time, of at most 8 MiB."""
+    length = _FIRST // 4
 
-    def __init__(self, size: int, begin: Callable[[int], Any], ask: Asking, name: str) -> None:
-        self._size = size
+    def begin(start: int) -> io.BytesIO:
+        nonlocal length
+        length = min(4 * length, _LARGEST)
+        return io.BytesIO(fetch(start, min(start + length, size)))
+
+    return download(size, begin, lambda call: call())
+
+
+class _Download(_Reader):
+    """The raw side: keeps what was begun last."""
+
+    def __init__(
+        self, size: int, begin: Callable[[int], Any], ask: Callable[[Callable[[], int]], int], piece: int
+    ) -> None:
+        super().__init__(size)
+        self._largest = piece
         self._begin = begin
         self._ask = ask
-        self._name = name
-        self._position = 0
-        self._answer: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        position = max(0, base + offset)
-        if position != self._position:
-            self._drop()
-        self._position = position
-        return position
-
-    def readinto(self, buffer: Any) -> int:
-        target = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
-        if not len(target):
-            return 0
-        count = self._ask(f"read {self._name!r}", lambda: self._some(target), missing=ObjectNotFound)
-        self._position += count
-        return count
+        self._file: Any = None
+        self._at = 0  # where in the object that file is
 
     def close(self) -> None:
         self._drop()
         super().close()
 
-    def _some(self, target: memoryview) -> int:
+    def _read(self, target: memoryview) -> int:
+        target, count = target[: self._largest], 0
+        if self._file is not None and self._at == self._position:
+            with suppress(Exception):  # it broke off: what is wrong is told by whoever opens it again
+                count = int(self._file.readinto(target))
+                self._at += count
+        return count or self._ask(lambda: self._open(target))
+
+    def _open(self, target: memoryview) -> int:
+        self._drop()
+        self._file = self._begin(self._position)
         try:
-            if self._answer is None:
-                self._answer = self._begin(self._position)
-                self._answer.raise_for_status()
-            count = int(self._answer.raw.readinto(target))
+            count = int(self._file.readinto(target))
             if not count:
                 raise ConnectionError(f"it broke off after {self._position} of {self._size} bytes")
         except BaseException:
             self._drop()
             raise
+        self._at = self._position + count
         return count
 
     def _drop(self) -> None:
-        if self._answer is not None:
-            self._answer.close()
-        self._answer = None
+        if self._file is not None:
+            self._file.close()
+        self._file = None

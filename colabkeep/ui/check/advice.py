@@ -1,6 +1,4 @@
-"""The check as a whole: what came and whether it is worth starting on, what earlier sessions were given, and what
-else is worth knowing.
-"""
+"""The check as a whole: the verdict on what came, and what else is worth knowing."""
 
 from __future__ import annotations
 
@@ -13,55 +11,9 @@ from colabkeep.core.errors import BadAccelerator, ColabKeepError
 from colabkeep.core.system import Clock, Environment
 from colabkeep.hardware.catalogue import advised_precision
 from colabkeep.session.machine import earlier_cards, machine_id
-from colabkeep.session.validation import choose_name
-from colabkeep.session.wiring import find_store
+from colabkeep.session.open import choose_name, find_store
 from colabkeep.ui.check.facts import Device, Facts, best_gpu, gather, prove
 from colabkeep.ui.check.verdict import Verdict, judge
-
-__all__ = [
-    "Advice",
-    "Checkup",
-    "Words",
-    "advise",
-    "cards_before",
-    "check_up",
-    "judge_again",
-    "refuse_bad",
-    "words_of",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """`first`: the call that names the first GPU. `default`: what the plain word for a GPU is. `nth`: the word for
-    another one, and `put`: the call that chooses it; both with a place for its number. `all`: the line that trains one
-    model on all of them in one process; "" where there is none."""
-
-    first: str
-    default: str
-    nth: str
-    put: str
-    all: str = ""
-
-
-_WORDS: Mapping[str, Words] = {
-    "torch": Words(
-        first="torch.cuda.get_device_name(0)",
-        default="cuda",
-        nth='"cuda:{}"',
-        put='model.to("cuda:{}")',
-        all="model = torch.nn.DataParallel(model)",
-    ),
-    "paddle": Words(
-        first="paddle.device.cuda.get_device_name(0)", default="gpu", nth='"gpu:{}"', put='paddle.set_device("gpu:{}")'
-    ),
-}
-
-
-def words_of(framework: str) -> Words:
-    """Those of "torch" or "paddle"."""
-    return _WORDS[framework]
-
 
 _NOTEWORTHY = 512 * 2**20  # bytes in use by others; a driver alone takes less
 _LITTLE = 2 * 2**30  # bytes free; two checkpoints of a small model with Adam are about one GiB
@@ -69,18 +21,19 @@ _SOON = 30 * 60  # seconds
 _PADDLE_ONLY = (
     "'s environments are made for PaddlePaddle: they refused to install torch in 2023, and staff called GPU "
     "environments Paddle's alone (PaddlePaddle/Paddle, issue 54520); whether that is still so is not known. colabkeep "
-    "keeps trainings of both alike."
+    "works with both alike."
 )
 _CHOOSE_PADDLE = (
     "choose an environment with PaddlePaddle when it is started. Others' frameworks were refused there in 2023 "
     "(PaddlePaddle/Paddle, issue 54520)."
 )
-_RECIPES = {  # said before CUDA wakes: afterwards it is too late for the first line
+_RECIPES: Mapping[str, str] = {  # said before CUDA wakes: afterwards it is too late for the first line
     "torch": 'import os; os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"; '
     "import torch; torch.use_deterministic_algorithms(True)",
     "paddle": "import paddle; "
     'paddle.set_flags({"FLAGS_cudnn_deterministic": True, "FLAGS_embedding_deterministic": 1})',
 }
+_CHOOSE: Mapping[str, str] = {"torch": 'model.to("cuda:{}")', "paddle": 'paddle.set_device("gpu:{}")'}
 _PRECISIONS = {"32-true": "precision-fp32", "16-mixed": "precision-fp16", "bf16-mixed": "precision-bf16"}
 
 
@@ -91,176 +44,6 @@ class Advice:
     code: str
     text: str
     warns: bool = False
-
-
-def advise(facts: Facts) -> tuple[Advice, ...]:
-    """All advice on these facts, what matters for the card first."""
-    gpu = best_gpu(facts)
-    lines = [*(_on_gpu(facts, gpu) if gpu is not None else ()), *_on_framework(facts), *_on_loader(facts)]
-    return (*lines, *_on_storage(facts), *_on_packages(facts), *_on_session(facts), *_on_check(facts))
-
-
-def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
-    accelerator, framework = gpu.accelerator, facts.framework
-    words = words_of(framework)
-    if gpu.supported is not False:
-        precision = advised_precision(accelerator, framework)
-        yield Advice(code=_PRECISIONS[precision.word], text=precision.text)
-        if framework == "torch" and accelerator.capability is not None and accelerator.capability < (8, 0):
-            yield Advice(  # emulation counts as support by default: pytorch/pytorch #148322
-                code="bf16-emulated",
-                text="Do not believe torch.cuda.is_bf16_supported(): bf16 is emulated on this card, and slow.",
-            )
-        if accelerator.kind == "cuda" and not facts.deterministic and framework in _RECIPES:
-            yield Advice(
-                code="same-bits",
-                text=f"For the same bits after a resume, let this be the first cell (it costs some speed): "
-                f"{_RECIPES[framework]}",
-            )
-    if gpu.supported is None and gpu.works is None and facts.build is not None:
-        yield Advice(
-            code="kernels-unknown",
-            text=(
-                f"Whether {facts.build.framework} {facts.build.version} has kernels for this card is not known"
-                f"{_tried(facts)}; colabkeep.check(probe=True) tries it in another process."
-            ),
-            warns=True,
-        )
-    gpus = [one for one in facts.devices or () if one.accelerator.kind == accelerator.kind]
-    if len({one.accelerator.name for one in gpus}) > 1:
-        yield Advice(
-            code="gpus-differ",
-            text=(
-                f"Two kinds of GPU: train on the {accelerator.name}. {words.first} says which one "
-                f'"{words.default}" means; {words.nth.format(1)} is the next.'
-            ),
-            warns=True,
-        )
-    yield from _on_more_gpus(gpus, words)
-    used = accelerator.used_bytes
-    if used is not None and used > _NOTEWORTHY:
-        whose = "by this kernel or another one" if facts.in_use else "outside this kernel"
-        total = "" if accelerator.memory_bytes is None else f" of {_gib(accelerator.memory_bytes)}"
-        yield Advice(
-            code="memory-in-use",
-            text=(
-                f"{_gib(used)}{total} of the GPU's memory are in use {whose}. Shut down other notebooks on this "
-                "machine if training runs out of memory."
-            ),
-            warns=not facts.in_use,  # what a cell allocated before is no news
-        )
-
-
-def _on_more_gpus(gpus: Sequence[Device], words: Words) -> Iterator[Advice]:
-    """What to do with those that a training leaves idle."""
-    usable = [number for number, one in enumerate(gpus) if _can_compute(one) and not _is_slice(one)]
-    if len(usable) > 1:
-        together = (
-            f"For one training on all of them: {words.all}, before the optimizer is made, with batches large enough to "
-            "split (tried on two simulated GPUs: a resume has the same bits). Or put"
-            if words.all and len(usable) == len(gpus) and len({one.accelerator.name for one in gpus}) == 1
-            else "Put"
-        )
-        yield Advice(
-            code="second-gpu-idle",
-            text=(
-                f"{len(usable)} GPUs, and a training here uses one of them. {together} a second experiment on the "
-                f"next: {words.put.format(usable[1])}, another run_name, another process."
-            ),
-            warns=True,
-        )
-
-
-def _can_compute(gpu: Device) -> bool:
-    return gpu.supported is not False and gpu.works is not False
-
-
-def _is_slice(gpu: Device) -> bool:
-    """Is it part of a card? A process sees one of these only, so there is no next."""
-    return " MIG " in f" {gpu.accelerator.name} "
-
-
-def _tried(facts: Facts) -> str:
-    return "" if facts.probe is None else f" (a trial said nothing: {facts.probe.detail})"
-
-
-def _on_framework(facts: Facts) -> Iterator[Advice]:
-    is_paddles = facts.place.menus.framework == "paddle"
-    if not facts.builds and not any(what.startswith("the installed") for what in facts.untold):
-        remedy = _CHOOSE_PADDLE if is_paddles else "pip install torch, then restart the kernel."
-        yield Advice(code="no-framework", text=f"Neither torch nor paddle is installed here: {remedy}", warns=True)
-    elif is_paddles and facts.build is not None and facts.build.framework == "torch":
-        yield Advice(code="torch-refused", text=f"torch will train here. {facts.place.title}{_PADDLE_ONLY}")
-
-
-def _on_loader(facts: Facts) -> Iterator[Advice]:
-    if facts.workers is not None and facts.cpus is not None:
-        cpus = "1 CPU" if facts.cpus == 1 else f"{facts.cpus} CPUs"
-        yield Advice(
-            code="loader-workers",
-            text=f"For {cpus} use num_workers={facts.workers} where samples are decoded; 0 for tensors in memory.",
-        )
-
-
-def _on_packages(facts: Facts) -> Iterator[Advice]:
-    """Is colabkeep itself where the next start finds it?"""
-    folder = "" if facts.home is None else facts.home.packages
-    if folder and facts.installed_in != folder and not facts.installed_in.startswith(f"{folder}/"):
-        yield Advice(
-            code="packages-lost",
-            text=(
-                f"colabkeep is installed in {facts.installed_in}, which the next start deletes. Make this the first "
-                f'cell of the notebook: import sys; sys.path.append("{folder}"); '
-                f"%pip install -q -t {folder} colabkeep"
-            ),
-            warns=True,
-        )
-
-
-def _on_storage(facts: Facts) -> Iterator[Advice]:
-    home = facts.home
-    if home is not None and home.persists is not True:
-        code = "storage-not-persistent" if home.persists is False else "storage-unproven"
-        yield Advice(code=code, text=f"{home.reason} {home.remedy}".strip(), warns=True)
-    copied = None if home is None else home.copied
-    if copied is not None and (facts.copied_bytes or 0) >= copied.many_bytes:
-        yield Advice(
-            code="storage-copied-at-start",
-            text=(
-                f"{copied.folder} holds {_gib(facts.copied_bytes or 0)} or more, all of which is copied at each start. "
-                f"{copied.why}"
-            ),
-            warns=True,
-        )
-    if facts.free_bytes is not None and facts.free_bytes < _LITTLE:
-        yield Advice(
-            code="storage-nearly-full",
-            text=f"Only {_gib(facts.free_bytes)} are free for checkpoints: delete what is not needed, or save less.",
-            warns=True,
-        )
-
-
-def _on_session(facts: Facts) -> Iterator[Advice]:
-    left = None if facts.session is None else facts.session.left_seconds
-    if left is not None and left < _SOON:
-        minutes = max(0, int(left // 60))
-        yield Advice(
-            code="session-nearly-over",
-            text=(
-                f"This session has about {minutes} min left at most. Start a new one first, or train on: what is "
-                "saved goes on in the next."
-            ),
-            warns=True,
-        )
-
-
-def _on_check(facts: Facts) -> Iterator[Advice]:
-    if facts.untold:
-        yield Advice(code="check-incomplete", text=f"Could not be told: {'; '.join(facts.untold)}.", warns=True)
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,14 +62,16 @@ def check_up(environment: Environment, clock: Clock, *, probe: bool = False, pre
     framework and may take a minute more. `previous`: the cards that earlier sessions got, the latest last.
     """
     facts = gather(environment, clock, previous=previous)
-    if probe:
-        facts = prove(facts)
-    return _checkup(facts)
+    return _checkup(prove(facts, environment) if probe else facts)
 
 
 def judge_again(checkup: Checkup, previous: Sequence[str]) -> Checkup:
     """The same machine, which is not asked again, in the light of the cards that came before."""
     return _checkup(replace(checkup.facts, previous=tuple(previous)))
+
+
+def _checkup(facts: Facts) -> Checkup:
+    return Checkup(facts=facts, verdict=judge(facts), advice=advise(facts))
 
 
 def refuse_bad(verdict: Verdict) -> None:
@@ -298,12 +83,8 @@ def refuse_bad(verdict: Verdict) -> None:
     if verdict.word != "keep":
         raise BadAccelerator(
             problem=f"Nothing was trained, because of the accelerator ({verdict.word}). {verdict.reason}",
-            remedy=f'{verdict.action} To train on it all the same: on_bad_gpu="advise".',
+            remedy=f'{verdict.action} To train on it anyway: on_bad_gpu="advise".',
         )
-
-
-def _checkup(facts: Facts) -> Checkup:
-    return Checkup(facts=facts, verdict=judge(facts), advice=advise(facts))
 
 
 def cards_before(storage: Any, run_name: str | None) -> tuple[str, ...]:
@@ -320,3 +101,137 @@ def cards_before(storage: Any, run_name: str | None) -> tuple[str, ...]:
                 store.close()
     except ColabKeepError:
         return ()  # the training opens the same storage next, and says what is wrong with it
+
+
+def advise(facts: Facts) -> tuple[Advice, ...]:
+    """All advice on these facts, what matters for the card first."""
+    gpu = best_gpu(facts)
+    on_gpu = () if gpu is None else _on_gpu(facts, gpu)
+    return (*on_gpu, *_on_framework(facts), *_on_storage(facts), *_on_session(facts))
+
+
+def _on_gpu(facts: Facts, gpu: Device) -> Iterator[Advice]:
+    accelerator, framework = gpu.accelerator, facts.framework
+    if gpu.supported is not False:
+        precision = advised_precision(accelerator, framework)
+        yield Advice(code=_PRECISIONS[precision.word], text=precision.text)
+        if framework == "torch" and accelerator.capability is not None and accelerator.capability < (8, 0):
+            yield Advice(  # emulation counts as support by default: pytorch/pytorch #148322
+                code="bf16-emulated",
+                text="Do not believe torch.cuda.is_bf16_supported(): bf16 is emulated on this card, and slow.",
+            )
+        if accelerator.kind == "cuda" and not facts.deterministic and framework in _RECIPES:
+            yield Advice(
+                code="same-bits",
+                text="For the same bits after a resume, let this be the first cell (it costs some speed): "
+                f"{_RECIPES[framework]}",
+            )
+    if gpu.supported is None and gpu.works is None and facts.build is not None:
+        tried = "" if facts.probe is None else f" (a trial said nothing: {facts.probe.detail})"
+        yield Advice(
+            code="kernels-unknown",
+            text=f"Whether {facts.build.framework} {facts.build.version} has kernels for this card is not known"
+            f"{tried}; colabkeep.check(probe=True) tries it in another process.",
+            warns=True,
+        )
+    yield from _on_more_gpus(facts)
+    used = accelerator.used_bytes
+    if used is not None and used > _NOTEWORTHY:
+        whose = "by this kernel or another one" if facts.in_use else "outside this kernel"
+        total = "" if accelerator.memory_bytes is None else f" of {_gib(accelerator.memory_bytes)}"
+        yield Advice(
+            code="memory-in-use",
+            text=f"{_gib(used)}{total} of the GPU's memory are in use {whose}. Shut down other notebooks on this "
+            "machine if training runs out of memory.",
+            warns=not facts.in_use,  # what a cell allocated before is no news
+        )
+
+
+def _on_more_gpus(facts: Facts) -> Iterator[Advice]:
+    """What to do with those that a training leaves idle. Of a card's slices (MIG) a process sees one only."""
+    gpus = [one for one in facts.devices or () if one.accelerator.kind in ("cuda", "rocm")]
+    usable = [
+        number
+        for number, one in enumerate(gpus)
+        if one.supported is not False and one.works is not False and " MIG " not in f" {one.accelerator.name} "
+    ]
+    if len(usable) < 2:
+        return
+    put = f"put a second experiment on the next: {_CHOOSE[facts.framework].format(usable[1])}"
+    alike = len(usable) == len(gpus) and len({one.accelerator.name for one in gpus}) == 1
+    if facts.framework == "torch" and alike:
+        put = (
+            "for one training on all of them: model = torch.nn.DataParallel(model), before the optimizer is made, with "
+            "batches large enough to split (tried on two simulated GPUs: a resume has the same bits). Or "
+            f"{put}"
+        )
+    yield Advice(
+        code="second-gpu-idle",
+        text=f"{len(usable)} GPUs, and a training here uses one of them. {put[0].upper()}{put[1:]}, another run_name, "
+        "another process.",
+        warns=True,
+    )
+
+
+def _on_framework(facts: Facts) -> Iterator[Advice]:
+    is_paddles = facts.place.menus.framework == "paddle"
+    if not facts.builds and not any(what.startswith("the installed") for what in facts.unanswered):
+        remedy = _CHOOSE_PADDLE if is_paddles else "pip install torch, then restart the kernel."
+        yield Advice(code="no-framework", text=f"Neither torch nor paddle is installed here: {remedy}", warns=True)
+    elif is_paddles and facts.build is not None and facts.build.framework == "torch":
+        yield Advice(code="torch-refused", text=f"torch will train here. {facts.place.title}{_PADDLE_ONLY}")
+    if facts.workers is not None and facts.cpus is not None:
+        cpus = "1 CPU" if facts.cpus == 1 else f"{facts.cpus} CPUs"
+        yield Advice(
+            code="loader-workers",
+            text=f"For {cpus} use num_workers={facts.workers} where samples are decoded; 0 for tensors in memory.",
+        )
+
+
+def _on_storage(facts: Facts) -> Iterator[Advice]:
+    """Will checkpoints, and colabkeep itself, be where the next start finds them?"""
+    home = facts.home
+    if home is not None and home.persists is not True:
+        code = "storage-not-persistent" if home.persists is False else "storage-unproven"
+        yield Advice(code=code, text=f"{home.reason} {home.remedy}".strip(), warns=True)
+    copied = None if home is None else home.copied
+    if copied is not None and (facts.copied_bytes or 0) >= copied.many_bytes:
+        yield Advice(
+            code="storage-copied-at-start",
+            text=f"{copied.folder} holds {_gib(facts.copied_bytes or 0)} or more, all of which is copied at each "
+            f"start. {copied.why}",
+            warns=True,
+        )
+    if facts.free_bytes is not None and facts.free_bytes < _LITTLE:
+        yield Advice(
+            code="storage-nearly-full",
+            text=f"Only {_gib(facts.free_bytes)} are free for checkpoints: delete what is not needed, or save less.",
+            warns=True,
+        )
+    packages = "" if home is None else home.packages
+    if packages and facts.installed_in != packages and not facts.installed_in.startswith(f"{packages}/"):
+        yield Advice(
+            code="packages-lost",
+            text=f"colabkeep is installed in {facts.installed_in}, which the next start deletes. Make this the first "
+            f'cell of the notebook: import sys; sys.path.append("{packages}"); %pip install -q -t {packages} colabkeep',
+            warns=True,
+        )
+
+
+def _on_session(facts: Facts) -> Iterator[Advice]:
+    left = None if facts.session is None else facts.session.left_seconds
+    if left is not None and left < _SOON:
+        yield Advice(
+            code="session-nearly-over",
+            text=f"This session has about {max(0, int(left // 60))} min left at most. Start a new one first, or train "
+            "on: what is saved goes on in the next.",
+            warns=True,
+        )
+    if facts.unanswered:
+        yield Advice(
+            code="check-incomplete", text=f"The check could not find out: {'; '.join(facts.unanswered)}.", warns=True
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

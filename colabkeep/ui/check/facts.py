@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Literal
 
 from colabkeep.core.system import Clock, Environment
 from colabkeep.core.timeouts import TimedCall, TimedCalls
@@ -23,21 +24,6 @@ from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import DefaultStorage, Menus, Platform, file_system, front_end, may_vanish
 from colabkeep.platforms.lifetime import SessionTime, session_time
 
-__all__ = [
-    "MAIN",
-    "PATIENCE",
-    "WORKLOADS",
-    "Device",
-    "Facts",
-    "Place",
-    "Surroundings",
-    "best_gpu",
-    "device",
-    "gather",
-    "look_around",
-    "prove",
-]
-
 _SERVICES = (
     *("AIP_", "AWS_BATCH_", "AZUREML_", "BINDER_", "CI", "CLOUD_ML_", "CLOUD_RUN_", "CODESPACE", "COLAB_"),
     *("CUDA_VISIBLE_DEVICES", "DATABRICKS_", "DEEPNOTE_", "DSW_", "ECS_", "GITHUB_ACTIONS", "ISTPUVM", "JPY_"),
@@ -49,48 +35,24 @@ _SERVICES = (
 
 _PACKAGES = (
     *("IPython", "PyDrive2", "aistudio-sdk", "google-auth", "google-colab", "huggingface_hub", "ipykernel"),
-    *(
-        "ipywidgets",
-        "kagglehub",
-        "numpy",
-        "nvidia-ml-py",
-        "paddlepaddle",
-        "paddlepaddle-gpu",
-        "requests",
-        "safetensors",
-    ),
-    *("torch",),
+    *("ipywidgets", "kagglehub", "numpy", "paddlepaddle", "paddlepaddle-gpu", "requests", "safetensors", "torch"),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """`front_end`: as in `colabkeep.platforms`. `vscode`: it shows the notebook. `marks`: names of the variables that
-    services set here. `packages`: what is installed, by name. `file_system`: of the current folder, and `vanishes`: why
-    that may be gone with the machine, "" where nothing says so."""
-
-    python: str
-    system: str
-    front_end: str
-    vscode: bool
-    marks: tuple[str, ...]
-    file_system: str
-    vanishes: str
-    packages: Mapping[str, str] = field(default_factory=dict)
-
-
-def look_around(environment: Environment) -> Surroundings:
-    """Nothing is imported or started."""
-    return Surroundings(
-        python=platform.python_version(),
-        system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        front_end=front_end(environment),
-        vscode=environment.vscode,
-        marks=tuple(sorted(name for name in environment.environ if name.startswith(_SERVICES))),
-        file_system=file_system(environment),
-        vanishes=may_vanish(environment),
-        packages={name: told for name in _PACKAGES if (told := _version(name))},
-    )
+def look_around(environment: Environment) -> Mapping[str, Any]:
+    """What somebody far away needs to know to help, for `Report.to_dict`. "marks": names of the variables that services
+    set here, never what they hold. "may_vanish": why the current folder may be gone with the machine, "" where nothing
+    says so. Nothing is imported or started."""
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "front_end": front_end(environment),
+        "vscode": environment.vscode,
+        "marks": sorted(name for name in environment.environ if name.startswith(_SERVICES)),
+        "packages": {name: told for name in _PACKAGES if (told := _version(name))},
+        "file_system": file_system(environment),
+        "may_vanish": may_vanish(environment),
+    }
 
 
 def _version(name: str) -> str:
@@ -147,8 +109,8 @@ class Facts:
     `hidden`: a variable takes every accelerator away. `trouble`: why `devices` could not be told. `in_use`: the
     framework is loaded in this process, so memory in use may be its own. `copied_bytes`: in what is copied at each
     start, at least. `installed_in`: where this colabkeep was imported from. `previous`: cards of earlier sessions,
-    the latest last. `deterministic`: the variable that cuBLAS needs for deterministic kernels is set. `untold`: what
-    gave no answer, and why. `around`: what is told to somebody far away."""
+    the latest last. `deterministic`: the variable that cuBLAS needs for deterministic kernels is set.
+    `unanswered`: what gave no answer, and why. `around`: as `look_around` tells it."""
 
     place: Place = field(default_factory=Place)
     devices: tuple[Device, ...] | None = None
@@ -167,8 +129,8 @@ class Facts:
     installed_in: str = ""
     previous: tuple[str, ...] = ()
     deterministic: bool = False
-    untold: tuple[str, ...] = ()
-    around: Surroundings | None = None
+    unanswered: tuple[str, ...] = ()
+    around: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def framework(self) -> str:
@@ -180,7 +142,7 @@ def gather(
     environment: Environment, clock: Clock, *, previous: Sequence[str] = (), patience: float = PATIENCE
 ) -> Facts:
     """Ask the machine, in `patience` seconds at most. Raises nothing for what the machine is like: what fails or
-    hangs is None, and named in `untold`. No framework is imported, CUDA is not initialised, nothing is contacted."""
+    hangs is None, and named in `unanswered`. No framework is imported, CUDA not initialised, nothing contacted."""
     timed_calls = TimedCalls(clock, patience)
     place = TimedCall("the platform", lambda: _place(find_platform(environment), environment))
     found = TimedCall("the accelerators", lambda: find_accelerators(environment, timeout=_TOOL_PATIENCE))
@@ -221,8 +183,8 @@ def gather(
         installed_in=_INSTALLED_IN,
         previous=tuple(previous),
         deterministic="CUBLAS_WORKSPACE_CONFIG" in environment.environ,
-        around=timed_calls.collect(around),
-        untold=tuple(timed_calls.untold),
+        around=timed_calls.collect(around) or {},
+        unanswered=tuple(timed_calls.untold),
     )
 
 
@@ -251,53 +213,26 @@ def best_gpu(facts: Facts) -> Device | None:
     return max(gpus, key=rank, default=None)
 
 
-def prove(facts: Facts, *, timeout: float = _PROBE_PATIENCE) -> Facts:
+def prove(facts: Facts, environment: Environment, *, timeout: float = _PROBE_PATIENCE) -> Facts:
     """The same, with a trial on the GPU in another process where it is in doubt whether the framework can use it.
     Takes `timeout` seconds at most."""
-    best = best_gpu(facts)
-    if best is None or best.supported is True or facts.build is None or facts.devices is None:
-        return facts
-    if is_made_for(facts.build, best.accelerator) is False:
-        return facts  # a build without CUDA needs no trial
-    result = probe(facts.build.framework, timeout=timeout)
-    proven = zip(facts.devices, _outcomes(facts.devices, best, result), strict=True)
-    return replace(facts, probe=result, devices=tuple(_tried(one, works, result) for one, works in proven))
+    best, build = best_gpu(facts), facts.build
+    if best is None or best.supported is True or build is None or is_made_for(build, best.accelerator) is False:
+        return facts  # nothing is in doubt
+    framework: Literal["torch", "paddle"] = "paddle" if build.framework == "paddle" else "torch"
+    result = probe(framework, best.accelerator.uuid or "", environment, timeout=timeout)
+    return replace(facts, probe=result, devices=tuple(_tried(one, best, result) for one in facts.devices or ()))
 
 
-def _outcomes(devices: Sequence[Device], best: Device, result: ProbeResult) -> list[bool | None]:
-    """What the trial proved of each device: did it compute?
-
-    They are told apart by their names, for a framework may count them in another order than the driver does; those of
-    one name come in the same order. A trial that names none of them is about the best, or about all where it saw none;
-    where some computed before one failed, nobody can say which.
-    """
-    told = [(name, True) for name in result.computed]
-    if result.failed is not None and result.works is False:
-        told.append((result.failed, False))
-    if not {one.accelerator.name for one in devices} & {name for name, _ in told}:
-        meant = _GPUS if result.cause == "no-device" else ()
-        told_apart = result.works is not False or not result.computed
-        return [
-            result.works if told_apart and (one is best or one.accelerator.kind in meant) else None for one in devices
-        ]
-    outcomes: list[bool | None] = []
-    for one in devices:
-        outcome = next((each for each in told if each[0] == one.accelerator.name), None)
-        outcomes.append(None if outcome is None else outcome[1])
-        if outcome is not None:
-            told.remove(outcome)
-    return outcomes
-
-
-def _tried(one: Device, works: bool | None, result: ProbeResult) -> Device:
-    """A device, with what a trial proved of it. What the build lacks for it, it lacks for its twins."""
-    lacks = (
-        result.cause == "no-kernels" and works is not True and (works is False or one.accelerator.name == result.failed)
-    )
-    supported = False if lacks else True if works else one.supported
-    return replace(
-        one, works=works, supported=supported, tier=tier(one.card, usable=False if works is False else supported)
-    )
+def _tried(one: Device, best: Device, result: ProbeResult) -> Device:
+    """A device after the trial on the best one. What the build lacks for that, it lacks for its twins; and a framework
+    that sees no GPU sees none of the others either."""
+    twin = result.cause == "no-kernels" and one.accelerator.name == best.accelerator.name
+    if one.accelerator.kind not in _GPUS or not (one is best or twin or result.cause == "no-device"):
+        return one
+    supported = False if result.cause == "no-kernels" else True if result.works else one.supported
+    usable = False if result.works is False else supported
+    return replace(one, works=result.works, supported=supported, tier=tier(one.card, usable=usable))
 
 
 def _place(platform: Platform, environment: Environment) -> tuple[Place, Platform]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from html import escape
 
 from colabkeep._version import __version__
 from colabkeep.core.arguments import duration_text
+from colabkeep.core.language import said
 from colabkeep.core.rate_limits import budget_of
 from colabkeep.core.system import Environment, SystemClock
 from colabkeep.hardware.catalogue import advised_precision
@@ -15,18 +16,16 @@ from colabkeep.platforms.lifetime import SessionTime
 from colabkeep.stores import shown
 from colabkeep.ui.check.advice import Checkup, check_up
 from colabkeep.ui.check.facts import MAIN, Device, Facts, best_gpu
-from colabkeep.ui.text import Record, plain, size_text
-
-__all__ = ["Report", "examine"]
+from colabkeep.ui.text import Record, Report, plain, size_text
 
 
-def examine(*, probe: bool = False, previous: Sequence[str] = (), storage: str | None = None) -> Report:
+def examine(*, probe: bool = False, previous: Sequence[str] = (), storage: str | None = None) -> CheckReport:
     """The report on this very session; `check_up` says what the words mean. `storage`: the place whose limits are to be
     told, instead of this platform's own."""
-    return Report(check_up(Environment.here(), SystemClock(), probe=probe, previous=previous), storage)
+    return CheckReport(check_up(Environment.here(), SystemClock(), probe=probe, previous=previous), storage)
 
 
-class Report:
+class CheckReport(Report):
     """What `colabkeep.check()` found. Printed it is text; as the last line of a cell, HTML; `to_dict` for programs.
 
     `checkup` holds the facts, the verdict and the advice themselves.
@@ -39,9 +38,6 @@ class Report:
         place = (storage or ("" if home is None else home.storage)).rpartition(" + ")[2]  # the one that lasts
         self._budget = budget_of(place)
         self._place = shown(place).strip("'")  # the report is sent to strangers
-
-    def __repr__(self) -> str:
-        return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
         """The report as lines of text: a few for a good machine, one more for each thing out of order."""
@@ -88,7 +84,7 @@ class Report:
                 "url": None if home is None else home.storage,
                 "persistent": None if home is None else home.persists,
                 "free_bytes": facts.free_bytes,
-                "limits": [limit.record() for limit in self._budget.limits] if self._budget else [],
+                "limits": [asdict(limit) for limit in self._budget.limits] if self._budget else [],
                 "limits_of": self._place if self._asked else None,
             },
             "session": {
@@ -100,25 +96,26 @@ class Report:
             "machine": _machine(facts),
         }
 
-    def to_json(self) -> str:
-        """`to_dict` as one line of strict JSON."""
-        return json.dumps(self.to_dict(), allow_nan=False)
-
     def _repr_html_(self) -> str:
         # Inline styles and <details> only: a notebook opened on another machine keeps these and strips the rest.
-        first, *rest = [escape(line) for line in self.lines()]
-        more = "".join(f"<li>{escape(_line(f'{line.code}: {line.text}'))}</li>" for line in self.checkup.advice)
+        first, *rest = [escape(said(line)) for line in self.lines()]
+        more = "".join(f"<li>{escape(_line(f'{line.code}: {said(line.text)}'))}</li>" for line in self.checkup.advice)
         return (
             f'<div style="border-left:4px solid {_COLOURS[self.checkup.verdict.word]};padding:2px 10px">'
             f"<b>{first}</b>{''.join(f'<br>{line}' for line in rest)}"
-            f"<details><summary>All advice</summary><ul>{more}</ul></details></div>"
+            f"<details><summary>{said('All advice')}</summary><ul>{more}</ul></details></div>"
         )
 
     def _headline(self) -> str:
         facts, verdict = self.checkup.facts, self.checkup.verdict
         where = f"{facts.place.title} ({facts.place.kind})" if facts.place.kind else facts.place.title
-        what = _cards(facts.devices or ())
-        return _line(f"{where}{what}: {verdict.word}. {verdict.reason}")
+        cards = _cards(facts.devices or ())
+        found = f"{cards}: {verdict.word}"
+        if verdict.word == "enable":
+            found = ", no GPU: turn one on"
+        elif verdict.word == "keep" and not cards:
+            found = ", CPU" if facts.devices is not None else ", accelerator unknown"
+        return _line(f"{where}{found}. {verdict.reason}")
 
     def _next_click(self) -> Iterator[str]:
         if self.checkup.verdict.action:
@@ -127,8 +124,8 @@ class Report:
     def _storage(self) -> str:
         home, free = self.checkup.facts.home, self.checkup.facts.free_bytes
         if home is None:
-            return "Checkpoints: not known where."
-        fate = {True: "stays", False: "is lost", None: "may be lost"}[home.persists]
+            return "It is not known where checkpoints will go."
+        fate = {True: "is kept", False: "is lost", None: "may be lost"}[home.persists]
         room = "" if free is None else f", {size_text(free)} free"
         return f"Checkpoints go to {home.folder}, which {fate} when this session ends{room}."
 
@@ -136,7 +133,7 @@ class Report:
         if self._budget is not None and self._asked:
             yield _line(f"Limits of {self._place}, which saving keeps to: {self._budget.text()}.")
         elif self._asked:
-            yield _line(f"Of {self._place} no limits are known that saving would have to keep to.")
+            yield _line(f"Of {self._place} no limits are known.")
 
     def _session(self) -> str:
         time = self.checkup.facts.session
@@ -193,18 +190,17 @@ def _cards(devices: tuple[Device, ...]) -> str:
     return "".join(f", {name}" + (f" x{number}" if number > 1 else "") for name, number in counted.items())
 
 
+_UNKNOWN: Record = {"marks": [], "packages": {}} | dict.fromkeys(
+    ("python", "system", "front_end", "vscode", "file_system", "may_vanish")
+)
+
+
 def _machine(facts: Facts) -> Record:
-    around, time, home = facts.around, facts.session, facts.home
+    time, home = facts.session, facts.home
     return {
         "colabkeep": __version__,
-        "python": None if around is None else around.python,
-        "system": None if around is None else around.system,
-        "front_end": None if around is None else around.front_end,
-        "vscode": None if around is None else around.vscode,
-        "marks": [] if around is None else list(around.marks),
-        "packages": {} if around is None else dict(around.packages),
-        "file_system": None if around is None else around.file_system,
-        "may_vanish": None if around is None else around.vanishes,
+        **_UNKNOWN,
+        **facts.around,
         "builds": [
             {"framework": one.framework, "version": one.version, "cuda": one.cuda, "known_from": one.known_from}
             for one in facts.builds
@@ -218,7 +214,7 @@ def _machine(facts: Facts) -> Record:
         "time_source": None if time is None else time.source,
         "idle_s": None if time is None else time.idle_seconds,
         "cpus": facts.cpus,
-        "untold": list(facts.untold),
+        "unanswered": list(facts.unanswered),
     }
 
 

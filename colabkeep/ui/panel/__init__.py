@@ -1,5 +1,3 @@
-"""The panel of a run: `model` folds events into a `state`, `render` draws it, the displays show it.
-
-`choosing` says which displays a front end gets: one HTML output in a notebook, the same with widgets above it
-(`widgets`), lines of text elsewhere, and a page beside the checkpoints (`displays` has these three).
+"""The panel of a run: `state` is what is known of it and how events change that, `render` draws it as sentences, as
+one line and as HTML, `displays` shows it.
 """

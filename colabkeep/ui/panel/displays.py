@@ -1,86 +1,173 @@
-"""The displays of a run: lines of text, one HTML output in a notebook, and a page and a record beside the
-checkpoints.
+"""The displays of a run, each an observer of its events: lines of text, one HTML output in a notebook (with widgets
+above it for those who ask), and two files beside the checkpoints. `displays` chooses; where one fails, the next
+simpler one takes its place.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import secrets
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from html import escape
 from importlib import import_module
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, Literal, TextIO, TypeAlias
 
+from colabkeep.core import events
 from colabkeep.core.arguments import run_folder
-from colabkeep.core.durability import Durability
-from colabkeep.core.events import (
-    DurabilityTold,
-    EpochDone,
-    Event,
-    LengthTold,
-    Restored,
-    RunStarted,
-    SaveCommitted,
-    SaveSkipped,
-    StepDone,
-)
-from colabkeep.core.system import Clock
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import Durability, Event
+from colabkeep.core.language import language
+from colabkeep.core.system import Clock, Environment
+from colabkeep.platforms import find_platform
+from colabkeep.platforms.base import front_end
 from colabkeep.stores.shared.files import write_note
-from colabkeep.ui.drawing import Markup
-from colabkeep.ui.panel.messages import sentence
-from colabkeep.ui.panel.model import Paced, Panel, last_save
-from colabkeep.ui.panel.render import line, render, says, utc
-from colabkeep.ui.panel.state import PanelState
+from colabkeep.ui.drawing import details
+from colabkeep.ui.messages import sentence
+from colabkeep.ui.panel.gauges import Gauges
+from colabkeep.ui.panel.render import last_save, line, moving_line, pace, render, says
+from colabkeep.ui.panel.state import Paced, PanelState
+from colabkeep.ui.terminal import MovingLine
+from colabkeep.ui.text import utc_time
 
-__all__ = [
-    "Lines",
-    "NoFrontEnd",
-    "NotebookPanel",
-    "Output",
-    "StatusFiles",
-    "record",
-    "text_stream",
-]
+Display: TypeAlias = Callable[[Event], None]
+"""An observer of a run's events. It may have `steps_from`: the time from which it wants to hear of a step again."""
+
+Progress: TypeAlias = bool | Literal["auto", "html", "widgets", "text", "off"]
+"""True and "auto": what the front end can show best. False and "off": nothing."""
+
+PAUSE = 1.0
+"""Seconds between two updates. A page needs some 14 ms for each; a burst of 2,000 kept JupyterLab busy for half a
+minute (JupyterLab 4.6.6, measured 2026-11)."""
+
+_WORDS = ("auto", "html", "widgets", "text", "off")
+_COLAB_PAUSE = 2.0  # seconds: its pages froze from bars that were drawn too often (Lightning #2517, #5514)
+
+
+def displays(
+    progress: Progress, clock: Clock, environment: Environment, lines: Callable[[PanelState], Display] | None = None
+) -> tuple[Display, ...]:
+    """The observers that show a run; none for "off". `lines`: makes what writes lines of text, in place of `Lines`.
+
+    Raises:
+        UsageError: `progress` is no word of these.
+    """
+    word: object = {True: "auto", False: "off"}[progress] if isinstance(progress, bool) else progress
+    if not isinstance(word, str) or word not in _WORDS:
+        raise UsageError(
+            problem=f"progress={progress!r} is unknown.",
+            remedy='Use True (what this front end can show), "html", "widgets", "text", or False for nothing.',
+        )
+    if word == "off":
+        return ()
+    platform = find_platform(environment)
+    start = partial(PanelState, platform=platform.title, language=language(environment))
+    pause = _COLAB_PAUSE if platform.name == "colab" else PAUSE
+    moving = environment.environ.get("TERM") != "dumb"
+
+    def text() -> Display:
+        if lines is not None:
+            return lines(start())
+        return Lines(clock, state=start(), moving=moving)
+
+    gauges = Gauges(environment)
+
+    def panel(*, widgets: bool = False) -> Display:
+        return NotebookPanel(clock, start(), gauges, pause=pause, widgets=widgets)
+
+    status = StatusFiles(clock, start(), gauges)
+    notebook = (("the panel", panel), ("lines of text", text))
+    shown = word if word != "auto" else "html" if front_end(environment) == "notebook" else "text"
+    if shown == "text":
+        return (text(), status)
+    if shown == "widgets":
+        return (Fallbacks([("widgets", partial(panel, widgets=True)), *notebook]), status)
+    batch = platform.name == "kaggle" and platform.kind(environment).partition(" ")[0] in ("batch", "rerun")
+    if word == "auto" and batch:
+        # Its log is all there is to see while it runs, and the page with the panel is all there is afterwards.
+        return (panel(), text(), status)
+    return (Fallbacks(notebook), status)
+
+
+class Fallbacks:
+    """The first of `displays` that works, made when it is needed; each comes with what people call it."""
+
+    def __init__(self, displays: Sequence[tuple[str, Callable[[], Display]]]) -> None:
+        self._left = list(displays)
+        self._name, make = self._left.pop(0)
+        self._display = make()
+        self._started: events.RunStarted | None = None
+
+    @property
+    def steps_from(self) -> float:
+        """When the display in use wants to hear of a step again."""
+        return float(getattr(self._display, "steps_from", -math.inf))
+
+    def __call__(self, event: Event) -> None:
+        """Show an event.
+
+        Raises:
+            Exception: the simplest of the displays failed, too.
+        """
+        if isinstance(event, events.RunStarted):
+            self._started = event
+        while True:
+            try:
+                self._display(event)
+            except Exception as error:
+                if not self._left:
+                    raise
+                self._next(event, error)
+            else:
+                return
+
+    def _next(self, event: Event, error: Exception) -> None:
+        failed = self._name
+        self._name, make = self._left.pop(0)
+        self._display = make()
+        why = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        try:
+            self._display(events.Noted(text=f"{failed} cannot be shown here ({why}); {self._name} instead."))
+            if self._started is not None and event is not self._started:
+                self._display(self._started)
+        except Exception:  # noqa: BLE001  # it will fail with the event itself, too, and then the next one is taken
+            return
+
+
+# -- lines of text -------------------------------------------------------------------------------------
 
 _MORE = "\n            "  # goes on below "[colabkeep] "
 _MOVING = 0.5  # seconds between two refreshes of the moving line; reading the loss may wait for the GPU
 _MUCH = 1800.0  # seconds of training that may be lost before that is said again
 _FIRST = 5.0  # seconds until the first progress line where lines stay (files, logs)
-_PRINTED = 30.0  # seconds between the others: a day of training makes some 300 kB
+_PRINTED = 60.0  # seconds between the others: a day of training makes some 300 kB, with a line for each epoch
 _EPOCHS = 10  # are told one by one
 _EPOCHS_PAUSE = 5.0  # seconds between the others: a loop of one-step epochs ends thousands of them
-_WIDE = 80  # columns of a terminal that does not tell
 
 
 class Lines:
-    """Writes to `stream` (stdout by default). An observer of a run's events, with the run's own `clock`.
-
-    `moving`: may a line be written over, if the stream is a terminal? `steps_from`: the time from which it wants to
-    hear of a step again.
-    """
+    """Writes to `stream`: the standard output by default, the standard error where that one is closed, nowhere where
+    there is neither. `moving`: may a line be written over, if the stream is a terminal?"""
 
     def __init__(
-        self,
-        clock: Clock,
-        stream: TextIO | None = None,
-        *,
-        start: PanelState | None = None,
-        moving: bool = True,
+        self, clock: Clock, stream: TextIO | None = None, *, state: PanelState | None = None, moving: bool = True
     ) -> None:
+        open_streams = (each for each in (stream, sys.stdout, sys.stderr) if each is not None and not each.closed)
+        found = next(open_streams, None)
         self._clock = clock
-        self._panel = Panel(clock, start)
-        self._stream = sys.stdout if stream is None else stream
-        self._moving = moving and self._stream.isatty()
-        self._pause = _MOVING if self._moving else _PRINTED
-        self.steps_from = clock.monotonic() + (_MOVING if self._moving else _FIRST)
-        self._width = 0
-        self._skipped = 0
+        self._state = state or PanelState()
+        self._out = None if found is None else MovingLine(found, moving=moving)
+        moves = self._out is not None and self._out.moves
+        self._pause = _MOVING if moves else _PRINTED
+        self.steps_from = math.inf if found is None else clock.monotonic() + (_MOVING if moves else _FIRST)
+        self._said_skipped = False
         self._said_copies: set[str] = set()  # the ways in which a state was copied that were told
         self._epochs = 0  # told
         self._epochs_from = -math.inf  # when the next one may be told
-        self._last_epoch: int | None = None  # the number of epochs that there will be, if that is known
         self._said_lost: float | None = None  # seconds, when it was said last what would be lost
 
     def __call__(self, event: Event) -> None:
@@ -89,33 +176,44 @@ class Lines:
         Raises:
             OSError, ValueError: the stream cannot be written any more.
         """
-        if type(event) is StepDone:
+        if self._out is None:
+            return
+        if type(event) is events.StepDone:
             now = self._clock.monotonic()
             if now >= self.steps_from:
-                self._panel.take(event)
+                self._state.take(event, self._clock.time())
                 self.steps_from = now + self._pause
-                self._show(line(self._panel.state))
+                self._out.show(moving_line(self._state) if self._out.moves else line(self._state))
             return
-        self._panel.take(event)
-        if isinstance(event, DurabilityTold) and not self._matters(event.durability):
-            return
-        if isinstance(event, Restored) and self._panel.state.complete_since is not None:
-            return  # it does not go on
-        if isinstance(event, LengthTold) and event.max_epochs is not None:
-            self._last_epoch = event.max_epochs
-        if isinstance(event, EpochDone) and not self._tells_end(event):
-            return
-        self._skipped += type(event) is SaveSkipped
-        said = self._copied(event) if isinstance(event, SaveCommitted) else sentence(event)
-        if said is not None and not (type(event) is SaveSkipped and self._skipped > 1):
-            self._line(f"[colabkeep] {said.replace(chr(10), _MORE)}")
+        self._state.take(event, self._clock.time())
+        said = self._sentence(event)
+        if said:
+            self._out.line(f"[colabkeep] {said.replace(chr(10), _MORE)}")
 
-    def _copied(self, event: SaveCommitted) -> str | None:
+    def _sentence(self, event: Event) -> str | None:
+        """What is said of it; None for what would be said too often."""
+        if isinstance(event, events.SaveCommitted):
+            return self._copied(event)
+        if isinstance(event, events.DurabilityTold) and not self._matters(event.durability):
+            return None
+        if isinstance(event, events.Restored) and self._state.complete is not None:
+            return None  # it does not go on
+        if isinstance(event, events.EpochDone) and not self._tells_end(event):
+            return None
+        if isinstance(event, events.EpochDone):
+            return f"{sentence(event, self._state.words)}{pace(self._state)}"
+        if isinstance(event, events.SaveSkipped):
+            if self._said_skipped:
+                return None
+            self._said_skipped = True
+        return sentence(event, self._state.words)
+
+    def _copied(self, event: events.SaveCommitted) -> str | None:
         """What the save cost training, the first time that it went this way."""
         if event.copy in self._said_copies:
             return None
         self._said_copies.add(event.copy)
-        return last_save(self._panel.state) or None
+        return last_save(self._state)
 
     def _matters(self, durability: Durability) -> bool:
         """Say what would be lost once something is safe, and again when it is much, each time it has doubled."""
@@ -125,93 +223,45 @@ class Lines:
         self._said_lost = lost if said else before
         return said
 
-    def _tells_end(self, event: EpochDone) -> bool:
+    def _tells_end(self, event: events.EpochDone) -> bool:
         """Say the end of this epoch: of the first ones and the last one, and of the others now and then."""
         now, self._epochs = self._clock.monotonic(), self._epochs + 1
-        if self._epochs > _EPOCHS and now < self._epochs_from and event.epoch + 1 != self._last_epoch:
+        if self._epochs > _EPOCHS and now < self._epochs_from and event.epoch + 1 != self._state.max_epochs:
             return False
         self._epochs_from = now + _EPOCHS_PAUSE
         return True
 
-    def _show(self, text: str) -> None:
-        if not self._moving:
-            self._line(text)
-            return
-        text = text[: _columns(self._stream) - 1]  # a line that is broken in two cannot be written over
-        self._stream.write("\r" + self._writable(text).ljust(self._width))
-        self._stream.flush()
-        self._width = len(text)
 
-    def _line(self, text: str) -> None:
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._width = 0
-        self._stream.write(self._writable(text) + "\n")
-        self._stream.flush()
-
-    def _writable(self, text: str) -> str:
-        """The text, with question marks for what a locale of other letters has none for: no display ends for that."""
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        return text.encode(encoding, "replace").decode(encoding, "replace")
-
-
-def text_stream() -> TextIO | None:
-    """Where lines of text go: the standard output, or the standard error where that one is closed; None where there is
-    neither."""
-    return next((stream for stream in (sys.stdout, sys.stderr) if stream is not None and not stream.closed), None)
-
-
-def _columns(stream: TextIO) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or _WIDE
-    except (OSError, ValueError):  # a terminal that does not tell, or a stream that is no file
-        return _WIDE
-
-
-PAUSE = 1.0
-"""Seconds between two updates. A page needs some 14 ms for each; a burst of 2,000 kept JupyterLab busy for half a
-minute (JupyterLab 4.6.6, measured 2026-11)."""
+# -- a notebook ----------------------------------------------------------------------------------------
 
 
 class NoFrontEnd(RuntimeError):
     """There is no kernel whose front end could show HTML."""
 
 
-class Output:
-    """One output of the cell that runs: shown once, then replaced in place.
+class NotebookPanel:
+    """Shows a run in one output of the cell that runs, which is replaced in place. `widgets`: the same in a box of
+    widgets above it, and the output folded below.
 
-    It goes by its own identifier, since `display(…, display_id=True)` gives None outside a kernel. Call it from the
-    thread that runs the cell: ipykernel 7.0.0 and 7.0.1 raise LookupError elsewhere.
+    It goes by an identifier of its own, since `display(…, display_id=True)` gives None outside a kernel. Call it from
+    the thread that runs the cell: ipykernel 7.0.0 and 7.0.1 raise LookupError elsewhere.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        state: PanelState,
+        gauges: Gauges | None = None,
+        *,
+        pause: float = PAUSE,
+        widgets: bool = False,
+    ) -> None:
+        self._paced = Paced(clock, state, pause)
+        self._gauges = gauges
         self._id = f"colabkeep-{secrets.token_hex(8)}"
         self._shown = False
-
-    def show(self, html: str, text: str) -> None:
-        """Show both forms; the front end takes what it can.
-
-        Raises:
-            NoFrontEnd: this is no kernel.
-        """
-        ipython = import_module("IPython")
-        shell = ipython.get_ipython()
-        if shell is None or not hasattr(shell, "kernel"):
-            raise NoFrontEnd("no notebook kernel runs this code")
-        display = import_module("IPython.display").display
-        display({"text/html": html, "text/plain": text}, raw=True, display_id=self._id, update=self._shown)
-        self._shown = True
-
-
-class NotebookPanel:
-    """Shows a run in one output. An observer of its events.
-
-    `steps_from`: the time from which it wants to hear of a step again.
-    """
-
-    def __init__(self, clock: Clock, start: PanelState, *, pause: float = PAUSE) -> None:
-        self._paced = Paced(clock, start, pause)
-        self._output = Output()
+        self._with_widgets = widgets
+        self._widgets: _Widgets | None = None
 
     @property
     def steps_from(self) -> float:
@@ -222,34 +272,71 @@ class NotebookPanel:
         """Take an event, and show the state if it is time.
 
         Raises:
-            Exception: the front end cannot show it.
+            NoFrontEnd: this is no kernel.
+            Exception: the front end cannot show it, or ipywidgets is not there.
         """
-        state = self._paced.due(event)
-        if state is not None:
-            self._output.show(self.draw(state), line(state))
+        if not self._paced.due(event):
+            return
+        state = self._paced.state
+        if self._gauges is not None:
+            state.usage = self._gauges.read()
+        html = render(state, status=_status_page(state))
+        if self._with_widgets:
+            if self._widgets is None:
+                self._widgets = _Widgets()
+            self._widgets.show(html, state.share)
+            html = details(state.words["record"], html)
+        shell = import_module("IPython").get_ipython()
+        if shell is None or not hasattr(shell, "kernel"):
+            raise NoFrontEnd("no notebook kernel runs this code")
+        display = import_module("IPython.display").display
+        bundle = {"text/html": html, "text/plain": line(state)}
+        display(bundle, raw=True, display_id=self._id, update=self._shown)
+        self._shown = True
 
-    def draw(self, state: PanelState) -> Markup:
-        """The state as HTML."""
-        return render(state)
+
+def _status_page(state: PanelState) -> str:
+    """Where `StatusFiles` keeps its page, from the folder of the notebook; "" where that is not above it."""
+    if state.started.folder is None:
+        return ""
+    page = Path(state.started.folder).absolute() / f"{run_folder(state.started.run)}.status.html"
+    return page.relative_to(Path.cwd()).as_posix() if page.is_relative_to(Path.cwd()) else ""
 
 
-# They are written where the checkpoints lie on this machine's own disk, next to the run's folder:
-# ``<folder>.status.html`` and ``<folder>.status.json``. A mounted drive or a remote gets none: replacing a file is what
-# those do not do reliably. Nothing reads them but people and their programs.
+class _Widgets:
+    """A bar and the panel in widgets of ipywidgets 7.7 to 8 (Colab has 7.7.1). They are dead when the notebook is
+    opened without its kernel ("model not found"), and GitHub does not show a Colab notebook that holds some
+    (googlecolab/colabtools #5255). No button: a click is not heard while a cell runs."""
 
+    def __init__(self) -> None:
+        made: Any = import_module("ipywidgets")
+        self._bar = made.FloatProgress(value=0.0, min=0.0, max=1.0, layout=made.Layout(width="98%"))
+        self._html = made.HTML()
+        self._box = made.VBox([self._bar, self._html])
+        self._box.add_class("colabkeep-panel")
+        self._shown = False
+
+    def show(self, html: str, share: float | None) -> None:
+        self._bar.value = share or 0.0
+        self._html.value = html
+        if not self._shown:
+            import_module("IPython.display").display(self._box)
+            self._shown = True
+
+
+# -- files beside the checkpoints ----------------------------------------------------------------------
 
 _PAUSE = 30.0  # seconds between two writings
 
 
 class StatusFiles:
-    """Keeps the two files up to date. An observer of a run's events.
+    """Keeps ``<folder>.status.html`` and ``<folder>.status.json`` up to date, beside the run's folder on this machine's
+    own disk. A mounted drive or a remote gets none: replacing a file is what those do not do reliably. Nothing reads
+    them but people and their programs."""
 
-    `steps_from`: the time from which it wants to hear of a step again.
-    """
-
-    def __init__(self, clock: Clock, start: PanelState) -> None:
-        self._paced = Paced(clock, start, _PAUSE)
-        self._folder: str | None = None
+    def __init__(self, clock: Clock, state: PanelState, gauges: Gauges | None = None) -> None:
+        self._paced = Paced(clock, state, _PAUSE)
+        self._gauges = gauges
 
     @property
     def steps_from(self) -> float:
@@ -262,23 +349,27 @@ class StatusFiles:
         Raises:
             StoreError: the files cannot be written.
         """
-        if isinstance(event, RunStarted):
-            self._folder = event.folder
-        state = self._paced.due(event)
-        if state is None or self._folder is None:
+        state = self._paced.state
+        due, folder = self._paced.due(event), state.started.folder
+        if not due or folder is None:
             return
-        name = run_folder(state.run)
-        write_note(self._folder, f"{name}.status.json", json.dumps(record(state), indent=1).encode())
-        write_note(self._folder, f"{name}.status.html", _page(state).encode(errors="replace"))
+        if self._gauges is not None:
+            state.usage = self._gauges.read()
+        name = run_folder(state.started.run)
+        write_note(folder, f"{name}.status.json", json.dumps(record(state), indent=1).encode())
+        write_note(folder, f"{name}.status.html", _page(state).encode(errors="replace"))
 
 
 def record(state: PanelState) -> dict[str, Any]:
-    """The state for programs, in words that do not change with the language; None is what is not known."""
-    place, left, own = state.place, state.session_left, state.newest_own
+    """The state for programs, in words that do not change with the language, and texts in the reader's; None is what is
+    not known."""
+    if state.started.keeps:
+        return _folder_record(state)
+    place, left, own, started = state.place, state.session_left, state.newest_own, state.started
     return {
-        "as_of": utc(state.now, "%Y-%m-%dT%H:%M:%SZ"),
-        "run": state.run,
-        "session": state.session,
+        "as_of": utc_time(state.now, "%Y-%m-%dT%H:%M:%SZ"),
+        "run": started.run,
+        "session": started.session,
         "state": state.phase,
         "text": says(state),
         "step": state.progress.step,
@@ -286,31 +377,65 @@ def record(state: PanelState) -> dict[str, Any]:
         "epoch": state.progress.epoch,
         "share": _number(state.share),
         "loss": _number(state.loss),
+        "learning_rate": _number(state.learning_rate),
+        "gradient_norm": _number(state.grad_norm),
+        "metrics": {name: _number(value) for name, value in state.metrics.items()},
+        "best_epoch": None if state.best_epoch is None else state.best_epoch.epoch,
         "steps_per_second": _number(state.steps_per_second),
+        "samples_per_second": _number(state.samples_per_second),
+        "tokens_per_second": _number(state.tokens_per_second),
+        "reading_share": _number(state.reading),
+        "gpus": [asdict(card) for card in state.usage.cards],
+        "memory": None if state.usage.memory is None else dict(zip(("used", "total"), state.usage.memory, strict=True)),
         "seconds_left": _number(state.seconds_left),
         "safe_step": state.safe_step,
         "would_lose": {"steps": state.lost_steps, "seconds": _number(state.lost_seconds)},
-        "session_seconds_left": {"at_most": _number(left), "source": state.ends_source},
+        "session_seconds_left": {"at_most": _number(left), "source": started.ends_source},
         "not_finite_since": state.nan_since,
-        "exactness": {"word": state.exactness, "text": state.promise, "reasons": list(state.reasons)},
+        "exactness": {"word": started.exactness, "text": started.promise, "reasons": list(started.reasons)},
         "cadence": "" if state.cadence is None else state.cadence.sentence(),
         "last_save": None if own is None else {"stopped_training_seconds": _number(own.stall), "copy": own.copy},
-        "storage": state.storage if place is None else place.url,
+        "storage": started.storage if place is None else place.url,
         "platform": state.platform,
-        "accelerators": list(state.accelerators),
-        "checkpoints": [
-            {"id": saved.checkpoint, "step": saved.step, "bytes": saved.bytes, "rung": saved.rung}
-            for saved in state.saves
-            if not saved.gone
-        ],
+        "accelerators": list(state.machine.accelerators),
+        "checkpoints": _checkpoints(state, "step"),
     }
+
+
+def _folder_record(state: PanelState) -> dict[str, Any]:
+    """The same of another program's folder."""
+    seen = state.seen
+    return {
+        "as_of": utc_time(state.now, "%Y-%m-%dT%H:%M:%SZ"),
+        "run": state.started.run,
+        "session": state.started.session,
+        "folder": state.started.keeps,
+        "state": state.phase,
+        "text": says(state),
+        "safe_version": state.safe_step,
+        "would_lose": state.lost,
+        "changed": None if seen is None else seen.changed,
+        "waits": None if seen is None else seen.waits,
+        "session_seconds_left": {"at_most": _number(state.session_left), "source": state.started.ends_source},
+        "storage": state.started.storage if state.place is None else state.place.url,
+        "platform": state.platform,
+        "versions": _checkpoints(state, "version"),
+    }
+
+
+def _checkpoints(state: PanelState, number: str) -> list[dict[str, Any]]:
+    return [
+        {"id": saved.checkpoint, number: saved.step, "bytes": saved.bytes, "rung": saved.level}
+        for saved in state.saves
+        if not saved.gone
+    ]
 
 
 def _page(state: PanelState) -> str:
     # The panel alone: a page that is opened has been read from the disk once, so its mark would say nothing.
     return (
         '<!DOCTYPE html><html><head><meta charset="utf-8"><meta http-equiv="refresh" content="30">'
-        f"<title>{escape(state.run)}</title></head><body>{render(state)}</body></html>\n"
+        f"<title>{escape(state.started.run)}</title></head><body>{render(state)}</body></html>\n"
     )
 
 

@@ -10,7 +10,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -36,33 +39,45 @@ ENDS = {
 FOLDED = {"2026-11-23-0924"}
 """Runs of 35 sessions, most of which trained nothing: the first sixteen are folded into a history."""
 
+Trained: TypeAlias = Callable[[str], tuple[Path, dict[str, str]]]
 
-def train(kind: str, storage: Path, steps: int) -> str:
-    """The digest of the weights in the end."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / "training.py"), kind, str(storage), str(steps)],
-        env={**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).parent.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """For each kind: copies of its stores, each trained to its end, and a run in one piece, `whole`; the digests of the
+    weights in the end. One process trains all of them, since it takes longer to import a framework than to train."""
+
+    @cache
+    def of(kind: str) -> tuple[Path, dict[str, str]]:
+        home = tmp_path_factory.mktemp(kind)
+        for store in HERE.glob(f"stores/{kind}/*"):
+            shutil.copytree(store, home / store.name)
+        names = [*sorted(store.name for store in home.iterdir()), "whole"]
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", HERE / "training.py", kind, "18", *(home / name for name in names)],
+            env={**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).parent.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return home, dict(zip(names, done.stdout.splitlines()[-len(names) :], strict=True))
+
+    return of
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_run_of_an_earlier_version_ends_with_the_same_bits(tmp_path: Path, store: Path) -> None:
+def test_a_run_of_an_earlier_version_ends_with_the_same_bits(trained: Trained, store: Path) -> None:
     """Taken up in the middle of an epoch by this version, it is not begun anew, nothing of it is called damaged, and
     the weights in the end are those of a training that the earlier version did in one piece."""
-    storage = tmp_path / "storage"
-    shutil.copytree(store, storage)
-    before = Repository(DirectoryStore(storage), "golden")
+    before = Repository(DirectoryStore(store), "golden")
     newest = before.manifest(newest_first(before)[0])
     assert newest.progress.step in (6, 8)
     assert {finding.state for finding in audit(before)} <= {"ok", "orphan"}
-    assert train(store.parent.name, storage, 18) == ENDS[store.parent.name]
-    after = Repository(DirectoryStore(storage), "golden")
+    home, ends = trained(store.parent.name)
+    assert ends[store.name] == ENDS[store.parent.name]
+    after = Repository(DirectoryStore(home / store.name), "golden")
     assert after.manifest(newest_first(after)[0]).lineage == (*newest.lineage, (newest.session, newest.progress.step))
     assert after.aside() == set()
 
@@ -82,9 +97,9 @@ def test_the_diary_of_an_earlier_version_is_read(store: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS[kind]) for kind in ENDS])
-def test_the_trainings_end_so_without_a_break(tmp_path: Path, kind: str) -> None:
+def test_the_trainings_end_so_without_a_break(trained: Trained, kind: str) -> None:
     """The bits are those of the training and not of the version: this one computes the same in one piece."""
-    assert train(kind, tmp_path / "storage", 18) == ENDS[kind]
+    assert trained(kind)[1]["whole"] == ENDS[kind]
 
 
 def test_each_kind_has_stores() -> None:

@@ -1,8 +1,9 @@
 """The trainings whose runs lie beside this file, in the form that every version of colabkeep takes.
 
-Run by itself (`python training.py KIND STORAGE STEPS`, with a version of colabkeep on PYTHONPATH), it trains that run
-up to so many steps, and prints the digest of the weights. Whatever it computes is exact in float64, in any order: the
-bits depend on the state, the data and the random streams alone, not on processors or versions of frameworks.
+Run by itself (`python training.py KIND STEPS STORAGE...`, with a version of colabkeep on PYTHONPATH), it trains the run
+of each storage up to so many steps, and prints the digests of the weights. Whatever it computes is exact in float64, in
+any order: the bits depend on the state, the data and the random streams alone, not on processors or versions of
+frameworks.
 """
 
 from __future__ import annotations
@@ -153,5 +154,5 @@ def _difference(predicted: Any, target: Any) -> Any:
 TRAININGS = {"numpy": train_numpy, "torch": train_torch, "paddle": train_paddle}
 
 if __name__ == "__main__":
-    kind, storage, steps = sys.argv[1:4]
-    sys.stdout.write(TRAININGS[kind](storage, int(steps)) + "\n")
+    for place in sys.argv[3:]:
+        sys.stdout.write(TRAININGS[sys.argv[1]](place, int(sys.argv[2])) + "\n")

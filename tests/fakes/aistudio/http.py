@@ -46,12 +46,6 @@ class _Handler(Handler):
             raise Refused(403, "user should have a permission to write to this repo")
         return repo
 
-    def told(self, repo: str) -> dict[str, Any]:
-        found = self.repository(repo)
-        if not self.hub.tells:
-            raise Refused(404, "no such path")
-        return {"full_name": repo, "private": found.private}
-
     def preupload(self, repo: str) -> dict[str, Any]:
         self.writable(repo)
         return {"files": [{"path": f["path"], "lfs": self.hub.large(f["path"])} for f in self.json["files"]]}
@@ -94,7 +88,6 @@ _ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
         "/modelcenter/v2/models/getSuffixBlackList",
         lambda h: {"errorCode": 0, "result": list(h.hub.forbidden)},
     ),
-    ("GET", _API, _Handler.told),
     ("GET", rf"{_API}/git/trees/master", lambda h, repo: h.hub.tree(h.repository(repo), int(h.query.get("page", 1)))),
     ("GET", rf"{_API}/contents/(?P<path>.+)", lambda h, repo, path: h.hub.contents(h.repository(repo), path)),
     ("POST", rf"{_API}/contents", lambda h, repo: h.hub.commit(h.writable(repo), h.json)),

@@ -5,7 +5,7 @@ What it does is what the client aistudio-sdk 0.3.9 (November 2026) sends and exp
 Gitea's own API (`modules/structs/repo_file.go`, `git_tree`).
 
 What is not known of the real one can be chosen: `sizes`: whether a large file is told with the size of its pointer, as
-by Gitea, or with its own; `etag`: what the storage says of its bytes; `tells`: whether it answers about a repository.
+by Gitea, or with its own; `etag`: what the storage says of its bytes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class FakeAIStudioHub:
 
     sizes: Literal["pointer", "real"] = "pointer"
     etag: Literal["md5", "none", "other"] = "md5"
-    tells: bool = True
     makes_public: bool = False
     page: int = 1000
     large_patterns: tuple[str, ...] = (".safetensors", ".bin", ".pdparams")

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.fakes.drive import listing, media, resources, storing
-from tests.fakes.drive.answers import Answer, ApiError, not_found
+from tests.fakes.drive.answers import Answer, ApiError
 from tests.fakes.drive.call import Call
 from tests.fakes.drive.content import Digests
 from tests.fakes.drive.files import FOLDER, SHORTCUT
@@ -158,25 +158,10 @@ def about(call: Call) -> Answer:
 
 def drives(call: Call) -> Answer:
     """The shared drives."""
-    found = [_drive(drive) for drive in call.state.settings.shared_drives]
+    found = [
+        {"kind": "drive#drive", "id": drive, "name": "Shared drive"} for drive in call.state.settings.shared_drives
+    ]
     return call.answer({"kind": "drive#driveList", "items" if call.version == "v2" else "drives": found})
-
-
-def drive(call: Call) -> Answer:
-    """One shared drive."""
-    drive_id = call.path["driveId"]
-    if drive_id not in call.state.settings.shared_drives:
-        raise not_found(drive_id)
-    return call.answer(_drive(drive_id))
-
-
-def start_page_token(call: Call) -> Answer:
-    """Where the list of changes stands now."""
-    return call.answer({"kind": "drive#startPageToken", "startPageToken": str(call.state.files.next_number())})
-
-
-def _drive(drive_id: str) -> dict[str, Any]:
-    return {"kind": "drive#drive", "id": drive_id, "name": "Shared drive"}
 
 
 def _ids(text: str) -> list[str]:
@@ -186,8 +171,6 @@ def _ids(text: str) -> list[str]:
 METHODS: Mapping[str, Callable[[Call], Answer]] = MappingProxyType(
     {
         "about.get": about,
-        "changes.getStartPageToken": start_page_token,
-        "drives.get": drive,
         "drives.list": drives,
         "files.copy": copy,
         "files.create": create,

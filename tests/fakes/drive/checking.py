@@ -18,7 +18,7 @@ FORMATS = {
     "date-time": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z",
 }
 TYPES: dict[str, type] = {"string": str, "boolean": bool, "integer": int, "object": dict, "array": list}
-SIGN_IN = ("/token", "/oauth2/", "/o/oauth2/", "/device/", "/revoke")
+SIGN_IN = ("/token", "/oauth2/", "/o/oauth2/", "/revoke")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def _settings(state: State, said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _client(state: State, said: dict[str, Any]) -> dict[str, Any]:
-    return asdict(state.tokens.register(said["client"], said["kind"]))
+    return asdict(state.tokens.register(said["client"]))
 
 
 def _grant(state: State, said: dict[str, Any]) -> dict[str, Any]:
@@ -61,13 +61,6 @@ def _read_only(state: State, said: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _device(state: State, said: dict[str, Any]) -> dict[str, Any]:
-    (device,) = [one for one in state.tokens.devices if one.user_code == said["user_code"]]
-    device.allowed = said["allowed"]
-    state.tokens.devices.save(device.code, device)
-    return {}
-
-
 ORDERS: dict[str, Callable[[State, dict[str, Any]], dict[str, Any]]] = {
     "faults": _faults,
     "settings": _settings,
@@ -75,6 +68,5 @@ ORDERS: dict[str, Callable[[State, dict[str, Any]], dict[str, Any]]] = {
     "grant": _grant,
     "expire": _expire,
     "revoke": _revoke,
-    "device": _device,
     "read_only": _read_only,
 }

@@ -58,12 +58,6 @@ class Discovery:
         # "files/trash" before "files/{fileId}"
         self.methods = sorted(methods, key=lambda method: method.pattern.groups)
 
-    def rewritten(self, version: str, root: str) -> dict[str, Any]:
-        """The document as a client needs it to talk to `root` ("http://127.0.0.1:1234/")."""
-        whole = self.documents[version]
-        base = root + whole["servicePath"]
-        return {**whole, "rootUrl": root, "baseUrl": base, "mtlsRootUrl": root}
-
     def find(self, http: str, path: str) -> Match | None:
         """The method that `path` ("/upload/drive/v3/files") asks for."""
         for method in self.methods:

@@ -1,4 +1,4 @@
-"""What a fault does to a request. The functions at the top are for tests; the classes do it inside the server.
+"""What a fault does to a request. The functions at the end are for tests; the classes do it inside the server.
 
 An effect may step in at four places: before the request is acted on, on the bytes that come in, around the act, and on
 the bytes that go out.
@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from tests.fakes.drive.answers import Answer, ApiError, html_answer
 from tests.fakes.drive.faults import Fault
@@ -21,115 +21,6 @@ from tests.fakes.drive.settings import USER
 
 if TYPE_CHECKING:
     from tests.fakes.drive.state import State
-
-
-def refuse(status: int, reason: str = "backendError", *, message: str = "", retry_after: int | None = None) -> Fault:
-    """Answer with this status and reason; nothing is done. `retry_after` seconds go into that header."""
-    return Fault("Refuse", {"status": status, "reason": reason, "message": message, "retry_after": retry_after})
-
-
-def html(status: int = 502) -> Fault:
-    """A page instead of JSON, as a proxy in between writes it."""
-    return Fault("Html", {"status": status})
-
-
-def reset_request(after: int) -> Fault:
-    """The connection is reset when `after` bytes of the request's body have come."""
-    return Fault("ResetRequest", {"after": after})
-
-
-def reset_answer(after: int) -> Fault:
-    """It is done, and the connection is reset when `after` bytes of the answer's body have gone."""
-    return Fault("ResetAnswer", {"after": after})
-
-
-def lose_answer(seconds: float = 0.0) -> Fault:
-    """It is done, and after so many seconds of silence the connection is reset: the client does not learn of it."""
-    return Fault("LoseAnswer", {"seconds": seconds})
-
-
-def silence(seconds: float) -> Fault:
-    """Nothing is read, done or said; after so many seconds the connection is reset."""
-    return Fault("Silence", {"seconds": seconds})
-
-
-def slow(bytes_per_second: int) -> Fault:
-    """A slow link, both ways."""
-    return Fault("Slow", {"bytes_per_second": bytes_per_second})
-
-
-def wrong_byte(at: int = 0, *, of: Literal["request", "answer"] = "answer") -> Fault:
-    """One bit of the body's byte number `at` is turned over on the way."""
-    return Fault("WrongByte", {"at": at, "of": of})
-
-
-def expire_tokens() -> Fault:
-    """All access tokens are dead from here on; a refresh gives new ones."""
-    return Fault("ExpireTokens")
-
-
-def revoke() -> Fault:
-    """The user takes back the consent: refresh tokens are dead as well."""
-    return Fault("Revoke")
-
-
-def fill_quota() -> Fault:
-    """Mail and photos take all that was free, before this request is acted on."""
-    return Fault("FillQuota")
-
-
-def drop_session() -> Fault:
-    """The upload session that the request speaks of is forgotten."""
-    return Fault("DropSession")
-
-
-def cancel_upload() -> Fault:
-    """The upload session that the request speaks of was cancelled before."""
-    return Fault("CancelUpload")
-
-
-def stale_listing(
-    seconds: float = 1e9, *, by: Sequence[Index] = ("name",), within: Sequence[str] = (), everywhere: bool = False
-) -> Fault:
-    """This listing does not show what is younger than so many seconds, if it asks by one of these; by its id a file is
-    always found. `everywhere`: whatever it asks by. `within`: only what lies in folders of these names is hidden.
-
-    Sources: by name, kopia/kopia issue 90; by parent, minutes after the upload, bellingcat/auto-archiver issue 191. No
-    source says how long it lasts, nor that it is exact by properties.
-    """
-    return Fault(
-        "StaleListing", {"seconds": seconds, "by": list(INDEXES if everywhere else by), "within": list(within)}
-    )
-
-
-def partial_listing(*folders: str) -> Fault:
-    """A listing of several parents has the children of only some of them, and says that it is complete: none of those
-    in folders of these names; where none is named, those of the first parent only.
-
-    Source: rclone/rclone issue 9810 (August 2026), googleapis/google-api-nodejs-client issue 1957.
-    """
-    return Fault("PartialListing", {"folders": list(folders)})
-
-
-def short_page(files: int = 0) -> Fault:
-    """This page of a listing has so many files at most, whatever was asked for, and says whether there are more; none
-    at all is no end either ("nextPageToken" in the discovery documents; googleapis/google-api-nodejs-client issue 722:
-    of 200 that were asked for, between none and 100 came; google-api-dotnet-client issue 808: of 1000 with their
-    parents, 460)."""
-    return Fault("ShortPage", {"files": files})
-
-
-def act_twice() -> Fault:
-    """What is created is created twice, as when a front end inside the service tries again."""
-    return Fault("ActTwice")
-
-
-def restart(*, after: int | None = None, acted: bool = False, seconds: float = 0.0) -> Fault:
-    """The server dies as if killed and is back after so many seconds.
-
-    It dies when `after` bytes of the request have come; else before it acts, or with `acted` when it has, unsaid.
-    """
-    return Fault("Restart", {"after": after, "acted": acted, "seconds": seconds})
 
 
 class Effect:
@@ -150,12 +41,12 @@ class Effect:
 
 @dataclass
 class Refuse(Effect):
-    """See `refuse`."""
+    """Answer with this status and reason; nothing is done. `retry_after` seconds go into that header."""
 
     status: int
-    reason: str
-    message: str
-    retry_after: int | None
+    reason: str = "backendError"
+    message: str = ""
+    retry_after: int | None = None
 
     def before(self, state: State, request: Request) -> Answer | None:
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
@@ -165,9 +56,9 @@ class Refuse(Effect):
 
 @dataclass
 class Html(Effect):
-    """See `html`."""
+    """A page instead of JSON, as a proxy in between writes it."""
 
-    status: int
+    status: int = 502
 
     def before(self, state: State, request: Request) -> Answer | None:
         return html_answer(self.status)
@@ -175,7 +66,7 @@ class Html(Effect):
 
 @dataclass
 class ResetRequest(Effect):
-    """See `reset_request`."""
+    """The connection is reset when `after` bytes of the request's body have come."""
 
     after: int
 
@@ -186,7 +77,7 @@ class ResetRequest(Effect):
 
 @dataclass
 class ResetAnswer(Effect):
-    """See `reset_answer`."""
+    """It is done, and the connection is reset when `after` bytes of the answer's body have gone."""
 
     after: int
 
@@ -196,9 +87,9 @@ class ResetAnswer(Effect):
 
 @dataclass
 class LoseAnswer(Effect):
-    """See `lose_answer`."""
+    """It is done, and after so many seconds of silence the connection is reset: the client does not learn of it."""
 
-    seconds: float
+    seconds: float = 0.0
 
     def act(self, state: State, request: Request, perform: Callable[[], Answer]) -> Answer:
         perform()
@@ -208,7 +99,7 @@ class LoseAnswer(Effect):
 
 @dataclass
 class Silence(Effect):
-    """See `silence`."""
+    """Nothing is read, done or said; after so many seconds the connection is reset."""
 
     seconds: float
 
@@ -219,7 +110,7 @@ class Silence(Effect):
 
 @dataclass
 class Slow(Effect):
-    """See `slow`."""
+    """A slow link, both ways."""
 
     bytes_per_second: int
 
@@ -238,10 +129,10 @@ class Slow(Effect):
 
 @dataclass
 class WrongByte(Effect):
-    """See `wrong_byte`."""
+    """One bit of the body's byte number `at` is turned over on the way."""
 
-    at: int
-    of: str
+    at: int = 0
+    of: Literal["request", "answer"] = "answer"
 
     def before(self, state: State, request: Request) -> Answer | None:
         if self.of == "request":
@@ -263,7 +154,7 @@ class WrongByte(Effect):
 
 
 class ExpireTokens(Effect):
-    """See `expire_tokens`."""
+    """All access tokens are dead from here on; a refresh gives new ones."""
 
     def before(self, state: State, request: Request) -> Answer | None:
         with state.guard:
@@ -272,7 +163,7 @@ class ExpireTokens(Effect):
 
 
 class Revoke(Effect):
-    """See `revoke`."""
+    """The user takes back the consent: refresh tokens are dead as well."""
 
     def before(self, state: State, request: Request) -> Answer | None:
         with state.guard:
@@ -281,7 +172,7 @@ class Revoke(Effect):
 
 
 class FillQuota(Effect):
-    """See `fill_quota`."""
+    """Mail and photos take all that was free, before this request is acted on."""
 
     def before(self, state: State, request: Request) -> Answer | None:
         with state.guard:
@@ -293,7 +184,7 @@ class FillQuota(Effect):
 
 
 class DropSession(Effect):
-    """See `drop_session`."""
+    """The upload session that the request speaks of is forgotten."""
 
     def before(self, state: State, request: Request) -> Answer | None:
         with state.guard:
@@ -302,7 +193,7 @@ class DropSession(Effect):
 
 
 class CancelUpload(Effect):
-    """See `cancel_upload`."""
+    """The upload session that the request speaks of was cancelled before."""
 
     def before(self, state: State, request: Request) -> Answer | None:
         with state.guard:
@@ -312,23 +203,33 @@ class CancelUpload(Effect):
 
 @dataclass
 class StaleListing(Effect):
-    """See `stale_listing`."""
+    """This listing does not show what is younger than so many seconds, if it asks by one of these; by its id a file is
+    always found. `everywhere`: whatever it asks by. `within`: only what lies in folders of these names is hidden.
 
-    seconds: float
-    by: list[Index]
-    within: list[str]
+    Sources: by name, kopia/kopia issue 90; by parent, minutes after the upload, bellingcat/auto-archiver issue 191. No
+    source says how long it lasts, nor that it is exact by properties.
+    """
+
+    seconds: float = 1e9
+    by: Sequence[Index] = ("name",)
+    within: Sequence[str] = ()
+    everywhere: bool = False
 
     def before(self, state: State, request: Request) -> Answer | None:
-        request.hide_newer_than, request.hide_by = self.seconds, frozenset(self.by)
+        request.hide_newer_than, request.hide_by = self.seconds, frozenset(INDEXES if self.everywhere else self.by)
         request.hide_within = tuple(self.within)
         return None
 
 
 @dataclass
 class PartialListing(Effect):
-    """See `partial_listing`."""
+    """A listing of several parents has the children of only some of them, and says that it is complete: none of those
+    in folders of these names; where none is named, those of the first parent only.
 
-    folders: list[str]
+    Source: rclone/rclone issue 9810 (August 2026), googleapis/google-api-nodejs-client issue 1957.
+    """
+
+    folders: Sequence[str] = ()
 
     def before(self, state: State, request: Request) -> Answer | None:
         request.partial = tuple(self.folders)
@@ -337,9 +238,12 @@ class PartialListing(Effect):
 
 @dataclass
 class ShortPage(Effect):
-    """See `short_page`."""
+    """This page of a listing has so many files at most, whatever was asked for, and says whether there are more; none
+    at all is no end either ("nextPageToken" in the discovery documents; googleapis/google-api-nodejs-client issue 722:
+    of 200 that were asked for, between none and 100 came; google-api-dotnet-client issue 808: of 1000 with their
+    parents, 460)."""
 
-    files: int
+    files: int = 0
 
     def before(self, state: State, request: Request) -> Answer | None:
         request.page_files = self.files
@@ -347,7 +251,7 @@ class ShortPage(Effect):
 
 
 class ActTwice(Effect):
-    """See `act_twice`."""
+    """What is created is created twice, as when a front end inside the service tries again."""
 
     def act(self, state: State, request: Request, perform: Callable[[], Answer]) -> Answer:
         with state.guard:
@@ -365,11 +269,14 @@ class ActTwice(Effect):
 
 @dataclass
 class Restart(Effect):
-    """See `restart`."""
+    """The server dies as if killed and is back after so many seconds.
 
-    after: int | None
-    acted: bool
-    seconds: float
+    It dies when `after` bytes of the request have come; else before it acts, or with `acted` when it has, unsaid.
+    """
+
+    after: int | None = None
+    acted: bool = False
+    seconds: float = 0.0
 
     def before(self, state: State, request: Request) -> Answer | None:
         if self.after is not None:
@@ -387,6 +294,23 @@ class Restart(Effect):
         state.traffic.note(request, None, "Restart")
         # The new program in this process has neither the memory, the threads nor the connections of the old one.
         os.execv(sys.executable, [*state.command, f"--pause={self.seconds}"])
+
+
+def _fault(kind: type[Any]) -> Callable[..., Fault]:
+    """What a test calls, with the fields of the effect, to ask for it."""
+    return lambda *values, **options: Fault(kind.__name__, dict(vars(kind(*values, **options))))
+
+
+refuse, html, reset_request, reset_answer = map(_fault, (Refuse, Html, ResetRequest, ResetAnswer))
+lose_answer, silence, slow, wrong_byte = map(_fault, (LoseAnswer, Silence, Slow, WrongByte))
+expire_tokens, revoke, fill_quota = map(_fault, (ExpireTokens, Revoke, FillQuota))
+drop_session, cancel_upload, act_twice, restart = map(_fault, (DropSession, CancelUpload, ActTwice, Restart))
+stale_listing, short_page = map(_fault, (StaleListing, ShortPage))
+
+
+def partial_listing(*folders: str) -> Fault:
+    """See `PartialListing`."""
+    return Fault("PartialListing", {"folders": list(folders)})
 
 
 def effect_of(fault: Fault | None) -> Effect:

@@ -1,6 +1,6 @@
-"""Signing in: the token endpoint with all its grants, the device flow, the consent page, revocation.
+"""Signing in: the token endpoint with all its grants, the consent page, revocation.
 
-Answers and errors: "Using OAuth 2.0 to Access Google APIs", "OAuth 2.0 for TV and Limited-Input Device Applications",
+Answers and errors: "Using OAuth 2.0 to Access Google APIs",
 "OAuth 2.0 for iOS & Desktop Apps", "Using OAuth 2.0 for Server to Server Applications" (Google identity guides).
 A service account's signature is not looked at: this server has no key to compare with.
 """
@@ -15,15 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.fakes.drive.answers import Answer, json_answer
-from tests.fakes.drive.discovery import SCOPE
 from tests.fakes.drive.ids import fresh
 from tests.fakes.drive.settings import USER
 from tests.fakes.drive.state import State
-from tests.fakes.drive.tokens import Client, Code, Device
+from tests.fakes.drive.tokens import Client, Code
 
 Form = dict[str, str]
-DEVICE_SCOPES = {SCOPE + "drive.file", SCOPE + "drive.appdata"}
-"""All of Drive that the device flow may ask for ("Allowed scopes" of the limited-input page)."""
 LOOPBACK = ("http://localhost", "http://127.0.0.1", "http://[::1]")
 
 
@@ -54,35 +51,12 @@ def token(state: State, form: Form) -> Answer:
     grants: dict[str, Callable[[State, Form], Answer]] = {
         "refresh_token": _refresh,
         "authorization_code": _exchange,
-        "urn:ietf:params:oauth:grant-type:device_code": _poll,
         "urn:ietf:params:oauth:grant-type:jwt-bearer": _assertion,
     }
     kind = form.get("grant_type", "")
     if kind not in grants:
         raise Refused(400, "unsupported_grant_type", f"Invalid grant_type: {kind}")
     return grants[kind](state, form)
-
-
-def device_code(state: State, form: Form) -> Answer:
-    """The start of the device flow."""
-    client = _client(state, form, secret=False)
-    if client.kind != "tv":
-        raise Refused(401, "invalid_client", "Invalid client type.")
-    scopes = form.get("scope", "").split()
-    if not scopes or not set(scopes) <= DEVICE_SCOPES:
-        raise Refused(400, "invalid_scope", f"Invalid device flow scope: {form.get('scope', '')}")
-    user_code = "-".join(hashlib.sha256(fresh().encode()).hexdigest()[i : i + 4].upper() for i in (0, 4))
-    device = Device(fresh("AH-"), user_code, client.id, scopes, state.now() + 1800)
-    state.tokens.devices.save(device.code, device)
-    return json_answer(
-        {
-            "device_code": device.code,
-            "user_code": device.user_code,
-            "expires_in": 1800,
-            "interval": state.settings.poll_seconds,
-            "verification_url": "https://www.google.com/device",
-        }
-    )
 
 
 def consent(state: State, form: Form) -> Answer:
@@ -93,7 +67,7 @@ def consent(state: State, form: Form) -> Answer:
         raise Refused(
             400, "invalid_request", "The out-of-band (OOB) flow has been blocked in order to keep users secure."
         )
-    if client.kind != "desktop" or not redirect.startswith(LOOPBACK):
+    if not redirect.startswith(LOOPBACK):
         raise Refused(400, "redirect_uri_mismatch", f"The redirect URI does not match the client: {redirect}")
     if form.get("code_challenge_method", "S256") != "S256":
         raise Refused(400, "invalid_request", "This server knows the code challenge method S256 only.")
@@ -104,24 +78,12 @@ def consent(state: State, form: Form) -> Answer:
     return Answer(302, {"Location": f"{redirect}?{urllib.parse.urlencode(said)}"})
 
 
-def revoke(state: State, form: Form) -> Answer:
-    """A refresh token, or an access token, is given up."""
-    token = form.get("token", "")
-    if state.tokens.grants.get(token) is None and state.tokens.access.get(token) is None:
-        raise Refused(400, "invalid_token", "Token expired or revoked")
-    state.tokens.grants.remove(token)
-    state.tokens.access.remove(token)
-    return json_answer({})
-
-
 ROUTES: dict[tuple[str, str], Callable[[State, Form], Answer]] = {
     ("POST", "/token"): token,
     ("POST", "/oauth2/v4/token"): token,
     ("POST", "/o/oauth2/token"): token,
-    ("POST", "/device/code"): device_code,
     ("GET", "/o/oauth2/auth"): consent,
     ("GET", "/o/oauth2/v2/auth"): consent,
-    ("POST", "/revoke"): revoke,
 }
 
 
@@ -166,25 +128,6 @@ def _exchange(state: State, form: Form) -> Answer:
     state.tokens.codes.remove(code.code)
     grant = state.tokens.grant(client.id, code.account, code.scopes)
     return _admit(state, client.id, grant.account, grant.scopes, refresh_token=grant.token)
-
-
-def _poll(state: State, form: Form) -> Answer:
-    client = _client(state, form)
-    device = state.tokens.devices.get(form.get("device_code", ""))
-    if device is None or device.client != client.id or device.expires <= state.now():
-        raise Refused(400, "invalid_grant", "Malformed or expired device code.")
-    early = state.now() - device.polled < state.settings.poll_seconds
-    device.polled = state.now()
-    state.tokens.devices.save(device.code, device)
-    if early:
-        raise Refused(403, "slow_down", "Forbidden")
-    if device.allowed is None:
-        raise Refused(428, "authorization_pending", "Precondition Required")
-    state.tokens.devices.remove(device.code)
-    if not device.allowed:
-        raise Refused(403, "access_denied", "Forbidden")
-    grant = state.tokens.grant(client.id, USER, device.scopes)
-    return _admit(state, client.id, USER, device.scopes, refresh_token=grant.token)
 
 
 def _assertion(state: State, form: Form) -> Answer:

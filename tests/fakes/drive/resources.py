@@ -6,9 +6,9 @@ Field for field after the schemas of the discovery documents; the tests check ev
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
-from tests.fakes.drive import times
 from tests.fakes.drive.answers import ApiError, invalid
 from tests.fakes.drive.files import FOLDER, Caller, File, Files
 
@@ -61,8 +61,8 @@ def _v3(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
         "parents": [file.parent] if file.parent else None,
         "properties": file.properties or None,
         "appProperties": file.app_properties.get(caller.client) or None,
-        "createdTime": times.written(file.created),
-        "modifiedTime": times.written(file.modified),
+        "createdTime": written(file.created),
+        "modifiedTime": written(file.modified),
         "size": None if file.size is None else str(file.size),
         "owners": [user("v3", file.owner, caller)] if file.drive is None else None,
         "lastModifyingUser": user("v3", file.owner, caller),
@@ -73,9 +73,6 @@ def _v3(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
 
 def _v2(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
     here = f"{base}drive/v2/files/"
-    private = file.app_properties.get(caller.client, {})
-    properties = [("PUBLIC", *pair) for pair in file.properties.items()]
-    properties += [("PRIVATE", *pair) for pair in private.items()]
     above = files.lookup(file.parent) if file.parent else None
     parents = [] if above is None else [_parent_v2(file, above, here)]
     return {
@@ -90,9 +87,8 @@ def _v2(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
             "viewed": True,
         },
         "parents": parents,
-        "properties": [_property_v2(file, here, *each) for each in properties] or None,
-        "createdDate": times.written(file.created),
-        "modifiedDate": times.written(file.modified),
+        "createdDate": written(file.created),
+        "modifiedDate": written(file.modified),
         "fileSize": None if file.size is None else str(file.size),
         "owners": [user("v2", file.owner, caller)] if file.drive is None else None,
         "ownerNames": [user("v2", file.owner, caller)["displayName"]] if file.drive is None else None,
@@ -115,9 +111,25 @@ def _parent_v2(file: File, above: File, here: str) -> dict[str, Any]:
     }
 
 
-def _property_v2(file: File, here: str, visibility: str, key: str, value: str) -> dict[str, Any]:
-    link = f"{here}{file.id}/properties/{key}?visibility={visibility}"
-    return {"kind": "drive#property", "key": key, "value": value, "visibility": visibility, "selfLink": link}
+def written(seconds: float) -> str:
+    """The time as text, in milliseconds, as the discovery documents' examples and rclone have it."""
+    moment = datetime.fromtimestamp(round(seconds * 1000) / 1000, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def read_time(text: str) -> float:
+    """The seconds that `text` means; without a zone it is UTC ("Search query terms and operators")."""
+    moment = datetime.fromisoformat(_cut(text.replace("Z", "+00:00")))
+    return moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp()
+
+
+def _cut(text: str) -> str:
+    """Python 3.10 reads fractions of three or six digits only; rclone writes up to nine."""
+    head, point, tail = text.partition(".")
+    if not point:
+        return text
+    digits = len(tail) - len(tail.lstrip("0123456789"))
+    return f"{head}.{tail[:digits][:6]:0<6}{tail[digits:]}"
 
 
 def said(version: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -155,17 +167,6 @@ def _pairs(value: Any) -> dict[str, str | None]:
     return {key: _text(one) for key, one in value.items()}
 
 
-def _properties_v2(value: Any) -> dict[str, Any]:
-    visible: dict[str, dict[str, str | None]] = {"PUBLIC": {}, "PRIVATE": {}}
-    for one in value:  # the reference of v2's Property: PRIVATE unless said otherwise
-        visible[one.get("visibility", "PRIVATE")][one["key"]] = _text(one.get("value"))
-    return {"properties": visible["PUBLIC"], "app_properties": visible["PRIVATE"]}
-
-
-def _labels_v2(value: Any) -> dict[str, Any]:
-    return {name: _flag(value[name]) for name in ("starred", "trashed") if name in value}
-
-
 Words = dict[str, tuple["str | None", Callable[[Any], Any]]]
 
 _COMMON: Words = {
@@ -180,8 +181,8 @@ _WORDS_V3: Words = {
     "name": ("name", _text),
     "starred": ("starred", _flag),
     "trashed": ("trashed", _flag),
-    "createdTime": ("created", times.read),
-    "modifiedTime": ("modified", times.read),
+    "createdTime": ("created", read_time),
+    "modifiedTime": ("modified", read_time),
     "parents": ("parents", lambda value: [str(one) for one in value]),
     "properties": ("properties", _pairs),
     "appProperties": ("app_properties", _pairs),
@@ -189,11 +190,9 @@ _WORDS_V3: Words = {
 _WORDS_V2: Words = {
     **_COMMON,
     "title": ("name", _text),
-    "labels": (None, _labels_v2),
-    "createdDate": ("created", times.read),
-    "modifiedDate": ("modified", times.read),
+    "createdDate": ("created", read_time),
+    "modifiedDate": ("modified", read_time),
     "parents": ("parents", lambda value: [one["id"] for one in value]),
-    "properties": (None, _properties_v2),
 }
 
 

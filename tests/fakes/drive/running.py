@@ -91,10 +91,10 @@ class Drive:
         """The user takes back every consent: `invalid_grant` from now on."""
         self._order("revoke")
 
-    def client(self, name: str = "colabkeep", kind: str = "desktop") -> tuple[str, str]:
-        """Id and secret of an OAuth client; kind "desktop" or "tv"."""
+    def client(self, name: str = "colabkeep") -> tuple[str, str]:
+        """Id and secret of an OAuth client."""
         client_id = f"{name}.apps.googleusercontent.com"
-        return client_id, self._order("client", client=client_id, kind=kind)["secret"]
+        return client_id, self._order("client", client=client_id)["secret"]
 
     def authorized_user(self, scopes: Sequence[str] = ("drive.file",), client: str = "colabkeep") -> dict[str, Any]:
         """What `colabkeep auth` would print: the user's consent for these scopes to that client, with `token_uri`."""
@@ -147,10 +147,6 @@ class Drive:
             "client_email": ROBOT,
             "token_uri": self.token_uri,
         }
-
-    def answer_device(self, user_code: str, *, allowed: bool = True) -> None:
-        """The user types in the code that the device shows, and says yes or no."""
-        self._order("device", user_code=user_code, allowed=allowed)
 
     def read_only(self, file_id: str, *, read_only: bool = True) -> None:
         """This file, or the folder with all below it, belongs to somebody who lets this user read it only."""

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 
 from tests.fakes.drive import api, control, oauth
-from tests.fakes.drive.answers import Answer, ApiError, json_answer
+from tests.fakes.drive.answers import Answer, ApiError
 from tests.fakes.drive.effects import Effect, effect_of
 from tests.fakes.drive.requests import Hangup, Request, incoming
 from tests.fakes.drive.state import State
@@ -112,9 +112,6 @@ class Handler(BaseHTTPRequestHandler):
 def perform(state: State, request: Request) -> Answer:
     """What the service would do and say."""
     try:
-        discovered = _discovery(state, request)
-        if discovered is not None:
-            return discovered
         sign_in = (request.method, request.path) in oauth.ROUTES
         signed = oauth.serve(state, request.method, request.path, request.form()) if sign_in else None
         return signed if signed is not None else api.serve(state, request)
@@ -125,15 +122,3 @@ def perform(state: State, request: Request) -> Answer:
     except Exception:  # noqa: BLE001  # this server is wrong: both the client and the test hear of it
         traceback.print_exc()
         return ApiError(500, "fakeIsWrong", traceback.format_exc()).answer()
-
-
-def _discovery(state: State, request: Request) -> Answer | None:
-    """The discovery documents, naming this server as the place to call (both paths of Google's discovery service)."""
-    path, version = request.path, request.query.get("version", "")
-    if path.startswith("/discovery/v1/apis/drive/") and path.endswith("/rest"):
-        version = path.split("/")[5]
-    elif path != "/$discovery/rest":
-        return None
-    if request.method != "GET" or version not in state.discovery.documents:
-        return None
-    return json_answer(state.discovery.rewritten(version, request.base))

@@ -14,8 +14,8 @@ class Settings:
     `quota_bytes` None: unlimited. `others_bytes` is what mail and photos take of the quota. `skew_seconds` is how far
     the server's clock is ahead of the real one. An access token lives an hour, an upload session a week: "Using OAuth
     2.0 to Access Google APIs" and "Performing a Resumable Upload" (Drive API guides). `keep_answers`: the log of the
-    requests also holds what was answered. `poll_seconds`: a device that asks for its token more often is told to slow
-    down. `requests_a_minute` and `upload_bytes_a_day` are what the service takes of a user before it refuses, see
+    requests also holds what was answered. `requests_a_minute` and
+    `upload_bytes_a_day` are what the service takes of a user before it refuses, see
     `budgets`; None: any number.
     """
 
@@ -26,6 +26,5 @@ class Settings:
     session_seconds: int = 7 * 24 * 3600
     shared_drives: list[str] = field(default_factory=list)
     keep_answers: bool = False
-    poll_seconds: int = 5
     requests_a_minute: int | None = None
     upload_bytes_a_day: int | None = None

@@ -14,11 +14,10 @@ from tests.fakes.drive.shelf import Shelf
 
 @dataclass
 class Client:
-    """A registered application: "desktop", or "tv" for televisions and limited input."""
+    """A registered application."""
 
     id: str
     secret: str
-    kind: str
 
 
 @dataclass
@@ -54,19 +53,6 @@ class Code:
     challenge: str | None
 
 
-@dataclass
-class Device:
-    """A device that waits for its user; `allowed` None: the user has not said."""
-
-    code: str
-    user_code: str
-    client: str
-    scopes: list[str]
-    expires: float
-    polled: float = 0.0
-    allowed: bool | None = None
-
-
 class Tokens:
     """All of them. Changed under `State.guard`."""
 
@@ -75,13 +61,12 @@ class Tokens:
         self.grants = Shelf(folder / "grants", Grant)
         self.access = Shelf(folder / "access", Access)
         self.codes = Shelf(folder / "codes", Code)
-        self.devices = Shelf(folder / "devices", Device)
 
-    def register(self, client: str, kind: str) -> Client:
+    def register(self, client: str) -> Client:
         """The client of that id, registered if it is new."""
         found = self.clients.get(client)
         if found is None:
-            found = Client(client, fresh("GOCSPX-"), kind)
+            found = Client(client, fresh("GOCSPX-"))
             self.clients.save(client, found)
         return found
 

@@ -18,6 +18,7 @@ from colabkeep.frameworks import find_framework
 PROGRAM = """
 import sys
 import warnings
+sys.path.append(sys.argv[2])  # the repository
 warnings.filterwarnings("error")
 for paddle_s_own in ("No ccache found", "When training, we now always track"):
     warnings.filterwarnings("ignore", paddle_s_own, UserWarning)
@@ -25,7 +26,7 @@ for name in sys.argv[1].split():
     __import__(name)
 import tempfile
 import colabkeep
-from colabkeep.testing.trainings import open_training, weights_sha256
+from tests.trainings import open_training, weights_sha256
 
 trainings = {name: open_training(name) for name in sys.argv[1].split()}
 for training in trainings.values():
@@ -50,7 +51,7 @@ with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as mi
 def told() -> dict[str, list[str]]:
     """What the program says, by the order of import."""
     orders = ("torch paddle", "paddle torch")
-    runs = {order: [sys.executable, "-c", PROGRAM, order] for order in orders}
+    runs = {order: [sys.executable, "-c", PROGRAM, order, str(Path(__file__).resolve().parents[3])] for order in orders}
     return {
         order: subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\n")[:-1]
         for order, command in runs.items()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +10,7 @@ from torch._subclasses import FakeTensorMode
 
 from colabkeep.frameworks.shared.describe import read_facts
 from colabkeep.frameworks.torch.facts import exactness, fingerprint
+from tests.programs import run
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -35,8 +34,9 @@ def on_a_gpu() -> list[torch.Tensor]:
 
 def torch_runs(code: str) -> str:
     """What a process of its own prints: some settings of torch cannot be taken back."""
-    command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300).stdout
+    done = run(code, strict=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 NEWER = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from colabkeep.core.errors import UsageError
+from colabkeep.core.system import Environment
 from colabkeep.hardware.probe import probe
 
 PATIENCE = 60.0
@@ -27,7 +27,7 @@ class Tensor:
     def sum(self): return Tensor(self.value * 8)
     def item(self): return self.value
 def ones(count, device): return Tensor()
-cuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 1, get_device_name="Tesla P4 {}".format)
+cuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 1)
 AcceleratorError = type("AcceleratorError", (RuntimeError,), {})
 """
 TOO_OLD = '''
@@ -58,7 +58,7 @@ def tried(install):
 
     def tried(more, timeout=PATIENCE):
         install("torch", TORCH + more)
-        return probe("torch", timeout=timeout)
+        return probe("torch", "", Environment.here(), timeout=timeout)
 
     return tried
 
@@ -66,7 +66,7 @@ def tried(install):
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch computes on GPUs")
 def test_the_real_torch_for_the_cpu_is_told_as_such():
     """Nothing was found out about the card, and the reason is said."""
-    result = probe("torch", timeout=PATIENCE)
+    result = probe("torch", "", Environment.here(), timeout=PATIENCE)
     assert result.works is None
     assert torch.__version__ in result.detail
     assert "CPU only" in result.detail
@@ -76,7 +76,7 @@ def test_the_real_torch_for_the_cpu_is_told_as_such():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_real_torch_computes_on_the_real_card():
     """On a machine with a GPU that torch supports, the trial succeeds."""
-    result = probe("torch", timeout=PATIENCE)
+    result = probe("torch", "", Environment.here(), timeout=PATIENCE)
     assert result.works is True, result.detail
 
 
@@ -86,69 +86,17 @@ def test_a_card_that_computes_is_proven(tried):
     assert (result.works, result.detail) == (True, "torch 2.10.0+cu128 computes on the GPU.")
 
 
-def test_all_cards_are_tried(tried):
-    """The second card of two may be the bad one."""
-    more = """
-cuda.device_count = lambda: 2
-def ones(count, device):
-    if device == "cuda:1":
-        raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
-    return Tensor()
-"""
-    result = tried(more)
-    assert result.works is False
-    assert "device 1 (Tesla P4 1)" in result.detail
-    assert (result.computed, result.failed, result.cause) == (("Tesla P4 0",), "Tesla P4 1", "no-kernels")
-
-
-def test_two_good_cards_are_proven(tried):
-    """Both, not only the first."""
-    result = tried("cuda.device_count = lambda: 2")
-    assert (result.works, "all 2 GPUs" in result.detail) == (True, True)
-    assert (result.computed, result.failed) == (("Tesla P4 0", "Tesla P4 1"), None)
-
-
-def test_a_framework_that_does_not_name_its_cards_is_tried_all_the_same(tried):
-    """What an older version lacks is not the card's fault."""
-    result = tried("del cuda.get_device_name")
-    assert (result.works, result.computed) == (True, ("",))
-
-
-def test_a_warning_counts_for_the_card_it_names(tried):
-    """torch warns of all unfit cards when it starts; a good one that fails does not lack kernels for that."""
-    more = """
-cuda.device_count = lambda: 2
-def ones(count, device):
-    sys.stderr.write("Tesla P40 with CUDA capability sm_61 is not compatible with the current PyTorch installation.")
-    if device == FAILS:
-        raise RuntimeError("CUDA error: unspecified launch failure")
-    return Tensor()
-"""
-    # The name of one is the beginning of the other's, as with a P4 and a P40.
-    first = tried(f"cuda.get_device_name = ['Tesla P4', 'Tesla P40'].__getitem__\nFAILS = 'cuda:0'{more}")
-    assert (first.failed, first.cause, "has no kernels" in first.detail) == ("Tesla P4", "other", False)
-
-
-def test_a_warning_of_the_card_that_failed_tells_why(tried):
-    """The second card fails with another error, and was warned of."""
-    more = """
-cuda.device_count = lambda: 2
-def ones(count, device):
-    if device == "cuda:1":
-        sys.stderr.write("Found GPU1 Tesla P4 1 which is of cuda capability 6.1.\\nPyTorch no longer supports this GPU "
-                         "because it is too old.")
-        raise RuntimeError("CUDA error: unspecified launch failure")
-    return Tensor()
-"""
-    second = tried(more)
-    assert (second.computed, second.failed, second.cause) == (("Tesla P4 0",), "Tesla P4 1", "no-kernels")
+def test_the_card_that_is_meant_is_the_one_that_is_tried(install):
+    """The process sees no other."""
+    install("torch", TORCH + "assert os.environ['CUDA_VISIBLE_DEVICES'] == 'GPU-1'")
+    assert probe("torch", "GPU-1", Environment.here(), timeout=PATIENCE).works is True
 
 
 def test_a_build_without_kernels_is_recognised(tried):
     """The P100 of Kaggle: torch sees the card, and the first computation fails."""
     result = tried(TOO_OLD)
     assert result.works is False
-    assert result.detail.startswith("torch 2.10.0+cu128 has no kernels for device 0")
+    assert result.detail.startswith("torch 2.10.0+cu128 has no kernels for the GPU")
     assert "no kernel image" in result.detail
     assert "Search for" not in result.detail
 
@@ -171,18 +119,11 @@ def ones(count, device):
     assert (result.works, "has no kernels" in result.detail) == (False, True)
 
 
-def test_a_wrong_result_is_a_failure(tried):
-    """A card that computes nonsense is not a card that works."""
-    result = tried("def ones(count, device): return Tensor(3.0)")
-    assert (result.works, "wrong result" in result.detail) == (False, True)
-    assert (result.cause, result.failed) == ("other", "Tesla P4 0")
-
-
 def test_a_full_card_proves_nothing(tried):
     """Another process may have taken the memory; the card may be fine."""
     result = tried("def ones(count, device): raise RuntimeError('CUDA error: out of memory')")
     assert result.works is None
-    assert "memory of device 0 (Tesla P4 0) is full" in result.detail
+    assert "memory is full" in result.detail
 
 
 def test_a_driver_that_torch_cannot_use_is_told_in_its_own_words(tried):
@@ -196,7 +137,7 @@ cuda.is_available = available
     result = tried(more)
     assert result.works is False
     assert "sees no GPU" in result.detail
-    assert (result.cause, result.failed) == ("no-device", None)
+    assert result.cause == "no-device"
     assert "driver on your system is too old" in result.detail
 
 
@@ -240,12 +181,21 @@ def alive(process):
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 def test_nothing_is_left_open(tried):
-    """Pipes and processes are given back."""
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    """Pipes and processes are given back; those of other tests stay."""
+
+    def parent(process):
+        try:
+            return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended
+            return None
+
+    def kept():
+        children = {each.name for each in Path("/proc").glob("[0-9]*") if parent(each) == os.getpid()}
+        return len(list(Path("/proc/self/fd").iterdir())), children
+
+    before = kept()
     tried("")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert kept() == before
 
 
 def test_a_crash_in_the_computation_is_a_failure(tried):
@@ -268,26 +218,6 @@ def test_a_framework_that_cannot_be_imported_says_why(tried):
     result = tried("raise ImportError('libcudart.so.12: cannot open shared object file')")
     assert result.works is None
     assert "libcudart.so.12" in result.detail
-
-
-def test_a_framework_that_is_not_installed(install):
-    """Said as such."""
-    install("paddle", "raise ModuleNotFoundError(\"No module named 'paddle'\")")
-    result = probe("paddle", timeout=PATIENCE)
-    assert result.works is None
-    assert "No module named 'paddle'" in result.detail
-
-
-def test_a_flood_of_output_is_not_kept(tried):
-    """Megabytes of chatter neither fill the memory nor hide the answer."""
-    result = tried("def ones(count, device):\n    sys.stdout.write('x' * 3_000_000 + '\\n'); return Tensor()")
-    assert result.works is True
-
-
-def test_an_endless_flood_is_ended_in_time(tried):
-    """Chatter that never stops is a framework that does not answer."""
-    result = tried("while True: sys.stdout.write('x' * 100_000)", timeout=2.0)
-    assert (result.works, "did not answer" in result.detail) == (None, True)
 
 
 def test_what_a_framework_prints_cannot_pass_for_an_answer_nor_steer_the_terminal(tried):
@@ -318,14 +248,17 @@ device = types.SimpleNamespace(is_compiled_with_cuda=lambda: True, cuda=types.Si
     device_count=lambda: 1, get_device_name=lambda index: "Tesla T4"))
 """,
     )
-    result = probe("paddle", timeout=PATIENCE)
-    assert (result.works, result.computed) == (True, ("Tesla T4",))
+    result = probe("paddle", "", Environment.here(), timeout=PATIENCE)
+    assert result.works is True
 
 
 def test_an_interrupted_probe_leaves_nothing_behind(tmp_path, install):
     """Stopping the cell stops the trial."""
     install("torch", TORCH + f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)")
-    program = "from colabkeep.hardware.probe import probe; probe('torch', timeout=600)"
+    program = (
+        "from colabkeep.core.system import Environment as E; from colabkeep.hardware.probe import probe; "
+        "probe('torch', '', E.here(), timeout=600)"
+    )
     notebook = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
     end = time.monotonic() + PATIENCE
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
@@ -335,9 +268,3 @@ def test_an_interrupted_probe_leaves_nothing_behind(tmp_path, install):
     _, said = notebook.communicate(timeout=PATIENCE)
     assert b"KeyboardInterrupt" in said
     assert not alive(int((tmp_path / "pid").read_text()))
-
-
-def test_an_unknown_framework_is_refused():
-    """With the names of those that can be tried."""
-    with pytest.raises(UsageError, match="'torch', 'paddle'"):
-        probe("jax", timeout=1.0)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 
 from colabkeep.hardware import find_accelerators
-from colabkeep.hardware.base import Hidden
-from colabkeep.hardware.loaded import LoadedFinder
-from colabkeep.testing.hardware import machine
-from tests.fakes.devices import fake_device_files, fake_pci_device, fake_tpu
+from colabkeep.hardware.base import Hidden, Trouble
+from tests.fakes.devices import fake_device_files, fake_mac, fake_pci_device, fake_tpu, machine
 
 GIB = 1 << 30
 
@@ -51,10 +46,9 @@ def test_a_machine_of_googles_cloud_is_no_tpu(tmp_path):
     assert found(machine(tmp_path, **variables)) == []
 
 
-def test_the_type_tells_old_chips_apart(tmp_path):
-    """v2 and v3 share a device number; where the subsystem is not shown, the variable says which."""
+def test_an_old_chip_whose_subsystem_is_not_shown_is_a_tpu(tmp_path):
+    """v2 and v3 share a device number, so nobody knows which."""
     fake_pci_device(tmp_path, "0000:00:05.0", vendor="0x1ae0", device="0x0027")
-    assert found(machine(tmp_path, TPU_ACCELERATOR_TYPE="v3-8")) == [("tpu", "TPU v3", 32 * GIB)]
     assert found(machine(tmp_path)) == [("tpu", "TPU", None)]
 
 
@@ -63,7 +57,7 @@ def test_hints_count_only_with_a_device(tmp_path):
     variables = {"TPU_ACCELERATOR_TYPE": "v6e-1"}
     assert found(machine(tmp_path, **variables)) == []
     fake_device_files(tmp_path, "vfio/0", "vfio/vfio")
-    assert found(machine(tmp_path, **variables)) == [("tpu", "TPU v6 lite", 32 * GIB)]
+    assert found(machine(tmp_path, **variables)) == [("tpu", "TPU", None)]
     assert found(machine(tmp_path)) == []
     fake_pci_device(tmp_path, "0000:00:00.0", vendor="0x8086", device="0x29c0")  # a bus that shows no TPU is believed
     assert found(machine(tmp_path, **variables)) == []
@@ -113,31 +107,47 @@ def test_amd_cards_tell_their_memory(tmp_path):
     assert find_accelerators(machine(tmp_path, HIP_VISIBLE_DEVICES="-1")) == hidden
 
 
-def paddle(*, cuda):
-    """Paddle as it answers on a CUDA build, or on a Kunlun one, which has the same calls and a placeholder."""
-    card = SimpleNamespace(name="GPU", total_memory=98304 << 20, major=8, minor=6)
-    return SimpleNamespace(
-        device=SimpleNamespace(
-            is_compiled_with_cuda=lambda: cuda,
-            is_compiled_with_rocm=lambda: False,
-            cuda=SimpleNamespace(device_count=lambda: 1, get_device_properties=lambda _: card),
-        )
-    )
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"mem_info_vram_total": "lots"},
+        {},
+        {"mem_info_vram_total": str(512 << 20)},  # graphics of a processor
+        {"mem_info_vram_total": "9" * 40},
+    ],
+    ids=str,
+)
+def test_an_amd_device_without_the_memory_of_a_card_is_none(tmp_path, told):
+    """Graphics built into a processor computes nothing under ROCm; nonsense is no number."""
+    fake_device_files(tmp_path, "kfd")
+    fake_pci_device(tmp_path, "0000:c1:00.0", vendor="0x1002", device="0x740c", **told)
+    assert found(machine(tmp_path)) == []
 
 
-def test_a_placeholder_of_paddle_is_not_believed(tmp_path, monkeypatch):
-    """A build for Kunlun answers for a card of capability 8.6 that is not there; a CUDA build tells the truth."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setitem(sys.modules, "paddle", paddle(cuda=False))
-    assert LoadedFinder().find(machine(tmp_path), timeout=1.0) == []
-    monkeypatch.setitem(sys.modules, "paddle", paddle(cuda=True))
-    (one,) = LoadedFinder().find(machine(tmp_path), timeout=1.0)
-    assert (one.kind, one.capability, one.memory_bytes) == ("cuda", (8, 6), 96 * GIB)
+def test_names_of_files_that_only_look_like_devices_are_none(tmp_path):
+    """A control file, a number that is none; other devices of a maker; a bus that shows what was not handed over."""
+    fake_device_files(tmp_path, "xpuctrl", "xpu", "xpu0p1", "xpu-1", "davinci_manager", "dri/renderD128")
+    fake_pci_device(tmp_path, "0000:01:00.0", vendor="0x19e5", device="0xd802")
+    fake_pci_device(tmp_path, "0000:00:1f.6", vendor="0x8086", device="0x15bc", kind="0x020000")
+    fake_pci_device(tmp_path, "0000:00:05.0", vendor="0x1ae0", device="")
+    fake_pci_device(tmp_path, "nonsense", vendor="", device="0x0063")
+    assert found(machine(tmp_path)) == []
 
 
-def test_a_framework_counts_only_where_the_environment_has_it(tmp_path, monkeypatch):
-    """A test's own machine is not mixed with the process that runs the test."""
-    monkeypatch.setitem(sys.modules, "paddle", paddle(cuda=True))
-    environment = machine(tmp_path)
-    bare = type(environment)(environ={}, root=tmp_path, folder=tmp_path)
-    assert LoadedFinder().find(bare, timeout=1.0) == []
+@pytest.mark.parametrize(
+    "script",
+    ["echo 'Intel(R) Core(TM) i7'; echo 17179869184", "echo 'Apple M2'; exit 1", "true", "head -c 3000 /dev/urandom",
+     "printf 'Apple \\033[31m\\n1\\n'"],
+)  # fmt: skip
+def test_a_mac_without_apples_processor_has_no_gpu(tmp_path, script):
+    """torch runs on no other Macs; what makes no sense is not believed."""
+    assert found(fake_mac(tmp_path, script)) == []
+
+
+def test_apples_processor_has_one_gpu(tmp_path):
+    """Which shares the memory; a `sysctl` of Linux is not asked, and one that hangs is given up."""
+    mac = fake_mac(tmp_path / "mac")
+    assert found(mac) == [("mps", "Apple M2 Pro GPU", 16 * GIB)]
+    (mac.root / "System/Library/CoreServices/SystemVersion.plist").unlink()
+    assert found(mac) == []
+    assert isinstance(find_accelerators(fake_mac(tmp_path / "stuck", "exec sleep 1000"), timeout=0.5), Trouble)

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from colabkeep.hardware.probe import ProgramAnswer, ask, locate
-from colabkeep.testing.hardware import machine
-from tests.fakes.devices import fake_nvidia_smi
+from colabkeep.hardware.programs import ProgramAnswer, ask, locate
+from tests.fakes.devices import fake_nvidia_smi, machine
 
 PATIENCE = 30.0
 

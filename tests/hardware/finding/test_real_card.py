@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import pytest
 
 from colabkeep.core.system import Environment
-from colabkeep.hardware.nvidia import NvidiaSmiFinder
+from colabkeep.hardware.nvidia import find_nvidia
 
 pytestmark = [
     pytest.mark.card,
     pytest.mark.skipif(
-        not isinstance(NvidiaSmiFinder().find(Environment.here(), timeout=30.0) or None, Sequence),
+        not isinstance(find_nvidia(Environment.here(), 30.0) or None, Sequence),
         reason="needs a CUDA device",
     ),
 ]
@@ -22,17 +22,11 @@ pytestmark = [
 PROGRAM = """
 import ctypes
 from colabkeep.hardware import find_accelerators
-from colabkeep.hardware.loaded import LoadedFinder
-from colabkeep.hardware.nvidia import NvidiaSmiFinder
-from colabkeep.hardware.nvidia import NvmlFinder
+from colabkeep.hardware.others import find_loaded
 from colabkeep.core.system import Environment
 
-here = Environment.here()
-by_smi, by_nvml = (finder.find(here, timeout=30.0) for finder in (NvidiaSmiFinder(), NvmlFinder()))
-told = lambda found: [(one.name, one.memory_bytes, one.capability, one.uuid, one.driver) for one in found]
-assert by_nvml == [] or told(by_nvml) == told(by_smi), (by_nvml, by_smi)
-found = find_accelerators(here, timeout=30.0)
-assert told(found) == told(by_smi)
+found = find_accelerators(Environment.here(), timeout=30.0)
+assert found[0].found_by == "nvidia-smi"
 not_initialised = 3  # CUDA_ERROR_NOT_INITIALIZED
 assert ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == not_initialised
 
@@ -40,7 +34,7 @@ import torch
 find_accelerators(Environment.here(), timeout=30.0)
 assert not torch.cuda.is_initialized()
 torch.cuda.init()
-by_torch = LoadedFinder().find(Environment.here(), timeout=30.0)
+by_torch = find_loaded(Environment.here(), 30.0)
 assert [(one.name, one.capability) for one in by_torch] == [(one.name, one.capability) for one in found]
 assert all(0.9 < mine.memory_bytes / its.memory_bytes <= 1 for mine, its in zip(by_torch, found, strict=True))
 """

@@ -54,10 +54,3 @@ def test_no_value_is_an_error(value):
     chosen = visible(CARDS, value)
     assert set(chosen) <= set(CARDS)
     assert len(set(chosen)) == len(chosen)
-
-
-def test_a_card_without_identifier_is_not_named_by_one():
-    """Where the tool told none, only indexes can choose."""
-    cards = [Accelerator(kind="cuda", name="a")]
-    assert visible(cards, "GPU-1") == []
-    assert visible(cards, "0") == cards

@@ -20,6 +20,12 @@ def platform() -> ColabPlatform:
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at a Drive that hangs is given up soon."""
+    monkeypatch.setattr("colabkeep.platforms.colab.drive._PATIENCE", 0.3)
+
+
+@pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Callable[..., FakeColab]]:
     """`machine(kind=…, front_end=…, …)`: a new machine, with the words of `fake_colab`; the same Drive each time."""
     with ExitStack() as stack:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from colabkeep.platforms.colab.frontend import TooLate, deadline
+from colabkeep.platforms.colab.page import TooLate, deadline
 from colabkeep.testing.faults import raising
 from tests.fakes.platforms.colab import fake_colab
 

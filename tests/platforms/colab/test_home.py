@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from colabkeep.stores import open_store
@@ -16,7 +18,9 @@ def test_with_drive_a_local_disk_stands_in_front_of_it(machine, platform):
     assert home.folder == str(first.root / "content/drive/MyDrive/colabkeep")
     store = open_store(home.storage)
     store.put("run/note", BytesSource(b"kept"))
-    store.flush(3.0)  # copied by then; whether Drive has uploaded it, this mount does not say
+    end = time.monotonic() + 30
+    while not list(first.account.rglob("note~*")) and time.monotonic() < end:
+        time.sleep(0.01)
     store.close()
     assert (first.root / "content/colabkeep-local/run/note").read_bytes() == b"kept"
 
@@ -57,7 +61,7 @@ def test_the_older_spelling_of_my_drive_is_found(machine, platform):
 
 
 @pytest.mark.parametrize("state", ["dead", "silent"])
-def test_a_broken_drive_is_no_home(machine, platform, state):
+def test_a_broken_drive_is_no_home(machine, platform, impatient, state):
     """Dead or hanging: it is said that it cannot be reached, and nobody waits for it for long."""
     home = platform.home(machine(drive=state).environment)
     assert home.persists is False

@@ -13,7 +13,7 @@ import pytest
 PROGRAM = """
 import ctypes, os, sys
 from pathlib import Path
-from colabkeep.platforms.colab.service import find_drive
+from colabkeep.platforms.colab.drive import find_drive
 from colabkeep.core.system import Environment
 
 root = Path(sys.argv[1])

@@ -15,15 +15,16 @@ import paddle
 import pytest
 
 import colabkeep
-from colabkeep.testing.trainings import final_state
-from colabkeep.testing.trainings.paddle import hard_training, one_thread
+from tests.trainings import final_state
+from tests.trainings.paddle import hard_training, one_thread
 
 EPOCHS = 3
 
 # A cell that tells its steps, slow enough to be met in the middle. Arguments: the folder, the number of workers.
 CELL = f"""
 import sys, time
-from colabkeep.testing.trainings.paddle import hard_training, one_thread
+sys.path.append({str(Path(__file__).resolve().parents[3])!r})
+from tests.trainings.paddle import hard_training, one_thread
 import colabkeep
 
 def heard(step, epoch, samples):

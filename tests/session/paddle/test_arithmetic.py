@@ -13,7 +13,7 @@ from paddle import nn
 from paddle.optimizer import lr
 
 import colabkeep
-from colabkeep.testing.trainings.paddle import Average, Tied
+from tests.trainings.paddle import Average, Tied
 
 Batch = tuple[paddle.Tensor, paddle.Tensor]
 

@@ -13,7 +13,7 @@ from paddle.io import DataLoader, TensorDataset
 
 import colabkeep
 from colabkeep.core.events import Event, Noted, RunStarted, StepDone
-from colabkeep.testing.trainings import final_state
+from tests.trainings import final_state
 
 BATCHES = 5
 

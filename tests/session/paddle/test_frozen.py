@@ -11,7 +11,7 @@ from paddle import nn
 
 import colabkeep
 from colabkeep.core.events import Event, Noted, SaveCommitted, SaveFailing
-from colabkeep.frameworks.paddle.staging import bytes_of
+from colabkeep.frameworks.paddle.capture import bytes_of
 
 WIDE = 1100  # a frozen weight of 4.8 MB: in a file of its own
 

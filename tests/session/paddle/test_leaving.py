@@ -12,7 +12,7 @@ import pytest
 
 import colabkeep
 from colabkeep.core.events import Event, StepDone
-from colabkeep.testing.trainings.paddle import hard_training
+from tests.trainings.paddle import hard_training
 
 Whole = Callable[..., dict[str, str]]
 

@@ -11,8 +11,8 @@ import pytest
 import colabkeep
 from colabkeep.core.errors import Incompatible, UsageError
 from colabkeep.core.events import Event, Noted
-from colabkeep.testing.trainings import SAMPLES, consumed
-from colabkeep.testing.trainings.paddle import hard_training
+from tests.trainings import SAMPLES, consumed
+from tests.trainings.paddle import hard_training
 
 Whole = Callable[..., dict[str, str]]
 
@@ -89,7 +89,7 @@ def test_the_best_weights_are_kept_and_gone_back_to(tmp_path: Path, kit: SimpleN
     judge = {"monitor": "val_score", "metrics": {"score": lambda *_: next(scores)}, "val_loader": val, "keep_last": 1}
     first = kit.fit(tmp_path, **judge)
     assert first.best is not None
-    assert (first.best.epoch, first.best.value) == (1, 1.0)
+    assert (first.best.epoch, first.best.value) == (2, 1.0)
     best = colabkeep.load_weights("r", storage=tmp_path, which="best", monitor="val_score")
     latest = colabkeep.load_weights("r", storage=tmp_path)
     assert best["first.weight"].numpy().tobytes() != latest["first.weight"].numpy().tobytes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from paddle.io import DataLoader, Dataset, random_split
 import colabkeep
 from colabkeep.core.errors import Incompatible
 from colabkeep.core.events import Event, RestoredInexactly
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
-from colabkeep.testing.trainings import final_state
+from tests.trainings import final_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -83,10 +82,10 @@ def loop(
     told: list[Event] = []
     words = RunArguments(
         run_name="r", objects={"model": model, "optimizer": optimizer}, storage=folder, save_every="1 epochs",
-        observers=(told.append,),
+        on_change=on_change, observers=(told.append,),
     )  # fmt: skip
     count = 0
-    with Run(replace(wire_run(words), on_change=on_change)) as run:
+    with Run(wire_run(words)) as run:
         for _ in run.epochs(epochs):
             for pictures, labels in run.batches(DataLoader(data, batch_size=8, shuffle=True, num_workers=workers)):
                 count += 1

@@ -14,7 +14,7 @@ from paddle.optimizer import lr
 import colabkeep
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, Noted
-from colabkeep.testing.trainings import final_state
+from tests.trainings import final_state
 
 EPOCHS, STEPS = 3, 24  # of 8 batches each
 BATCHES = [

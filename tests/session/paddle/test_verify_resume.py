@@ -10,7 +10,7 @@ from paddle import nn
 
 import colabkeep
 from colabkeep.core.errors import UsageError
-from colabkeep.testing.trainings.paddle import hard_training
+from tests.trainings.paddle import hard_training
 
 
 def test_the_hard_training_is_exact() -> None:

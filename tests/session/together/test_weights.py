@@ -14,8 +14,8 @@ import safetensors.torch
 import torch
 
 import colabkeep
-from colabkeep.testing.trainings import open_training
 from colabkeep.ui.cli import main
+from tests.trainings import open_training
 
 
 @pytest.fixture(scope="module", params=["torch", "paddle"])

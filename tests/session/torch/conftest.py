@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +12,9 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.testing.trainings import final_state
-from colabkeep.testing.trainings.torch import hard_training
+from tests.programs import Program
+from tests.trainings import final_state
+from tests.trainings.torch import hard_training
 
 EPOCHS = 3
 
@@ -24,7 +22,7 @@ EPOCHS = 3
 CELL = f"""
 import sys, time, torch
 import colabkeep
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings.torch import hard_training
 
 def heard(step, epoch, samples):
     print("step", step, flush=True)
@@ -91,8 +89,7 @@ class Child:
     """The cell in a process of its own, which is gone at the end of the `with`."""
 
     def __init__(self, folder: Path, workers: int = 0) -> None:
-        command = [sys.executable, "-W", "error", "-c", CELL, str(folder), str(workers)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = Program(CELL, folder, workers, strict=True)
         self.steps = 0
 
     @property
@@ -101,7 +98,6 @@ class Child:
 
     def reach(self, step: int) -> None:
         """Wait until it has done that step."""
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("step"):
                 self.steps = int(line.split()[1])
@@ -111,17 +107,16 @@ class Child:
 
     def signal(self, number: signal.Signals) -> int:
         """Send a signal and wait for the end; its status."""
-        os.kill(self.pid, number)
+        self.process.send_signal(number)
         out, _ = self.process.communicate()
         self.steps = max([self.steps, *(int(line.split()[1]) for line in out.splitlines() if line.startswith("step"))])
-        return self.process.returncode
+        return self.process.wait()
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self.process.__exit__(None, None, None)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from torch import nn
 
 import colabkeep
 from colabkeep.core.events import Event, RestoredInexactly
-from colabkeep.testing.trainings import final_state
+from tests.trainings import final_state
 
 STEPS, EPOCHS = 12, 3
 DATA = [torch.full((2, 3), float(i)) for i in range(4)]

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import colabkeep
 from colabkeep.core.errors import Incompatible, UsageError
 from colabkeep.frameworks.torch.data import TorchData
-from colabkeep.session.wiring import bare, bare_parts
-from colabkeep.testing.trainings import final_state
+from colabkeep.session.open import bare, bare_parts
+from tests.trainings import final_state
 
 accelerate = pytest.importorskip("accelerate")
 from accelerate.optimizer import AcceleratedOptimizer  # noqa: E402

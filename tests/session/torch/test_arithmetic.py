@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 
 import colabkeep
-from colabkeep.testing.trainings.torch import Tied
+from tests.trainings.torch import Tied
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

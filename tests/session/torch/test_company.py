@@ -14,7 +14,7 @@ import pytest
 
 import colabkeep
 from colabkeep.core.errors import RunBusy
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings.torch import hard_training
 
 Whole = Callable[..., dict[str, str]]
 

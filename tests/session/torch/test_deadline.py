@@ -14,14 +14,14 @@ from colabkeep.core.errors import UsageError
 from colabkeep.core.events import DeadlineNear, Event, Noted, SaveStarted
 from colabkeep.core.system import Environment
 from colabkeep.session.machine import Deadline, find_deadline
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
 from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.trainings.torch import hard_training
 from tests.fakes.platforms import fake_kaggle
 from tests.fakes.platforms.services import write
 from tests.session.slow import Slow
+from tests.trainings.torch import hard_training
 
 HOUR = 3600.0
 

@@ -14,11 +14,10 @@ import pytest
 
 from colabkeep.checkpoint.inspect import durability_of, last_word
 from colabkeep.checkpoint.repository import Repository
-from colabkeep.core.durability import Durability
 from colabkeep.core.errors import StoreUnavailable
-from colabkeep.core.events import CheckpointSetAside, DurabilityTold, Event, Restored, SpaceShort, StepDone
+from colabkeep.core.events import CheckpointSetAside, Durability, DurabilityTold, Event, Restored, SpaceShort, StepDone
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores.base import Receipt, StoreProperties
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import load_newest
 from colabkeep.core.events import Event, Noted, SaveCommitted, StepDone
 from colabkeep.stores.local import DirectoryStore
-from colabkeep.testing.trainings import final_state
+from tests.trainings import final_state
 
 EPOCHS = 4
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -138,14 +139,28 @@ def cut(folder: Path, body: Any, dies: int, **words: Any) -> None:
         session.train()
 
 
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("dies", [3, 5, 10])  # the fifth step of `accumulates` is the first behind an epoch
-def test_a_loop_that_is_killed_ends_with_the_same_bits(body: Any, dies: int, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], dict[str, str]]:
+    """What a loop ends with that nobody disturbs."""
+
+    @cache
+    def of(body: Any) -> dict[str, str]:
+        folder = tmp_path_factory.mktemp("whole")
+        Session(folder, body).train()
+        return final_state(str(folder), "r")
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("body", "dies"),  # the fifth step of `accumulates` is the first behind an epoch
+    [*((body, 10) for body in BODIES), (accumulates, 3), (accumulates, 5), (counts_micro_batches, 5), (plays, 5)],
+)
+def test_a_loop_that_is_killed_ends_with_the_same_bits(body: Any, dies: int, whole: Any, tmp_path: Path) -> None:
     """However it clears its gradients, or does not."""
-    Session(tmp_path / "whole", body).train()
     cut(tmp_path / "cut", body, dies)
     assert Session(tmp_path / "cut", body).train().run.resumed_from is not None
-    assert final_state(str(tmp_path / "cut"), "r") == final_state(str(tmp_path / "whole"), "r")
+    assert final_state(str(tmp_path / "cut"), "r") == whole(body)
 
 
 def test_layers_that_no_optimizer_had_yet_bring_their_gradients_with_them(tmp_path: Path) -> None:
@@ -187,9 +202,8 @@ def test_a_loop_that_changes_its_ways_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body", [clears_first, clears_last, accumulates])
 @pytest.mark.parametrize("fails", [2, 12])
-def test_an_error_behind_a_backward_pass_costs_no_step(body: Any, fails: int, tmp_path: Path) -> None:
+def test_an_error_behind_a_backward_pass_costs_no_step(body: Any, fails: int, whole: Any, tmp_path: Path) -> None:
     """What the pass left in the gradients is taken away, and the last finished step is saved."""
-    Session(tmp_path / "whole", body).train()
     session = Session(tmp_path / "cut", body)
     session.fails = fails
     with pytest.raises(RuntimeError, match="broken"):
@@ -197,7 +211,7 @@ def test_an_error_behind_a_backward_pass_costs_no_step(body: Any, fails: int, tm
     again = Session(tmp_path / "cut", body).train()
     assert again.run.resumed_from is not None
     assert again.run.resumed_from.progress.step == fails
-    assert final_state(str(tmp_path / "cut"), "r") == final_state(str(tmp_path / "whole"), "r")
+    assert final_state(str(tmp_path / "cut"), "r") == whole(body)
 
 
 def test_after_an_error_what_was_added_to_is_not_saved(tmp_path: Path) -> None:

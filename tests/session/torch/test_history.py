@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import torch
 
 import colabkeep
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings.torch import hard_training
 
 
 def test_the_history_of_a_run_is_read_like_that_of_a_result(tmp_path: Path, kit: SimpleNamespace) -> None:
@@ -22,7 +22,7 @@ def test_the_history_of_a_run_is_read_like_that_of_a_result(tmp_path: Path, kit:
                 run.log(val_loss=1.0 / (epoch + 1))
     assert [record["val_loss"] for record in run.history] == [1.0, 0.5, 1.0 / 3]
     assert (len(run.history), run.history[-1]["epoch"], len(run.history[1:])) == (3, 2, 2)
-    assert run.history == run.history.records == list(run.history)
+    assert run.history == list(run.history)
     assert bool(run.history)
     result = kit.fit(tmp_path / "b", **hard_training(epochs=1))
     assert isinstance(result.history, list)

@@ -16,7 +16,7 @@ from colabkeep.core.errors import CheckpointNotFound
 from colabkeep.core.events import Event, SaveCommitted, SaveStarted
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings.torch import hard_training
 
 VALUES = [3.0, 1.0, 2.0, 5.0, 4.0]  # of a metric, epoch by epoch
 

@@ -13,7 +13,7 @@ import torch
 
 import colabkeep
 from colabkeep.core.events import Event, Noted, RunStopped
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings.torch import hard_training
 
 Whole = Callable[..., dict[str, str]]
 
@@ -56,8 +56,11 @@ PLACES = [
 TORN = [after_the_optimizers_step, after_the_emas_update, after_the_schedulers_step]
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+@pytest.mark.parametrize(
+    ("place", "accumulate"),
+    [*((place, 3) for place in PLACES), (in_the_loss, 1), (after_the_optimizers_step, 1)],
+    ids=lambda one: getattr(one, "__name__", str(one)),
+)
 def test_an_error_anywhere_costs_no_bit(
     tmp_path: Path, kit: SimpleNamespace, whole: Whole, place: Callable[..., None], accumulate: int
 ) -> None:

@@ -17,6 +17,7 @@ from colabkeep.checkpoint.inspect import checkpoints, find_run
 from colabkeep.core.errors import RunBusy, UsageError
 from colabkeep.core.events import Event, Noted, RunStopped
 from colabkeep.stores.local import DirectoryStore
+from tests.programs import run
 
 CELL = """
 import os, sys, torch
@@ -34,8 +35,7 @@ for epoch in run.epochs(1):
 def ended(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     package = str(Path(colabkeep.__file__).parents[1])
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": package, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-c", code, str(folder / "runs")]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    return run(code, folder / "runs", strict=True, environ=environ)
 
 
 @pytest.mark.parametrize("end", ["", "\nsys.exit(3)", "\nraise KeyError('of mine')"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import colabkeep
+from tests.programs import Program
 
 STEPS = 24
 
@@ -64,16 +62,12 @@ def test_killed_it_ends_with_the_weights_of_one_left_alone(tmp_path: Path, whole
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         f"import test_long_orders as cell; cell.torch.set_num_threads(1); cell.train(sys.argv[1], tells=True)"
     )
-    environ = {**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).parents[1])}
-    command = [sys.executable, "-W", "error", "-c", program, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
-        assert process.stdout is not None
+    with Program(program, tmp_path, strict=True) as process:
         for line in process.stdout:
             if line == "step 13\n":
-                os.kill(process.pid, signal.SIGKILL)
+                process.send_signal(signal.SIGKILL)
                 break
-        process.stdout.read()
-    assert process.returncode == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
     assert train(tmp_path) in range(4, 14)  # a save that is due while one is written comes a step or two later
     assert weights(tmp_path) == whole
 

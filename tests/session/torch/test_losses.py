@@ -16,14 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colabkeep.core.events import Event, Recalled, Restored, RestoredInexactly
-from colabkeep.core.manifest import Proof
 from colabkeep.frameworks.torch.adapter import TorchLosses
-from colabkeep.session.metrics import MOST, LossCurve, LossRecord, plain_points, read_points, thinned
-from colabkeep.session.scheduler import SaveScheduler
+from colabkeep.session.state import MOST, LoopState, LossCurve, LossRecord, plain_points, read_points, thinned
 
 
 def record() -> LossRecord:
-    return LossRecord(TorchLosses(), Proof())
+    return LossRecord(TorchLosses())
 
 
 def fed(steps: int, *, breaks: frozenset[int] = frozenset(), silent: int = 0) -> LossRecord:
@@ -32,8 +30,7 @@ def fed(steps: int, *, breaks: frozenset[int] = frozenset(), silent: int = 0) ->
     for step in range(1, steps + 1):
         losses.hear(step, None if silent and step % silent == 0 else torch.tensor(float(step)))
         if step in breaks:
-            state, losses = losses.state_dict(), record()
-            losses.load_state_dict(state)
+            losses = LossRecord(TorchLosses(), losses.tree())
     return losses
 
 
@@ -47,7 +44,7 @@ def test_an_interrupted_curve_is_the_one_of_an_uninterrupted_run(
     steps: int, breaks: frozenset[int], silent: int
 ) -> None:
     """Wherever a run is cut, its checkpoints hold the very bytes that they would have held."""
-    assert plain(fed(steps, breaks=breaks, silent=silent).state_dict()) == plain(fed(steps, silent=silent).state_dict())
+    assert plain(fed(steps, breaks=breaks, silent=silent).tree()) == plain(fed(steps, silent=silent).tree())
 
 
 @pytest.mark.parametrize("steps", [1, MOST, MOST + 1, 2 * MOST, 2 * MOST + 2, 40_000])
@@ -106,12 +103,12 @@ def test_a_checkpoint_without_a_curve_loads_all_the_same(
     events: list[Event] = []
     whole = kit.fit(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        parts = SaveScheduler._parts
+        parts = LoopState.parts
 
-        def without(keeper: SaveScheduler) -> dict[str, object]:
-            return {name: part for name, part in parts(keeper).items() if name != "losses"}
+        def without(state: LoopState, *about: Any) -> dict[str, object]:
+            return {name: part for name, part in parts(state, *about).items() if name != "losses"}
 
-        patch.setattr(SaveScheduler, "_parts", without)
+        patch.setattr(LoopState, "parts", without)
         kit.fit(tmp_path / "old", max_steps=7)
     result = kit.fit(tmp_path / "old", callbacks=[events.append])
     assert result.losses == whole.losses[7:]
@@ -137,8 +134,7 @@ def test_numbers_that_json_has_not_survive_a_checkpoint_and_a_journal() -> None:
     curve = record()
     for step, loss in enumerate([math.nan, math.inf, -math.inf, 0.1], 1):
         curve.hear(step, torch.tensor(loss, dtype=torch.float64))
-    again = record()
-    again.load_state_dict(curve.state_dict())
+    again = LossRecord(TorchLosses(), curve.tree())
     assert repr(again.points) == repr(curve.points) == "((1, nan), (2, inf), (3, -inf), (4, 0.1))"
     assert repr(read_points(plain_points(curve.points))) == repr(list(curve.points))
 

@@ -15,11 +15,11 @@ from torch import nn
 
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.events import Event, MachineGiven
-from colabkeep.core.sealed import seal
+from colabkeep.core.layout import seal
 from colabkeep.core.system import Environment
-from colabkeep.session.machine import earlier_cards, machine_id, this_machine
+from colabkeep.session.machine import ask_machine, earlier_cards, machine_id
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.stores import open_store
 from tests.fakes.devices import fake_nvidia_smi
 from tests.fakes.platforms import fake_colab, fake_kaggle
@@ -32,7 +32,7 @@ def session(folder: Path, *cards: str, id: str = "") -> list[Event]:
         run_name="r", objects={"model": nn.Linear(1, 1)}, storage=folder, save_every=None, observers=(events.append,)
     )
     machine = MachineGiven(platform="colab", kind="hosted", accelerators=cards, id=id)
-    with Run(replace(wire_run(words), machine=machine)) as run:
+    with Run(replace(wire_run(words), machine=lambda: machine)) as run:
         for _ in run.epochs(run.progress.epoch + 1):
             for _batch in run.batches([0]):
                 run.step()
@@ -105,7 +105,7 @@ def test_the_machine_is_seen_as_the_check_sees_it(tmp_path: Path, monkeypatch: p
     with fake_kaggle(tmp_path, run_type="Batch") as machine:
         fake_nvidia_smi(machine.root / "usr/bin", ["Tesla T4", "Tesla T4"])
         here = machine.environment
-        given = this_machine(replace(here, environ={**here.environ, "PATH": "/usr/bin"}))
+        given = ask_machine(replace(here, environ={**here.environ, "PATH": "/usr/bin"}))()
         id = machine_id(here)
     assert given == MachineGiven(platform="kaggle", kind="batch", accelerators=("Tesla T4", "Tesla T4"), id=id)
 
@@ -124,6 +124,6 @@ def test_no_card_that_cannot_be_told_keeps_a_training_from_its_start(
     }
     monkeypatch.setattr("colabkeep.session.machine.find_accelerators", lambda *_, **__: deeds[does]())
     with fake_kaggle(tmp_path) as machine:
-        given = this_machine(machine.environment)
+        given = ask_machine(machine.environment)()
     released.set()
     assert (given.platform, given.accelerators) == ("kaggle", ())

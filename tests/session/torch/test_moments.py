@@ -13,9 +13,9 @@ import pytest
 import colabkeep
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, SaveStarted
-from colabkeep.session import wiring
+from colabkeep.session import open as opening
 from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings.torch import hard_training
 
 
 class Uneven(FakeClock):
@@ -56,7 +56,7 @@ def test_two_machines_that_save_at_different_moments_train_the_same_bits(
                 if isinstance(event, SaveStarted):
                     steps.append(event.progress.step)
 
-            monkeypatch.setattr(wiring, "SystemClock", lambda seed=seed: Uneven(seed))
+            monkeypatch.setattr(opening, "SystemClock", lambda seed=seed: Uneven(seed))
             folder = tmp_path / f"{accumulate}-{seed}"
             words = hard_training(epochs=kit.EPOCHS, accumulate=accumulate)
             kit.fit(folder, **{**words, "save_every": "auto", "callbacks": (*words["callbacks"], heard)})
@@ -72,7 +72,7 @@ def test_a_training_that_changes_its_cadence_between_sessions_trains_the_same_bi
 ) -> None:
     """Every third step, then "auto" on another machine, then with another overhead: each goes on where it was."""
     kit.fit(tmp_path, save_every="3 steps", max_epochs=1)
-    monkeypatch.setattr(wiring, "SystemClock", lambda: Uneven(3))
+    monkeypatch.setattr(opening, "SystemClock", lambda: Uneven(3))
     second = kit.fit(tmp_path, save_every="auto", max_epochs=2)
     third = kit.fit(tmp_path, save_every="auto", overhead=0.3, max_epochs=kit.EPOCHS)
     assert (second.resumed_from or 0) > 0

@@ -93,7 +93,7 @@ def test_a_run_that_was_called_so_before_goes_on(
 ) -> None:
     """An earlier version let a run be called "lease": it is read, and trained on."""
     with monkeypatch.context() as earlier:
-        earlier.setattr("colabkeep.session.wiring.refuse_reserved", lambda store, name: None)
+        earlier.setattr("colabkeep.session.open.refuse_reserved", lambda store, name: None)
         kit.fit(tmp_path, run_name="lease", max_steps=7)
     assert colabkeep.load_weights("lease", storage=tmp_path)
     assert kit.fit(tmp_path, run_name="lease", max_epochs=1).resumed_from == 7

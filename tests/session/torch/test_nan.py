@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 import colabkeep
 from colabkeep.checkpoint.inspect import checkpoints, find_run
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.core.errors import TrainingDiverged, UsageError
 from colabkeep.core.events import Event, LossNotFinite, LossRecovered, Noted
 from colabkeep.core.manifest import Proof
-from colabkeep.core.policies import KeepLast
 from colabkeep.core.system import SystemClock
 from colabkeep.frameworks.torch.adapter import TorchLosses
-from colabkeep.session.metrics import LossRecord
 from colabkeep.session.prune import plan_prune, prune
+from colabkeep.session.state import LossRecord
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.ui.records import prune_record
 from colabkeep.ui.text import pruned_lines
@@ -236,7 +236,8 @@ def test_stop_is_known_to_the_loop_of_ours(tmp_path: Path) -> None:
     result = fit("b")
     assert result.nan_since == 5
     html = result._repr_html_()
-    assert "LOSS NOT FINITE SINCE STEP 5" in html
+    assert "ENDED WITH NaN OR INFINITE" in html
+    assert "since step 5" in html
     assert "FINISHED" not in html
     with pytest.raises(UsageError):
         fit("c", on_nan="raise")
@@ -252,12 +253,13 @@ def test_no_display_calls_it_finished(tmp_path: Path, capfd: pytest.CaptureFixtu
     status = json.loads((tmp_path / "r.status.json").read_text())
     assert (status["state"], status["not_finite_since"]) == ("diverged", 7)
     assert "ENDED WITH NaN" in (tmp_path / "r.status.html").read_text()
-    assert "LOSS NOT FINITE SINCE STEP 7" in run._repr_html_()
+    assert "ENDED WITH NaN OR INFINITE" in run._repr_html_()
+    assert "since step 7" in run._repr_html_()
     report = colabkeep.report("r", storage=tmp_path)
     assert report.to_dict()["not_finite_since"] == 7
-    assert repr(report).startswith("r: not finite.")
-    assert "The loss is not a finite number since step 7." in repr(report)
-    assert "LOSS NOT FINITE" in report._repr_html_()
+    assert repr(report).startswith("r: ended with a loss that is not finite.")
+    assert "The loss has not been a finite number since step 7." in repr(report)
+    assert "ENDED WITH NaN OR INFINITE" in report._repr_html_()
 
 
 def test_a_checkpoint_from_before_there_was_a_proof_tells_by_its_curve(
@@ -265,7 +267,7 @@ def test_a_checkpoint_from_before_there_was_a_proof_tells_by_its_curve(
 ) -> None:
     """Runs that broke with an older colabkeep are warned of, too."""
     with monkeypatch.context() as patch:
-        patch.setattr(LossRecord, "state_dict", lambda self: self.curve.state_dict())
+        patch.setattr(LossRecord, "tree", lambda self: self.curve.tree())
         train(tmp_path, broken_from(7), steps=12, keep_last=None)
     heard: list[Event] = []
     train(tmp_path, broken_from(7), steps=16, heard=heard, keep_last=2)
@@ -324,12 +326,11 @@ LOSSES = st.sampled_from([1.0, 0.5, NAN, INF, -INF, None])
 
 
 def replayed(losses: Sequence[Any], breaks: frozenset[int]) -> Iterator[LossRecord]:
-    record = LossRecord(TorchLosses(), Proof())
+    record = LossRecord(TorchLosses())
     for step, loss in enumerate(losses, 1):
         record.hear(step, loss)
         if step in breaks:
-            state, record = record.state_dict(), LossRecord(TorchLosses(), Proof())
-            record.load_state_dict(state)
+            record = LossRecord(TorchLosses(), record.tree())
         yield record
 
 

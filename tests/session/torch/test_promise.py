@@ -16,7 +16,7 @@ from colabkeep.core.events import Event, RestoredInexactly, RunStarted
 from colabkeep.core.manifest import Manifest
 from colabkeep.frameworks.base import Exactness
 from colabkeep.frameworks.torch.adapter import TorchFramework
-from colabkeep.session.open import precision_chosen
+from colabkeep.session.fit import precision_chosen
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_the_lines_and_the_panel_say_it(
     assert "- The gradient of x[index]" in out
     assert "Not seen: what your own functions keep" in out
     page = (tmp_path / "r.status.html").read_text()
-    assert "Exact after a resume, but for what is named here" in page
+    assert "Exact after a resume, except for what is named here" in page
     assert "The gradient of x[index]" in page
 
 

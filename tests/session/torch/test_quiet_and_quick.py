@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import colabkeep
 from colabkeep.core.events import Event, Noted, StepDone
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
 from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings.torch import hard_training
 
 WAITING = ("item", "__float__", "__int__", "__bool__", "__index__", "tolist", "cpu", "numpy")
 
@@ -46,7 +46,7 @@ def test_progress_says_where_checkpoints_are_and_what_came_of_it(
     out, err = capfd.readouterr()
     assert str(tmp_path) in out
     assert "stopped (max_time) at step 1" in out
-    assert "goes on from epoch 1, step 1" in out
+    assert "resumed from epoch 1, step 1" in out
     assert "finished at step 33" in out
     assert err == ""
 

@@ -1,9 +1,9 @@
-"""Several processes that train together are refused at the start, in words that name ranks."""
+"""Several processes that train together are refused at the start, in words that name ranks, and so is what is cut into
+pieces for them. A group of one process, and what DDP wraps in it, is a training like any other."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,9 @@ import torch
 
 import colabkeep
 from colabkeep.core.errors import UsageError
+from tests.programs import Program
+
+IMPORTS = "ignore:.torch.jit:DeprecationWarning"  # torch, as it imports what DDP needs
 
 PROGRAM = """
 import sys
@@ -32,15 +35,11 @@ except UsageError as error:
 def test_two_ranks_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     """Real processes of torch.distributed: each is told how many ranks there are, and what to do instead."""
     runs = tmp_path / "runs"
-    command = [sys.executable, "-c", PROGRAM]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), str(runs)], stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    for process in ranks:
-        said, _ = process.communicate(timeout=120)
-        assert "2 ranks" in said
-        assert "torch.nn.DataParallel(model)" in said
+    with Program(PROGRAM, 0, tmp_path / "store", runs) as one, Program(PROGRAM, 1, tmp_path / "store", runs) as other:
+        for rank in (one, other):
+            said, _ = rank.communicate()
+            assert "2 ranks" in said
+            assert "torch.nn.DataParallel(model)" in said
     assert not runs.exists()
 
 
@@ -65,11 +64,82 @@ def test_a_process_of_torchrun_is_refused_before_the_group_is_made(
         pass
 
 
-def test_one_rank_of_one_trains(tmp_path: Path) -> None:
+@pytest.fixture
+def group_of_one(tmp_path: Path) -> Iterator[None]:
     """A script that makes a group of one process is a training like any other."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        with colabkeep.Run("r", model=torch.nn.Linear(2, 1), storage=tmp_path / "runs", progress=False):
-            pass
-    finally:
-        torch.distributed.destroy_process_group()
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def trained(model: torch.nn.Module, storage: Path) -> tuple[int, torch.Tensor]:
+    """Two steps more of the run. Where it began, and all of the weights at its end."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    with colabkeep.Run("r", model=model, optimizer=optimizer, storage=storage, progress=False) as run:
+        began = run.progress.step
+        for _ in run.steps(began + 2):
+            optimizer.zero_grad()
+            model(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+            run.step()
+    return began, torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.filterwarnings(IMPORTS)
+def test_what_ddp_wraps_goes_on_bare_and_the_other_way_round(tmp_path: Path) -> None:
+    """Stored names do not begin with "module.", so the same script goes on without a group, with the same bits."""
+    torch.manual_seed(0)
+    bare = torch.nn.Linear(2, 1)
+    start = bare.state_dict()
+
+    def model(*, wrapped: bool) -> torch.nn.Module:
+        made = torch.nn.Linear(2, 1)
+        made.load_state_dict(start)
+        return torch.nn.parallel.DistributedDataParallel(made) if wrapped else made
+
+    ended = {}
+    for wraps in ((False, False, False), (True, False, True)):
+        runs = tmp_path / str(wraps[0])
+        for session, wrapped in enumerate(wraps):
+            began, weights = trained(model(wrapped=wrapped), runs)
+            assert began == 2 * session
+        ended[wraps] = weights
+        opened = torch.nn.Linear(2, 1)
+        opened.load_state_dict(colabkeep.load_weights("r", storage=runs))
+        assert torch.equal(torch.cat([each.flatten() for each in opened.parameters()]), weights)
+    assert torch.equal(*ended.values())
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.filterwarnings(IMPORTS, "ignore:FSDP is switching to use:UserWarning")
+@pytest.mark.parametrize("by", ["fully_shard", "FullyShardedDataParallel", "parallelize_module", "ZeroRedundancy"])
+def test_what_is_cut_into_pieces_is_refused_and_nothing_is_written(tmp_path: Path, by: str) -> None:
+    """By torch's own means, each in its smallest group: what cut it is named."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    kind, options = torch.optim.SGD, {}
+    if by == "fully_shard":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
+    elif by == "FullyShardedDataParallel":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        model[0] = FullyShardedDataParallel(model[0], device_id=torch.device("cpu"))
+    elif by == "parallelize_module":
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+        parallelize_module(model, init_device_mesh("cpu", (1,)), {"0": ColwiseParallel()})
+    else:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        kind, options = ZeroRedundancyOptimizer, {"optimizer_class": torch.optim.SGD}
+    optimizer = kind(model.parameters(), lr=0.1, **options)
+    with (
+        pytest.raises(UsageError, match=f"cuts its (model|optimizer) by {by}"),
+        colabkeep.Run("r", model=model, optimizer=optimizer, storage=tmp_path / "runs", progress=False),
+    ):
+        pass
+    assert not (tmp_path / "runs").exists()

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import colabkeep
 from colabkeep.core.errors import Incompatible, NotStorable, UnknownArgument, UsageError
 from colabkeep.core.events import Event, Noted
-from colabkeep.testing.trainings.torch import Noisy, Tied, hard_training
+from tests.trainings.torch import Noisy, Tied, hard_training
 
 Words = dict[str, Any]
 
@@ -137,9 +137,9 @@ def test_a_harmless_change_goes_on(tmp_path: Path, kit: SimpleNamespace, change:
     assert (
         said[0]
         == {
-            "workers": "max_epochs was 3 and is 2: harmless, training goes on",
-            "batches of the same order": "max_epochs was 3 and is 2: harmless, training goes on",
-            "more epochs": "max_epochs was 1 and is 2: harmless, training goes on",
+            "workers": "max_epochs changed from 3 to 2; this does not affect the training",
+            "batches of the same order": "max_epochs changed from 3 to 2; this does not affect the training",
+            "more epochs": "max_epochs changed from 1 to 2; this does not affect the training",
         }[change]
     )
     assert any("num_workers" in text for text in said) is (change != "more epochs")
@@ -186,9 +186,9 @@ def test_an_unknown_word_is_refused(tmp_path: Path, kit: SimpleNamespace) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"max_epochs": None}, "How long"),
+        ({"max_epochs": None}, "length of the training"),
         ({"keep_last": 0}, "keep_last=0"),
-        ({"keep_best": -1}, "keep_best=-1"),
+        ({"keep_best": -1}, "keep_best must be .* and is -1"),
         ({"mode": "largest"}, "mode='largest'"),
         ({"save_every": "now and then"}, "save_every='now and then'"),
         ({"max_time": "soon"}, "max_time='soon'"),

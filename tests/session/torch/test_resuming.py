@@ -13,8 +13,8 @@ import torch
 import colabkeep
 from colabkeep.core.errors import CheckpointNotFound, Incompatible, UsageError
 from colabkeep.core.events import Event, Noted, Restored, RestoredInexactly
-from colabkeep.testing.trainings import SAMPLES
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings import SAMPLES
+from tests.trainings.torch import hard_training
 
 Whole = Callable[..., dict[str, str]]
 
@@ -62,7 +62,7 @@ def test_the_result_tells_of_the_whole_run(tmp_path: Path, kit: SimpleNamespace)
     losses = [record["val_loss"] for record in second.history]
     assert second.best is not None
     assert (second.best.monitor, second.best.value) == ("val_loss", min(losses))
-    assert second.best.epoch == losses.index(min(losses))
+    assert second.best.epoch == losses.index(min(losses)) + 1, "as tables count"
     assert second.best.checkpoint in {info.id for info in second.checkpoints if info.step == second.best.step}
     assert {info.step for info in second.checkpoints} == {11, 13, 22, 33}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +18,11 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 import colabkeep
 from colabkeep.core.errors import Incompatible
 from colabkeep.core.events import Event, Noted, RestoredInexactly
-from colabkeep.session import data_fingerprint, position
+from colabkeep.session import data_fingerprint
+from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
-from colabkeep.session.wiring import RunArguments, wire_run
-from colabkeep.testing.trainings import final_state
+from colabkeep.session.state import LoopState
+from tests.trainings import final_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -97,9 +97,9 @@ class Loop:
         objects = {"model": self.model, "optimizer": self.optimizer}
         arguments = RunArguments(
             run_name="r", objects=objects, storage=folder, save_every="1 epochs", keep_last=None, resume=resume,
-            observers=(self.told.append,),
+            on_change=on_change, observers=(self.told.append,),
         )  # fmt: skip
-        self.run = Run(replace(wire_run(arguments), on_change=on_change))
+        self.run = Run(wire_run(arguments))
 
     def train(self, data: Callable[[int], Any], *, epochs: int = 3, steps: int | None = None, workers: int = 0) -> Loop:
         """`data` gives that of an epoch. Stops after so many steps, if it is told to."""
@@ -184,9 +184,16 @@ CHANGES: dict[str, tuple[Make, Make, list[str]]] = {
     ),
 }
 
+# Cut off after three steps of an epoch; one of each kind (indices, contents, batches) also at its end.
+CUT = [
+    *((change, 3) for change in CHANGES),
+    ("a split without a seed", None),
+    ("another normalisation", None),
+    ("another batch in a list", None),
+]
 
-@pytest.mark.parametrize("steps", [3, None], ids=["in an epoch", "at its end"])
-@pytest.mark.parametrize("change", CHANGES)
+
+@pytest.mark.parametrize(("change", "steps"), CUT)
 def test_other_data_is_refused_before_anything_is_touched(tmp_path: Path, change: str, steps: int | None) -> None:
     """In resumable_fit: the line names the cause and what mends it; objects and files are as they were."""
     before, after, said = CHANGES[change]
@@ -208,9 +215,10 @@ def test_other_data_is_refused_before_anything_is_touched(tmp_path: Path, change
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("steps", [3, None], ids=["in an epoch", "at its end"])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("change", "steps", "workers"),
+    [*((*one, 0) for one in CUT), ("a split without a seed", 3, 2), ("other labels", None, 2)],
+)
 def test_an_own_loop_gets_no_batch_of_other_data(tmp_path: Path, change: str, steps: int | None, workers: int) -> None:
     """In Run, which sees its loader where the loop asks for batches: none is handed out."""
     before, after, said = CHANGES[change]
@@ -288,8 +296,7 @@ def test_looking_costs_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("steps", [3, None], ids=["in an epoch", "at its end"])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("change", "steps"), CUT)
 def test_applied_the_run_goes_on_with_the_new_data_and_says_so(tmp_path: Path, change: str, steps: int | None) -> None:
     """on_change="apply": trained to the end with what there is now, told once as not exact, and from then on known."""
     before, after, _ = CHANGES[change]
@@ -334,8 +341,7 @@ class TestMeant:
         """These epochs take milliseconds; real ones are all looked at."""
         monkeypatch.setattr(data_fingerprint, "_APART", 0.0)
 
-    @pytest.mark.parametrize("workers", [0, 1])
-    @pytest.mark.parametrize("change", CHANGES)
+    @pytest.mark.parametrize(("change", "workers"), [*((one, 0) for one in CHANGES), ("other contents", 1)])
     def test_it_is_told_once(self, tmp_path: Path, change: str, workers: int) -> None:
         """Within one session any change is taken as meant, and the data of the last epoch is what counts later."""
         loop = Loop(tmp_path).train(self.CHANGES[change], epochs=4, workers=workers)
@@ -344,8 +350,7 @@ class TestMeant:
         assert "training data" in told[0]
         assert loop.inexact == []
 
-    @pytest.mark.parametrize("change", CHANGES)
-    @pytest.mark.parametrize("steps", [13, 20])
+    @pytest.mark.parametrize(("change", "steps"), [*((one, 20) for one in CHANGES), ("more samples", 13)])
     def test_the_epoch_that_was_cut_off_is_the_one_that_is_compared(
         self, tmp_path: Path, change: str, steps: int
     ) -> None:
@@ -521,13 +526,13 @@ def test_a_checkpoint_that_knows_nothing_of_its_data_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of an earlier version: nothing is compared, and from now on it is known."""
-    parts_of = position.Position.parts
+    parts_of = LoopState.parts
 
-    def without(self: position.Position) -> dict[str, object]:  # as it was written then
-        return {name: part for name, part in parts_of(self).items() if name != "data"}
+    def without(self: LoopState, *about: Any) -> dict[str, object]:  # as it was written then
+        return {name: part for name, part in parts_of(self, *about).items() if name != "data"}
 
     with monkeypatch.context() as earlier:
-        earlier.setattr(position.Position, "parts", without)
+        earlier.setattr(LoopState, "parts", without)
         fit(tmp_path, Pictures(), Pictures(files(9)), max_steps=3)
     assert not any(path.startswith("data") for path in final_state(tmp_path, "r"))
     fit(tmp_path, Pictures(scale=2.0), Pictures(files(9)), max_epochs=1)

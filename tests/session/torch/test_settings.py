@@ -20,7 +20,7 @@ import colabkeep
 from colabkeep.core.errors import Incompatible, UsageError
 from colabkeep.core.events import Event, Noted, RestoredInexactly
 from colabkeep.core.manifest import Manifest
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings.torch import hard_training
 
 Words = dict[str, Any]
 

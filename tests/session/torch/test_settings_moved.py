@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from torch import nn
 
 import colabkeep
 from colabkeep.core.events import Event, Noted, RestoredInexactly
+from tests.programs import run
 
 # A loop of one's own that moves what no state_dict holds. Arguments: the folder, the step at which it kills itself
 # (0: not), what it does.
@@ -85,13 +84,7 @@ print(sorted((k, v) for k, v in vars(model).items() if k in ("temperature", "cal
 def loop(folder: Path, *, end: int, what: str) -> str:
     """The loop in a process of its own; what it printed, "" where it killed itself."""
     folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", LOOP, str(folder), str(end), what],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    done = run(LOOP, folder, end, what, strict=True)
     assert done.returncode == (-signal.SIGKILL if end else 0), done.stderr
     return done.stdout
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import colabkeep
 from colabkeep.core.errors import NotStorable, UsageError
 from colabkeep.core.events import Event, Noted
-from colabkeep.testing.trainings import final_state
+from tests.trainings import final_state
 
 Words = dict[str, Any]
 X, Y = torch.randn(32, 4, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 2
@@ -72,7 +72,7 @@ SLIPS: dict[str, tuple[Words, str, str]] = {
     "all dropped": ({"train_loader": loader(batch_size=64, drop_last=True)}, "32 samples", "drop_last=False"),
     "callback": ({"callbacks": [3]}, "a int", "callbacks=[tell]"),
     "callback's class": ({"callbacks": [Nothing]}, "the class Nothing", "callbacks=[tell]"),
-    "callbacks": ({"callbacks": print}, "no list", "callbacks=[tell]"),
+    "callbacks": ({"callbacks": print}, "must be a list of functions", "callbacks=[tell]"),
     "arrays": ({"train_loader": (X, Y)}, "32 samples", "TensorDataset(X, Y)"),
     "listed arrays": ({"train_loader": [X, Y]}, "32 samples", "TensorDataset(X, Y)"),
     "NumPy's arrays": ({"train_loader": (X.numpy(), Y.numpy())}, "32 samples", "TensorDataset(X, Y)"),
@@ -93,10 +93,10 @@ SLIPS: dict[str, tuple[Words, str, str]] = {
     "resume=False": ({"resume": False}, "resume=False", '"never"'),
     "resume=None": ({"resume": None}, "resume=None", '"auto"'),
     "resume='latest'": ({"resume": "latest"}, "resume='latest'", '"auto"'),
-    "a seed": ({"seed": "a"}, "seed='a'", "seed=0"),
+    "a seed": ({"seed": "a"}, "seed must be a whole number", "seed=0"),
     "max_epochs=True": ({"max_epochs": True}, "max_epochs must be a whole number", "max_epochs=30"),
     "max_epochs='3'": ({"max_epochs": "3"}, "max_epochs must be a whole number", "without quotes"),
-    "keep_best=0.5": ({"keep_best": 0.5, "monitor": "train_loss"}, "keep_best=0.5", "keep_best=1"),
+    "keep_best=0.5": ({"keep_best": 0.5, "monitor": "train_loss"}, "and is 0.5", "keep_best=1"),
     "Keras": ({"model": Keraslike()}, "a fit\\(\\) of its own", "BackupAndRestore"),
     "NumPy": ({"model": object()}, "torch.nn.Module", "colabkeep.Run"),
 }
@@ -194,7 +194,7 @@ def test_a_forgotten_with_is_said(tmp_path: Path) -> None:
     with pytest.raises(AttributeError, match="no attribute 'epoch'"):
         _ = run.epoch
     assert not hasattr(run, "_ipython_display_")
-    assert "NOT BEGUN" in run._repr_html_()
+    assert "NOT STARTED" in run._repr_html_()
 
 
 def replaced() -> tuple[nn.Sequential, torch.optim.Optimizer]:

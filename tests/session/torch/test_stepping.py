@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import colabkeep
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, Noted
-from colabkeep.testing.trainings import final_state
+from tests.trainings import final_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")  # an older SequentialLR's own
 

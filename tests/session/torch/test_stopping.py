@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +19,8 @@ from colabkeep.core.events import Event, Noted, RunStopped
 from colabkeep.stores.base import Receipt, Source
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.trainings import final_state
+from tests import programs
+from tests.trainings import final_state
 
 LONG = 60.0  # seconds; a bound for what happens at once, so that a broken test ends
 
@@ -187,7 +186,7 @@ def test_a_stop_during_the_last_save_waits_for_it_and_is_honoured_then(
     if isinstance(caught.value, SystemExit):
         assert caught.value.code == 143
     (answer,) = said(events, "last save is still being written (about ")
-    assert ("then the last 3 step(s) are trained again" in answer) == (numbers == [signal.SIGINT])
+    assert ("then the last 3 step(s) are repeated" in answer) == (numbers == [signal.SIGINT])
     assert stopped(events) == ["finished"]
     assert names_of(tmp_path)[-1].startswith("000000000008-")
 
@@ -205,7 +204,7 @@ def test_a_second_ctrl_c_during_the_last_save_does_not_wait(
         with pytest.raises(KeyboardInterrupt):
             colabkeep.resumable_fit(**words)
         meddler.join()
-        (answer,) = said(events, "A second request stops at once; then the last 33 step(s) are trained again")
+        (answer,) = said(events, "A second request stops at once; then the last 33 step(s) are repeated")
         assert "it is the first one of this session" in answer
         assert stopped(events) == ["interrupt"]
         assert not names_of(tmp_path)
@@ -256,7 +255,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
     def state(loop: str) -> dict[str, str]:
         folder = tmp_path_factory.mktemp("piece")
         with Program(HANGS, folder, 0, loop) as program:
-            assert program.wait() == 0
+            assert program.end() == 0
         return final_state(folder, "r")
 
     return {loop: state(loop) for loop in ("epochs", "steps")}
@@ -285,14 +284,14 @@ def test_a_stop_while_a_loader_hangs_saves_the_last_step_at_once(
         hung = program.until("hangs")
         while "step 10" not in program.lines:
             program.read()
-        program.send(number)
-        assert program.wait() == status
+        program.send_signal(number)
+        assert program.end() == status
         assert "next cell" not in program.lines
     assert [name[:12] for name in names_of(tmp_path)] == ["000000000010"]
     assert not alive(int(hung.split()[1]))
     (tmp_path / "hang").unlink()
     with Program(HANGS, tmp_path, workers, loop) as program:
-        assert program.wait() == 0
+        assert program.end() == 0
     assert final_state(tmp_path, "r") == undisturbed[loop]
 
 
@@ -443,7 +442,8 @@ with colabkeep.Run("r", model=model, storage=sys.argv[1], save_every=None, progr
         for features in run.batches([torch.ones(1, 1)] * 3):
             run.step()
         begun = fork.Event()
-        child = fork.Process(target=lambda: (begun.set(), time.sleep(3600)))
+        # In pieces: a signal that comes just before Python enters a long sleep is heard of when that is over.
+        child = fork.Process(target=lambda: (begun.set(), [time.sleep(0.1) for _ in range(36000)]))
         child.start()
         begun.wait(60)  # Python forgets the signals that come while it forks
         child.terminate()
@@ -467,21 +467,19 @@ def test_what_a_training_forks_ends_as_without_us(tmp_path: Path) -> None:
         assert program.until("terminated") == f"terminated {-signal.SIGTERM}"
         assert program.until("left") == "left 7"
         assert program.until("saved").startswith("saved 000000000005-")
-        assert program.wait() == 0
+        assert program.end() == 0
     assert [name[:12] for name in names_of(tmp_path)] == ["000000000005"]
 
 
-class Program:
-    """A program with these arguments, of whose output `lines` were read. It is gone at the end of the `with`."""
+class Program(programs.Program):
+    """Of whose output `lines` were read."""
 
     def __init__(self, code: str, *arguments: object) -> None:
-        command = [sys.executable, "-c", code, *map(str, arguments)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        super().__init__(code, *arguments)
         self.lines: list[str] = []
 
     def read(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self.stdout.readline()
         assert line, f"it ended behind {self.lines[-3:]}"
         self.lines.append(line.rstrip())
         return self.lines[-1]
@@ -492,20 +490,11 @@ class Program:
             pass
         return line
 
-    def send(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def wait(self) -> int:
-        out, _ = self._process.communicate(timeout=LONG)
+    def end(self) -> int:
+        """Read what it says until it ends; its status."""
+        out, _ = self.communicate(LONG)
         self.lines += out.splitlines()
-        return self._process.returncode
-
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        return self.wait()
 
 
 def alive(pid: int) -> bool:

@@ -23,8 +23,8 @@ from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.shared.files import OS_FILES
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore
-from colabkeep.testing.trainings import final_state
 from tests.fakes.mounts import FakeMount
+from tests.trainings import final_state
 
 EPOCHS = 6
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import colabkeep
 from colabkeep.core.errors import NotStorable, UsageError
-from colabkeep.testing.trainings.torch import Noisy, Tied, hard_training
+from tests.trainings.torch import Noisy, Tied, hard_training
 
 COUNTER = {"steps": 0}  # a global, as notebooks have them
 

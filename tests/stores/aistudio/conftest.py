@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from colabkeep.stores.hub import aistudio_store
+from colabkeep.stores.hub import aistudio
 from colabkeep.stores.shared.retry import Patience
 from tests.fakes.aistudio.service import TOKEN, USER, running_aistudio
 
@@ -34,9 +34,7 @@ def opened(hub):
     stores = []
 
     def opened(url=f"aistudio://{USER}/run", **options):
-        stores.append(
-            aistudio_store.open_url(url, **{"token": TOKEN, "endpoint": hub.url, "patience": QUICK, **options})
-        )
+        stores.append(aistudio.open_url(url, **{"token": TOKEN, "endpoint": hub.url, "patience": QUICK, **options}))
         return stores[-1]
 
     yield opened

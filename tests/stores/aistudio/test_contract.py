@@ -25,7 +25,7 @@ class TestFolderOfARepository(TestRepository):
 
     @pytest.fixture(autouse=True)
     def _sizes(self, hub):
-        hub.sizes, hub.etag, hub.tells = "real", "none", False
+        hub.sizes, hub.etag = "real", "none"
 
     def make_store(self, folder):
         return self.opened(f"{self.place(folder)}/some/folder")

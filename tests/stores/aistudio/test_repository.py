@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import colabkeep.stores.hub.aistudio as sdk_module
 from colabkeep.core.errors import (
     MissingDependency,
     NameTaken,
@@ -24,8 +23,7 @@ from colabkeep.core.errors import (
     UsageError,
 )
 from colabkeep.stores.base import BytesSource, StoreContext
-from colabkeep.stores.hub import aistudio as door
-from colabkeep.stores.hub import aistudio_store
+from colabkeep.stores.hub import aistudio
 from colabkeep.testing.stores import ChunkedSource
 from tests.fakes.aistudio.service import REGULAR_LIMIT, TOKEN, USER, Fault, git_digest
 
@@ -67,10 +65,8 @@ def test_the_repository_is_made_private(hub, opened):
     assert hub.repos[REPO].private is True
 
 
-@pytest.mark.parametrize("tells", [True, False])
-def test_a_public_repository_gets_nothing(hub, opened, tells):
-    """Whether the hub says so, or only shows it by answering anybody."""
-    hub.tells = tells
+def test_a_public_repository_gets_nothing(hub, opened):
+    """One that answers anybody who is not signed in."""
     hub.made(REPO, private=False)
     with pytest.raises(StoreError, match="is public: anybody could read") as caught:
         opened().put(MANIFEST, BytesSource(b"{}"))
@@ -248,7 +244,7 @@ def test_the_token_is_in_no_message(hub, opened, capfd, caplog):
     with pytest.raises(StoreUnavailable, match="500") as caught:
         store.put(BLOB, BytesSource(b"x"))
     printed = capfd.readouterr()
-    said, error = [store.url, repr(store), repr(store._sdk), repr(store._hub), caplog.text], caught.value
+    said, error = [store.url, repr(store), repr(store._hub._sdk), repr(store._hub), caplog.text], caught.value
     while error is not None:
         said.append(f"{error!s} {error!r}")
         error = error.__cause__
@@ -278,11 +274,11 @@ def test_an_upload_that_falls_silent_is_given_up(hub, opened, monkeypatch):
     """The SDK would wait for an hour; its process is ended."""
     hub.made(REPO)
     store = opened()
-    monkeypatch.setattr(sdk_module, "_TELL", 0.1)
-    store._sdk._process._command = HANGS
+    monkeypatch.setattr(aistudio, "_TELL", 0.1)
+    store._hub._sdk._process._command = HANGS
     with pytest.raises(StoreUnavailable, match="did not answer in time"):
         store.put(MANIFEST, BytesSource(b"{}"))
-    assert store._sdk._process.child is None
+    assert store._hub._sdk._process.child is None
 
 
 def test_closing_ends_an_upload(hub, opened):
@@ -307,12 +303,13 @@ def test_closing_ends_an_upload(hub, opened):
 
 
 def test_what_was_deleted_is_gone_for_everybody(hub, opened):
-    """By a commit of its own; an answer that gets lost does no harm."""
+    """With the next commit; an answer that gets lost does no harm."""
     store = opened()
     for name in NAMES:
         store.put(name, BytesSource(b"x"))
     hub.faults = [Fault("POST", "/contents$", "lost")]
     store.delete(BLOB)
+    assert store.flush(30.0)
     assert names(store) == names(opened()) == [MANIFEST]
     with pytest.raises(ObjectNotFound):
         store.get(BLOB)
@@ -328,7 +325,7 @@ def test_a_folder_is_no_object(hub, opened):
 
 def test_what_another_session_put_is_confirmed_without_its_bytes(hub, opened, monkeypatch):
     """A small file comes with its bytes; of a large one, the pointer and the number of bytes in the storage count."""
-    monkeypatch.setattr(door, "_MOMENT", 60.0)
+    monkeypatch.setattr(aistudio, "MOMENT", 60.0)
     first = opened()
     receipts = [replace(first.put(name, BytesSource(b"bytes")), rung="sent") for name in NAMES]
     for sizes in ("pointer", "real"):
@@ -342,7 +339,7 @@ def test_what_another_session_put_is_confirmed_without_its_bytes(hub, opened, mo
 
 def test_what_is_not_the_same_is_not_confirmed(hub, opened, monkeypatch):
     """Other bytes, another size, what was deleted, what the storage lost, and what cannot be asked about."""
-    monkeypatch.setattr(door, "_MOMENT", 60.0)
+    monkeypatch.setattr(aistudio, "MOMENT", 60.0)
     first = opened()
     receipts = [replace(first.put(name, BytesSource(b"bytes")), rung="sent") for name in NAMES]
     store = opened()
@@ -418,7 +415,7 @@ def test_the_token_is_found_where_the_sdk_has_it(hub, monkeypatch, tmp_path, whe
         file = Path(tmp_path, ".cache/aistudio/.auth/token")
         file.parent.mkdir(parents=True)
         file.write_text(f"{TOKEN}\n")
-    store = aistudio_store.open_url(f"aistudio://{REPO}", StoreContext(secret=secret), endpoint=hub.url)
+    store = aistudio.open_url(f"aistudio://{REPO}", StoreContext(secret=secret), endpoint=hub.url)
     assert store.put(MANIFEST, BytesSource(b"{}")).rung == "confirmed"
     store.close()
 
@@ -429,15 +426,15 @@ def test_the_token_is_found_where_the_sdk_has_it(hub, monkeypatch, tmp_path, whe
 def test_what_is_no_repository_is_refused(url):
     """With how it is written."""
     with pytest.raises(UsageError) as caught:
-        aistudio_store.open_url(url)
+        aistudio.open_url(url)
     assert "aistudio://owner/repo" in caught.value.remedy
 
 
 def test_without_the_sdk_its_name_is_told(monkeypatch):
     """And the command that installs it."""
-    monkeypatch.setattr(aistudio_store, "find_spec", lambda name: None)
+    monkeypatch.setattr(aistudio, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency) as caught:
-        aistudio_store.open_url(f"aistudio://{REPO}")
+        aistudio.open_url(f"aistudio://{REPO}")
     assert 'pip install "aistudio-sdk' in caught.value.remedy
 
 
@@ -445,7 +442,7 @@ def test_an_sdk_that_cannot_be_imported_is_told_with_the_command(hub, opened, mo
     """One that is half installed, or too old."""
     hub.made(REPO)
     store = opened()
-    store._sdk._process._command = (
+    store._hub._sdk._process._command = (
         sys.executable,
         "-c",
         "import sys; sys.modules['aistudio_sdk'] = None; from colabkeep.stores.hub.aistudio_child import main; main()",

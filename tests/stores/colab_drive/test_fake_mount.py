@@ -50,23 +50,6 @@ def names(fake):
         return sorted(entry.name for entry in entries)
 
 
-def test_attributes_come_later_and_tell_the_way_of_a_file(fake):
-    """None at first, then an id of DriveFS's own, then one of Drive's."""
-    path = write(fake, "a")
-    assert code_of(lambda: attributes(fake, path)) == errno.ENODATA
-    fake.notice()
-    id, uncommitted = attributes(fake, path)
-    assert (id[:6], uncommitted) == (b"local-", b"1")
-    assert fake.sync() == 1
-    id, uncommitted = attributes(fake, path)
-    assert (id[:6] == b"local-", uncommitted) == (False, b"0")
-    assert (fake.cloud / "a").read_bytes() == b"data"
-    assert code_of(lambda: fake.files.getxattr(path, "user.other")) == errno.ENODATA
-    fake.silent = True
-    assert code_of(lambda: attributes(fake, path)) == errno.ENODATA
-    assert code_of(lambda: fake.files.getxattr(f"{path}b", ID)) == errno.ENOENT
-
-
 def test_a_file_that_is_overwritten_keeps_its_id(fake):
     """The trap: the id is one of Drive's, and the new bytes are not there."""
     path = write(fake, "a")
@@ -110,84 +93,6 @@ def test_a_lost_machine_leaves_missing_empty_and_cut_files(fake):
     assert set(sizes.values()) == {0, 50}
     assert 0 < len(sizes) < 30
     assert attributes(fake, str(fake.root / "sent"))[1] == b"0"
-
-
-def test_a_dead_mount_answers_107_and_its_descriptors_stay_dead(fake):
-    """Also after it came back."""
-    path = write(fake, "a")
-    descriptor = fake.files.open(path, os.O_RDONLY)
-    fake.die()
-    for call in (lambda: fake.files.stat(path), lambda: names(fake), lambda: fake.files.pread(descriptor, 4, 0)):
-        assert code_of(call) == errno.ENOTCONN
-    assert fake.sync() == 0
-    fake.come_back()
-    assert fake.files.stat(path).st_size == 4
-    assert code_of(lambda: fake.files.pread(descriptor, 4, 0)) == errno.ENOTCONN
-    assert code_of(lambda: fake.files.close(descriptor)) == errno.ENOTCONN  # and it is closed all the same
-    assert not Path(f"/proc/self/fd/{descriptor}").exists()
-    fake.die()
-    fake.come_back(losing=True)
-    assert names(fake) == []
-
-
-def test_calls_fail_at_random(fake):
-    """With the two errors of a shaky mount, and each call may succeed the next time."""
-    path = write(fake, "a")
-    fake.fails = 0.3
-    codes = []
-    for _ in range(300):
-        try:
-            fake.files.stat(path)
-        except OSError as error:
-            codes.append(error.errno)
-    assert set(codes) == {errno.ENOTCONN, errno.EIO}
-    assert 50 < len(codes) < 140
-
-
-def test_listings_lag(fake):
-    """A folder goes on showing what it showed: new files are missing, deleted ones are there with their old size."""
-    write(fake, "old")
-    fake.lags = True
-    assert names(fake) == ["old"]
-    write(fake, "new")
-    fake.files.unlink(str(fake.root / "old"))
-    with fake.files.scandir(str(fake.root)) as entries:
-        assert [(entry.name, entry.stat(follow_symlinks=False).st_size) for entry in entries] == [("old", 4)]
-    fake.settle()
-    assert names(fake) == ["new"]
-
-
-def test_a_full_folder_answers_5(fake):
-    """To a listing and to a new file, but not to an old one."""
-    paths = [write(fake, f"{number}") for number in range(4)]
-    fake.most_entries = 3
-    assert code_of(lambda: names(fake)) == errno.EIO
-    assert code_of(lambda: write(fake, "another")) == errno.EIO
-    fake.files.close(fake.files.open(paths[0], os.O_RDONLY))
-
-
-def test_the_trash_counts_what_a_file_had_when_it_was_deleted(fake):
-    """And Drive stays as full as before."""
-    path = write(fake, "a", b"x" * 100)
-    fake.notice()
-    fake.sync()
-    fake.files.unlink(path)
-    assert fake.trash_bytes == 0  # Drive does not know yet
-    fake.sync()
-    assert (fake.trash_bytes, fake.used_bytes) == (100, 100)
-
-
-def test_a_full_drive_takes_nothing_and_says_nothing(fake):
-    """Unless it is one that refuses the write."""
-    fake.quota_bytes = 150
-    for name in ("a", "b"):
-        write(fake, name, b"x" * 100)
-    fake.notice()
-    assert fake.sync() == 1
-    assert fake.sync() == 0
-    fake.refuses = True
-    assert code_of(lambda: write(fake, "c")) == errno.ENOSPC
-    assert fake.files.statvfs(str(fake.root)).f_bavail == 0
 
 
 def test_links_fail_and_renames_copy(fake):

@@ -10,7 +10,6 @@ import pytest
 
 from colabkeep.core.errors import MountError, ObjectNotFound, StoreUnavailable
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.colab_drive import Remount
 from colabkeep.testing.stores import ChunkedSource
 
 GONE = [errno.ENOTCONN, errno.EIO, errno.ENOENT]
@@ -82,7 +81,7 @@ def test_a_mount_that_stays_away_is_an_error_that_may_pass(mount, store, tide, c
     assert caught.value.retryable
     assert "colabkeep.mount()" in caught.value.remedy
     assert tide.slept == [1.0, 2.0]
-    for words in (str(mount.root), "on this machine only", "training goes on", "colabkeep.mount()"):
+    for words in (str(mount.root), "only on this machine", "Training continues", "colabkeep.mount()"):
         assert words in store.degraded
     mount.away = None
     call(store)
@@ -213,7 +212,7 @@ class Mounting:
 def test_a_dead_mount_is_mounted_again(mount, make, tide):
     """After the waiting was in vain, once in an outage; the next outage gets its own."""
     mounting = Mounting(mount)
-    store = make(remount=Remount(call=mounting))
+    store = make(remount=mounting)
     put(store, "run/a")
     for outage in (1, 2):
         mount.die()
@@ -226,7 +225,7 @@ def test_a_dead_mount_is_mounted_again(mount, make, tide):
 def test_mounting_is_tried_once_in_an_outage(mount, make):
     """It asks the user, so it must not ask again and again; what it said is told with the outage."""
     mounting = Mounting(mount, MountError(problem="Nobody agreed in the browser.", remedy="Agree."))
-    store = make(remount=Remount(call=mounting))
+    store = make(remount=mounting)
     put(store, "run/a")
     mount.die()
     for _ in range(3):
@@ -239,7 +238,7 @@ def test_mounting_is_tried_once_in_an_outage(mount, make):
 @pytest.mark.parametrize("error", [ValueError("mount failed"), RuntimeError("no kernel"), OSError(5, "no")], ids=repr)
 def test_mounting_that_fails_in_any_way_is_told(mount, make, error):
     """A platform's own call raises what it likes: the outage stays an outage."""
-    store = make(remount=Remount(call=Mounting(mount, error)))
+    store = make(remount=Mounting(mount, error))
     put(store, "run/a")
     mount.die()
     with pytest.raises(StoreUnavailable):
@@ -247,23 +246,10 @@ def test_mounting_that_fails_in_any_way_is_told(mount, make, error):
     assert str(error) in store.degraded
 
 
-def test_in_the_background_nothing_is_mounted(mount, make):
-    """Colab asks the browser through the kernel, on the main thread only: the next call there mounts again."""
+def test_in_the_background_too_the_platform_is_asked(mount, make):
+    """It leaves to the main thread what can be done there only (`Remounting`)."""
     mounting = Mounting(mount)
-    store = make(remount=Remount(call=mounting))
-    put(store, "run/a")
-    mount.die()
-    assert isinstance(in_a_thread(lambda: names(store)), StoreUnavailable)
-    assert mounting.threads == []
-    assert "colabkeep.mount()" in store.degraded
-    assert names(store) == ["run/a"]
-    assert mounting.threads == [threading.main_thread()]
-
-
-def test_a_platform_may_allow_it_in_the_background(mount, make):
-    """Where nobody is asked."""
-    mounting = Mounting(mount)
-    store = make(remount=Remount(call=mounting, in_background=True))
+    store = make(remount=mounting)
     put(store, "run/a")
     mount.die()
     assert in_a_thread(lambda: names(store)) is None
@@ -295,7 +281,7 @@ def test_a_mount_that_never_comes_back_from_a_call_is_told(mount, make, tide):
     tide.advance(19)
     assert store.degraded is None
     tide.advance(2)
-    for words in (str(mount.root), "has not answered for more than 20", "on this machine only", "colabkeep.mount()"):
+    for words in (str(mount.root), "has not answered for more than 20", "only on this machine", "colabkeep.mount()"):
         assert words in store.degraded
     release.set()
     thread.join(30)

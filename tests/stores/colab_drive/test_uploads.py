@@ -19,8 +19,8 @@ ID, UNCOMMITTED = "user.drive.id", "user.drive.uncommitted"
 ABSENT = OSError(errno.ENODATA, "no data")
 
 
-def put(store, name, data=b"data"):
-    return store.put(name, BytesSource(data))
+def put(store, name, data=b"data", needs=None):
+    return store.put(name, BytesSource(data, needs))
 
 
 def rungs(store, receipts):
@@ -174,7 +174,7 @@ def test_uploads_of_an_earlier_session_on_this_machine_are_waited_for(mount, mak
     mount.notice()
     store = make()
     assert store.sweep("run") == 0
-    assert [entry.name for entry in store.waiting()] == ["run/blobs/a"]
+    assert [entry.name for entry in store._uploads.waiting()] == ["run/blobs/a"]
     receipt = put(store, "run/checkpoints/1")
     mount.notice()
     for path in mount.root.rglob("a~*"):
@@ -184,7 +184,7 @@ def test_uploads_of_an_earlier_session_on_this_machine_are_waited_for(mount, mak
     mount.notice()
     mount.sync()
     assert store.confirm(receipt).rung == "confirmed"
-    assert store.waiting() == ()
+    assert store._uploads.waiting() == ()
 
 
 def test_what_came_from_drive_is_not_waited_for(mount, make):
@@ -192,7 +192,7 @@ def test_what_came_from_drive_is_not_waited_for(mount, make):
     put(make(), "run/blobs/a")
     store = make(files=saying(mount, id=b"1AbC", uncommitted=ABSENT))
     store.sweep("run")
-    assert store.waiting() == ()
+    assert store._uploads.waiting() == ()
     assert store.confirm(Receipt(name="run/blobs/a", size=4, sha256="", rung="sent")).rung == "unknown"
 
 
@@ -211,7 +211,7 @@ def test_a_flush_gives_up_at_its_deadline(mount, store, tide):
     put(store, "run/a", b"four")
     assert not store.flush(60.0)
     assert sum(tide.slept) == pytest.approx(60.0)
-    assert [(entry.name, entry.size) for entry in store.waiting()] == [("run/a", 4)]
+    assert [(entry.name, entry.size) for entry in store._uploads.waiting()] == [("run/a", 4)]
     mount.quota_bytes = None
     assert store.flush(60.0)
 
@@ -226,7 +226,7 @@ def test_a_flush_does_not_wait_for_what_is_gone(mount, store, tide):
     assert store.flush(1000.0) is False
     assert tide.monotonic() - began < 100.0
     assert rungs(store, [put(store, "other/d")]) == ["local"]
-    assert [entry.name for entry in store.waiting()] == ["run/a", "run/blobs/b", "other/d"]
+    assert [entry.name for entry in store._uploads.waiting()] == ["run/a", "run/blobs/b", "other/d"]
 
 
 def test_a_flush_of_nothing_is_done(store, tide):
@@ -253,14 +253,14 @@ def test_a_flush_outlasts_an_outage(mount, store, tide):
 
 @pytest.mark.parametrize("losing", ["file", "bytes"])
 def test_what_vanishes_before_it_was_uploaded_is_told_and_never_confirmed(mount, make, losing):
-    """The mount died and took what it had not sent: neither this object nor one put after it is called confirmed."""
+    """The mount died and took what it had not sent: neither this object nor one that needs it is called confirmed."""
     store = make(pauses=())
     lost = put(store, "run/blobs/a", b"long data")
     mount.die()
     mount.come_back()
     (file,) = (path for path in mount.root.rglob("a~*"))
     file.unlink() if losing == "file" else file.write_bytes(b"cut")
-    later = put(store, "run/checkpoints/1")
+    later = put(store, "run/checkpoints/1", needs={lost.name: (lost.size, lost.sha256)})
     mount.notice()
     mount.sync()
     assert rungs(store, [lost, later]) == ["local", "local"]
@@ -320,8 +320,8 @@ def put_manifest(store, step, *blobs):
     id = f"{step:012d}-aaaaaaaa"
     named = tuple(BlobRef(file=file, sha256=file[:64], size=4) for file in blobs)
     words = {"id": id, "run": "run", "session": "aaaaaaaa", "fence": 1, "parts": {}, "framework": "none"}
-    data = Manifest(progress=Progress(step=step), blobs=named, **words).to_bytes()
-    return put(store, f"run/checkpoints/{id}.json", data)
+    manifest = Manifest(progress=Progress(step=step), blobs=named, **words)
+    return put(store, f"run/checkpoints/{id}.json", manifest.to_bytes(), manifest.needs("run"))
 
 
 def test_a_lost_blob_holds_back_the_checkpoints_that_name_it_until_it_was_put_again(mount, make):
@@ -342,7 +342,7 @@ def test_a_lost_blob_holds_back_the_checkpoints_that_name_it_until_it_was_put_ag
     assert rungs(store, [shared, old, needing]) == ["local", "local", "local"]
     mount.sync()
     assert rungs(store, [shared, old, needing, *other]) == ["confirmed"] * 5
-    assert (store.degraded, store.waiting()) == (None, ())
+    assert (store.degraded, store._uploads.waiting()) == (None, ())
 
 
 def test_a_mount_that_is_away_has_lost_nothing(mount, make):

@@ -1,9 +1,10 @@
-"""A person consents once, on any machine, by a code or by a pasted address; what goes wrong is told."""
+"""A person consents once, on any machine, by an address; what goes wrong is told."""
 
 from __future__ import annotations
 
 import json
 import urllib.parse
+from dataclasses import replace
 
 import pytest
 import requests
@@ -11,37 +12,22 @@ import requests
 from colabkeep.core.errors import PlatformError, StoreUnavailable, UsageError
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.google.account import DRIVE_SCOPE, read_secret
-from colabkeep.stores.google.consent import DeviceUnfit, OAuthClient, ask_by_address, ask_by_device, read_client
+from colabkeep.stores.google.consent import OAuthClient, ask_by_address, read_client
 from colabkeep.testing.clock import FakeClock
 from tests.fakes.drive import html
 
 FULL = "https://www.googleapis.com/auth/drive"
 
 
-class ServerClock(FakeClock):
-    """Time passes for the local server too."""
-
-    def __init__(self, drive):
-        super().__init__()
-        self._drive = drive
-        self._ahead = 0.0
-
-    def sleep(self, seconds):
-        super().sleep(seconds)
-        self._ahead += seconds
-        self._drive.set(skew_seconds=self._ahead)
-
-
 @pytest.fixture
-def clock(drive):
-    yield ServerClock(drive)
-    drive.set(skew_seconds=0.0)
+def clock():
+    return FakeClock()
 
 
 @pytest.fixture
 def client(drive):
-    def client(kind="desktop"):
-        client_id, secret = drive.client(f"own-{kind}", kind)
+    def client():
+        client_id, secret = drive.client("own")
         consent = f"{drive.url}/o/oauth2/v2/auth"
         return OAuthClient(id=client_id, secret=secret, token_uri=drive.token_uri, consent_uri=consent)
 
@@ -54,55 +40,10 @@ def browser(address):
     return answer.headers["Location"]
 
 
-def test_a_code_typed_in_anywhere_is_a_consent(drive, client, clock, open_drive):
-    """The machine here only shows a code and asks now and then; what comes of it can keep checkpoints."""
-    shown = []
-
-    def show(code):
-        shown.append(code)
-        drive.answer_device(code.code)
-
-    secret = ask_by_device(client("tv"), DRIVE_SCOPE, show, clock)
-    assert shown[0].page.startswith("https://www.google.com/device")
-    assert (secret.scopes, secret.expires) == ((DRIVE_SCOPE,), None)
-    store = open_drive(credentials=read_secret(secret.text()).credentials())
-    assert store.put("run/a", BytesSource(b"1")).rung == "confirmed"
-
-
-def test_a_slow_person_is_waited_for(drive, client, clock):
-    """As long as the code is good."""
-    codes = []
-
-    class Person(ServerClock):
-        def sleep(self, seconds):
-            super().sleep(seconds)
-            if len(self.slept) == 5:
-                drive.answer_device(codes[0].code)
-
-    assert ask_by_device(client("tv"), DRIVE_SCOPE, codes.append, Person(drive)).refresh_token
-
-
-def test_a_person_who_says_no_or_nothing_is_told_apart(drive, client, clock):
-    """And neither is waited for without end."""
-    with pytest.raises(PlatformError, match="not given"):
-        ask_by_device(client("tv"), DRIVE_SCOPE, lambda code: drive.answer_device(code.code, allowed=False), clock)
-    with pytest.raises(PlatformError) as caught:
-        ask_by_device(client("tv"), DRIVE_SCOPE, lambda code: None, clock)
-    assert "colabkeep auth" in caught.value.remedy
-    assert sum(clock.slept) < 2000
-
-
-def test_what_a_code_cannot_ask_for_needs_the_other_way(client, clock):
-    """A Desktop client, and the right to the whole Drive, are asked for by an address."""
-    with pytest.raises(DeviceUnfit):
-        ask_by_device(client("desktop"), DRIVE_SCOPE, lambda code: None, clock)
-    with pytest.raises(DeviceUnfit):
-        ask_by_device(client("tv"), FULL, lambda code: None, clock)
-
-
 @pytest.mark.parametrize("scope", [DRIVE_SCOPE, FULL])
 def test_a_pasted_address_is_a_consent(client, clock, open_drive, scope):
-    """The browser is sent to an address where nobody listens; that address, pasted, is the answer."""
+    """The browser is sent to an address where nobody listens; that address, pasted, is the answer. What comes of it can
+    keep checkpoints, and has the right that was asked for."""
     addresses = []
 
     def ask(address):
@@ -110,11 +51,15 @@ def test_a_pasted_address_is_a_consent(client, clock, open_drive, scope):
         return f"  {browser(address)}\n"
 
     secret = ask_by_address(client(), scope, ask, clock)
+    assert (secret.scopes, secret.expires) == ((scope,), None)
     asked = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(addresses[0]).query))
     assert asked["redirect_uri"].startswith("http://127.0.0.1:")
     assert (asked["access_type"], asked["prompt"], asked["code_challenge_method"]) == ("offline", "consent", "S256")
     assert client().secret not in addresses[0]
-    assert open_drive(credentials=secret.credentials()).put("run/a", BytesSource(b"1")).rung == "confirmed"
+    assert (
+        open_drive(credentials=read_secret(secret.text()).credentials()).put("run/a", BytesSource(b"1")).rung
+        == "confirmed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,8 +82,6 @@ def test_a_wrong_paste_is_told(client, clock, change, error, words):
 
 def test_another_ones_client_secret_is_told(client, clock):
     """The file of a client whose secret was reset."""
-    from dataclasses import replace
-
     stale = replace(client(), secret="PLANTED")
     with pytest.raises(PlatformError, match="its secret is wrong") as caught:
         ask_by_address(stale, DRIVE_SCOPE, browser, clock)
@@ -150,9 +93,9 @@ def test_google_out_of_reach_is_told(drive, client, clock):
     drive.faults(html(502).on("POST", "/token"))
     with pytest.raises(StoreUnavailable, match="HTTP 502"):
         ask_by_address(client(), DRIVE_SCOPE, browser, clock)
-    nowhere = OAuthClient(id="a", secret="b", token_uri="http://127.0.0.1:9/token")
+    nowhere = replace(client(), token_uri="http://127.0.0.1:9/token")
     with pytest.raises(StoreUnavailable, match="could not be reached"):
-        ask_by_device(nowhere, DRIVE_SCOPE, lambda code: None, clock)
+        ask_by_address(nowhere, DRIVE_SCOPE, browser, clock)
 
 
 class Answers:
@@ -211,5 +154,4 @@ def test_a_downloaded_client_file_is_read():
         client = read_client(f'{{"{kind}": {{"client_id": "a", "client_secret": "b"}}}}')
         assert (client.id, client.secret) == ("a", "b")
         assert client.token_uri == "https://oauth2.googleapis.com/token"
-        assert client.device_uri == "https://oauth2.googleapis.com/device/code"
         assert client.consent_uri.startswith("https://accounts.google.com/")

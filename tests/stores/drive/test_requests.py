@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.core.policies import KeepLast
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.testing.clock import FakeClock
 from tests.fakes.runs import filled, resumed
 

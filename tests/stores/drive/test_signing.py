@@ -11,7 +11,7 @@ import pytest
 
 from colabkeep.core.errors import PlatformError, SecretError, StoreError, UsageError
 from colabkeep.core.system import Environment
-from colabkeep.platforms.colab.frontend import sign_in_user
+from colabkeep.platforms.colab.page import sign_in_user
 from colabkeep.stores.base import BytesSource, StoreContext
 from colabkeep.stores.drive import open_url as open_drive_url
 from colabkeep.stores.google.account import (

@@ -104,7 +104,7 @@ def test_a_refusal_is_an_answer_and_a_service_in_trouble_is_none(drive, open_dri
     with pytest.raises(StoreUnavailable):
         store.list("run")
     told = store.degraded
-    for words in ("more than 20 seconds", "on this machine only", "training goes on", "Keep this machine running"):
+    for words in ("more than 20 seconds", "only on this machine", "Training continues", "Keep this machine running"):
         assert words in told
     clock.advance(1000)
     assert store.degraded == told, "it is told once, not each second"

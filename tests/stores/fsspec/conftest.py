@@ -1,4 +1,4 @@
-"""An S3 service on this machine (moto), reached with each of the two libraries."""
+"""An S3 service on this machine (moto)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,6 @@ def s3(door, environment):
     door.log.clear()
     yield client
     client.close()
-
-
-@pytest.fixture(params=["s3fs", "obstore"])
-def library(request, monkeypatch):
-    """Which of the two is installed, as far as the stores can see."""
-    if request.param == "obstore":
-        monkeypatch.setattr(fsspec_store, "find_spec", lambda name: None if name == "s3fs" else True)
-    return request.param
 
 
 @pytest.fixture

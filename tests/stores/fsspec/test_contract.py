@@ -21,10 +21,10 @@ class _Anywhere(StoreContract):
 
 
 class TestS3(_Anywhere):
-    """S3, by s3fs and by obstore."""
+    """S3."""
 
     @pytest.fixture(autouse=True)
-    def _place(self, place, library):
+    def _place(self, place):
         self.place = place
 
     def make_store(self, folder):
@@ -45,12 +45,8 @@ class TestFolder(_Anywhere):
         return self.opened(f"fsspec+file://{folder}")
 
 
-class TestFaultyS3(_Anywhere):
-    """Wrapped, and asked for no fault; each object read back."""
-
-    @pytest.fixture(autouse=True)
-    def _place(self, place):
-        self.place = place
+class TestFaultyS3(TestS3):
+    """Wrapped, and asked for no fault."""
 
     def make_store(self, folder):
-        return FaultyStore(self.opened(self.place(folder), reread=True))
+        return FaultyStore(super().make_store(folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
+from colabkeep.core.errors import ObjectNotFound, StoreError, StoreFull, StoreUnavailable
 from colabkeep.stores.base import BytesSource
 from colabkeep.testing.stores import ChunkedSource
 
@@ -79,17 +79,6 @@ def test_a_move_that_fails_leaves_nothing(store, fs, monkeypatch, tmp_path, erro
     store.put("run/a", BytesSource(b"x"))
 
 
-def test_a_folder_s_name_is_taken(store, tmp_path):
-    """A move onto a folder would put the draft into it."""
-    store.put("run/a", BytesSource(b"x"))
-    with pytest.raises(NameTaken):
-        store.put("run", BytesSource(b"y"))
-    with pytest.raises(ObjectNotFound):
-        store.get("run")
-    store.delete("run")
-    assert [entry.name for entry in store.list("")] == ["run/a"]
-
-
 def test_links_are_no_objects(store, tmp_path):
     """Neither listed nor followed out of the place."""
     store.put("run/a", BytesSource(b"x"))
@@ -98,22 +87,6 @@ def test_links_are_no_objects(store, tmp_path):
     assert [entry.name for entry in store.list("")] == ["run/a"]
     with pytest.raises(ObjectNotFound):
         store.get("run/link")
-
-
-def test_what_is_read_back_is_confirmed_by_nobody_but_read(opened, tmp_path):
-    """A file that changed under way does not survive its own put."""
-    store = opened(f"fsspec+file://{tmp_path}/place", reread=True)
-    fs = store._at_work()._fs
-    real = fs.mv
-
-    def damage(source, target, **options):
-        real(source, target, **options)
-        (tmp_path / "place" / "run" / "a").write_bytes(b"X!")
-
-    fs.mv = damage
-    with pytest.raises(StoreUnavailable, match="did not arrive"):
-        store.put("run/a", ChunkedSource(b"x", b"y"))
-    assert list(store.list("")) == []
 
 
 def test_data_that_changes_while_it_is_saved_is_not_kept(store):
@@ -143,6 +116,6 @@ def test_a_source_that_does_not_end_is_not_followed(store):
                 yield memoryview(b"xyz")
             raise AssertionError("it was followed")
 
-    with pytest.raises(StoreError, match="came with at least 6"):
+    with pytest.raises(StoreError, match="has at least 6"):
         store.put("run/a", Endless(b"xyz", announced=4))
     assert list(store.list("")) == []

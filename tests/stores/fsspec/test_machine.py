@@ -18,7 +18,7 @@ TROUBLES = [
 ]
 
 
-def test_a_bucket_looks_as_memory_does(opened, s3, door, library):
+def test_a_bucket_looks_as_memory_does(opened, s3, door):
     """Random calls, with requests that fail, or whose answer is lost, in between."""
     places = itertools.count()
 
@@ -29,7 +29,7 @@ def test_a_bucket_looks_as_memory_does(opened, s3, door, library):
             wrong.skip = chosen.randrange(3)
 
     def open_new():
-        url = f"s3://checkpoints/machine-{library}-{next(places)}"
+        url = f"s3://checkpoints/machine-{next(places)}"
         return lambda: opened(url)
 
     def quiet():

@@ -1,4 +1,4 @@
-"""What a user may write for a place that fsspec reaches, and what is answered when it cannot be meant so."""
+"""What a user may write for a place that fsspec reaches, and what is answered when it is invalid."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from colabkeep.core.errors import MissingDependency, UsageError
 from colabkeep.stores import open_store
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.fsspec import store
-from colabkeep.stores.fsspec.store import AnywhereStore
+from colabkeep.stores.fsspec.store import FsspecStore
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/runs", "S3://bucket/runs/", "s3a://bucket"])
 def test_a_bucket_is_a_store(url):
     """Nothing is contacted by opening it; its url opens it again; it outlives the machine and cannot lock."""
     store = open_store(url)
-    assert isinstance(store, AnywhereStore)
+    assert isinstance(store, FsspecStore)
     assert store.url == url.rstrip("/")
     assert open_store(store.url).url == store.url
     assert (store.properties.persists, store.properties.locks, store.properties.top_rung) == (True, False, "confirmed")
@@ -32,7 +32,7 @@ def test_a_pair_with_a_bucket_behind():
 
 def test_memory_and_folders_are_colabkeep_s_own_unless_fsspec_is_asked_for(tmp_path):
     """The prefix "fsspec+" leads around colabkeep's stores; what is said of durability is as modest as it has to be."""
-    assert not isinstance(open_store("memory://"), AnywhereStore)
+    assert not isinstance(open_store("memory://"), FsspecStore)
     store = open_store("fsspec+memory://somewhere")
     assert (store.put("a", BytesSource(b"x")).rung, store.properties.top_rung) == ("local", "local")
     assert store.properties.persists is False
@@ -107,15 +107,3 @@ def test_without_fsspec_it_is_told_as_well(monkeypatch):
         open_store("s3://bucket/x")
     with pytest.raises(UsageError):
         open_store("nobody-has-this://x")
-
-
-def test_s3fs_is_taken_where_it_is_and_obstore_where_it_is_not(monkeypatch, place, opened, tmp_path):
-    """Either will do: what one wrote, the other reads."""
-    there = opened(place(tmp_path))
-    there.put("run/a", BytesSource(b"x"))
-    monkeypatch.setattr(store, "find_spec", lambda name: None if name == "s3fs" else True)
-    again = opened(place(tmp_path))
-    assert type(there._at_work()) is not type(again._at_work())
-    assert [entry.name for entry in again.list("run")] == ["run/a"]
-    with again.get("run/a") as reader:
-        assert reader.read() == b"x"

@@ -31,8 +31,8 @@ def _small_blocks(monkeypatch):
 
 
 @pytest.fixture
-def store(place, opened, library, tmp_path):
-    """An empty store, by each of the libraries."""
+def store(place, opened, tmp_path):
+    """An empty store."""
     return opened(place(tmp_path))
 
 
@@ -102,17 +102,6 @@ def test_an_upload_in_parts_that_is_interrupted_leaves_nothing(store, s3):
     assert list(store.list("")) == []
 
 
-def test_parts_that_a_killed_session_left_are_swept_away(place, opened, s3, tmp_path):
-    """Those below the prefix, and no others: somebody else's upload goes on."""
-    store = opened(place(tmp_path))
-    for name in (key(store, NAME), key(store, "other/a"), "somebody/else"):
-        s3.create_multipart_upload(Bucket=BUCKET, Key=name)
-    assert store.sweep("run") == 1
-    assert store.sweep("") == 1
-    assert [upload["Key"] for upload in unfinished(s3)] == ["somebody/else"]
-    s3.abort_multipart_upload(Bucket=BUCKET, Key="somebody/else", UploadId=unfinished(s3)[0]["UploadId"])
-
-
 def test_a_part_that_fails_is_sent_again_alone(place, opened, s3, door, tmp_path):
     """Not the parts before it."""
     store = opened(place(tmp_path))
@@ -145,17 +134,14 @@ def test_somebody_else_s_object_is_not_taken_for_one_s_own(place, opened, s3, do
     assert stored(s3, store, "run/a.json") == b"faster"
 
 
-@pytest.mark.parametrize("chunks", [[b"small"], LARGE], ids=["one request", "parts"])
-def test_the_service_itself_refuses_to_overwrite(place, opened, s3, door, tmp_path, chunks):
+def test_the_service_itself_refuses_to_overwrite(place, opened, s3, door, tmp_path):
     """Who comes in after the last look, when the upload is being completed, keeps the name."""
     store = opened(place(tmp_path))
     fast = {"Bucket": BUCKET, "Key": key(store, "run/a"), "Body": b"faster"}
-    method, path = ("POST", "uploadId") if len(chunks) > 1 else ("PUT", "run/a")
-    door.wrong = [Wrong(method, path, "else", call=lambda: s3.put_object(**fast))]
+    door.wrong = [Wrong("PUT", "run/a", "else", call=lambda: s3.put_object(**fast))]
     with pytest.raises(NameTaken):
-        store.put("run/a", ChunkedSource(*chunks))
+        store.put("run/a", BytesSource(b"small"))
     assert stored(s3, store, "run/a") == b"faster"
-    assert unfinished(s3) == []
 
 
 def test_a_service_that_is_away_is_asked_a_few_times(store, door):
@@ -186,10 +172,10 @@ def test_a_refusal_says_what_to_do(place, opened, door, tmp_path, status, code, 
         store.put("run/a", BytesSource(b"x"))
     assert type(caught.value) is kind
     assert words in caught.value.remedy
-    assert len(door.requests("^PUT")) == 1
+    assert len(door.requests("^PUT")) == (1 if status < 500 else 4)  # obstore itself asks again after a 5xx
 
 
-def test_a_bucket_that_is_not_there_is_told(opened, s3, library):
+def test_a_bucket_that_is_not_there_is_told(opened, s3):
     """By each method that would need it, and never shown as an empty one: a training would start from zero."""
     store = opened("s3://there-is-no-such-bucket/x")
     for call in (lambda: list(store.list("run")), lambda: store.put("run/a", BytesSource(b"x"))):
@@ -317,8 +303,6 @@ _UPLOAD = """
 import hashlib, resource, sys
 from colabkeep.stores.fsspec import store as opening
 from colabkeep.stores.base import BytesSource
-if sys.argv[2] == "obstore":
-    opening.find_spec = lambda name: None if name == "s3fs" else True
 store = opening.open_url(sys.argv[1])
 store.put("warm", BytesSource(b"x" * 2**20))
 
@@ -343,11 +327,9 @@ print(peak() - before)
 """
 
 
-def test_memory_stays_flat(place, s3, library, tmp_path):
+def test_memory_stays_flat(place, s3, tmp_path):
     """Sending and reading 96 MiB needs a few blocks of 8 MiB, not the object."""
-    done = subprocess.run(
-        [sys.executable, "-c", _UPLOAD, place(tmp_path), library], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", _UPLOAD, place(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64
 
@@ -364,7 +346,7 @@ def asked(receipt, **changes):
 
 
 @pytest.mark.parametrize("chunks", [[b""], [b"small"], [b"m" * 3 * MIB], LARGE], ids=["empty", "small", "one", "parts"])
-def test_what_another_session_put_is_confirmed(place, opened, library, unhurried, door, tmp_path, chunks):
+def test_what_another_session_put_is_confirmed(place, opened, unhurried, door, tmp_path, chunks):
     """By one question, which brings no bytes: the service states the digest that belongs to the checkpoint's."""
     receipt = opened(place(tmp_path)).put(NAME, ChunkedSource(*chunks))
     store = opened(place(tmp_path))
@@ -374,7 +356,7 @@ def test_what_another_session_put_is_confirmed(place, opened, library, unhurried
     assert [line.split()[0] for line in door.log] == ["HEAD"]
 
 
-def test_what_is_not_the_same_is_not_confirmed(place, opened, library, unhurried, s3, tmp_path):
+def test_what_is_not_the_same_is_not_confirmed(place, opened, unhurried, s3, tmp_path):
     """Other bytes of the same size, another size, a damaged object that kept its notes, or none at all."""
     written = opened(place(tmp_path))
     receipt = written.put(NAME, BytesSource(b"right"))
@@ -390,7 +372,7 @@ def test_what_is_not_the_same_is_not_confirmed(place, opened, library, unhurried
     assert written.confirm(asked(receipt)).rung == "sent"
 
 
-def test_what_somebody_copied_there_is_read_when_it_is_small(place, opened, library, unhurried, s3, door, tmp_path):
+def test_what_somebody_copied_there_is_read_when_it_is_small(place, opened, unhurried, s3, door, tmp_path):
     """Without notes: a manifest is read once, and of a large object nothing is claimed."""
     store = opened(place(tmp_path))
     for name, data in {"run/small": b"x" * 1000, "run/large": b"x" * 2 * MIB}.items():
@@ -401,7 +383,7 @@ def test_what_somebody_copied_there_is_read_when_it_is_small(place, opened, libr
     assert (len(door.requests("^GET .*small")), len(door.requests("large"))) == (1, 2)
 
 
-def test_a_service_that_does_not_answer_is_asked_again_later(place, opened, library, unhurried, door, tmp_path):
+def test_a_service_that_does_not_answer_is_asked_again_later(place, opened, unhurried, door, tmp_path):
     """A question about durability is one attempt, and raises nothing."""
     receipt = opened(place(tmp_path)).put(NAME, BytesSource(b"x"))
     store = opened(place(tmp_path))
@@ -411,7 +393,7 @@ def test_a_service_that_does_not_answer_is_asked_again_later(place, opened, libr
     assert store.confirm(asked(receipt)).rung == "confirmed"
 
 
-def test_a_service_that_is_silent_holds_nobody_up(place, opened, library, door, tmp_path, monkeypatch):
+def test_a_service_that_is_silent_holds_nobody_up(place, opened, door, tmp_path, monkeypatch):
     """It is asked again later; whoever asks does other things meanwhile."""
     monkeypatch.setattr(store_module, "_MOMENT", 0.2)
     receipt = opened(place(tmp_path)).put(NAME, BytesSource(b"x"))

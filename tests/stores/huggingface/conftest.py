@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import _http, close_session
 
-from colabkeep.stores.hub import huggingface_store
+from colabkeep.stores.hub import huggingface
 from colabkeep.stores.shared.retry import Patience
 from tests.fakes.hub import TOKEN, running_hub
 
@@ -44,7 +44,7 @@ def opened(hub):
     """place → a store there, which does not wait between two attempts."""
 
     def opened(url="hf://ada/run", **options):
-        return huggingface_store.open_url(url, **{"token": TOKEN, "endpoint": hub.url, "patience": QUICK, **options})
+        return huggingface.open_url(url, **{"token": TOKEN, "endpoint": hub.url, "patience": QUICK, **options})
 
     return opened
 

@@ -15,7 +15,7 @@ from huggingface_hub.utils import _xet
 
 from colabkeep.core.errors import MissingDependency, StoreError, UsageError
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.hub import huggingface_store
+from colabkeep.stores.hub import huggingface
 from colabkeep.testing.stores import ChunkedSource, StoreContract
 from tests.fakes.hub_buckets import Xet
 
@@ -53,7 +53,7 @@ if LIVE is not None:
             """Here it is needed."""
 
         def make_store(self, folder):
-            return huggingface_store.open_url(f"hf://buckets/{LIVE}/colabkeep-test-{secrets.token_hex(8)}")
+            return huggingface.open_url(f"hf://buckets/{LIVE}/colabkeep-test-{secrets.token_hex(8)}")
 
 
 def test_a_new_bucket_is_private_and_its_objects_are_sent(hub, opened, xet):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from colabkeep.checkpoint.compaction import Folding
-from colabkeep.checkpoint.lease import take_lease
-from colabkeep.checkpoint.repository import Repository
+from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.checkpoint.verify import audit
 from colabkeep.stores.base import BytesSource
-from colabkeep.testing.clock import FakeClock
 from tests.fakes.runs import RUN, old_sessions, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -22,7 +20,7 @@ def test_folding_makes_no_commit_of_its_own(hub, opened):
     assert store.flush(10.0)
     before, whole = told(opened()), len(list(store.list(RUN)))
     lease = take_lease(Repository(store, RUN), "ffffffff", {})
-    work = Folding(lease, FakeClock())
+    work = Folding(lease)
     hub.log.clear()
     sizes = []
     for save in range(3):

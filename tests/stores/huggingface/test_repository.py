@@ -18,7 +18,6 @@ from huggingface_hub import HfApi, hf_hub_download
 from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.hub import huggingface as door
-from colabkeep.stores.hub import huggingface_store as store_module
 from colabkeep.testing.stores import ChunkedSource
 from tests.fakes.hub import TOKEN, Fault, File
 
@@ -36,7 +35,6 @@ def ways(request, monkeypatch):
     """How the bytes travel: small ones are read at once, large ones piece by piece."""
     if request.param == "streamed":
         monkeypatch.setattr(door, "_IN_MEMORY", SMALL)
-        monkeypatch.setattr(store_module, "_LARGE", SMALL)
 
 
 def read(store, name):
@@ -296,11 +294,12 @@ def test_a_hub_that_falls_silent_is_given_up(hub, opened, ways):
     """huggingface_hub itself would wait for ever, and hold up the end of the training."""
     hub.made(REPO)
     hub.faults = [Fault("POST", "preupload", "silence", count=10**6)]
+    others = set(threading.enumerate())
     with pytest.raises(StoreUnavailable, match="no answer"):
         opened(deadline=0.2).put("run/a.json", BytesSource(b"x"))
     hub.closing = True  # those who wait are answered at last, and go
-    for thread in threading.enumerate():
-        if thread.name == "colabkeep-request":
+    for thread in set(threading.enumerate()) - others:
+        if thread.name == "colabkeep-call":
             thread.join(PATIENCE)
 
 
@@ -479,7 +478,7 @@ def test_the_environment_says_which_hub_and_who(hub, tmp_path):
 _UPLOAD = """
 import hashlib, resource, sys
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.hub import huggingface_store as opening
+from colabkeep.stores.hub import huggingface as opening
 
 digest = hashlib.sha256()
 for _ in range(96):
@@ -517,7 +516,7 @@ def test_memory_stays_flat(hub):
 @pytest.fixture
 def unhurried(monkeypatch):
     """A busy machine is no reason not to be answered."""
-    monkeypatch.setattr(door, "_MOMENT", 60.0)
+    monkeypatch.setattr(door, "MOMENT", 60.0)
 
 
 def asked(receipt):

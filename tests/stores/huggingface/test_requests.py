@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colabkeep.core.policies import KeepLast
+from colabkeep.checkpoint.retention import KeepLast
 from tests.fakes.runs import filled, resumed
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

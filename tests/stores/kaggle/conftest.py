@@ -34,14 +34,14 @@ def fake(client):
 def machine(fake, tmp_path):
     """Makes the store of ada's dataset "checkpoints" on a machine: "b" knows nothing of what "a" has on its disk.
 
-    Options: `handle`, `token`, `inputs`, and every word of `Pace`.
+    Options: `handle`, `token`, and every word of `Pace`.
     """
     made = []
 
-    def make(name, *, handle="ada/checkpoints", token="KGAT_5ecret5ecret5ecret", inputs=(), **pace):
+    def make(name, *, handle="ada/checkpoints", token="KGAT_5ecret5ecret5ecret", **pace):
         folder = tmp_path / name
         hub = Hub(handle, str(folder), command=fake.command, environ=fake.environ(tmp_path / "home", token))
-        store = KaggleStore(hub, folder, pace=replace(PACE, **pace), inputs=inputs)
+        store = KaggleStore(hub, folder, pace=replace(PACE, **pace))
         made.append(store)
         return store
 

@@ -134,7 +134,7 @@ def test_kaggle_is_left_alone_for_as_long_as_it_asks():
     publisher.changed()
     assert not publisher.wait(0.5)
     assert len(calls) == 1
-    assert publisher.trouble == "Too many requests."
+    assert publisher.trouble == "Too many requests. Wait."
     publisher.close(lambda: None)
 
 
@@ -158,8 +158,20 @@ def test_a_lost_answer_does_not_send_all_again(machine, fake):
     assert len(versions(fake)) == 2
 
 
-@pytest.mark.parametrize("kind", ["GetDatasetStatus", "GetDataset", "StartBlobUpload", "PUT", "CreateDataset"])
-@pytest.mark.parametrize("action", [Answer(502), Cut(0), LostReply()], ids=["502", "reset", "lost reply"])
+@pytest.mark.parametrize(
+    ("kind", "action"),
+    [
+        ("GetDatasetStatus", Cut(0)),
+        ("GetDataset", Answer(502)),
+        ("StartBlobUpload", Answer(502)),
+        ("StartBlobUpload", LostReply()),
+        ("PUT", Answer(502)),
+        ("PUT", Cut(0)),
+        ("PUT", LostReply()),
+        ("CreateDataset", Answer(502)),
+        ("CreateDataset", LostReply()),
+    ],
+)
 def test_one_failure_anywhere_is_made_good(machine, fake, kind, action):
     """A proxy's error page, a broken connection or a lost answer: the objects get there, each once and whole."""
     store = machine("a")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from colabkeep.core.sealed import seal, unseal
+from colabkeep.core.layout import seal, unseal
 from colabkeep.stores.kaggle.index import MOST_SINGLE, Content, Held, Index, arrange
 
 PACK = f"pack-{'0' * 64}.bin"

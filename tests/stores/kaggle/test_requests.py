@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from colabkeep.core.policies import KeepLast
+from colabkeep.checkpoint.retention import KeepLast
 from tests.fakes.runs import filled, resumed
 
 

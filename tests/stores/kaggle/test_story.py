@@ -6,15 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
 from colabkeep import resumable_fit
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.trainings import final_state
-from colabkeep.testing.trainings.torch import hard_training
 from tests.fakes.kaggle.state import TOKEN
+from tests.trainings import final_state
+from tests.trainings.torch import hard_training
 
 PATIENCE = 90.0  # seconds until a hanging test gives up
 
@@ -29,7 +30,7 @@ from colabkeep.stores.kaggle.service import Hub
 from colabkeep.stores.kaggle.service import Pace
 from colabkeep.stores.kaggle.store import KaggleStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.trainings.torch import hard_training
+from tests.trainings.torch import hard_training
 from colabkeep.core.events import Restored
 
 machine, address, child, token, vanish = sys.argv[1:]
@@ -62,7 +63,8 @@ print("finished", flush=True)
 
 def live(fake, machine, how):
     machine.mkdir()
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HOME": str(machine)}
+    places = [*filter(None, sys.path), str(Path(__file__).resolve().parents[3])]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "HOME": str(machine)}
     arguments = [str(machine), fake.address, fake.command[1], TOKEN, how]
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], env=environ, capture_output=True, text=True, check=False

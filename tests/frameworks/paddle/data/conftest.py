@@ -1,114 +1,14 @@
-"""Data sets that draw from everything one can draw from, and a reader that stops and resumes."""
+"""The reader of `tests/frameworks/data`, and its data sets."""
 
 from __future__ import annotations
 
-import random
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
-import paddle
 import pytest
-from paddle.io import Dataset, IterableDataset, get_worker_info
 
-from colabkeep.frameworks.paddle.data import PaddleData
-
-
-class Noisy(Dataset):
-    """Augments each sample from five sources of randomness, two of them private and unseeded."""
-
-    def __init__(self, length: int = 13) -> None:
-        self.length = length
-        self.private = {"numpy": np.random.default_rng(), "python": random.Random()}
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.array([index, *self.draws()])
-
-    def draws(self) -> list[float]:
-        own = self.private
-        return [
-            paddle.rand([1]).item(),
-            float(np.random.standard_normal()),
-            random.gauss(0, 1),
-            float(own["numpy"].random()),
-            own["python"].random(),
-        ]
+from tests.frameworks.data.reading import open_kit
 
 
-class NoisyStream(IterableDataset):
-    """The same, as a stream that each worker reads its share of."""
-
-    def __init__(self, length: int = 13) -> None:
-        self.source = Noisy(length)
-
-    def __iter__(self):
-        worker = get_worker_info()
-        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        for index in range(first, self.source.length, step):
-            yield self.source[index]
-
-
-@dataclass
-class Read:
-    """What one session read."""
-
-    values: list[Any] = field(default_factory=list)
-    samples: int = 0
-    state: Any = None
-    notes: list[str] = field(default_factory=list)
-    length: int | None = None
-
-    @property
-    def rows(self) -> np.ndarray:
-        return np.concatenate([numbers(value).reshape(-1, value.shape[-1]) for value in self.values])
-
-    @property
-    def indices(self) -> list[int]:
-        return [int(row[0]) for row in self.rows]
-
-
-def numbers(value: Any) -> np.ndarray:
-    """A batch that is a tensor (a loader's) or an array (anything else's)."""
-    return value.numpy() if isinstance(value, paddle.Tensor) else value
-
-
-def read(
-    loader: Any, *, seed: int = 5, epoch: int = 1, after: Read | None = None, stop: int | None = None, data: Any = None
-) -> Read:
-    """Read an epoch, from where `after` stopped, up to `stop` batches of it; as one session of a run would."""
-    adapter = data or PaddleData()
-    done = after or Read()
-    opened = adapter.open(
-        loader, seed=seed, epoch=epoch, batches=len(done.values), samples=done.samples, state=done.state
-    )
-    result = Read(list(done.values), done.samples, length=opened.length)
-    with ExitStack() as ending:  # also of one that an error broke off: its workers must not outlive the test
-        if data is None:
-            ending.callback(adapter.close)
-        ending.callback(opened.close)
-        batches = ending.enter_context(closing(iter(opened)))
-        while stop is None or len(result.values) < stop:
-            batch = next(batches, None)
-            if batch is None:
-                break
-            result.values.append(batch.value)
-            result.samples += batch.samples or 0
-        result.state, result.notes = opened.state(), [note for note in opened.notes if not note.startswith("Freed")]
-    return result
-
-
-def fingerprint() -> tuple[Any, ...]:
-    """Where the global random streams are."""
-    legacy = np.random.get_state()
-    own = repr([state.__getstate__() for state in paddle.get_rng_state()])
-    return own, legacy[1].tobytes(), legacy[2:], random.getstate()
-
-
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kit() -> SimpleNamespace:
-    return SimpleNamespace(Noisy=Noisy, NoisyStream=NoisyStream, Read=Read, read=read, fingerprint=fingerprint)
+    return open_kit("paddle")

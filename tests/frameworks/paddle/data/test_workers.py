@@ -15,70 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import paddle
 import pytest
-from paddle.io import BatchSampler, DataLoader, Dataset, Sampler, get_worker_info
+from paddle.io import DataLoader, Dataset
 
 import colabkeep
 from colabkeep.frameworks.paddle import data as paddle_data
 from colabkeep.frameworks.paddle.data import PaddleData
 from colabkeep.frameworks.paddle.reading import free_segments
+from tests.frameworks.data.reading import alive
 
 SHARED_MEMORY = Path("/dev/shm")
-
-
-def noisy_collate(items: list[np.ndarray]) -> paddle.Tensor:
-    stacked = paddle.to_tensor(np.stack(items))
-    stacked[:, 1] += paddle.rand([1]).item() + np.random.random()
-    return stacked
-
-
-class Endless(Sampler):
-    def __init__(self) -> None:
-        pass
-
-    def __iter__(self):
-        while True:
-            yield from paddle.randperm(13).tolist()
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_any_number_of_workers_gives_the_same_samples(kit: SimpleNamespace, shared: bool) -> None:
-    """0, 1 and 2 workers, changing between two sessions of one epoch: order and augmentation are the same bytes."""
-
-    def loader(workers: int) -> DataLoader:
-        return DataLoader(
-            kit.Noisy(),
-            batch_size=3,
-            shuffle=True,
-            num_workers=workers,
-            collate_fn=noisy_collate,
-            use_shared_memory=shared,
-        )
-
-    before = kit.fingerprint()
-    whole = kit.read(loader(0))
-    for first, stop, second in [(2, 2, 1), (1, 3, 0), (0, 1, 2)]:
-        stopped = kit.read(loader(first), stop=stop)
-        resumed = kit.read(loader(second), after=stopped)
-        assert np.array_equal(resumed.rows, whole.rows)
-        assert resumed.samples == 13
-    assert kit.fingerprint() == before
-
-
-def test_workers_of_one_item_at_a_time_and_of_an_endless_sampler_agree_too(kit: SimpleNamespace) -> None:
-    """batch_size=None, and a sampler without an end, with workers that read ahead of the loop."""
-    single = [DataLoader(kit.Noisy(), batch_size=None, num_workers=workers) for workers in (0, 2)]
-    assert np.array_equal(kit.read(single[0]).rows, kit.read(single[1]).rows)
-
-    def endless(workers: int) -> DataLoader:
-        batches = BatchSampler(sampler=Endless(), batch_size=3)
-        return DataLoader(kit.Noisy(), batch_sampler=batches, num_workers=workers)
-
-    before = kit.fingerprint()
-    whole = kit.read(endless(0), stop=9)
-    assert np.array_equal(kit.read(endless(2), after=kit.read(endless(2), stop=4), stop=9).rows, whole.rows)
-    assert kit.fingerprint() == before
 
 
 class Whoami(Dataset):
@@ -98,43 +44,6 @@ class Whoami(Dataset):
         return np.array([index, np.random.random(), os.getpid(), self.epoch])
 
 
-def test_persistent_workers_live_through_whole_epochs_and_hear_of_each(kit: SimpleNamespace) -> None:
-    """Three epochs are read by the same two processes, and `set_epoch` reaches them."""
-    data = PaddleData()
-    loader = DataLoader(Whoami(), batch_size=3, shuffle=True, num_workers=2, persistent_workers=True)
-    reads = [kit.read(loader, epoch=epoch, data=data) for epoch in range(3)]
-    workers = {int(pid) for result in reads for pid in result.rows[:, 2]}
-    assert len(workers) == 2
-    assert os.getpid() not in workers
-    compare_alone(kit, reads)
-    assert loader._iterator is None
-    data.close()
-    assert not any(alive(pid) for pid in workers)
-
-
-def compare_alone(kit: SimpleNamespace, reads: list[Any], dataset: Any = Whoami) -> None:
-    for epoch, result in enumerate(reads):
-        alone = kit.read(DataLoader(dataset(), batch_size=3, shuffle=True), epoch=epoch, stop=len(result.values))
-        assert np.array_equal(alone.rows[:, [0, 1, 3]], result.rows[:, [0, 1, 3]])
-        assert set(result.rows[:, 3].tolist()) == {epoch}
-
-
-def test_an_epoch_left_in_the_middle_does_not_reach_the_next_one(kit: SimpleNamespace) -> None:
-    """Paddle's own reader hands out batches of the epoch that was left; here persistent workers start anew then."""
-    data = PaddleData()
-    loader = DataLoader(Many(), batch_size=3, shuffle=True, num_workers=2, persistent_workers=True)
-    reads = [kit.read(loader, epoch=e, stop=stop, data=data) for e, stop in enumerate([5, None, 1, None])]
-    compare_alone(kit, reads, Many)
-    left, whole = ({int(pid) for pid in result.rows[:, 2]} for result in reads[:2])
-    assert not left & whole
-    data.close()
-
-
-class Many(Whoami):
-    def __len__(self) -> int:
-        return 120
-
-
 def test_persistent_workers_that_died_between_two_epochs_are_replaced(kit: SimpleNamespace) -> None:
     """Killed for their memory, say: Paddle would wait for their answer for ever."""
     data = PaddleData()
@@ -144,16 +53,6 @@ def test_persistent_workers_that_died_between_two_epochs_are_replaced(kit: Simpl
         until(lambda: os.kill(worker, signal.SIGKILL))
     assert kit.read(loader, data=data).indices == list(range(12))
     data.close()
-
-
-def test_persistent_workers_end_with_the_users_loader(kit: SimpleNamespace) -> None:
-    """A loader that the user lets go of takes its workers with it, as it would without us."""
-    data = PaddleData()
-    loader = DataLoader(Whoami(), batch_size=3, num_workers=1, persistent_workers=True)
-    workers = {int(pid) for pid in kit.read(loader, data=data).rows[:, 2]}
-    assert all(alive(pid) for pid in workers)
-    del loader
-    assert not any(alive(pid) for pid in workers)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -193,31 +92,6 @@ def test_leaving_a_very_slow_sample_does_not_wait_for_it(kit: SimpleNamespace) -
     assert not alive(worker)
 
 
-class TellsOfTheWorker(Dataset):
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        info = get_worker_info()
-        return np.array([index, info.dataset is self, self.offset, self.rng.random()])
-
-
-def give_a_generator(worker: int) -> None:
-    dataset = get_worker_info().dataset
-    dataset.offset = 100
-    dataset.rng = np.random.default_rng()
-
-
-def test_worker_init_fn_meets_the_users_own_data_set(kit: SimpleNamespace) -> None:
-    """`get_worker_info().dataset` is the user's object, and generators that `worker_init_fn` makes are seeded too."""
-    reads = [
-        kit.read(DataLoader(TellsOfTheWorker(), batch_size=2, num_workers=workers, worker_init_fn=give_a_generator))
-        for workers in (1, 2)
-    ]
-    assert reads[0].rows[:, 1:3].tolist() == [[1, 100]] * 4
-    assert np.array_equal(reads[0].rows, reads[1].rows)
-
-
 class OfTheUser(Exception):
     """An exception that cannot be unpickled as it is."""
 
@@ -241,35 +115,6 @@ def test_an_error_in_a_worker_arrives_with_its_trace(kit: SimpleNamespace, error
     with pytest.raises(kind, match="broken sample") as caught:
         kit.read(DataLoader(Broken(error), batch_size=2, num_workers=1))
     assert "raise self.error" in str(caught.value.__cause__)
-
-
-def broken_start(worker: int) -> None:
-    raise OSError("no data here")
-
-
-def test_an_error_in_worker_init_fn_arrives(kit: SimpleNamespace) -> None:
-    """Before any sample is loaded."""
-    for dataset in (Whoami(), kit.NoisyStream()):
-        with pytest.raises(OSError, match="no data here"):
-            kit.read(DataLoader(dataset, batch_size=2, num_workers=1, worker_init_fn=broken_start))
-
-
-def test_an_interrupt_does_not_reach_the_workers(kit: SimpleNamespace) -> None:
-    """The cell is interrupted, all processes get the signal: the loop can still finish its epoch and save."""
-    loader = DataLoader(Whoami(), batch_size=3, num_workers=1)
-    opened = PaddleData().open(loader, seed=1, epoch=0, batches=0, samples=0, state=None)
-    batches = iter(opened)
-    worker = int(next(batches).value[0, 2])
-    os.kill(worker, signal.SIGINT)
-    assert len(list(batches)) == 3
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 def segments_of(pids: Any) -> list[str]:

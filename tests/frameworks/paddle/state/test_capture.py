@@ -11,9 +11,9 @@ from paddle import nn
 
 from colabkeep.core.errors import MemoryFull
 from colabkeep.core.state import HostTensor, Stale, Withheld
-from colabkeep.frameworks.paddle import layers
 from colabkeep.frameworks.paddle.adapter import PaddleFramework
-from colabkeep.frameworks.paddle.staging import bytes_of, holding
+from colabkeep.frameworks.paddle.capture import bytes_of, holding
+from colabkeep.frameworks.shared import capture as shared
 from colabkeep.frameworks.shared import host_memory
 from colabkeep.testing.frameworks import Keeper, captured, same_bits, through_files
 
@@ -170,7 +170,8 @@ def test_frozen_weights_take_no_memory_once_they_are_stored(resting_training: Tr
     frozen = resting_training.shown(part="frozen", stored=True)["weight"]
     assert isinstance(frozen.data, Withheld)
     assert frozen.data.nbytes == WIDE * WIDE * 4
-    slots = list(resting_training.framework._recorders.prepare(resting_training.parts))
+    modules = resting_training.framework._recorders._modules.values()
+    slots = [entry.slot for each in modules for entry in each._tensors._entries]
     assert sum(slot.memory.nbytes for slot in slots) == sum(slot.size for slot in slots) - WIDE * WIDE * 4
 
 
@@ -268,18 +269,8 @@ def test_where_memory_cannot_be_read_so_frozen_weights_are_compared_at_the_stop(
     assert training.shown(part="frozen")["weight"] is not host
 
 
-def test_staging_memory_is_touched_before_the_first_save(training: Training) -> None:
-    """The first save of a session does not wait for fresh memory: neither the layers' nor the optimizer's."""
-    known = {id(slot) for slot in training.framework._recorders.prepare(training.parts)}
-    training.step()
-    slots = list(training.framework._recorders.prepare(training.parts))
-    assert len([slot for slot in slots if id(slot) not in known]) > 6  # moments, which the first step has made
-    assert all(slot.touched for slot in slots)
-
-
-def test_what_a_save_has_copied_is_not_touched_again(training: Training) -> None:
-    """A save that comes right behind the first step is not zeroed when the memory for its moments is made ready."""
-    assert all(slot.touched for slot in training.framework._recorders.prepare(training.parts))
+def test_a_save_behind_the_first_step_is_whole(training: Training) -> None:
+    """The memory for the moments that the step has made is made ready at the mark, which leaves the save's alone."""
     training.parts["model"](paddle.randn([4, WIDE])).square().mean().backward()
     training.parts["optimizer"].step()
     capture, reference = training.save()
@@ -291,7 +282,7 @@ def test_small_tensors_that_moved_are_copied_from_where_they_are(training: Train
     """They are copied by address; one that was given other memory has another."""
     finished(training.framework.capture(training.parts))
     bias = training.parts["model"][0].bias
-    assert bias.shape[0] * 4 <= layers._TINY
+    assert bias.shape[0] * 4 <= shared._TINY
     before = holding(bias)
     bias.data = paddle.arange(WIDE, dtype="float32")
     assert bias.data_ptr() != before.data_ptr()

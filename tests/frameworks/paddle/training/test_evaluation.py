@@ -43,19 +43,6 @@ def by_hand(model: nn.Layer, data: list[Batch]) -> tuple[paddle.Tensor, paddle.T
         return model(x), y
 
 
-def test_loss_and_metrics_are_those_of_all_samples_at_once() -> None:
-    """A smaller last batch counts for its samples only, for functions and for objects of paddle.metric."""
-    metrics = {"right": accuracy, "wrong": lambda o, t: 1.0 - accuracy(o, t).item(), "accuracy": Accuracy()}
-    training, model = make_training(metrics=metrics)
-    data = batches(8, 8, 3)
-    found = training.evaluate(iter(data))
-    output, y = by_hand(model, data)
-    right = accuracy(output, y).item()
-    wanted = {"loss": F.cross_entropy(output, y).item(), "right": right, "wrong": 1 - right, "accuracy": right}
-    assert found == pytest.approx(wanted, abs=1e-6)
-    assert all(type(value) is float for value in found.values())
-
-
 def test_a_metric_object_forgets_between_validations_and_before_the_first() -> None:
     """What it counted elsewhere, or in the validation before, is in no later number; nothing is left in it."""
     metric = Accuracy()
@@ -117,23 +104,6 @@ def test_a_metric_object_whose_numbers_do_not_fit_its_names_is_named() -> None:
     assert "accumulate()" in caught.value.remedy
 
 
-def test_step_fn_is_the_validation_loss_too() -> None:
-    """With step_fn the loss of validation is what step_fn returns, in evaluation mode."""
-    training, model = make_training(loss_fn=None, step_fn=lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    data = batches(8)
-    found = training.evaluate(iter(data))
-    assert found == {"loss": pytest.approx(F.cross_entropy(*by_hand(model, data)).item())}
-
-
-def test_every_layer_gets_the_mode_back_that_it_had() -> None:
-    """A normalisation layer that the user froze by hand is still frozen after validation."""
-    training, model = make_training()
-    model.train()
-    model[1].eval()
-    training.evaluate(iter(batches(4)))
-    assert [layer.training for layer in model.sublayers(include_self=True)] == [True, True, False, True, True]
-
-
 def test_the_modes_come_back_when_validation_fails_or_is_interrupted() -> None:
     """Ctrl-C during validation does not leave the model in evaluation mode, nor a count in a metric."""
 
@@ -148,44 +118,3 @@ def test_the_modes_come_back_when_validation_fails_or_is_interrupted() -> None:
         training.evaluate(interrupted())
     assert all(layer.training for layer in model.sublayers(include_self=True))
     assert metric.count == [0]
-
-
-def test_validation_changes_no_weight_no_statistic_no_gradient_and_draws_nothing() -> None:
-    """Weights, running statistics, gradients and random streams are as they were before."""
-    training, model = make_training(metrics={"accuracy": Accuracy()})
-    training.train()
-    training.backward(batches(8)[0].value, share=1.0)
-
-    def all_of_it() -> list[bytes]:
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        assert len(gradients) == 6
-        tensors = [*model.state_dict().values(), *gradients]
-        return [tensor.numpy().tobytes() for tensor in tensors]
-
-    before, stream = all_of_it(), [state.__getstate__() for state in paddle.get_rng_state()]
-    training.evaluate(iter(batches(8, 8)))
-    assert all_of_it() == before
-    assert [state.__getstate__() for state in paddle.get_rng_state()] == stream
-
-
-def test_no_graph_is_built() -> None:
-    """Validation needs no memory for gradients."""
-    seen = []
-    training, _ = make_training(metrics={"graph": lambda output, _: seen.append(output.stop_gradient) or 0.0})
-    training.evaluate(iter(batches(4)))
-    assert seen == [True]
-
-
-def test_no_batches_give_no_numbers() -> None:
-    """An empty validation set measures nothing, so it claims nothing."""
-    assert make_training(metrics={"accuracy": Accuracy()})[0].evaluate(iter([])) == {}
-
-
-@pytest.mark.parametrize("bad", [[0.0] * 4, None, {"a": 1}], ids=["a tensor of four", "None", "a dict"])
-def test_a_metric_that_is_not_one_number_is_named(bad: Any) -> None:
-    """The error says which metric, what it returned and what to return."""
-    value = paddle.to_tensor(bad) if isinstance(bad, list) else bad
-    training, _ = make_training(metrics={"f1": lambda output, target: value})
-    with pytest.raises(UsageError, match=r"'f1' is a .*, not one number") as caught:
-        training.evaluate(iter(batches(4)))
-    assert ".mean()" in caught.value.remedy

@@ -22,9 +22,10 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 from colabkeep.frameworks.base import Probe, Sample
 from colabkeep.frameworks.shared.iterables import IterableData
 from colabkeep.frameworks.shared.samples import look_at, sample_of, spread
-from colabkeep.frameworks.shared.streams import Streams
+from colabkeep.frameworks.shared.streams import StreamSet
 from colabkeep.frameworks.torch import data
-from colabkeep.frameworks.torch.data import TENSORS, TORCH, DeviceStreams, TorchData
+from colabkeep.frameworks.torch.data import TENSORS, TORCH, TorchData
+from colabkeep.frameworks.torch.rng import OfDevices
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -153,49 +154,6 @@ def test_much_data_is_looked_at_in_pieces() -> None:
     assert sample([0] * 10**6)[FORM].startswith("list(")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_and_the_trainer_see_the_same_samples(kit: SimpleNamespace, workers: int) -> None:
-    """With random augmentation from six sources, drawn here or in a worker: the same texts; streams stay."""
-    before = kit.fingerprint()
-    here = TorchData().look(DataLoader(kit.Noisy()), probe([0, 5, 12]))
-    away = TorchData().look(DataLoader(kit.Noisy(), num_workers=workers, persistent_workers=True), probe([0, 5, 12]))
-    assert here.samples == away.samples
-    assert None not in here.samples.values()
-    assert len(set(here.samples.values())) == 3
-    assert kit.fingerprint() == before
-
-
-class Whoami(TensorDataset):
-    """Tells which process loads it, by failing in any other than it is to be loaded in."""
-
-    def __init__(self, here: bool) -> None:
-        super().__init__(torch.arange(9))
-        self.trainer, self.here = os.getpid(), here
-
-    def __getitem__(self, index: int) -> int:
-        assert (os.getpid() == self.trainer) is self.here
-        return index
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_samples_are_drawn_where_the_loader_draws_them(persistent: bool) -> None:
-    """A file that is opened in the trainer and read by its workers gives garbage: h5py, LMDB. With workers nothing is
-    loaded in the trainer, neither before the training nor in it."""
-    data, here = TorchData(), DataLoader(Whoami(True), 3)
-    away = DataLoader(Whoami(False), 3, num_workers=2, persistent_workers=persistent)
-    plain = DataLoader(range(9), 3, num_workers=2, persistent_workers=persistent)  # draws nothing
-    for loader in (here, away, plain):
-        assert None not in data.look(loader, probe([0, 8])).samples.values()
-        for epoch in range(2):
-            found: list[Any] = []
-            seen = SimpleNamespace(probe=probe([0, 8]), found=found.append)
-            where: dict[str, Any] = {"seed": 1, "epoch": epoch, "batches": 1, "samples": 3, "state": None}
-            batches = [batch.value.tolist() for batch in data.open(loader, **where, inspector=seen)]
-            assert batches == [[3, 4, 5], [6, 7, 8]]
-            assert None not in found[0].samples.values()
-    data.close()
-
-
 class Counts(TensorDataset):
     calls = 0
 
@@ -241,20 +199,6 @@ def test_one_odd_answer_is_asked_again() -> None:
     assert looked(TensorDataset(torch.arange(5)), [1], known={1: sample(0)})[1] == sample((torch.tensor(1),))
 
 
-def test_a_sample_that_cannot_be_loaded_is_left_to_the_training() -> None:
-    """Indices that only its sampler knows, a broken file: nobody is disturbed."""
-
-    class Broken(TensorDataset):
-        def __getitem__(self, index: int) -> Any:
-            if index == 4:
-                raise OSError("truncated file")
-            return index
-
-    for workers in (0, 1):
-        loader = DataLoader(Broken(torch.arange(9)), num_workers=workers)
-        assert TorchData().look(loader, probe([0, 4, 8])).samples == {0: sample(0), 4: None, 8: sample(8)}
-
-
 class Stateful(TensorDataset):
     """Counts, remembers and opens, as users' data sets do."""
 
@@ -283,7 +227,7 @@ def test_looking_leaves_the_data_set_as_it_was() -> None:
     for workers in (0, 1):
         TorchData().look(DataLoader(dataset, num_workers=workers), probe([0, 14]))
         assert [dict(vars(each)) for each in (inner, outer, dataset)] == before
-    look_at(outer, probe([0]), TENSORS.see, Streams(), epoch=5)
+    look_at(outer, probe([0]), TENSORS.see, StreamSet(), epoch=5)
     assert (outer.epoch, outer.told, inner.calls) == (5, [0, 5], 0)
 
 
@@ -292,8 +236,15 @@ def test_looking_leaves_the_numbers_of_a_gpu_alone(monkeypatch: pytest.MonkeyPat
     are. A generator that nobody recognises stands for the device's."""
     device = ModuleType("device")  # nothing looks into a module
     device.generator = torch.Generator()
-    stream = DeviceStreams(SimpleNamespace(read=device.generator.get_state, write=device.generator.set_state))
-    kinds = replace(TORCH, devices=lambda: [stream])
+
+    class Device(OfDevices):
+        def read(self) -> Any:
+            return device.generator.get_state()
+
+        def write(self, state: Any) -> None:
+            device.generator.set_state(state)
+
+    kinds = replace(TORCH, devices=lambda: [Device()])
     monkeypatch.setattr(data, "TORCH", kinds)
 
     class Augmented(TensorDataset):
@@ -345,7 +296,7 @@ def test_a_slow_data_set_is_asked_for_few_samples() -> None:
     def found(seconds: float, known: dict[int, Sample] | None = None) -> dict[int, Sample | None]:
         return dict(
             look_at(
-                range(100), probe([0, 1, 2], known, seconds), TENSORS.see, Streams(), timer=lambda: next(ticks)
+                range(100), probe([0, 1, 2], known, seconds), TENSORS.see, StreamSet(), timer=lambda: next(ticks)
             ).samples
         )
 
@@ -402,17 +353,6 @@ def test_a_file_list_called_indices_is_no_subset() -> None:
         data = Files(torch.arange(4))
         data.dataset, data.indices = "coco", value
         assert TorchData().facts(DataLoader(data)).subsets == ()
-
-
-def test_what_is_known_of_other_loaders(kit: SimpleNamespace) -> None:
-    """A list is asked for batches, a stream for nothing: it can only be read from its beginning."""
-    data = TorchData()
-    batches = [(picture, 1), (picture + 1, 2)]
-    assert (data.facts(batches).kind, data.facts(batches).length) == ("batches", 2)
-    assert data.look(batches, probe([0, 1])).samples == {0: sample(batches[0]), 1: sample(batches[1])}
-    stream = data.facts(DataLoader(kit.NoisyStream()))
-    assert (stream.kind, stream.length, stream.name) == ("stream", None, "NoisyStream")
-    assert data.facts(map(int, "12")).kind == "stream"
 
 
 def test_only_libraries_that_are_in_use_are_named() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import colabkeep
-from colabkeep.frameworks.shared.streams import Seeding, Streams, held
+from colabkeep.frameworks.shared.streams import Seeding, StreamSet, held
 from colabkeep.frameworks.shared.workers import WorkerPayload
 from colabkeep.frameworks.torch.data import TORCH
 
@@ -232,7 +232,7 @@ def test_workers_find_out_for_themselves(kit: SimpleNamespace, name: str) -> Non
     """Each sees when its batches begin to draw; what they give is the same, in a resumed and the next epoch, too."""
     words: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "collate_fn": noisy}
     shared = loader(name, **words)
-    data = kit.data()
+    data = kit.Data()
     assert digest(kit.read(shared, data=data).values) == GOLDEN[f"{name}, noisy"]
     again = kit.read(shared, epoch=2, data=data)
     data.close()
@@ -255,13 +255,13 @@ def test_only_what_draws_is_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is drawn, Python's and NumPy's generators are left alone from the second batch on; where something
     is, each batch has its seed."""
     seeded: list[int] = []
-    monkeypatch.setattr(Streams, "seed", lambda self, seed: seeded.append(seed))
-    quiet = Seeding(Streams.of(TORCH))
+    monkeypatch.setattr(StreamSet, "seed", lambda self, seed: seeded.append(seed))
+    quiet = Seeding(StreamSet.of(TORCH))
     for seed in range(5):
         quiet.load(seed, nothing, 0)
     assert seeded == [0]
     seeded.clear()
-    noisy = Seeding(Streams.of(TORCH))
+    noisy = Seeding(StreamSet.of(TORCH))
     for seed in range(5):
         noisy.load(seed, pythons, 0)
     assert seeded == [0, 1, 2, 3, 4]
@@ -269,7 +269,7 @@ def test_only_what_draws_is_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_interrupt_leaves_the_trainings_numbers_where_they_were(kit: SimpleNamespace) -> None:
     """Also one that comes in the middle of a batch that was not seeded, after a draw."""
-    seeding, before = Seeding(Streams.of(TORCH)), kit.fingerprint()
+    seeding, before = Seeding(StreamSet.of(TORCH)), kit.fingerprint()
 
     def interrupted(index: int) -> float:
         everything(index)
@@ -289,7 +289,7 @@ def test_an_error_of_the_data_set_arrives_once(kit: SimpleNamespace) -> None:
         asked.append(index)
         raise ZeroDivisionError
 
-    seeding = Seeding(Streams.of(TORCH))
+    seeding = Seeding(StreamSet.of(TORCH))
     seeding.load(1, nothing, 0)
     with pytest.raises(ZeroDivisionError):
         seeding.load(2, broken, 7)

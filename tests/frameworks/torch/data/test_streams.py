@@ -11,12 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from colabkeep.frameworks.shared.streams import NEUTRAL, Aside, LegacyStream, Streams, held, reachable
+from colabkeep.frameworks.shared.streams import NEUTRAL, StreamScope, StreamSet, held, reachable
 from colabkeep.frameworks.torch.data import TORCH
-
-
-def draw_everything() -> list[float]:
-    return [float(torch.rand(())), random.random(), float(np.random.standard_normal()), float(np.random.random())]
 
 
 @pytest.mark.parametrize("normals_before", [0, 1, 2, 3])
@@ -28,7 +24,7 @@ def test_numpy_continues_with_the_very_next_number_also_in_the_middle_of_a_pair_
     np.random.seed(3)
     np.random.standard_normal(normals_before)
     before = np.random.get_state()
-    with Aside(Streams(NEUTRAL.shared()), seed=11):
+    with StreamScope(StreamSet(NEUTRAL.shared()), seed=11):
         np.random.standard_normal(normals_inside)
     after = np.random.get_state()
     assert before[1].tobytes() == after[1].tobytes()
@@ -38,7 +34,7 @@ def test_numpy_continues_with_the_very_next_number_also_in_the_middle_of_a_pair_
 def test_numpy_is_put_back_when_the_user_exchanged_its_bit_generator() -> None:
     """np.random.set_bit_generator puts another algorithm behind the global functions; it is handled as well."""
     original = np.random.get_bit_generator()
-    streams = Streams(NEUTRAL.shared())
+    streams = StreamSet(NEUTRAL.shared())
     streams.put(streams.take())
     try:
         np.random.set_bit_generator(np.random.PCG64(5))
@@ -46,55 +42,6 @@ def test_numpy_is_put_back_when_the_user_exchanged_its_bit_generator() -> None:
         assert np.random.random_sample() == np.random.RandomState(np.random.PCG64(5)).random_sample()
     finally:
         np.random.set_bit_generator(original)
-
-
-def test_a_seed_forgets_what_was_drawn_before() -> None:
-    """Equal seeds give equal numbers of all kinds, whatever was drawn (a lone normal, for one) before."""
-    streams = Streams(TORCH.shared())
-    outer = streams.take()
-    drawn = []
-    for normals in (0, 1):
-        np.random.standard_normal(normals)
-        streams.seed(12345)
-        drawn.append(draw_everything())
-    streams.put(outer)
-    assert drawn[0] == drawn[1]
-
-
-def test_streams_of_their_own_go_on_where_the_last_visit_left_them() -> None:
-    """What is drawn in three visits is what one long visit would draw, and outside nothing has moved."""
-    streams = Streams(TORCH.shared())
-    aside = Aside(streams, seed=7)
-    with Aside(streams, seed=7):
-        expected = [draw_everything() for _ in range(3)]
-    torch.manual_seed(0), np.random.seed(0), random.seed(0)
-    outside = draw_everything()
-    torch.manual_seed(0), np.random.seed(0), random.seed(0)
-    visits = []
-    for _ in range(3):
-        with aside:
-            visits.append(draw_everything())
-    assert visits == expected
-    assert draw_everything() == outside
-
-
-def test_streams_are_put_back_when_an_exception_passes() -> None:
-    """An error inside leaves the global streams where they were."""
-    torch.manual_seed(0), np.random.seed(0), random.seed(0)
-    expected = draw_everything()
-    torch.manual_seed(0), np.random.seed(0), random.seed(0)
-    with pytest.raises(ZeroDivisionError), Aside(Streams(TORCH.shared()), seed=7):
-        sum(draw_everything()) / 0
-    assert draw_everything() == expected
-
-
-def test_generators_of_one_data_set_get_numbers_of_their_own() -> None:
-    """Two transforms with a generator each must not flip and crop by the same numbers."""
-    owners = [np.random.RandomState(0) for _ in range(4)]
-    Streams(NEUTRAL.shared(), [LegacyStream(owner) for owner in owners]).seed(99)
-    first = [owner.random_sample() for owner in (np.random, *owners)]
-    Streams(TORCH.shared()).seed(99)
-    assert len({*first, float(torch.rand((), dtype=torch.float64))}) == 6
 
 
 MODULE_LEVEL = np.random.default_rng(0)
@@ -178,8 +125,8 @@ def test_a_list_of_a_million_samples_is_not_walked() -> None:
 def test_numpy_is_not_imported_by_looking_for_its_streams() -> None:
     """The neutral streams work in a process without NumPy, and do not bring it in."""
     code = (
-        "import sys; from colabkeep.frameworks.shared.streams import NEUTRAL, Streams; import random\n"
-        "own = random.Random(1); Streams.of(NEUTRAL, [own]).seed(3)\n"
+        "import sys; from colabkeep.frameworks.shared.streams import NEUTRAL, StreamSet; import random\n"
+        "own = random.Random(1); StreamSet.of(NEUTRAL, [own]).seed(3)\n"
         "print(own.random() != random.Random(1).random(), 'numpy' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from colabkeep.checkpoint.codec import decode_part, encode_parts
-from colabkeep.checkpoint.packs import read_exactly, unpack
+from colabkeep.checkpoint.codec import decode_part, encode_parts, read_exactly, unpack
 from colabkeep.core.state import Tree
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.stores.memory import MemoryStore

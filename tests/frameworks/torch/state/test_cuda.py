@@ -77,8 +77,8 @@ def test_what_comes_from_a_gpu_goes_through_page_locked_memory(framework: TorchF
     """The copy runs at the bus's speed, through two pieces, again and again."""
     for _ in range(2):
         framework.capture(built()).finish().release()
-    assert len(framework._devices.pieces) == 2
-    assert all(piece.is_pinned() for piece in framework._devices.pieces)
+    assert len(framework._kit._devices.pieces) == 2
+    assert all(piece.is_pinned() for piece in framework._kit._devices.pieces)
 
 
 def test_a_run_moves_from_the_gpu_to_the_cpu_and_back(framework: TorchFramework) -> None:

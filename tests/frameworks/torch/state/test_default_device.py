@@ -11,8 +11,8 @@ from torch import nn
 
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.frameworks.torch.data import TENSORS
-from colabkeep.frameworks.torch.leaves import native
-from colabkeep.frameworks.torch.training import RunningMean
+from colabkeep.frameworks.torch.restore import native
+from colabkeep.frameworks.torch.training import mean_on
 from colabkeep.testing.frameworks import captured, same_bits, through_files
 from tests.frameworks.torch.state.trainings import WIDE, Training, finished, mlp
 
@@ -49,7 +49,7 @@ def make(fill: float) -> dict[str, Any]:
     for _ in range(2):
         model(torch.full((2, 600), fill)).sum().backward()
         optimizer.step()
-    return {"model": model, "optimizer": optimizer, "various": Various(fill), "mean": RunningMean(torch.device("cpu"))}
+    return {"model": model, "optimizer": optimizer, "various": Various(fill), "mean": mean_on(torch.device("cpu"))}
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
@@ -98,11 +98,11 @@ def test_a_random_stream_is_looked_at_where_it_is() -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_losses_are_added_where_they_are() -> None:
     """A mean of losses on the CPU stays there."""
-    mean = RunningMean(torch.device("cpu"))
+    mean = mean_on(torch.device("cpu"))
     for loss in (1.0, torch.tensor(3.0, device="cpu")):
         mean.add(loss, 2)
     assert mean.value() == 2.0
-    again = RunningMean(torch.device("cpu"))
+    again = mean_on(torch.device("cpu"))
     again.load_state_dict(mean.state_dict())
     again.add(5.0, 2)
     assert again.value() == 3.0

@@ -6,12 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-import torch
-
-from colabkeep.core.errors import NotStorable
-from colabkeep.frameworks.torch.facts import refuse_devices
-
 LAZY = """
 import sys, torch, colabkeep
 import torch._lazy.ts_backend
@@ -38,47 +32,3 @@ def test_a_lazy_device_is_refused_at_the_start_with_the_remedy(tmp_path: Path) -
     assert "kind 'lazy'" in text[0]
     assert 'model.to("cuda")' in "\n".join(text)
     assert not list(tmp_path.glob("r/checkpoints/*"))
-
-
-class Elsewhere(torch.Tensor):
-    """A tensor that says it is on a device of another kind; its numbers are on the CPU."""
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device("hpu")
-
-
-def test_a_device_is_taken_if_its_numbers_come_back() -> None:
-    """What a device is called does not matter: it is tried, and only its smallest tensor is moved."""
-    tensors = [torch.ones(1000).as_subclass(Elsewhere), torch.tensor([1.5, -0.0]).as_subclass(Elsewhere)]
-    moved: list[int] = []
-
-    def capture(parts: object) -> torch.Tensor:
-        (buffer,) = parts["trial"].buffers()  # type: ignore[index]
-        moved.append(buffer.numel())
-        return buffer.as_subclass(torch.Tensor).clone()
-
-    refuse_devices(tensors, capture)
-    assert moved == [2]
-
-
-@pytest.mark.parametrize("fault", ["other numbers", "raises"])
-def test_a_device_that_gives_other_numbers_is_refused(fault: str) -> None:
-    """Or one whose driver raises whatever it likes."""
-
-    def capture(_: object) -> torch.Tensor:
-        if fault == "raises":
-            raise ValueError("the driver says no")
-        return torch.zeros(2)
-
-    with pytest.raises(NotStorable, match="driver says no" if fault == "raises" else "other numbers"):
-        refuse_devices([torch.ones(2).as_subclass(Elsewhere)], capture)
-
-
-def test_the_devices_that_were_seen_to_work_are_not_tried() -> None:
-    """They cost nothing at the start."""
-
-    def capture(_: object) -> torch.Tensor:
-        raise AssertionError
-
-    refuse_devices([torch.ones(2), torch.empty(1, device="meta")], capture)

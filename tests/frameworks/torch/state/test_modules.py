@@ -325,19 +325,9 @@ def test_a_model_changed_between_saves_is_saved_as_it_is(framework: TorchFramewo
         assert torch.equal(stored[name], tensor)
 
 
-def test_a_capture_holds_no_gradients(framework: TorchFramework) -> None:
-    """Copying parameters is not a step of anybody's computation: no graph grows in the staging memory."""
-    model = nn.Linear(2, 2)
-    for _ in range(2):
-        snapshot = framework.capture({"model": model}).finish()
-        memory = snapshot.parts["model"]["weights"]["weight"].data.obj.memory
-        assert not memory.requires_grad
-        snapshot.release()
-
-
 def test_memory_of_a_part_that_is_gone_is_let_go(framework: TorchFramework) -> None:
     """Host memory follows what is trained."""
-    model, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    model, other = nn.Linear(4, 4), nn.Linear(256, 256)
     snapshot = framework.capture({"model": model, "other": other}).finish()
     kept = addresses({"model": snapshot.parts["model"]})
     gone = weakref.ref(snapshot.parts["other"]["weights"]["weight"].data.obj)

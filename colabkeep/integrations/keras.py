@@ -1,0 +1,686 @@
+"""Keras 3's `model.fit` that goes on after a disconnect, bit for bit::
+
+    from colabkeep.integrations.keras import Resumable
+
+    model.fit(x, y, epochs=20, validation_data=held_out, callbacks=[Resumable("mnist")])
+
+Run the cell again after a disconnect, on whatever machine: `fit` goes on at the batch that was saved last.
+
+`fit` has a place for the epoch to begin with, `model._initial_epoch`, and none for a batch. So the callback looks for
+the frame of the `fit` that calls it, and for the time of that one stands in for:
+
+* `_enumerate_iterator` of its epoch iterator (`enumerate_epoch` up to Keras 3.6): the batches of an epoch that are
+  left, in an order that the run knows, with their numbers in the epoch.
+* the hooks of its `CallbackList`: what the other callbacks hear of an epoch that is resumed, and when a step, an epoch
+  or the training is over.
+* `train_function` and `evaluate` of the model: an error that ends them ends the run.
+
+What is not public in Keras is listed and looked at in `keras_insides`. Weights are taken as the backend has them: with
+torch as tensors, with JAX as arrays. No framework is imported that Keras has not imported.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+from keras.callbacks import Callback, ProgbarLogger
+
+from colabkeep.api import Run
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import Noted
+from colabkeep.core.settings import Item, Plain
+from colabkeep.integrations.keras_data import changes, find_source
+from colabkeep.integrations.keras_insides import Insides, unknown
+from colabkeep.integrations.memories import Memories
+
+__all__ = ["Resumable"]
+
+_BACKENDS = ("torch", "jax")
+_FITS_OWN = {"self", "epoch_iterator", "callbacks", "epochs", "initial_epoch", "epoch"}  # its variables
+_GLOBAL_SEED = "global_seed_generator"
+
+_SET_BY_FIT = frozenset(
+    {"model", "_model", "params", "monitor_op"}
+)  # of a callback; the last is made when it is needed
+_SET_BY_KERAS = frozenset({"_workers", "_use_multiprocessing", "_max_queue_size"})  # of a PyDataset
+_LARGE = 1 << 24  # bytes of an attribute of a PyDataset that are stored with each checkpoint at most
+_HEARD_EVERY = 16  # steps: where Keras calls callbacks beside the training, the loss is waited for so often
+_NUMBERED = re.compile(r"_\d+(?=/|$)")  # "dense_3" is the name of the same layer in a cell that is run again
+
+
+class Resumable(Callback):  # type: ignore[misc]  # types are the same where Keras is not installed
+    """Checkpoints and resumes `model.fit` of Keras 3. Give it to `fit` among the callbacks::
+
+        model.compile("adam", "sparse_categorical_crossentropy", ["accuracy"])
+        model.fit(x, y, epochs=20, validation_split=0.1, callbacks=[Resumable("mnist", monitor="val_loss")])
+
+    Kept are the weights, all optimizers, the seeds of the layers, metrics in the middle of an epoch, the `History`, the
+    random streams of Python, NumPy and torch, the order of the data and the position in it, and what the other
+    callbacks have come to remember (how long `EarlyStopping` has waited, its best weights; numbers, texts, arrays and
+    containers of them). What a callback keeps that cannot be stored is told. Other settings than those that the run
+    began with (those of the optimizer, the batch size, …) are an error or applied, as `on_change` says.
+
+    Arrays, a `PyDataset` and, with torch, a `DataLoader` are resumed in the middle of an epoch. Any other data cannot
+    be placed, so an epoch of it begins again, which is told.
+
+    Args:
+        run_name: names the run in the storage; the same name goes on with the same run.
+        words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
+            max_time, seed, state, callbacks, progress, and the others. What `fit` measures is logged by its own names:
+            "loss", "accuracy", "val_loss", …
+
+    Raises:
+        UsageError: the model is trained on several devices, another callback resumes it too, or the backend or the
+            insides of Keras are not those known. From `fit`, as the following.
+        UnknownArgument: a word that `colabkeep.Run` does not know.
+        RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
+    """
+
+    async_safe = True  # Keras may call on_train_batch_end beside the training
+
+    def __init__(self, run_name: str, **words: Any) -> None:
+        super().__init__()
+        self.run: Run | None = None  # of the latest fit: run.save(), run.progress, run.durability
+        self.seed: int = words.get("seed", 0)
+        self.loss: Any = None  # of the batch that was told last
+        self._run_name = run_name
+        self._words = words
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Stand beside the `fit` that calls. The run is taken when the other callbacks are ready too."""
+        fit = _fit_that_calls(self)
+        Fitting(self, self._model, fit).wait_for_the_others()
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Keep the loss for the run."""
+        self.loss = (logs or {}).get("loss")
+
+    def make_run(self, **parts: Any) -> Run:
+        """The run of one `fit`, not entered yet."""
+        state = {**parts.pop("state"), **(self._words.get("state") or {})}
+        self.run = Run(self._run_name, **{**parts, **self._words, "state": state})
+        return self.run
+
+    @property
+    def applies(self) -> bool:
+        """Do new settings hold from here on?"""
+        return bool(self._words.get("on_change") == "apply")
+
+
+def _fit_that_calls(callback: Callback) -> Mapping[str, Any]:
+    """The variables of the `fit` that calls this callback; no callback is told.
+
+    Raises:
+        UsageError: none does, or it is not as those known.
+    """
+    frame = sys._getframe(2)
+    while frame is not None:
+        found = frame.f_locals.get("callbacks")
+        if frame.f_code.co_name == "fit" and callback in getattr(found, "callbacks", ()):
+            missing = _FITS_OWN - set(frame.f_code.co_varnames)
+            if missing:
+                raise unknown(f"fit has no {min(missing)}")
+            return {**frame.f_locals, "numbers": 2 if "end_step" in frame.f_code.co_varnames else 1}
+        frame = frame.f_back  # type: ignore[assignment]
+    raise UsageError(
+        problem="Resumable was called by something that is not the fit of a Keras model.",
+        remedy="Give it to fit: model.fit(…, callbacks=[Resumable(…)]). A loop of your own takes colabkeep.Run.",
+    )
+
+
+def _check(model: Any, callbacks: Iterable[object]) -> None:
+    backend = keras.backend.backend()
+    if backend not in _BACKENDS:
+        raise UsageError(
+            problem=f"Keras computes with {backend} here, and Resumable keeps trainings with {' or '.join(_BACKENDS)}.",
+            remedy='Set os.environ["KERAS_BACKEND"] = "torch" (or "jax") before the first import of keras, in a new '
+            "session; or keep the folder that BackupAndRestore writes to, with colabkeep.keep_folder(…): docs/keep.md.",
+        )
+    wrapped = type(model).__name__ == "DistributedDataParallel"
+    jax: Any = sys.modules.get("jax") if backend == "jax" else None
+    if wrapped or keras.distribution.distribution() is not None or (jax is not None and jax.process_count() > 1):
+        raise UsageError(
+            problem="This model is trained on several devices or by several processes, and Resumable keeps trainings "
+            "on one device.",
+            remedy="Leave keras.distribution and DistributedDataParallel out: a model is trained on one GPU then.",
+        )
+    others = [type(each).__name__ for each in callbacks if type(each).__name__ == "BackupAndRestore"]
+    if others:
+        raise UsageError(
+            problem="BackupAndRestore and Resumable would both resume this training.",
+            remedy="Take BackupAndRestore out of the callbacks: Resumable goes on with the newest checkpoint of the "
+            "run, at its batch.",
+        )
+    for name in ("_initial_epoch", "_flatten_layers", "metrics_variables", "train_function"):
+        if not hasattr(model, name):
+            raise unknown(f"a model has no {name}")
+    if not model.variables:
+        raise UsageError(
+            problem="The model has no weights yet, so there is nothing that a checkpoint could be compared with.",
+            remedy="Build it before fit: call it once on a batch, or give its first layer an input shape.",
+        )
+
+
+class Fitting:
+    """Stands beside one `fit`. While that trains, its batches come through the run, and its steps are counted.
+
+    `fit` begins at the run's epoch by itself. Of that one, the first `_offset` batches were trained in an earlier
+    session. `live`: is anything trained?
+    """
+
+    def __init__(self, keep: Resumable, model: Any, fit: Mapping[str, Any]) -> None:
+        self._insides = Insides()
+        self._keep, self._model, self._callbacks = keep, model, fit["callbacks"]
+        self._iterator, self._numbers = fit["epoch_iterator"], fit["numbers"]
+        self._first, self._epochs_asked = fit["initial_epoch"], fit["epochs"]
+        # Where no epoch is left: up to Keras 3.6 fit wants one, in which nothing happens.
+        self._behind = self._epochs_asked - ("training_logs" not in fit)
+        self._insides.is_a("EpochIterator", self._iterator)
+        _check(model, self._callbacks.callbacks)
+        self.live = False
+        self.ended = False  # by a callback
+        self._run: Run | None = None
+        self._epoch = self._offset = 0
+        self._counted = 0
+        self._read = False  # were all batches of the epoch?
+        self._replaced: list[tuple[Any, str]] = []
+        self._heard: dict[str, Callable[..., Any]] = {}
+
+    def wait_for_the_others(self) -> None:
+        """Be the last that hears of the beginning."""
+        self._callbacks.callbacks.append(_Opening(self))
+
+    def open(self) -> None:
+        """Take the run, with everything that is to be kept; find out where it is."""
+        model, callbacks = self._model, self._callbacks
+        callbacks.callbacks.pop()  # what called this
+        self._source = find_source(self._insides, self._iterator, self._keep.seed)
+        self._state = State(self)
+        run = self._keep.make_run(
+            model=_weights(model), optimizer=Optimizers(self), seed=self._keep.seed, state={"keras": self._state}
+        )
+        run.saves_inside = False
+        run.__enter__()
+        self._run = run
+        self._stand_in()
+        try:
+            run.tell(Noted(text=f"Keras {keras.__version__} on {keras.backend.backend()}: {self._source.promise}"))
+            self._tell(run)
+            self._counted = run.progress.step
+            self._epochs = run.epochs(self._epochs_asked - self._first)
+            over = self._state.over()
+            if over is None:
+                self._advance(run)
+            else:
+                run.tell(Noted(text=over))
+                self._finish(run)
+        except BaseException as error:
+            if not self._leave(error):
+                raise
+        model._initial_epoch = self._first + self._epoch if self.live else self._behind
+
+    # What the parts of the run ask for.
+
+    @property
+    def model(self) -> Any:
+        """The model, whose variables are those of the last step."""
+        if hasattr(self._model, "jax_state_sync"):
+            self._model.jax_state_sync()
+        return self._model
+
+    @property
+    def others(self) -> list[Any]:
+        """The callbacks that may remember something."""
+        return [
+            each for each in self._callbacks.callbacks if each is not self._keep and not isinstance(each, ProgbarLogger)
+        ]
+
+    @property
+    def dataset(self) -> object | None:
+        """That of the user, where it may change between epochs."""
+        return self._source.dataset
+
+    @property
+    def applies(self) -> bool:
+        """Do new settings hold from here on?"""
+        return self._keep.applies
+
+    @property
+    def epochs_asked(self) -> int:
+        """The number of epochs in the call."""
+        return int(self._epochs_asked)
+
+    def settle(self) -> None:
+        """Wait for callbacks that are under way beside the training."""
+        if self._asynchronous:
+            self._callbacks._flush_futures()
+
+    def global_seed(self, *, make: bool = False) -> Any:
+        """The seeds of what is drawn without a seed; None where nothing was."""
+        if make:
+            return self._insides.global_seed_generator()
+        return self._insides.get_global_attribute(_GLOBAL_SEED)
+
+    def settings(self) -> dict[str, Plain]:
+        """What the call of `fit` says."""
+        adapter = self._iterator.data_adapter
+        return {
+            "batch_size": adapter.batch_size,
+            "steps_per_epoch": self._iterator.steps_per_epoch,
+            "shuffle": str(getattr(adapter, "_shuffle", getattr(adapter, "shuffle", None))),
+            "steps_per_execution": self._model.steps_per_execution,
+            "initial_epoch": self._first,
+        }
+
+    @property
+    def _asynchronous(self) -> bool:
+        return bool(getattr(self._callbacks, "_async_train", False))
+
+    # In place of Keras's own.
+
+    def _stand_in(self) -> None:
+        model, callbacks, iterator = self._model, self._callbacks, self._iterator
+        for name in dir(callbacks):
+            if name.startswith("on_"):
+                self._heard[name] = getattr(callbacks, name)
+                self._replace(callbacks, name, partial(self._hear, name))
+        self._replace(callbacks, "on_epoch_begin", self._epoch_begins)
+        self._replace(callbacks, "on_train_batch_end", self._batch_over)
+        self._replace(callbacks, "on_epoch_end", self._epoch_over)
+        self._replace(callbacks, "on_train_end", self._over)
+        if self._source.placed:
+            listed = hasattr(iterator, "_enumerate_iterator")
+            self._replace(iterator, "_enumerate_iterator" if listed else "enumerate_epoch", self._steps)
+        # The instance has the first one already.
+        self._train, model.train_function = model.train_function, partial(self._guarded, model.train_function)
+        self._replace(model, "evaluate", partial(self._evaluate, model.evaluate))
+
+    def _replace(self, target: Any, name: str, by: Callable[..., Any]) -> None:
+        setattr(target, name, by)
+        self._replaced.append((target, name))
+
+    def _stand_back(self) -> None:
+        for target, name in self._replaced:
+            vars(target).pop(name, None)
+        if self._replaced:
+            self._model.train_function = self._train
+        self._replaced.clear()
+        self._model._initial_epoch = None
+
+    def _guarded(self, act: Callable[..., Any], *words: Any, **more: Any) -> Any:
+        try:
+            return act(*words, **more)
+        except BaseException as error:
+            if not self._leave(error):
+                raise
+            return None
+
+    def _evaluate(self, whole: Callable[..., Any], *words: Any, **more: Any) -> Any:
+        return self._guarded(whole, *words, **more) if self.live else {}
+
+    def _hear(self, name: str, *words: Any, **more: Any) -> None:
+        if self.live:
+            self._guarded(self._heard[name], *words, **more)
+
+    def _epoch_begins(self, epoch: int, logs: Any = None) -> None:
+        if self._offset:  # the others heard of it when it began
+            for each in self._callbacks.callbacks:
+                if isinstance(each, ProgbarLogger):
+                    each.on_epoch_begin(epoch, logs)
+        else:
+            self._hear("on_epoch_begin", epoch, logs)
+
+    def _steps(self) -> Iterator[Any]:
+        """The steps of the epoch that are left, as `fit` wants them: their numbers, and their batches."""
+        run, source, step = self._run, self._source, self._offset
+        if run is None or not self.live:
+            return
+        try:
+            each = self._model.steps_per_execution
+            source.begin(self._epoch, resumed=step > 0)
+            reading = run.batches(source.loader)
+            while batches := self._next(reading, step, each):
+                yield self._numbered(step, each, batches)
+                step += each
+            source.end(self._epoch)
+            self._read = True
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or not self._leave(error):
+                raise
+
+    def _next(self, reading: Iterator[Any], step: int, most: int) -> list[Any]:
+        """The batches of the next step. They are all read before it begins, for this is where the run is saved."""
+        limit = self._source.length(self._epoch)
+        batches: list[Any] = []
+        while len(batches) < most and (limit is None or step + len(batches) < limit):
+            for batch in reading:
+                batches.append(batch)
+                break
+            else:
+                break
+        return batches
+
+    def _numbered(self, step: int, each: int, batches: list[Any]) -> tuple[Any, ...]:
+        listed = hasattr(self._iterator, "_enumerate_iterator")
+        numbers = (step, step + each - 1)[: self._numbers]
+        return (*numbers, iter(batches) if listed else batches)
+
+    def _batch_over(self, batch: int, logs: Any = None) -> None:
+        self._hear("on_train_batch_end", batch, logs)
+        if self._run is not None:
+            self._guarded(self._count, self._run)
+
+    def _count(self, run: Run) -> None:
+        loss = None
+        if not self._asynchronous:
+            loss = self._keep.loss
+        elif self._counted % _HEARD_EVERY == 0:
+            self.settle()
+            loss = self._keep.loss
+        self._counted += 1
+        run.step(loss=loss)
+
+    def _epoch_over(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        if self.live and self._run is not None:
+            self._run.log(**dict(_numbers(logs)))
+        self._hear("on_epoch_end", epoch, logs)
+        if self.live and self._run is not None:
+            self._guarded(self._end_epoch, self._run)
+
+    def _end_epoch(self, run: Run) -> None:
+        self._tell(run)
+        self.ended = stops = bool(self._model.stop_training)
+        if stops and self._source.placed and not self._read:  # a callback, in the middle of the epoch
+            self._finish(run)
+            return
+        if stops:
+            next(self._epochs, None)
+            self._finish(run)
+        else:
+            self._advance(run)
+
+    def _over(self, logs: Any = None) -> None:
+        """`fit` is done: so is the run. The others clean up, whatever was trained."""
+        heard = self._heard["on_train_end"]
+        if self._run is not None:
+            self._finish(self._run)
+        self._stand_back()
+        heard(logs)
+
+    # The run.
+
+    def _advance(self, run: Run) -> None:
+        """Go to the next epoch; end the run where there is none."""
+        epoch = next(self._epochs, None)
+        self._tell(run)
+        if epoch is None:
+            self._finish(run)
+        else:
+            self._epoch, self._offset = epoch, run.progress.batches
+            self._read, self.live = False, True
+
+    def _tell(self, run: Run) -> None:
+        while self._state.lines:
+            run.tell(Noted(text=self._state.lines.pop(0)))
+
+    def _finish(self, run: Run) -> None:
+        run.finished = True
+        self._let_go(run, None)
+
+    def _leave(self, error: BaseException) -> bool:
+        """Something was raised: save what can be, let go. True if that was a request to stop, which `fit` follows."""
+        if self._run is None:  # it is over already
+            return False
+        if self._let_go(self._run, error):
+            return True
+        self._stand_back()
+        return False
+
+    def _let_go(self, run: Run, error: BaseException | None) -> bool:
+        """Leave the run. Nothing is trained any more; True if that ends the error."""
+        self._run, self.live = None, False
+        self._model.stop_training = True
+        return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+
+
+class _Opening(Callback):  # type: ignore[misc]
+    """The last to hear that a training begins."""
+
+    def __init__(self, fitting: Fitting) -> None:
+        super().__init__()
+        self._fitting = fitting
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """All others are ready."""
+        self._fitting.open()
+
+
+# What the run keeps.
+
+
+def _named(variables: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Variables by names that are the same when the model is built again."""
+    seen: Counter[str] = Counter()
+    for variable in variables:
+        name = _NUMBERED.sub("", variable.path).replace(".", "_")
+        seen[name] += 1
+        yield (name if seen[name] == 1 else f"{name}#{seen[name]}"), variable
+
+
+def _weights(model: Any) -> Any:
+    """The model's weights, and the seeds of its layers, as a part of a run."""
+    if keras.backend.backend() != "torch":
+        return Arrays(model)
+    import torch
+
+    module = torch.nn.Module()
+    for name, variable in _named(model.variables):
+        if variable.trainable:
+            module.register_parameter(name, variable.value)
+        else:  # a step changes it too
+            module.register_buffer(name, variable.value.detach())
+    for number, buffer in enumerate(model.buffers()):  # of torch's own modules in it
+        module.register_buffer(f"buffer#{number}", buffer)
+    return module
+
+
+class Arrays:
+    """The variables of a model as arrays."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        """By name."""
+        if hasattr(self._model, "jax_state_sync"):
+            self._model.jax_state_sync()
+        return {name: _stored(variable) for name, variable in _named(self._model.variables)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """In place."""
+        for name, variable in _named(self._model.variables):
+            _assign(variable, state[name])
+
+
+def _stored(variable: Any) -> Any:
+    """What a checkpoint can hold: a tensor of torch as it is, anything else as an array."""
+    if keras.backend.backend() == "torch":
+        return variable.value.detach()
+    array = np.asarray(variable.value)
+    return array if array.dtype.kind in "biufc" else array.view(f"u{array.dtype.itemsize}")  # bfloat16 is no NumPy type
+
+
+def _assign(variable: Any, value: Any) -> None:
+    if keras.backend.backend() != "torch":
+        kind = np.asarray(variable.value).dtype
+        value = value if value.dtype == kind else value.view(kind)
+    variable.assign(value)
+
+
+class Optimizers:
+    """All optimizers of a model: that of `compile`, and those in its attributes. One that is built at its first step
+    takes what is stored then."""
+
+    def __init__(self, fitting: Fitting) -> None:
+        self._fitting = fitting
+        model = fitting.model
+        held = [each for layer in model._flatten_layers() for each in vars(layer).values()]
+        found = [each for each in (model.optimizer, *held) if isinstance(each, keras.optimizers.Optimizer)]
+        self._optimizers = list({id(each): each for each in found}.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Their variables, in order."""
+        self._fitting.model  # noqa: B018  # brings the variables up to date
+        return {str(n): [_stored(v) for v in each.variables] for n, each in enumerate(self._optimizers)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """In place; later, where the variables are not there yet."""
+        for number, optimizer in enumerate(self._optimizers):
+            values = state.get(str(number), [])
+            if optimizer.built or len(optimizer.variables) == len(values):
+                _fill(optimizer, values)
+            else:
+                optimizer.build = partial(_build, optimizer, optimizer.build, values)
+
+
+def _fill(optimizer: Any, values: Sequence[Any]) -> None:
+    if len(values) not in (0, len(optimizer.variables)):
+        raise UsageError(
+            problem=f"The optimizer {optimizer.name} has {len(optimizer.variables)} variables, and {len(values)} are "
+            "stored: it trains other weights than when the run began.",
+            remedy="Build the model and its optimizers as they were, or train under another run_name.",
+        )
+    for variable, value in zip(optimizer.variables, values, strict=False):
+        _assign(variable, value)
+
+
+def _build(optimizer: Any, build: Callable[[Any], Any], values: Sequence[Any], variables: Any) -> None:
+    vars(optimizer).pop("build", None)
+    build(variables)
+    _fill(optimizer, values)
+
+
+class State:
+    """What `fit` has come to beside weights and optimizers: the metrics of the epoch, what its callbacks and its data
+    set remember, the seeds of what was drawn without one, and whether a callback ended the training."""
+
+    def __init__(self, fitting: Fitting) -> None:
+        self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
+        self._fitting = fitting
+        self._callbacks = Memories(fitting.others, _tensor_type(), _SET_BY_FIT)
+        self._unkept: set[str] = set()
+        self._ended_of: int | None = None  # epochs that were asked for when a callback ended it
+        self._rate = self._written_rate()
+        self._settings = self._read_settings()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it, as plain values and arrays."""
+        fitting = self._fitting
+        fitting.settle()
+        for name in self._callbacks.unkept() - self._unkept:
+            self._unkept.add(name)
+            self.lines.append(f"{name} holds what cannot be stored: a resumed training begins with a new one")
+        seeds = fitting.global_seed()
+        return {
+            "metrics": [_stored(each) for each in fitting.model.metrics_variables],
+            "callbacks": self._callbacks.state_dict(),
+            "compare": [getattr(each, "monitor_op", None) is not None for each in fitting.others],
+            "dataset": self._of_dataset(),
+            "seeds": None if seeds is None else _stored(seeds.state),
+            "ended_of": fitting.epochs_asked if fitting.ended else None,
+            "settings": self._settings,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        fitting = self._fitting
+        for variable, value in zip(fitting.model.metrics_variables, state["metrics"], strict=False):
+            _assign(variable, value)
+        for each, compares in zip(fitting.others, state["compare"], strict=False):
+            if compares and getattr(each, "monitor_op", 0) is None:
+                each._set_monitor_op()  # changes min_delta, which comes next
+        gone = self._callbacks.load_state_dict(state["callbacks"])
+        self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
+        for name, value in state["dataset"].items():
+            setattr(fitting.dataset, name, value)
+        if state["seeds"] is not None:
+            _assign(fitting.global_seed(make=True).state, state["seeds"])
+        self._ended_of = state["ended_of"]
+        if self._rate is not None and fitting.applies and state["settings"].get("learning_rate") != self._rate:
+            fitting.model.optimizer.learning_rate = self._rate
+
+    def over(self) -> str | None:
+        """Why there is nothing left to train although epochs are left; None if there is."""
+        if self._ended_of is None or self._fitting.epochs_asked > self._ended_of:
+            return None
+        return (
+            "A callback ended this training, so nothing is left to train. To continue anyway, ask for more than "
+            f"{self._ended_of} epochs."
+        )
+
+    def written_settings(self) -> Mapping[str, Item]:
+        """What the user wrote in `compile` and `fit`."""
+        return {"": Item(kind="fit", sure=True, options=self._settings)}
+
+    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
+        """What an earlier session computed with."""
+        settings: Mapping[str, Plain] = state["settings"]
+        return settings
+
+    def _read_settings(self) -> dict[str, Plain]:
+        optimizer = self._fitting.model.optimizer
+        if optimizer is None:
+            return self._fitting.settings()
+        written = {name: value for name, value in optimizer.get_config().items() if type(value) in _PLAIN}
+        written = {name: value for name, value in written.items() if name not in ("name", "learning_rate")}
+        rate = {} if self._rate is None else {"learning_rate": self._rate}
+        return {**self._fitting.settings(), "optimizer": type(optimizer).__name__, **written, **rate}
+
+    def _written_rate(self) -> float | None:
+        """The learning rate as it was written: none where a schedule has it, or training may have moved it."""
+        optimizer = self._fitting.model.optimizer
+        config = {} if optimizer is None else optimizer.get_config()
+        rate = config.get("learning_rate")
+        return float(f"{rate:.7g}") if isinstance(rate, float) and not int(optimizer.iterations) else None
+
+    def _of_dataset(self) -> dict[str, Any]:
+        """What a PyDataset has that decides what its batches are, and that its methods may change."""
+        dataset, kept = self._fitting.dataset, dict[str, Any]()
+        if dataset is None or not changes(dataset):
+            return kept
+        for name, value in vars(dataset).items():
+            if name not in _SET_BY_KERAS and self._callbacks.storable(value):
+                large = getattr(value, "nbytes", 0) > _LARGE
+                if not large:
+                    kept[name] = value
+                elif name not in self._unkept:
+                    self._unkept.add(name)
+                    self.lines.append(
+                        f"{type(dataset).__name__}.{name} is too large to be stored with each checkpoint: if "
+                        "on_epoch_begin or on_epoch_end change it in place, a resumed training sees other batches"
+                    )
+        return kept
+
+
+_PLAIN = (bool, int, float, str)
+
+
+def _tensor_type() -> type:
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.Tensor
+    return np.ndarray
+
+
+def _numbers(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in logs.items():
+        if isinstance(value, (int, float)) or (hasattr(value, "item") and getattr(value, "shape", None) == ()):
+            yield name, float(value)

@@ -1,0 +1,784 @@
+"""Lightning's `Trainer` that goes on after a disconnect, bit for bit::
+
+    from colabkeep.integrations.lightning import Resumable
+
+    trainer = Trainer(max_epochs=30, callbacks=[Resumable("resnet-cifar")])
+    trainer.fit(model, loader)
+
+Run the cell again after a disconnect, on whatever machine: `fit()` goes on at the step that was saved last, in the
+middle of an epoch too, without reading the batches before it. `lightning` and `pytorch_lightning` are the same here.
+
+The loops' own way to begin again knows checkpoints of some places in an epoch, and each version goes it differently.
+It is not used. These methods of the one trainer's loops are stood in for, while it trains. They are the same from 2.0
+to 2.6, and `_check` looks at what of that can be seen:
+
+* `fit_loop.run`: whatever ends it ends the run, which saves.
+* `fit_loop.on_run_start`: behind it everything is made and every callback is ready, so the run is taken there.
+* `fit_loop.on_advance_start`: an epoch begins. In one that goes on in its middle the hooks are called again, for what
+  they make and nobody can store; what they did to the training is undone.
+* `epoch_loop.reset`: counts from 0 again, which an epoch that goes on must not.
+* `fit_loop.on_advance_end`: behind it an epoch is over, with all its hooks.
+* `_data_connector._prepare_dataloader`: what it gives for training is read through the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colabkeep.api import Run
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import Noted
+from colabkeep.core.settings import Item, Plain
+from colabkeep.core.system import Environment
+from colabkeep.integrations.lightning_files import RESTORES, load_file
+from colabkeep.integrations.memories import Memories
+
+__all__ = ["Resumable"]
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+_METHODS: dict[str, dict[str, list[str]]] = {
+    "fit_loop": {"run": [], "on_run_start": [], "on_advance_start": [], "on_advance_end": [], "on_run_end": []},
+    "fit_loop.epoch_loop": {"reset": [], "on_run_start": ["data_fetcher"]},
+    "_data_connector": {"_prepare_dataloader": ["dataloader", "shuffle", "mode"]},
+    "_checkpoint_connector": {name: [] for name in (*RESTORES, "restore_optimizers", "restore_lr_schedulers")},
+}
+_SHOWN = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+# What the connector of the loggers calls its place in an epoch: now, and in 2.0.
+_PLACES = (
+    {"_first_loop_iter", "_current_fx"},
+    {"_epoch_end_reached", "_batch_idx", "_current_fx"},
+)
+_ATTRIBUTES = {
+    "fit_loop": ["_combined_loader", "_last_train_dl_reload_epoch", "epoch_progress", "_can_stop_early"],
+    "fit_loop.epoch_loop": ["batch_progress", "scheduler_progress", "val_loop", "_results", "_batches_that_stepped"],
+    "fit_loop.epoch_loop.val_loop": ["_last_val_dl_reload_epoch"],
+    "_logger_connector": [*_SHOWN],
+}
+_META = (
+    "fx",
+    "name",
+    "prog_bar",
+    "logger",
+    "on_step",
+    "on_epoch",
+    "enable_graph",
+    "add_dataloader_idx",
+    "dataloader_idx",
+    "metric_attribute",
+)
+_FIELDS = {"_Metadata": {*_META, "reduce_fx", "_sync"}, "_Sync": {"fn", "_should", "rank_zero_only", "_op", "_group"}}
+_REDUCTIONS = {"mean": torch.mean, "sum": torch.sum, "max": torch.max, "min": torch.min}
+_RESULT = ("value", "cumulated_batch_size", "_forward_cache", "_computed", "_update_count", "has_reset")
+_METRIC = ("_forward_cache", "_computed", "_update_count")
+# Of the trainer's arguments, what the training computes with and no part of the run shows.
+_SETTINGS = (
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "precision",
+    "limit_train_batches",
+    "overfit_batches",
+)
+_SHOW = frozenset({"ProgressBar", "ModelSummary"})  # they keep bars and clocks
+_NOT_LEARNT = frozenset(
+    {"_last_time_checked", "_fs", "stopping_reason", "_hparams", "_hparams_name", "_hparams_initial"}
+)
+_BY_ITSELF = frozenset({"Timer"})  # keeps its own state whole, and clocks beside it
+_EXCHANGING = {
+    "StochasticWeightAveraging": "exchanges the schedule",
+    "BaseFinetuning": "adds parameters to the optimizer",
+}
+_TWO = ("min_size", "max_size_cycle")
+_END = object()
+
+
+def _callback_classes() -> tuple[Any, ...]:
+    """What a callback has to be, in each of the two packages that this program uses. None is imported for nothing."""
+    names = [name for name in _PACKAGES if name in sys.modules]
+    if not names:
+        names = [name for name in _PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is not None]
+    if not names:
+        raise UsageError(problem="Lightning is not installed here.", remedy="Install it: pip install lightning.")
+    return tuple(importlib.import_module(name).Callback for name in names)
+
+
+class Resumable:
+    """Checkpoints and resumes `Trainer.fit`. Give it to the trainer among its callbacks::
+
+        trainer = Trainer(max_epochs=30, callbacks=[Resumable("resnet", monitor="val_loss")])
+        trainer.fit(model, loader)
+
+    Kept are the module, all optimizers and schedules, the gradient scaler, all random streams, the order of the data
+    and the position in it, the loops' counters, what was logged of the epoch so far, the metrics of torchmetrics, and
+    what the module, its data module and the other callbacks have come to remember (numbers, texts, tensors and
+    containers of them; their `state_dict` where they have one of their own). What cannot be stored is told. Other
+    settings than those that the run began with are an error, kept or applied, as `on_change` says.
+
+    `ModelCheckpoint` goes on as you set it up; it is not needed.
+
+    Args:
+        run_name: names the run in the storage; the same name goes on with the same run.
+        resume_from: a file that `ModelCheckpoint` or `save_checkpoint` wrote ("last.ckpt"). A new run begins with its
+            weights, optimizers, schedules, scaler, counters, and what callbacks knew. A run that has a checkpoint
+            of its own goes on with that.
+        words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
+            max_time, seed, state, callbacks, progress, and the others. `seed` is that of `seed_everything` if it is
+            not given. What the module logs is logged by its own names: "val_loss", "train_acc", …
+
+    Raises:
+        UsageError: the trainer works on several devices, was given a `ckpt_path`, or its insides are not those known;
+            the loader has no length; a callback changes what the optimizer trains. From `fit`, as the following.
+        UnknownArgument: a word that `colabkeep.Run` does not know.
+        RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Resumable:
+        """One that is a callback of the package in use."""
+        whole = type(cls.__name__, (cls, *_callback_classes()), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+        return super().__new__(whole)
+
+    def __init__(self, run_name: str, *, resume_from: str | os.PathLike[str] | None = None, **words: Any) -> None:
+        super().__init__()
+        self.resume_from = resume_from
+        self.run: Run | None = None  # of the latest fit(): run.save(), run.progress, run.durability
+        self._run_name = run_name
+        self._words = words
+        self._training: Training | None = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Everything is made and placed. From here on the trainer's loader comes through here."""
+        if trainer.fast_dev_run:
+            say = importlib.import_module(f"{_package(trainer)}.utilities").rank_zero_warn
+            say("Trainer(fast_dev_run=…) only tries the program out: Resumable keeps nothing.")
+            return
+        _check(trainer)
+        self._training = Training(self, trainer)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
+        """A batch is done, and perhaps a step."""
+        if self._training is not None:
+            self._training.batch_over(outputs)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Something was measured."""
+        if self._training is not None:
+            self._training.log(trainer._logger_connector.metrics["callback"])
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """`fit` failed, perhaps before it came to its loop."""
+        self._over()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """`fit`, or something else, is over."""
+        self._over()
+
+    def _over(self) -> None:
+        training, self._training = self._training, None
+        if training is not None:
+            training.stand_back()
+
+    def make_run(self, **parts: Any) -> Run:
+        """The run of one `fit`, not entered yet."""
+        state = {**parts.pop("state"), **(self._words.get("state") or {})}
+        self.run = Run(self._run_name, **{**parts, **self._words, "state": state})
+        return self.run
+
+
+def _package(trainer: Any) -> str:
+    """Which of the two this trainer is from."""
+    found = [name for each in type(trainer).__mro__ for name in _PACKAGES if each.__module__.startswith(f"{name}.")]
+    return found[0] if found else _PACKAGES[0]
+
+
+def _named(thing: Any, *names: str) -> bool:
+    """Is it of a class so called, or of one made from such a class?"""
+    return any(each.__name__ in names for each in type(thing).__mro__)
+
+
+def _check(trainer: Any) -> None:
+    strange = _strange(trainer)
+    if strange is not None:
+        version = importlib.import_module(_package(trainer)).__version__
+        raise UsageError(
+            problem=f"The Trainer of Lightning {version} works in another way than colabkeep knows ({strange}), so "
+            "Resumable cannot bring a training back to its step.",
+            remedy="Keep the trainer's own checkpoints instead: with colabkeep.keep_folder(…), see docs/keep.md. Or "
+            'install a version that is known: pip install "lightning>=2.0,<2.7".',
+        )
+    if trainer.world_size > 1 or type(trainer.strategy).__name__ != "SingleDeviceStrategy":
+        raise UsageError(
+            problem=f"This training runs under {type(trainer.strategy).__name__} on {trainer.world_size} device(s), "
+            "and Resumable keeps trainings of one GPU or the CPU only.",
+            remedy="Write Trainer(devices=1, …), without a strategy.",
+        )
+    if trainer.ckpt_path is not None:
+        raise UsageError(
+            problem="fit(ckpt_path=…) and Resumable would both resume this training.",
+            remedy="Call trainer.fit(…) without ckpt_path: Resumable goes on with the newest checkpoint of the run.",
+        )
+    for callback in trainer.callbacks:
+        for name, what in _EXCHANGING.items():
+            if _named(callback, name):
+                raise UsageError(
+                    problem=f"{type(callback).__name__} {what} while it trains, and a training that is resumed in its "
+                    "middle does not find that again.",
+                    remedy="Leave it out (an average of the weights: EMAWeightAveraging), or keep the trainer's own "
+                    "checkpoints with colabkeep.keep_folder(…), and resume by ckpt_path.",
+                )
+
+
+def _inside(trainer: Any, path: str) -> Any:
+    for name in path.split("."):
+        trainer = getattr(trainer, name)
+    return trainer
+
+
+def _strange(trainer: Any) -> str | None:
+    """What of the trainer's insides is not as known."""
+    for path, methods in _METHODS.items():
+        owner = type(_inside(trainer, path))
+        for name, known in methods.items():
+            method = getattr(owner, name, None)
+            if method is None or list(inspect.signature(method).parameters)[1:] != known:
+                return f"{owner.__name__}.{name}"
+    for path, names in _ATTRIBUTES.items():
+        for name in names:
+            if not hasattr(_inside(trainer, path), name):
+                return f"{path}.{name}"
+    if _place(trainer) is None:
+        return "_logger_connector"
+    kinds = _result_kinds(trainer)
+    for kind_name, fields in _FIELDS.items():
+        kind = getattr(kinds, kind_name, None)
+        if kind is None or {each.name for each in dataclasses.fields(kind)} != fields:
+            return kind_name
+    return None
+
+
+def _place(trainer: Any) -> set[str] | None:
+    """What the connector of the loggers calls its place in an epoch."""
+    known = vars(trainer._logger_connector).keys()
+    return next((names for names in _PLACES if names <= known), None)
+
+
+def _result_kinds(trainer: Any) -> Any:
+    return importlib.import_module(f"{_package(trainer)}.trainer.connectors.logger_connector.result")
+
+
+class Training:
+    """Stands beside one trainer while it trains: its batches come through the run, its steps are counted, and an epoch
+    that was begun in an earlier session goes on."""
+
+    def __init__(self, keep: Resumable, trainer: Any) -> None:
+        self._keep, self._trainer, self._loop = keep, trainer, trainer.fit_loop
+        self._run: Run | None = None
+        self._goes_on = False  # the epoch that begins now was begun in an earlier session
+        self._losses: Any = None
+        self._counted = 0
+        self._reading: Iterator[Any] | None = None
+        self._held: Any = None  # a batch of the loader that leads, drawn before its turn
+        self._leading: Rest | None = None
+        self._replaced: list[tuple[Any, str]] = []
+        loop = self._loop
+        loop._combined_loader = None  # a search for a learning rate may have read it already
+        self._whole = self._stand_in(loop, "run", self._train)
+        self._started = self._stand_in(loop, "on_run_start", self._begin)
+        self._epoch_begins = self._stand_in(loop, "on_advance_start", self._begin_epoch)
+        self._epoch_ends = self._stand_in(loop, "on_advance_end", self._end_epoch)
+        self._reset = self._stand_in(loop.epoch_loop, "reset", self._count_again)
+        self._prepare = self._stand_in(trainer._data_connector, "_prepare_dataloader", self._prepare_dataloader)
+
+    def _stand_in(self, owner: Any, name: str, method: Any) -> Any:
+        whole = getattr(owner, name)
+        setattr(owner, name, method)
+        self._replaced.append((owner, name))
+        return whole
+
+    def stand_back(self) -> None:
+        """The trainer is as it was. Twice is harmless."""
+        while self._replaced:
+            owner, name = self._replaced.pop()
+            vars(owner).pop(name)
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """What was measured, under its own names."""
+        if self._run is not None:
+            numbers = {name: value for name, value in metrics.items() if _is_number(value)}
+            if numbers:
+                self._run.log(**numbers)
+
+    def batch_over(self, outputs: Any) -> None:
+        """Count the step, if there was one."""
+        run, step = self._run, self._trainer.global_step
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            self._losses = loss if self._losses is None else self._losses + loss
+        if run is not None and step > self._counted:
+            self._counted = step
+            total, self._losses = self._losses, None
+            run.step(loss=total)
+
+    def _open(self) -> None:
+        """Take the run, with everything that is to be kept; find out where it is."""
+        trainer, module = self._trainer, self._trainer.lightning_module
+        self._lead()
+        self._state = State(trainer, [each for each in trainer.callbacks if each is not self._keep])
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        more = {f"optimizer_{i}": each for i, each in enumerate(trainer.optimizers) if i}
+        more |= {f"scheduler_{i}": each for i, each in enumerate(schedulers) if i}
+        run = self._keep.make_run(
+            model=module,
+            optimizer=next(iter(trainer.optimizers), None),
+            scheduler=next(iter(schedulers), None),
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            seed=int(Environment.here().environ.get("PL_GLOBAL_SEED") or 0),
+            state={**more, **self._state.modules, "trainer": self._state},
+        )
+        run.saves_inside = False
+        run.__enter__()
+        self._run = run
+        if self._keep.resume_from is not None and run.resumed_from is None:
+            self._state.lines += load_file(trainer, self._keep.resume_from, self._state.counters(self._loop))
+            run.begin_at(trainer.current_epoch, trainer.global_step)
+        self._tell(run)
+        self._counted = trainer.global_step
+        most = self._loop.max_epochs
+        self._epochs = run.epochs(None if most is None or most < 0 else most)
+        over = self._state.over()
+        if over is None:
+            self._advance(run)
+            self._goes_on = not run.finished and run.progress.batches > 0
+        else:
+            run.tell(Noted(text=over))
+            self._finish(run)
+
+    def _lead(self) -> None:
+        """Which of the loaders says how long an epoch is."""
+        combined = self._loop._combined_loader
+        loaders, mode = combined.flattened, combined._mode
+        if len(loaders) > 1 and mode not in _TWO:
+            raise UsageError(
+                problem=f'Resumable cannot go to a place in a CombinedLoader of the mode "{mode}".',
+                remedy='Take "max_size_cycle" or "min_size".',
+            )
+        if type(self._loop._data_fetcher).__name__ == "_DataLoaderIterDataFetcher":
+            raise UsageError(
+                problem="training_step(dataloader_iter) draws its batches by itself, so Resumable cannot tell which of "
+                "them a step has used.",
+                remedy="Write training_step(self, batch, batch_idx).",
+            )
+        self._leading = (min if mode == "min_size" else max)(loaders, key=len)
+        for place, loader in enumerate(loaders):
+            loader.place = place
+
+    def _tell(self, run: Run) -> None:
+        while self._state.lines:
+            run.tell(Noted(text=self._state.lines.pop(0)))
+
+    def _advance(self, run: Run) -> None:
+        """Go to the next epoch; end the run where there is none."""
+        self._reading = None
+        if next(self._epochs, None) is None:
+            self._finish(run)
+
+    def _finish(self, run: Run) -> None:
+        run.finished = True
+        self._let_go(run, None)
+
+    def _leave(self, error: BaseException) -> bool:
+        run = self._run  # none where it is over already
+        return run is not None and self._let_go(run, error)
+
+    def _let_go(self, run: Run, error: BaseException | None) -> bool:
+        """Leave the run; True if that ends the error. Nothing is trained any more."""
+        self._run = None
+        return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+
+    # In place of the loops' methods.
+
+    def _train(self) -> None:
+        try:
+            self._whole()
+        except BaseException as error:
+            if not self._leave(error):
+                raise
+            self._loop.on_run_end()  # asked to stop
+        finally:
+            self.stand_back()
+            if self._run is not None:  # the loop ended in a way that nobody knows
+                self._let_go(self._run, None)
+
+    def _begin(self) -> None:
+        self._started()
+        self._open()
+
+    def _begin_epoch(self) -> None:
+        if self._goes_on and self._trainer.reload_dataloaders_every_n_epochs:
+            self._loop._combined_loader = None
+        self._epoch_begins()
+        self._lead()
+
+    def _count_again(self) -> None:
+        if self._goes_on:
+            self._goes_on = False
+        else:
+            self._reset()
+
+    def _end_epoch(self) -> None:
+        results = self._loop.epoch_loop._results.values()
+        names = {name for each in results for name in (each.meta.name, each.meta.forked_name(on_step=False))}
+        self._epoch_ends()
+        run, trainer, loop = self._run, self._trainer, self._loop
+        if run is None:
+            return
+        self.log({name: value for name, value in trainer.callback_metrics.items() if name in names})
+        if not run.progress.batches:
+            run.step()  # of this module's own, which took none in a whole epoch
+        if self._reading is not None and run.progress.batches == run.epoch_batches:
+            next(self._reading, None)  # the loop counts, and does not ask once more to see that there is none
+        self._state.look()
+        self._tell(run)
+        reached = 0 <= loop.max_steps <= trainer.global_step
+        if reached or (trainer.should_stop and loop._can_stop_early):
+            next(self._epochs, None)
+            self._finish(run)
+        else:
+            self._advance(run)
+
+    def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: Any) -> Any:
+        prepared = self._prepare(dataloader, shuffle=shuffle, mode=mode)
+        if getattr(mode, "value", mode) != "train":
+            return prepared
+        streams = isinstance(getattr(prepared, "dataset", None), torch.utils.data.IterableDataset)
+        if streams or not hasattr(prepared, "__len__"):
+            raise UsageError(
+                problem=f"The training data ({type(getattr(prepared, 'dataset', prepared)).__name__}) streams, so "
+                "Resumable cannot go to a place in it without reading all that comes before.",
+                remedy="Use a data set with a length, or keep the trainer's own checkpoints with "
+                "colabkeep.keep_folder(…).",
+            )
+        return Rest(prepared, self)
+
+    # The batches.
+
+    def batches(self, rest: Rest) -> Iterator[Any]:
+        """Those of this epoch that are left. The loader that leads is drawn from first: that is where it is saved."""
+        while True:
+            if rest is self._leading:
+                batch, self._held = self._held or self._draw(), None
+                if batch is _END:
+                    return
+                (value,) = batch
+                yield value
+            else:
+                if rest.place < self._leading.place and self._held is None:  # type: ignore[union-attr]
+                    self._held = self._draw()
+                if self._held is _END or self._run is None:
+                    return
+                yield self._run.next(rest.loader, name=f"loader {rest.place}")
+
+    def _draw(self) -> Any:
+        run, leading = self._run, self._leading
+        if run is None or leading is None:
+            return _END
+        if self._reading is None:
+            self._reading = run.batches(leading.loader)
+        for batch in self._reading:
+            return (batch,)
+        return _END
+
+
+class Rest:
+    """The trainer's loader, of which an epoch gives the batches that are left. In all else it is that loader."""
+
+    def __init__(self, loader: Any, training: Training) -> None:
+        self.loader, self.place, self._training = loader, 0, training
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._training.batches(self)
+
+
+class State:
+    """What the trainer has come to beside modules, optimizers and schedules: the loops' counters, what was logged of
+    the epoch so far, what callbacks, module and data module remember, and whether one of them ended the training.
+
+    `modules`: those that callbacks hold (an average of the weights), parts of the run by names of their own.
+    """
+
+    def __init__(self, trainer: Any, callbacks: Sequence[Any]) -> None:
+        self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
+        self._trainer = trainer
+        module, package = trainer.lightning_module, _package(trainer)
+        self._progress = importlib.import_module(f"{package}.loops.progress")._BaseProgress
+        self._logged, self._place = Logged(trainer), _place(trainer) or set()
+        kept = [each for each in callbacks if not _named(each, *_SHOW)]
+        given = _NOT_LEARNT | vars(importlib.import_module(package).LightningModule()).keys()
+        self._own = Own(trainer, kept)
+        self.modules = {
+            f"{type(each).__name__}_{place}_{name}": value
+            for place, each in enumerate(kept)
+            for name, value in vars(each).items()
+            if isinstance(value, torch.nn.Module)
+        }
+        targets = [module, trainer.datamodule, *(each for each in kept if not _named(each, *_BY_ITSELF))]
+        self._memories = Memories((each for each in targets if each is not None), torch.Tensor, given)
+        self._metrics = {name: each for name, each in module.named_modules() if _named(each, "Metric")}
+        self._written = self._settings()
+        self._ended_at: list[int] | None = None
+        self._said: set[str] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it, as plain values and arrays."""
+        trainer, loop = self._trainer, self._trainer.fit_loop
+        connector = trainer._logger_connector
+        return {
+            "counters": {place: each.state_dict() for place, each in self.counters(loop)},
+            "stepped": loop.epoch_loop._batches_that_stepped,
+            "reloaded": [_finite(getattr(owner, name)) for owner, name in self._reloads(loop)],
+            "accumulate": trainer.accumulate_grad_batches,
+            "logged": self._logged.state_dict(),
+            "shown": {name: {k: v for k, v in getattr(connector, name).items() if _storable(v)} for name in _SHOWN},
+            "place": {name: getattr(connector, name) for name in self._place},
+            "ended_at": [loop.max_epochs, loop.max_steps] if trainer.should_stop else None,
+            "memories": self._memories.state_dict(),
+            "metrics": {name: self._told_by(each) for name, each in self._metrics.items()},
+            "own": self._own.state_dict(),
+            "settings": self._written,
+        }
+
+    def look(self) -> None:
+        """See what there is that cannot be kept."""
+        self._logged.state_dict()
+        for name in self._memories.unkept() | self._own.unkept | self._logged.unkept:
+            self._say(f"{name} holds what cannot be stored: a resumed training begins with a new one")
+
+    def _say(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self.lines.append(line)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self._own.load_state_dict(state["own"])
+        gone = self._memories.load_state_dict(state["memories"])
+        for name in gone:
+            self._say(f"{name} was part of the training and is not here now; what it knew is lost")
+        trainer, loop = self._trainer, self._trainer.fit_loop
+        for each in trainer.callbacks:
+            best = getattr(each, "best_model_path", "")
+            if best and not Path(best).exists():
+                self._say(f"The best checkpoint of {type(each).__name__}, {best}, is not on this machine.")
+        self._ended_at = state["ended_at"]
+        for place, each in self.counters(loop):
+            if place in state["counters"]:
+                each.load_state_dict(state["counters"][place])
+        loop.epoch_loop._batches_that_stepped = state["stepped"]
+        for (owner, name), epoch in zip(self._reloads(loop), state["reloaded"], strict=True):
+            setattr(owner, name, -math.inf if epoch is None else epoch)
+        trainer.accumulate_grad_batches = state["accumulate"]
+        self._logged.load_state_dict(state["logged"])
+        for name in _SHOWN:
+            getattr(trainer._logger_connector, name).update(state["shown"][name])
+        for name in self._place:
+            setattr(trainer._logger_connector, name, state["place"][name])
+        for name, told in state["metrics"].items():
+            if name in self._metrics:
+                vars(self._metrics[name]).update(told)
+        trainer.should_stop = self._ended_at is not None and not self._more()
+
+    def over(self) -> str | None:
+        """Why there is nothing left to train; None if there is."""
+        trainer, loop = self._trainer, self._trainer.fit_loop
+        if 0 <= loop.max_steps <= trainer.global_step:
+            return f"All {loop.max_steps} steps are trained. Ask for more to go on."
+        if trainer.should_stop and loop._can_stop_early:
+            return (
+                f"A callback ended this training at step {trainer.global_step}, so nothing is left to train. To "
+                "continue anyway, ask for more epochs or steps than then."
+            )
+        return None
+
+    def written_settings(self) -> Mapping[str, Item]:
+        """What the user wrote for the trainer."""
+        return {"": Item(kind="fit", sure=True, options=self._written)}
+
+    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
+        """What an earlier session computed with."""
+        settings: Mapping[str, Plain] = state["settings"]
+        return settings
+
+    def _settings(self) -> dict[str, Plain]:
+        found = {name: getattr(self._trainer, name, None) for name in _SETTINGS}
+        return {name: value.value if isinstance(value, Enum) else value for name, value in found.items()}
+
+    def _more(self) -> bool:
+        """Is more asked for than when a callback ended it?"""
+        loop = self._trainer.fit_loop
+        pairs = zip((loop.max_epochs, loop.max_steps), self._ended_at or (), strict=True)
+        return any(_length(now) > _length(then) for now, then in pairs)
+
+    def counters(self, loop: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+        """The counters of a loop and of those in it."""
+        for name, each in vars(loop).items():
+            if isinstance(each, self._progress):
+                yield f"{place}{name}", each
+            elif hasattr(each, "_restarting"):
+                yield from self.counters(each, f"{place}{name}.")
+
+    @staticmethod
+    def _reloads(loop: Any) -> list[tuple[Any, str]]:
+        """Where the loops keep the epochs in which they asked for their loaders."""
+        return [(loop, "_last_train_dl_reload_epoch"), (loop.epoch_loop.val_loop, "_last_val_dl_reload_epoch")]
+
+    @staticmethod
+    def _told_by(metric: Any) -> dict[str, Any]:
+        names = [*metric._defaults, *(name for name in _METRIC if name in vars(metric))]
+        told = {name: getattr(metric, name) for name in names}
+        return {name: list(value) if type(value) is list else value for name, value in told.items() if _storable(value)}
+
+
+class Own:
+    """What others tell of themselves: `state_dict`s of callbacks of the user's own and of data modules, and what the
+    hooks of a checkpoint add to it."""
+
+    def __init__(self, trainer: Any, callbacks: Sequence[Any]) -> None:
+        self._trainer, package = trainer, _package(trainer)
+        self.unkept: set[str] = set()
+        module, data = trainer.lightning_module, trainer.datamodule
+        theirs = [each for each in callbacks if self._tells(each, "state_dict", package) or _named(each, *_BY_ITSELF)]
+        theirs += [] if data is None or not self._tells(data, "state_dict", package) else [data]
+        self._tellers = {f"{type(each).__name__}[{place}]": each for place, each in enumerate(theirs)}
+        hooked: list[tuple[Any, tuple[Any, ...]]] = [(each, (trainer, module)) for each in callbacks]
+        hooked += [(each, ()) for each in (module, data) if each is not None]
+        self._hooked = [each for each in hooked if self._tells(each[0], "on_save_checkpoint", package)]
+
+    @staticmethod
+    def _tells(thing: Any, name: str, package: str) -> bool:
+        """Is this method of a class of the user's own?"""
+        owner = next((each for each in type(thing).__mro__ if name in vars(each)), None)
+        return owner is not None and not owner.__module__.startswith(f"{package.partition('.')[0]}.")
+
+    def state_dict(self) -> dict[str, Any]:
+        """By object and by key of a checkpoint, as far as it can be stored."""
+        told = {name: self._stored(name, each.state_dict()) for name, each in self._tellers.items()}
+        checkpoint = self._checkpoint()
+        known = set(checkpoint)
+        for each, before in self._hooked:
+            each.on_save_checkpoint(*before, checkpoint)
+        added = {name: self._stored(f"checkpoint[{name!r}]", checkpoint[name]) for name in checkpoint.keys() - known}
+        return {"told": told, "added": added}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Tell them."""
+        for name, each in self._tellers.items():
+            if state["told"].get(name):
+                each.load_state_dict(state["told"][name])
+        if self._hooked and state["added"]:
+            checkpoint = {**self._checkpoint(), **state["added"]}
+            for each, before in self._hooked:
+                each.on_load_checkpoint(*before, checkpoint)
+
+    def _stored(self, name: str, value: Any) -> Any:
+        if _storable(value):
+            return value
+        self.unkept.add(name)
+        return None
+
+    def _checkpoint(self) -> dict[str, Any]:
+        """What the hooks of a checkpoint may want to look at."""
+        if not self._hooked:
+            return {}
+        trainer = self._trainer
+        return {
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            "state_dict": trainer.lightning_module.state_dict(),
+            "hyper_parameters": dict(trainer.lightning_module.hparams),
+            "callbacks": {},
+            "loops": {},
+            "optimizer_states": [],
+            "lr_schedulers": [],
+        }
+
+
+class Logged:
+    """What `self.log` has summed up of the training epoch so far."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._kinds = _result_kinds(trainer)
+        self.unkept: set[str] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """By key: what was asked for, and the sums."""
+        results = self._trainer.fit_loop.epoch_loop._results
+        return {key: self._told_by(each) for key, each in results.items() if self._is_known(each)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Sum up from there."""
+        trainer, kinds = self._trainer, self._kinds
+        results, modules = trainer.fit_loop.epoch_loop._results, dict(trainer.lightning_module.named_modules())
+        results.clear()
+        for key, told in state.items():
+            meta = kinds._Metadata(reduce_fx=_REDUCTIONS[told["reduction"]], **told["meta"])
+            sync = told["sync"]
+            fn = trainer.strategy.reduce
+            meta.sync = kinds._Sync(fn=fn, _should=sync["should"], rank_zero_only=sync["rank_zero_only"])
+            result = kinds._ResultMetric(meta, told["is_tensor"])
+            vars(result).update(told["sums"])
+            if not told["is_tensor"]:
+                result.value = modules[told["meta"]["metric_attribute"]]
+            results[key] = result.to(trainer.lightning_module.device)
+
+    def _is_known(self, result: Any) -> bool:
+        known = not result.meta.is_custom_reduction and (result.is_tensor or result.meta.metric_attribute is not None)
+        if not known:
+            self.unkept.add(f"self.log({result.meta.name!r}), with a reduction of its own,")
+        return known
+
+    def _told_by(self, result: Any) -> dict[str, Any]:
+        meta = result.meta
+        sums = {name: vars(result)[name] for name in _RESULT if name in vars(result)}
+        return {
+            "meta": {name: getattr(meta, name) for name in _META},
+            "reduction": next(name for name in _REDUCTIONS if getattr(meta, f"is_{name}_reduction")),
+            "sync": {"should": meta.sync._should, "rank_zero_only": meta.sync.rank_zero_only},
+            "is_tensor": result.is_tensor,
+            "sums": {name: value for name, value in sums.items() if _storable(value)},
+        }
+
+
+def _storable(value: Any) -> bool:
+    return Memories((), torch.Tensor).storable(value)
+
+
+def _length(limit: int | None) -> float:
+    return math.inf if limit is None or limit < 0 else limit
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,568 @@
+"""Hugging Face's `Trainer` that goes on after a disconnect, bit for bit::
+
+    from colabkeep.integrations.transformers import Resumable
+
+    trainer = Trainer(model, args, train_dataset=data, callbacks=[Resumable("bert-reviews")])
+    trainer.train()
+
+Run the cell again after a disconnect, on whatever machine: `train()` goes on at the step that was saved last, in the
+middle of an epoch too, without reading the batches before it.
+
+A callback is not told which trainer calls it, and `train()` has no place where it could be given a position. So these
+methods are stood in for, on the one trainer and its callback handler, from when it is made (the first two) or while it
+trains. They are the same from transformers 5.0 to 5.23, and `_check` looks at what of that can be seen:
+
+* `_inner_training_loop`: whatever ends it ends the run, which saves.
+* `get_train_dataloader`: its loader is read through the run, which knows the order and the position.
+* `training_step`: the loss of each batch passes here.
+* `_maybe_log_save_evaluate`: behind it a step, or an epoch, is over, with its evaluation and the trainer's own save.
+* `_evaluate`: that of `eval_on_start` was done when the run began.
+* `call_event` of the handler: the other callbacks hear nothing of epochs that were trained in an earlier session.
+* `_run_epoch`, from 5.4 on: skips such epochs, and is told how long the rest of a resumed one is. Before, an epoch that
+  is skipped is one without batches.
+
+For `resume_from` its own `_load_optimizer_and_scheduler`, `_load_scaler` and `_load_rng_state` are called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import TrainOutput
+
+from colabkeep.api import Run
+from colabkeep.core.errors import UsageError
+from colabkeep.core.events import Noted
+from colabkeep.core.settings import Item, Plain
+from colabkeep.integrations.memories import Memories
+from colabkeep.integrations.pretrained import load_folder, told_files
+from colabkeep.session.open import bare
+
+__all__ = ["Resumable"]
+
+_SIGNATURES = {
+    "_inner_training_loop": ["batch_size", "args", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"],
+    "_maybe_log_save_evaluate": ["tr_loss", "grad_norm", "model", "trial", "epoch", "ignore_keys_for_eval"],
+    "_evaluate": ["trial", "ignore_keys_for_eval", "skip_scheduler"],
+    "get_batch_samples": ["epoch_iterator", "num_batches", "device"],
+    "_run_epoch": ["model", "epoch", "train_dataloader", "steps_in_epoch", "num_update_steps_per_epoch"],
+    "_load_optimizer_and_scheduler": ["checkpoint"],
+    "_load_scaler": ["checkpoint"],
+    "_load_rng_state": ["checkpoint"],
+}
+_SINCE_5_4 = frozenset({"_run_epoch"})
+# Of the trainer's own state, what its training came to. The rest is computed from the arguments, in each session.
+_REACHED = (
+    "epoch",
+    "global_step",
+    "num_input_tokens_seen",
+    "total_flos",
+    "log_history",
+    "best_metric",
+    "best_global_step",
+    "best_model_checkpoint",
+)
+_SUMS = ("current_flos", "_total_loss_scalar", "_globalstep_last_logged")
+# Of its arguments, what the training computes with and no part of the run shows.
+_SETTINGS = (
+    "train_batch_size",
+    "gradient_accumulation_steps",
+    "max_grad_norm",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "warmup_ratio",
+    "fp16",
+    "bf16",
+    "label_smoothing_factor",
+    "neftune_noise_alpha",
+    "dataloader_drop_last",
+)
+_SHOW = frozenset({"ProgressCallback", "NotebookProgressCallback", "PrinterCallback"})  # they keep bars and clocks
+# What the code of the Trainer itself names. All else that one has is of its own kind: TRL's have sums of measures.
+_NAMED = frozenset(
+    name for method in vars(Trainer).values() if inspect.isfunction(method) for name in method.__code__.co_names
+)
+_EMPTY = "There seems not to be a single sample"  # said before 5.4 of an epoch that is skipped
+
+
+class Resumable(TrainerCallback):
+    """Checkpoints and resumes `Trainer.train`. Give it to the trainer among its callbacks::
+
+        trainer = Trainer(model, args, train_dataset=data, callbacks=[Resumable("bert", monitor="eval_loss")])
+        trainer.train()
+
+    Kept are the model, the optimizer, the schedule, the gradient scaler, all random streams, the order of the data and
+    the position in it, the trainer's own state and log, and what the other callbacks have come to remember (how long
+    `EarlyStoppingCallback` has waited; numbers, texts, arrays and containers of them). What a callback keeps that
+    cannot be stored is told. Other settings than those that the run began with are an error, kept or applied, as
+    `on_change` says.
+
+    The trainer's own checkpoints are not needed: `save_strategy="no"` saves their time. With
+    `load_best_model_at_end=True` they are, and vanish with the machine: the best model can only be one of the session
+    that ends the training.
+
+    Args:
+        run_name: names the run in the storage; the same name goes on with the same run.
+        resume_from: a folder that the trainer saved ("out/checkpoint-500"), from which a new run begins: its weights,
+            optimizer, schedule, scaler, step and log. A run that has a checkpoint of its own goes on with that.
+        words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
+            max_time, seed, state, callbacks, progress, and the others. `seed` is that of the training arguments if it
+            is not given. What the trainer measures is logged by its own names: "eval_loss", "eval_accuracy", …
+
+    Raises:
+        UsageError: the trainer works with several processes, DeepSpeed, FSDP or auto_find_batch_size, was told to
+            resume by itself, or its insides are not those known. From `train`, as the following.
+        UnknownArgument: a word that `colabkeep.Run` does not know.
+        RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
+    """
+
+    def __init__(self, run_name: str, *, resume_from: str | os.PathLike[str] | None = None, **words: Any) -> None:
+        super().__init__()
+        self.resume_from = resume_from
+        self.run: Run | None = None  # of the latest train(): run.save(), run.progress, run.durability
+        self._run_name = run_name
+        self._words = words
+        self._training: Training | None = None
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """The trainer is made: from now on its loader comes through here."""
+        self._training = Training(self, _caller(self))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Everything is made and placed. The run is taken when the other callbacks are ready too."""
+        if self._training is None or self._training.trainer is not _caller(self):
+            raise UsageError(
+                problem="Resumable was added to a trainer that was made before, which is too late to keep its data.",
+                remedy="Pass a new one when the trainer is made: Trainer(…, callbacks=[Resumable(…)]).",
+            )
+        self._training.begin()
+
+    def make_run(self, **parts: Any) -> Run:
+        """The run of one `train`, not entered yet."""
+        state = {**parts.pop("state"), **(self._words.get("state") or {})}
+        self.run = Run(self._run_name, **{**parts, **self._words, "state": state})
+        return self.run
+
+
+def _caller(callback: TrainerCallback) -> Any:
+    """The trainer that calls this callback; no callback is told.
+
+    Raises:
+        UsageError: none does.
+    """
+    frame = sys._getframe(2)
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if isinstance(found, Trainer) and callback in found.callback_handler.callbacks:
+            return found
+        frame = frame.f_back  # type: ignore[assignment]
+    raise UsageError(
+        problem="Resumable was called by something that is not a Trainer of transformers.",
+        remedy="Pass it to the trainer: Trainer(…, callbacks=[Resumable(…)]).",
+    )
+
+
+def _check(trainer: Any) -> None:
+    args = trainer.args
+    if args.world_size > 1 or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise UsageError(
+            problem="This training runs in several processes, or under DeepSpeed or FSDP, and Resumable keeps "
+            "trainings of one process only.",
+            remedy="Run the script without accelerate launch or torchrun.",
+        )
+    if args.auto_find_batch_size:
+        raise UsageError(
+            problem="auto_find_batch_size=True starts the training again with smaller batches, and a run that is "
+            "resumed cannot follow that.",
+            remedy="Leave it out, and set per_device_train_batch_size to what fits.",
+        )
+    for name, known in _SIGNATURES.items():
+        method = getattr(Trainer, name, None)
+        if method is None and name in _SINCE_5_4:
+            continue
+        if method is None or list(inspect.signature(method).parameters)[1 : len(known) + 1] != known:
+            raise UsageError(
+                problem=f"The Trainer of transformers {transformers.__version__} works in another way than colabkeep "
+                f"knows ({name}), so Resumable cannot bring a training back to its step.",
+                remedy="Keep the trainer's own output folder instead: with colabkeep.keep_folder(…), see "
+                'docs/keep.md. Or install a version that is known: pip install "transformers>=5.0,<=5.23".',
+            )
+
+
+class Training:
+    """Stands beside one trainer. While that trains, its batches come through the run, its steps are counted, and what
+    was trained in an earlier session is skipped.
+
+    The trainer begins all its epochs in every session, from 0 on: `_begun` counts them. Those before the run's own,
+    `_epoch`, are skipped; of that one, the first `_offset` batches are.
+    """
+
+    def __init__(self, keep: Resumable, trainer: Any) -> None:
+        _check(trainer)
+        self.trainer = trainer
+        self._keep = keep
+        self._run: Run | None = None
+        self._whole, self._loader = trainer._inner_training_loop, trainer.get_train_dataloader
+        trainer._inner_training_loop, trainer.get_train_dataloader = self._train, self._train_dataloader
+
+    def begin(self) -> None:
+        """Hear of everything from here on; take the run after all other callbacks have heard of the beginning."""
+        trainer, handler = self.trainer, self.trainer.callback_handler
+        if trainer.state.global_step:
+            raise UsageError(
+                problem="train(resume_from_checkpoint=…) and Resumable would both resume this training.",
+                remedy="Call trainer.train() without it: Resumable goes on with the newest checkpoint of the run. To "
+                'begin a new run from one of the trainer\'s: Resumable(…, resume_from="out/checkpoint-500").',
+            )
+        self._whole_epoch: Any = getattr(trainer, "_run_epoch", None)
+        self._step, self._over = trainer.training_step, trainer._maybe_log_save_evaluate
+        self._evaluation, self._call_event = trainer._evaluate, handler.call_event
+        handler.callbacks.append(_Opening(self))
+
+    def open(self) -> None:
+        """Take the run, with everything that is to be kept; find out where it is."""
+        trainer, handler = self.trainer, self.trainer.callback_handler
+        del handler.callbacks[-1]  # what called this
+        self._losses: Any = None
+        self._counted = self._begun = self._epoch = self._offset = 0
+        self._live = self._epoch_over = False
+        self._reading: Iterator[Any] | None = None
+        others = [each for each in handler.callbacks if each is not self._keep and type(each).__name__ not in _SHOW]
+        self._state = State(trainer, others)
+        run = self._keep.make_run(
+            model=trainer.model,
+            optimizer=bare(trainer.optimizer),  # whose windows the trainer opens and closes itself
+            scheduler=trainer.lr_scheduler,
+            scaler=getattr(trainer.accelerator, "scaler", None),
+            seed=trainer.args.seed if trainer.args.data_seed is None else trainer.args.data_seed,
+            state={"trainer": self._state},
+        )
+        run.__enter__()
+        self._run = run
+        run.resumes_behind = True
+        run.saves_inside = False
+        if self._keep.resume_from is not None and run.resumed_from is None:
+            self._begin_from(run, self._keep.resume_from, others)
+        self._tell(run)
+        self._counted, self._tokens = trainer.state.global_step, trainer.state.num_input_tokens_seen or 0
+        self._stand_in()
+        self._epochs = run.epochs(trainer.state.num_train_epochs)
+        over = self._state.over()
+        if over is None:
+            self._advance(run)
+        else:
+            run.tell(Noted(text=over))
+            self._state.sum_up()
+            self._finish(run)
+
+    def _begin_from(self, run: Run, folder: str | os.PathLike[str], callbacks: Sequence[Any]) -> None:
+        trainer = self.trainer
+        self._state.lines += load_folder(trainer, folder, callbacks)
+        step, epoch = trainer.state.global_step, int(trainer.state.epoch or 0)
+        run.begin_at(epoch, step)
+        self._state.begins_at(step)
+        rest = (
+            ""
+            if epoch == trainer.state.epoch
+            else ", from its first batch on, because it is not known which were trained"
+        )
+        self._state.lines.append(f"Goes on from {Path(folder).name}, step {step}, with epoch {epoch + 1}{rest}.")
+
+    def _stand_in(self) -> None:
+        trainer = self.trainer
+        trainer.training_step, trainer._maybe_log_save_evaluate = self._training_step, self._step_over
+        trainer._evaluate, trainer.callback_handler.call_event = self._evaluate, self._hear
+        if self._whole_epoch is not None:
+            trainer._run_epoch = self._run_epoch
+        logging.getLogger("transformers.trainer").addFilter(self._says)
+
+    def _stand_back(self) -> None:
+        for name in ("training_step", "_maybe_log_save_evaluate", "_evaluate", "_run_epoch"):
+            vars(self.trainer).pop(name, None)
+        vars(self.trainer.callback_handler).pop("call_event", None)
+        logging.getLogger("transformers.trainer").removeFilter(self._says)
+
+    def _says(self, record: logging.LogRecord) -> bool:
+        return self._live or not str(record.msg).startswith(_EMPTY)
+
+    def _advance(self, run: Run) -> None:
+        """Go to the next epoch; end the run where there is none."""
+        epoch = next(self._epochs, None)
+        if epoch is None:
+            self._finish(run)
+        else:
+            self._epoch, self._offset = epoch, run.progress.batches
+
+    def _tell(self, run: Run) -> None:
+        while self._state.lines:
+            run.tell(Noted(text=self._state.lines.pop(0)))
+
+    def _finish(self, run: Run) -> None:
+        run.finished = True
+        self._let_go(run, None)
+
+    def _leave(self, error: BaseException) -> bool:
+        run = self._run  # none where it is over already
+        return run is not None and self._let_go(run, error)
+
+    def _let_go(self, run: Run, error: BaseException | None) -> bool:
+        """Leave the run; True if that ends the error. Nothing is trained any more."""
+        self._run, self._live = None, False
+        try:  # what is saved now says whether a callback ended the training, so this does not before it is saved
+            return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+        finally:
+            self.trainer.control.should_training_stop = True
+
+    # In place of the trainer's methods.
+
+    def _train(self, *words: Any, **more: Any) -> Any:
+        trainer = self.trainer
+        try:
+            return self._whole(*words, **more)
+        except BaseException as error:
+            if not self._leave(error):
+                raise
+            return TrainOutput(trainer.state.global_step, float("nan"), {})
+        finally:
+            self._stand_back()
+            if self._run is not None:  # its loop ended in a way that nobody knows
+                self._let_go(self._run, None)
+
+    def _train_dataloader(self) -> Any:
+        loader = self._loader()
+        if not self.trainer.is_in_train:
+            return loader
+        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+            raise UsageError(
+                problem=f"The data set ({type(loader.dataset).__name__}) streams, so Resumable cannot go to a place in "
+                "it without reading all that comes before.",
+                remedy="Use a data set with a length (datasets: load it without streaming=True), or keep the "
+                "trainer's own output folder with colabkeep.keep_folder(…).",
+            )
+        return Rest(loader, self)
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """Those of this epoch that are left; none of an epoch that is skipped."""
+        if self._run is None or not self._live:
+            return
+        reading = self._run.batches(loader)
+        self._reading = reading
+        try:
+            yield from reading
+        except BaseException as error:  # asked to stop: the trainer finds no more batches, and ends
+            if isinstance(error, GeneratorExit) or not self._leave(error):
+                raise
+
+    def skipped(self) -> int:
+        """Batches of the epoch that comes next which were trained in an earlier session."""
+        return self._offset if self._run is not None and self._begun == self._epoch else 0
+
+    def _run_epoch(self, **words: Any) -> None:
+        if self._live:
+            words["steps_in_epoch"] -= self._offset
+            words["num_update_steps_per_epoch"] -= self._offset // self.trainer.args.gradient_accumulation_steps
+            self._whole_epoch(**words)
+
+    def _training_step(self, *words: Any, **more: Any) -> Any:
+        loss = self._step(*words, **more)
+        self._losses = loss if self._losses is None else self._losses + loss
+        return self._state.carried(loss)  # the trainer only sums it up
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> Any:
+        if skip_scheduler and self._counted:  # eval_on_start, in a run that began long ago
+            return {}
+        return self._evaluation(trial, ignore_keys_for_eval, skip_scheduler)
+
+    def _step_over(self, tr_loss: Any, grad_norm: Any, *words: Any, **more: Any) -> None:
+        self._state.loss = tr_loss  # before 5.4 nobody else can reach it
+        self._over(tr_loss, grad_norm, *words, **more)
+        run, step = self._run, self.trainer.state.global_step
+        if run is None:
+            return
+        if step > self._counted:
+            self._counted = step
+            loss, self._losses = self._losses, None
+            seen, self._tokens = self._tokens, self.trainer.state.num_input_tokens_seen or 0
+            run.step(loss=loss, grad_norm=grad_norm, tokens=self._tokens - seen if self._tokens else None)
+        self._tell(run)
+        if self._epoch_over:
+            self._epoch_over = False
+            self._end_epoch(run)
+
+    def _end_epoch(self, run: Run) -> None:
+        if self._reading is not None and run.progress.batches == run.epoch_batches:
+            next(self._reading, None)  # the trainer counts, and does not ask once more to see that there is none
+        elif self.trainer.control.should_training_stop:  # max_steps, or a callback: in the middle of the epoch
+            self._finish(run)
+            return
+        self._reading = None
+        if self.trainer.control.should_training_stop:
+            next(self._epochs, None)
+            self._finish(run)
+        else:
+            self._advance(run)
+
+    def _hear(self, event: str, args: Any, state: Any, control: Any, **others: Any) -> Any:
+        """What all callbacks hear, unless it is of an epoch that was trained before."""
+        if event == "on_epoch_begin":
+            self._live = self._run is not None and self._begun == self._epoch
+            self._begun += 1
+            control.should_epoch_stop = not self._live  # before 5.4: at the first batch that does not come
+            if not self._live or self._offset:
+                return control
+        elif event == "on_epoch_end":
+            if not self._live:
+                control.should_training_stop = self._run is None  # before 5.4: no batches, it thought, and stopped
+                return control
+            self._live, self._epoch_over = False, True
+        elif event == "on_step_end" and self._offset and self._run is not None:
+            length, epoch = self._run.epoch_batches, self._epoch
+            if length is not None:
+                done = round((state.epoch - epoch) * (length - self._offset))
+                state.epoch = epoch + (self._offset + done) / length
+        heard = self._call_event(event, args, state, control, **others)
+        if event == "on_evaluate" and self._run is not None:
+            self._run.log(**_numbers(others["metrics"]))
+        elif event == "on_log" and self._run is not None and "loss" in others["logs"]:
+            self._run.log(**_numbers(others["logs"]))
+        return heard
+
+
+class _Opening(TrainerCallback):
+    """The last to hear that a training begins."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """All others are ready."""
+        self._training.open()
+
+
+class Rest:
+    """The trainer's loader, of which an epoch gives the batches that are left. In all else it is that loader."""
+
+    def __init__(self, loader: Any, training: Training) -> None:
+        self._loader, self._training = loader, training
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __len__(self) -> int:
+        return len(self._loader) - self._training.skipped()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._training.batches(self._loader)
+
+
+class State:
+    """What the trainer has come to beside model and optimizer: its own state and sums, what its kind adds to them, what
+    its callbacks remember, and whether one of them ended the training."""
+
+    def __init__(self, trainer: Any, callbacks: Sequence[object]) -> None:
+        self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
+        self._trainer = trainer
+        self.loss: Any = None  # the trainer's sum since its last log
+        self._carried: Any = None  # that of the session before
+        self._ended_at: int | None = None
+        self._callbacks = Memories(callbacks, torch.Tensor)
+        self._own = Memories([trainer], torch.Tensor, _NAMED)
+        self._began_at = 0
+        self._unkept: set[str] = set()
+
+    def begins_at(self, step: int) -> None:
+        """The steps before were trained elsewhere: their losses are in no sum here."""
+        self._began_at = step
+        if step and hasattr(self._trainer, "_initial_global_step"):  # from 5.4 on
+            self._trainer._initial_global_step = step
+
+    def carried(self, loss: Any) -> Any:
+        """A batch's loss; the first one of a session with what the session before had summed up since its last log."""
+        before, self._carried = self._carried, None
+        return loss if before is None else loss + before.to(loss.device)
+
+    def sum_up(self) -> None:
+        """There is no batch to carry it."""
+        if self._carried is not None:
+            self._trainer._total_loss_scalar += self._carried.item()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it, as plain values and arrays."""
+        trainer, state = self._trainer, self._trainer.state
+        for name in (self._callbacks.unkept() | self._own.unkept()) - self._unkept:
+            self._unkept.add(name)
+            self.lines.append(f"{name} holds what cannot be stored: a resumed training begins with a new one")
+        stops = trainer.control.should_training_stop
+        return {
+            "reached": {name: getattr(state, name) for name in _REACHED},
+            "sums": {name: getattr(trainer, name) for name in _SUMS},
+            "loss": self.loss if self._carried is None else self._carried,
+            "ended_at": state.max_steps if stops else None,
+            "began_at": self._began_at,
+            "files": told_files(trainer.model),
+            "callbacks": self._callbacks.state_dict(),
+            "own": self._own.state_dict(),
+            "settings": self._settings(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        trainer = self._trainer
+        for name, value in state["reached"].items():
+            setattr(trainer.state, name, value)
+        for name, value in state["sums"].items():
+            setattr(trainer, name, value)
+        best = trainer.state.best_model_checkpoint
+        if best is not None and not Path(best).is_dir():
+            trainer.state.best_model_checkpoint = None
+            self.lines.append(f"The trainer's best checkpoint, {best}, is not on this machine, so it cannot be loaded.")
+        self._carried, self._ended_at = state["loss"], state["ended_at"]
+        self.begins_at(state.get("began_at", 0))
+        gone = self._callbacks.load_state_dict(state["callbacks"]) + self._own.load_state_dict(state.get("own", {}))
+        self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
+
+    def over(self) -> str | None:
+        """Why there is nothing left to train; None if there is."""
+        state = self._trainer.state
+        if state.global_step >= state.max_steps:
+            return f"All {state.max_steps} steps are trained. Ask for more to go on."
+        if self._ended_at is not None and state.max_steps <= self._ended_at:
+            return (
+                f"A callback ended this training at step {state.global_step}, so nothing is left to train. To "
+                f"continue anyway, ask for more than {self._ended_at} steps."
+            )
+        return None
+
+    def written_settings(self) -> Mapping[str, Item]:
+        """What the user wrote in the training arguments."""
+        return {"": Item(kind="train", sure=True, options=self._settings())}
+
+    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
+        """What an earlier session computed with."""
+        settings: Mapping[str, Plain] = state["settings"]
+        return settings
+
+    def _settings(self) -> dict[str, Plain]:
+        args, found = self._trainer.args, {}
+        for name in _SETTINGS:
+            value = getattr(args, name, None)
+            found[name] = value.value if isinstance(value, Enum) else value
+        if not str(found["lr_scheduler_type"]).startswith("constant"):
+            found["max_steps"] = self._trainer.state.max_steps  # the schedule is made for so many
+        return found
+
+
+def _numbers(told: Mapping[str, object]) -> dict[str, float]:
+    """Those of a log line; the run knows its own epoch and step."""
+    found = {name: value for name, value in told.items() if name not in ("epoch", "step")}
+    return {n: v for n, v in found.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}

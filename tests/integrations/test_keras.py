@@ -1,0 +1,366 @@
+"""`model.fit` of Keras 3 with one callback more: it goes on after a disconnect, and nobody can tell."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
+from colabkeep.core.events import Event, Noted
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+keras = pytest.importorskip("keras", minversion="3.5")
+
+from colabkeep.integrations.keras import Resumable  # noqa: E402
+from colabkeep.integrations.keras_insides import SIGNATURES, Insides  # noqa: E402
+from tests.trainings import final_state  # noqa: E402
+
+if "torch" in sys.modules:
+    sys.modules["torch"].set_num_threads(1)  # several tests share the machine, and each step is tiny
+BACKEND = keras.backend.backend()
+pytestmark = [
+    pytest.mark.torch,  # its backend, unless another one is asked for
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # of Keras
+]
+X = np.random.default_rng(0).random((82, 6, 6, 1), dtype="float32")
+Y = np.arange(82) % 3
+
+
+class Breakage(Exception):
+    """What goes wrong on purpose."""
+
+
+class Breaking(keras.callbacks.Callback):  # type: ignore[misc]
+    """Fails behind a step of the training."""
+
+    def __init__(self, step: int = 0) -> None:
+        super().__init__()
+        self.step, self.steps = step, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps += 1
+        if self.steps == self.step:
+            raise Breakage
+
+
+class Witness(keras.callbacks.Callback):  # type: ignore[misc]
+    """What a callback of the user's own hears, and remembers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Any] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.heard.append(["begin", epoch])
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        drawn = float(keras.ops.convert_to_numpy(keras.random.normal(())))  # from the seeds that all share
+        self.heard.append(["batch", batch, logs["loss"], drawn])
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.heard.append(["end", epoch, dict(logs)])
+
+
+class Augmented(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches drawn from every source of randomness, of samples that are shuffled between epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = np.arange(len(X))
+        self.own = np.random.default_rng(1)
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> Any:
+        chosen = self.order[index * 10 : index * 10 + 10]
+        noise = np.random.rand() + random.random() + self.own.random()
+        return X[chosen] + np.float32(noise), Y[chosen]
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+
+class OwnStep(keras.Model):  # type: ignore[misc]
+    """A model with a `train_step` of its own, two optimizers and a metric of its own."""
+
+    def __init__(self, whole: Any) -> None:
+        super().__init__()
+        self.whole = whole
+        self.tracker = keras.metrics.Mean(name="loss")
+        self.second = keras.optimizers.SGD(0.01, momentum=0.9)
+        self.scale = self.add_weight(shape=(3,), initializer="ones", name="scale")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.tracker]
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.whole(x, training=training) * self.scale
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        import torch
+
+        x, y = data
+        self.zero_grad()
+        loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        loss.backward()
+        with torch.no_grad():
+            body, scale = self.whole.trainable_weights, [self.scale]
+            self.optimizer.apply([v.value.grad for v in body], body)
+            self.second.apply([v.value.grad for v in scale], scale)
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+def build() -> Any:
+    """Augmentation, BatchNormalization and Dropout: each has a state of its own."""
+    return keras.Sequential(
+        [
+            keras.Input((6, 6, 1)),
+            keras.layers.RandomFlip("horizontal"),
+            keras.layers.Conv2D(4, 3, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+def fit(
+    folder: Path, *more: Any, own: bool = False, words: dict[str, Any] | None = None, rate: float = 0.01, **call: Any
+) -> list[Any]:
+    """One session; what it came to: weights, history, what a callback heard, the next random numbers."""
+    keras.utils.clear_session()
+    if more:
+        build()  # so that layers have other names than in the uninterrupted session
+    keras.utils.set_random_seed(3)
+    model = OwnStep(build()) if own else build()
+    if own:
+        model.build((None, 6, 6, 1))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(rate), loss, **({} if own else {"metrics": ["accuracy"]}))
+    events = list[Event]()
+    told = {"storage": str(folder / "runs"), "progress": False, "save_every": "2 steps", "callbacks": [events.append]}
+    keep, witness = Resumable("net", **{**told, **(words or {})}), Witness()
+    data: dict[str, Any] = {"x": X, "y": Y, "batch_size": 8, "validation_data": (X[:20], Y[:20])}
+    history = model.fit(**{"epochs": 3, "verbose": 0, **data, **call}, callbacks=[keep, witness, *more])
+    everything = [*model.variables, *model.optimizer.variables, *(model.second.variables if own else [])]
+    bits = b"".join(keras.ops.convert_to_numpy(each.value).tobytes() for each in everything)
+    drawn = [random.random(), np.random.rand(), float(keras.ops.convert_to_numpy(keras.random.normal(())))]
+    return [
+        hashlib.sha256(bits).hexdigest(),
+        history.epoch,
+        history.history,
+        keep.run.progress.step if keep.run else None,
+        witness.heard,
+        drawn,
+        [each.text for each in events if isinstance(each, Noted)],
+    ]
+
+
+def loader() -> Any:
+    """torch's own, with workers that augment nothing and shuffle."""
+    torch = pytest.importorskip("torch")
+    samples = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    return torch.utils.data.DataLoader(samples, batch_size=8, shuffle=True)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "arrays": {},
+    "a PyDataset that shuffles itself": {"x": Augmented, "y": None, "batch_size": None, "shuffle": False},
+    "a DataLoader": {"x": loader, "y": None, "batch_size": None, "shuffle": False},
+    "short epochs": {"steps_per_epoch": 4, "epochs": 8, "shuffle": "batch"},
+    "a train_step of one's own": {"own": True, "validation_data": None},
+}
+
+
+def made(options: dict[str, Any]) -> dict[str, Any]:
+    """A session's own."""
+    return {name: value() if name == "x" and callable(value) else value for name, value in options.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_that_failed_twice_comes_to_the_same(tmp_path: Path, kind: str) -> None:
+    """Weights, seeds, history, callbacks and random streams are those of an uninterrupted training, to the bit."""
+    if BACKEND != "torch" and kind in ("a DataLoader", "a train_step of one's own"):
+        pytest.skip("this is for torch")
+    whole = fit(tmp_path / "whole", **made(KINDS[kind]))
+    for step in (4, 15):  # in the first epoch, and in the second
+        with pytest.raises(Breakage):
+            fit(tmp_path / "kept", Breaking(step), **made(KINDS[kind]))
+    assert fit(tmp_path / "kept", Breaking(), **made(KINDS[kind]))[:-1] == whole[:-1]
+    assert whole[3] == sum(line[0] == "batch" for line in whole[4])
+
+
+def watching(folder: Path) -> list[Any]:
+    """What many trainings have among their callbacks. Nothing is ever an improvement, but the first epoch."""
+    return [
+        keras.callbacks.EarlyStopping("loss", mode="min", patience=3, min_delta=9.0, restore_best_weights=True),
+        keras.callbacks.ReduceLROnPlateau("val_loss", patience=1, min_delta=9.0, factor=0.5),
+        keras.callbacks.ModelCheckpoint(
+            folder / "best.weights.h5", "loss", save_best_only=True, save_weights_only=True
+        ),
+    ]
+
+
+def test_what_other_callbacks_know_is_kept_and_a_training_that_one_ended_stays_ended(tmp_path: Path) -> None:
+    """The patience of early stopping, its best weights, and a learning rate that went down go on as they were."""
+    seen = []
+    for folder, breaks in ((tmp_path / "whole", ()), (tmp_path / "kept", (13, 14))):
+        folder.mkdir()
+        for step in breaks:
+            with pytest.raises(Breakage):
+                fit(folder, *watching(folder), Breaking(step), epochs=9)
+        callbacks = [*watching(folder), Breaking()]
+        found = fit(folder, *callbacks, epochs=9)
+        stopping, plateau, best = callbacks[:3]
+        known = stopping.wait, stopping.best, stopping.stopped_epoch, stopping.min_delta, plateau.best, best.best
+        seen.append([*found[:-1], known])
+    assert seen[0] == seen[1]
+    assert seen[0][1] == [0, 1, 2, 3]  # it ended early
+    again = fit(tmp_path / "kept", *watching(tmp_path), Breaking(), epochs=9)
+    assert again[1:3] == seen[0][1:3]
+    assert any("A callback ended this training" in line for line in again[-1])
+    more = fit(tmp_path / "kept", *watching(tmp_path), Breaking(), epochs=10)
+    assert more[1] == [0, 1, 2, 3, 4]
+
+
+def test_a_killed_training_comes_to_the_same(tmp_path: Path) -> None:
+    """SIGKILL in the middle of an epoch, a fresh process: the same bits."""
+    whole = fit(tmp_path / "whole")
+    root = Path(__file__).parents[2]
+    program = [sys.executable, "-m", "tests.integrations.test_keras", str(tmp_path / "kept"), "16"]
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(root))))  # another Keras may be on it
+    done = subprocess.run(program, cwd=root, env={**os.environ, "PYTHONPATH": path}, timeout=240, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert fit(tmp_path / "kept", Breaking())[:-1] == whole[:-1]
+
+
+def test_a_training_that_ran_out_of_time_ends_without_another_word(tmp_path: Path) -> None:
+    """`max_time` ends `fit` between two batches: no validation, no epoch's end; the next session has both."""
+    begun: list[int] = []
+    tells = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append(epoch))
+    whole = fit(tmp_path / "whole", epochs=1)
+    cut = fit(tmp_path / "kept", tells, epochs=1, words={"max_time": 0.001})
+    assert [line[0] for line in cut[4]] == ["begin", "batch"]
+    assert fit(tmp_path / "kept", tells, epochs=1)[:-1] == whole[:-1]
+    assert begun == [0]
+
+
+def test_data_that_cannot_be_placed_begins_its_epoch_again_and_that_is_said(tmp_path: Path) -> None:
+    """A generator's epochs are counted, and no more is promised."""
+
+    def batches() -> Any:
+        while True:
+            yield X[:8], Y[:8]
+
+    def session(*more: Any) -> list[Any]:
+        return fit(tmp_path, *more, x=batches(), y=None, batch_size=None, shuffle=False, steps_per_epoch=4)
+
+    with pytest.raises(Breakage):
+        session(Breaking(6))
+    found = session(Breaking())
+    assert [line[:2] for line in found[4] if line[0] != "batch"] == [
+        [word, epoch] for epoch in range(3) for word in ("begin", "end")
+    ]
+    assert any("begins again at its first batch" in line and "Generator" in line for line in found[-1])
+
+
+def test_other_settings_are_an_error_or_hold_from_here_on(tmp_path: Path) -> None:
+    """As with `Run`: the message names what differs, and nothing is touched."""
+    with pytest.raises(Breakage):
+        fit(tmp_path, Breaking(3))
+    with pytest.raises(Incompatible, match=r"learning_rate.*0\.01 → 0\.02"):
+        fit(tmp_path, Breaking(), rate=0.02)
+    with pytest.raises(Incompatible, match="batch_size"):
+        fit(tmp_path, Breaking(), batch_size=16)
+    last: list[Any] = [keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: rates.append(rate(last[0].model)))]
+    rates: list[float] = []
+    fit(tmp_path, *last, rate=0.02, epochs=1, words={"on_change": "apply"})
+    assert rates == [pytest.approx(0.02)]
+
+
+def rate(model: Any) -> float:
+    """The learning rate in use."""
+    return float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+
+
+def test_what_was_measured_is_logged_and_the_run_is_like_any_other(tmp_path: Path) -> None:
+    """`monitor` takes the names of Keras, and the weights come out of the storage by the names of the layers."""
+    fit(tmp_path, words={"monitor": "val_loss", "save_every": 1}, epochs=1)
+    state = final_state(f"{tmp_path}/runs", "net")
+    assert any("dense/kernel" in name for name in state)
+
+
+def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is trained."""
+    with pytest.raises(UsageError, match="BackupAndRestore and Resumable"):
+        fit(tmp_path, keras.callbacks.BackupAndRestore(tmp_path / "own"))
+    with pytest.raises(UnknownArgument, match="save_freq"):
+        fit(tmp_path, words={"save_freq": 2})
+    with pytest.raises(UsageError, match="not the fit of a Keras model"):
+        Resumable("net").on_train_begin()
+    with monkeypatch.context() as patched:
+        patched.setattr(keras.distribution, "distribution", lambda: "several")
+        with pytest.raises(UsageError, match="several devices"):
+            fit(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(keras.backend, "backend", lambda: "openvino")
+        with pytest.raises(UsageError, match="openvino"):
+            fit(tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_keras_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A version whose insides differ from those known is not guessed at."""
+    place = importlib.import_module(SIGNATURES[name][0])
+    monkeypatch.setattr(place, name, lambda other: None)
+    with pytest.raises(UsageError, match=rf"{name}.*Nothing was trained(.|\n)*keep_folder"):
+        Insides()
+    monkeypatch.delattr(place, name)
+    with pytest.raises(UsageError, match=name):
+        Insides()
+
+
+def test_a_model_is_left_as_it_was(tmp_path: Path) -> None:
+    """After `fit`, whether it failed or not, the model's methods are its own again, and it trains without a run."""
+    model = build()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = set(vars(model))
+    for callback in (Breaking(2), Breaking()):
+        keep = Resumable("net", storage=str(tmp_path), progress=False, save_every="1 steps")
+        try:
+            model.fit(X, Y, verbose=0, callbacks=[keep, callback])
+        except Breakage:
+            assert callback.step
+        assert not {"evaluate", "_enumerate_iterator"} & (set(vars(model)) - before)
+        assert model._initial_epoch is None
+        assert not isinstance(model.train_function, functools.partial)
+    assert len(model.fit(X, Y, epochs=2, verbose=0).epoch) == 2
+
+
+if __name__ == "__main__":
+
+    class Killed(Breaking):
+        """Dies as machines do."""
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.steps += 1
+            if self.steps == self.step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    fit(Path(sys.argv[1]), Killed(int(sys.argv[2])))

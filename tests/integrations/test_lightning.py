@@ -1,0 +1,539 @@
+"""`Trainer.fit` with one callback more: it goes on after a disconnect, and nobody can tell."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
+from colabkeep.core.events import Event, Noted
+from tests.trainings import final_state
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+HERE = [name for name in PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is not None]
+if not HERE:
+    pytest.skip("neither lightning nor pytorch_lightning is installed", allow_module_level=True)
+pl: Any = importlib.import_module(os.environ.get("LIGHTNING_OF_TESTS", HERE[0]))
+
+import torchmetrics  # noqa: E402
+
+from colabkeep.integrations.lightning import _METHODS, Resumable, _check  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+class Data(torch.utils.data.Dataset[Any]):
+    """Samples of two classes, augmented from every source of randomness."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> Any:
+        x = torch.randn(6, generator=torch.Generator().manual_seed(index)) + 0.1 * torch.rand(6)
+        return x * random.random() + float(np.random.rand()), index % 2
+
+
+class Module(pl.LightningModule):  # type: ignore[misc]
+    """Logs in every way, measures, remembers, draws, and normalizes."""
+
+    def __init__(self, plateau: bool = False) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2)
+        )
+        self.accuracy = torchmetrics.classification.MulticlassAccuracy(num_classes=2)
+        self.plateau = plateau
+        self.seen: list[float] = []
+        self.ends: list[Any] = []
+
+    def on_train_epoch_start(self) -> None:
+        self.log("begun", torch.rand(()))
+        torch.rand(3)
+        self.seen.clear()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        out = self.net(x)
+        loss = torch.nn.functional.cross_entropy(out, y)
+        self.accuracy(out, y)
+        self.log("loss", loss, on_step=True, on_epoch=True, prog_bar=True)
+        self.log("worst", loss, on_step=False, on_epoch=True, reduce_fx="max")
+        self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
+        self.seen.append(float(loss))
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.ends.append([len(self.seen), sum(self.seen)])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        self.log("val_loss", torch.nn.functional.cross_entropy(self.net(x), y))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
+        if self.plateau:
+            schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Both(Module):
+    """Trains on the batches of two loaders at once."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        (x, y), (x2, y2) = batch
+        return super().training_step((torch.cat([x, x2]), torch.cat([y, y2])), batch_idx)
+
+
+class Gan(Module):
+    """Two optimizers and two schedules, moved by hand; gradients stand between the turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.critic = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        x, _ = batch
+        maker, critic = self.optimizers()
+        real = torch.randn(len(x), 2)
+        loss = -self.critic(self.net(x)).mean()
+        maker.zero_grad()
+        self.manual_backward(loss)
+        maker.step()
+        cost = self.critic(self.net(x).detach()).mean() - self.critic(real).mean()
+        self.manual_backward(cost)
+        if batch_idx % 2:
+            critic.step()
+            critic.zero_grad()
+        for each in self.lr_schedulers():
+            each.step()
+        self.log_dict({"loss": loss, "cost": cost}, on_step=True, on_epoch=True)
+
+    def configure_optimizers(self) -> Any:
+        both = [torch.optim.Adam(self.net.parameters(), lr=0.01), torch.optim.SGD(self.critic.parameters(), lr=0.01)]
+        return both, [torch.optim.lr_scheduler.ExponentialLR(each, 0.95) for each in both]
+
+
+class DataModule(pl.LightningDataModule):  # type: ignore[misc]
+    """Its loaders come from here."""
+
+    def __init__(self, workers: int = 0) -> None:
+        super().__init__()
+        self.workers = workers
+        self.asked = 0
+
+    def train_dataloader(self) -> Any:
+        return loader(num_workers=self.workers)
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(Data(12), batch_size=4)
+
+
+def loader(samples: int = 82, **options: Any) -> Any:
+    """One that shuffles."""
+    return torch.utils.data.DataLoader(Data(samples), batch_size=8, shuffle=True, **options)
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Samples without a number."""
+
+    def __iter__(self) -> Any:
+        return iter([Data(8)[0]])
+
+
+class Breakage(Exception):
+    """What goes wrong on purpose."""
+
+
+class Breaking(pl.Callback):  # type: ignore[misc]
+    """Fails at the end of a batch of the training, some after it asked for a save."""
+
+    def __init__(self, batch: int = 0, before: int = 3) -> None:
+        self.batch, self.asked = batch, batch - before
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        batch = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+        if batch == self.asked:
+            self.run(trainer).save(wait=True)  # made when the batch is over
+        if batch == self.batch:
+            self.fails(trainer)
+
+    def run(self, trainer: Any) -> Any:
+        (keep,) = (each for each in trainer.callbacks if isinstance(each, Resumable))
+        return keep.run
+
+    def fails(self, trainer: Any) -> None:
+        raise Breakage
+
+
+class Killed(Breaking):
+    """Dies as machines do."""
+
+    def fails(self, trainer: Any) -> None:
+        while self.run(trainer).checkpoint is None:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Witness(pl.Callback):  # type: ignore[misc]
+    """What a callback of the user's own hears, and remembers."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def on_train_batch_end(self, trainer: Any, module: Any, out: Any, batch: Any, index: int) -> None:
+        self.heard.append([index, trainer.global_step, trainer.current_epoch])
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if not trainer.sanity_checking:
+            self.heard.append(["val", trainer.global_step, float(trainer.callback_metrics["val_loss"])])
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.heard.append(["end", trainer.current_epoch, metrics])
+
+
+class Logger(pl.loggers.logger.Logger):  # type: ignore[misc]
+    """Keeps what it is given in memory, by step."""
+
+    name, version = "logger", 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[tuple[int, str], float] = {}
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None: ...
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.lines.update({(step or 0, name): value for name, value in metrics.items()})
+
+
+def train(
+    folder: Path,
+    *more: Any,
+    module: Any = None,
+    data: Any = None,
+    workers: int = 0,
+    words: dict[str, Any] | None = None,
+    fit: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """One session; what it came to."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    module = module() if module is not None else Module()
+    data = data() if data is not None else DataModule(workers)
+    chosen = {"max_epochs": 3, "accumulate_grad_batches": 3, "log_every_n_steps": 1, "enable_checkpointing": False}
+    witness, events, logger = Witness(), list[Event](), Logger()
+    told = {"storage": str(folder / "runs"), "progress": False, "save_every": None, "callbacks": [events.append]}
+    keep = Resumable("net", **{**told, **(words or {})})
+    trainer = pl.Trainer(
+        callbacks=[keep, witness, *more],
+        accelerator="cpu",
+        devices=1,
+        logger=logger,
+        default_root_dir=str(folder),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **{**chosen, **options},
+    )
+    trainer.fit(module, data, **(fit or {}))
+    weights = torch.cat([each.detach().flatten().float() for each in module.state_dict().values()]).numpy().tobytes()
+    return {
+        "weights": hashlib.sha256(weights).hexdigest(),
+        "step": trainer.global_step,
+        "epoch": trainer.current_epoch,
+        "heard": witness.heard,
+        "ends": module.ends,
+        "log": logger.lines,
+        "random": [torch.rand(2).tolist(), random.random(), float(np.random.rand())],
+        "history": keep.run and [dict(each) for each in keep.run.history],
+        "told": [e.text for e in events if isinstance(e, Noted)],
+        "resumed_at": keep.run and keep.run.resumed_from and keep.run.resumed_from.progress.batches,
+        "trainer": trainer,
+    }
+
+
+def same(found: dict[str, Any], whole: dict[str, Any]) -> bool:
+    """The same training? The logger of the last session has only its own lines, and those are the same ones."""
+    for name in ("weights", "step", "epoch", "heard", "ends", "random", "history"):
+        assert found[name] == whole[name], name
+    assert found["log"].items() <= whole["log"].items()
+    return True
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "accumulation with a short rest": {},
+    "bf16, validated between, ended in an epoch": {
+        "precision": "bf16-mixed",
+        "accumulate_grad_batches": 1,
+        "val_check_interval": 4,
+        "max_steps": 27,
+        "max_epochs": -1,
+        "module": lambda: Module(plateau=True),
+    },
+    "two optimizers by hand": {"module": Gan, "accumulate_grad_batches": 1},
+    "a part of each epoch, of a new loader": {
+        "limit_train_batches": 7,
+        "check_val_every_n_epoch": None,
+        "val_check_interval": 4,
+        "reload_dataloaders_every_n_epochs": 1,
+    },
+    "two loaders, the second one leads": {
+        "data": lambda: pl.utilities.CombinedLoader([loader(40), loader(82)], "max_size_cycle"),
+        "module": Both,
+    },
+    "two loaders, the first one leads": {
+        "data": lambda: pl.utilities.CombinedLoader([loader(40), loader(82)], "min_size"),
+        "module": Both,
+        "max_epochs": 5,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_that_failed_three_times_comes_to_the_same(tmp_path: Path, kind: str) -> None:
+    """Weights, log, callbacks and random streams are those of an uninterrupted training, to the bit."""
+    options = KINDS[kind]
+    whole = train(tmp_path / "whole", **options)
+    assert same(train(tmp_path / "again", **options), whole)
+    for batch in (5, 13, 19):
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Breaking(batch), **options)
+    last = train(tmp_path / "kept", **options)
+    assert same(last, whole)
+    assert last["resumed_at"]  # in the middle of an epoch
+    assert len(last["log"]) < len(whole["log"])
+
+
+class Sums(pl.Callback):  # type: ignore[misc]
+    """Keeps something in its own way, something in nobody's, and something by the hooks of a checkpoint."""
+
+    def __init__(self) -> None:
+        self.total = self.Box()
+        self.other = self.Box()
+        self.lock: Any = None
+
+    class Box:
+        """No plain value."""
+
+        number = 0.0
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.total.number += 1
+        self.other.number += 0.5
+        self.lock = object()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total.number}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total.number = state["total"]
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        assert "net.0.weight" in checkpoint["state_dict"]
+        checkpoint["other"] = self.other.number
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        self.other.number = checkpoint["other"]
+
+
+def test_half_a_step_is_not_saved(tmp_path: Path) -> None:
+    """An error between the batches of one step: what counters and callbacks heard of it is in no checkpoint."""
+    whole = train(tmp_path / "whole")
+    for batch, before in ((5, 3), (7, 100)):
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Breaking(batch, before))
+    assert same(train(tmp_path / "kept"), whole)
+
+
+def test_early_stopping_keeps_its_patience_and_its_end(tmp_path: Path) -> None:
+    """A training that early stopping ended stays ended, and goes on when more is asked for."""
+
+    def stopping() -> Any:
+        return pl.callbacks.EarlyStopping("val_loss", patience=3, min_delta=1.0)
+
+    options = {"val_check_interval": 3, "max_epochs": 2, "accumulate_grad_batches": 1}
+    whole = train(tmp_path / "whole", stopping(), **options)
+    assert 6 < whole["step"] < 22  # it ended early
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", stopping(), Breaking(8), **options)
+    assert same(train(tmp_path / "kept", stopping(), **options), whole)
+    again = train(tmp_path / "kept", stopping(), **options)
+    assert again["weights"] == whole["weights"]
+    assert any("A callback ended this training at step" in line for line in again["told"])
+    assert train(tmp_path / "kept", stopping(), **{**options, "max_epochs": 4})["step"] > whole["step"]
+
+
+def test_callbacks_go_on_with_what_they_know(tmp_path: Path) -> None:
+    """The best checkpoints, states of the user's own callbacks, and averages of the weights; what cannot be kept is
+    told."""
+
+    def callbacks() -> list[Any]:
+        best = pl.callbacks.ModelCheckpoint(tmp_path / "own", monitor="val_loss", save_top_k=2, every_n_epochs=1)
+        average = getattr(pl.callbacks, "EMAWeightAveraging", None)
+        return [Sums(), best, *([average(decay=0.9)] if average else [])]
+
+    options = {"enable_checkpointing": True, "max_epochs": 4}
+    mine = callbacks()
+    whole = train(tmp_path / "whole", *mine, **options)
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", *callbacks(), Breaking(26), **options)
+    later = callbacks()
+    kept = train(tmp_path / "kept", *later, **options)
+    assert same(kept, whole)
+    assert kept["resumed_at"]
+    assert (later[0].total.number, later[0].other.number) == (mine[0].total.number, mine[0].other.number) == (44, 22)
+    assert later[1].best_model_score == mine[1].best_model_score
+    assert list(later[1].best_k_models.values()) == list(mine[1].best_k_models.values())
+    assert sum("Sums.lock" in line for line in kept["told"]) == 1
+
+
+def test_a_killed_training_with_workers_comes_to_the_same(tmp_path: Path) -> None:
+    """SIGKILL in the middle of an epoch, augmenting workers, a fresh process, under the other name of the package where
+    there is one: the same bits."""
+    whole = train(tmp_path / "whole", workers=2)
+    root = Path(__file__).parents[2]
+    program = [sys.executable, "-m", "tests.integrations.test_lightning", str(tmp_path / "kept"), "18"]
+    environ = {**os.environ, "PYTHONPATH": str(root), "LIGHTNING_OF_TESTS": HERE[-1]}
+    done = subprocess.run(program, cwd=root, env=environ, timeout=240, check=False)
+    assert done.returncode == -signal.SIGKILL
+    kept = train(tmp_path / "kept", workers=2)
+    assert same(kept, whole)
+    assert kept["resumed_at"]
+
+
+def test_max_time_ends_the_session_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    """`fit` returns in the middle of an epoch, and callbacks hear that it ended."""
+
+    class Ends(pl.Callback):  # type: ignore[misc]
+        ended = 0
+
+        def on_train_end(self, *_: Any) -> None:
+            self.ended += 1
+
+    whole = train(tmp_path / "whole")
+    ends = Ends()
+    first = train(tmp_path / "kept", ends, words={"max_time": 1e-6})
+    assert ends.ended == 1
+    assert first["step"] == 1
+    assert same(train(tmp_path / "kept"), whole)
+
+
+def test_what_was_measured_is_logged_and_the_run_is_like_any_other(tmp_path: Path) -> None:
+    """`monitor` takes the names of `self.log`, and the weights come out of the storage."""
+    found = train(tmp_path, words={"monitor": "val_loss", "save_every": 1}, max_epochs=1)
+    (line,) = found["history"]
+    assert {"val_loss", "loss_epoch", "worst", "accuracy", "begun"} <= line.keys()
+    assert "model.weights.net.0.weight" in final_state(f"{tmp_path}/runs", "net")
+
+
+def test_other_settings_are_an_error_and_nothing_is_touched(tmp_path: Path) -> None:
+    """As with `Run`: the message names what differs."""
+    with pytest.raises(Breakage):
+        train(tmp_path, Breaking(4))
+    with pytest.raises(Incompatible, match="gradient_clip_val"):
+        train(tmp_path, gradient_clip_val=0.5)
+
+
+def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
+    """Before anything is trained."""
+
+    class Draws(Module):
+        def training_step(self, dataloader_iter: Any) -> Any:
+            raise AssertionError
+
+    def thaws() -> Any:
+        callback = pl.callbacks.BaseFinetuning()
+        callback.freeze_before_training = callback.finetune_function = lambda *_: None
+        return callback
+
+    with pytest.raises(UsageError, match="streams"):
+        train(tmp_path, data=lambda: torch.utils.data.DataLoader(Stream()))
+    with pytest.raises(UsageError, match='"max_size"'):
+        train(tmp_path, data=lambda: pl.utilities.CombinedLoader([loader(), loader()], "max_size"), module=Both)
+    with pytest.raises(UsageError, match="dataloader_iter"):
+        train(tmp_path, module=Draws, limit_val_batches=0)
+    with pytest.raises(UsageError, match="exchanges the schedule"):
+        train(tmp_path, pl.callbacks.StochasticWeightAveraging(0.1))
+    with pytest.raises(UsageError, match="adds parameters"):
+        train(tmp_path, thaws())
+    with pytest.raises(UsageError, match="DDPStrategy"):
+        train(tmp_path, strategy="ddp")
+    with pytest.raises(UnknownArgument, match="save_top_k"):
+        train(tmp_path, words={"save_top_k": 2})
+    assert not (tmp_path / "runs").exists()
+    trainer = pl.Trainer(
+        max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False, default_root_dir=tmp_path
+    )
+    trainer.fit(Module(), DataModule())
+    trainer.save_checkpoint(tmp_path / "own.ckpt")
+    with pytest.raises(UsageError, match="ckpt_path"):
+        train(tmp_path, fit={"ckpt_path": tmp_path / "own.ckpt"})
+    with pytest.warns(UserWarning, match="keeps nothing"):
+        train(tmp_path, fast_dev_run=True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_trainer_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A version whose insides differ from those known is not guessed at."""
+
+    def other(self: Any, everything: Any) -> None:
+        raise AssertionError
+
+    trainer = pl.Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path)
+    _check(trainer)
+    for path, methods in _METHODS.items():
+        owner = trainer
+        for name in path.split("."):
+            owner = getattr(owner, name)
+        for name in methods:
+            with monkeypatch.context() as patched:
+                patched.setattr(type(owner), name, other)
+                with pytest.raises(UsageError, match=rf"{type(owner).__name__}\.{name}"):
+                    _check(trainer)
+    with monkeypatch.context() as patched:
+        patched.delattr(trainer._logger_connector, "_current_fx")
+        with pytest.raises(UsageError, match="_logger_connector"):
+            _check(trainer)
+
+
+def test_a_trainer_is_left_as_it_was(tmp_path: Path) -> None:
+    """After `fit`, its loops are its own again: it can validate, and fit once more."""
+    found = train(tmp_path, max_epochs=1)
+    trainer = found["trainer"]
+    for path, methods in _METHODS.items():
+        owner = trainer
+        for name in path.split("."):
+            owner = getattr(owner, name)
+        assert not methods.keys() & vars(owner).keys()
+    with pytest.raises(Breakage):
+        train(tmp_path / "other", Breaking(2))
+    trainer.validate(trainer.lightning_module, DataModule(), verbose=False)
+    trainer.fit(trainer.lightning_module, DataModule())
+    assert trainer.global_step == found["step"]
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    train(Path(sys.argv[1]), Killed(int(sys.argv[2])), workers=2)

@@ -1,0 +1,348 @@
+"""`Trainer.train` with one callback more: it goes on after a disconnect, and nobody can tell."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
+from colabkeep.core.events import Event, Noted
+
+transformers = pytest.importorskip("transformers")
+
+from colabkeep.integrations.transformers import _SIGNATURES, Resumable  # noqa: E402
+from tests.trainings import final_state  # noqa: E402
+
+Trainer, TrainerCallback = transformers.Trainer, transformers.TrainerCallback
+CELL = Path(__file__)
+CLOCKS = ("runtime", "per_second")
+
+
+class Data(torch.utils.data.Dataset[dict[str, Any]]):
+    """Samples of two classes, augmented from every source of randomness."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        ids = torch.randint(0, 50, (12,), generator=torch.Generator().manual_seed(index))
+        ids = torch.where(torch.rand(12) < 0.2, torch.tensor(random.randrange(50)), ids)
+        ids = ids.flip(0) if np.random.rand() < 0.5 else ids
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": index % 2}
+
+
+class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
+    """Samples without a number."""
+
+    def __iter__(self) -> Any:
+        return iter([Data(8)[0]])
+
+
+class Breakage(Exception):
+    """What goes wrong on purpose."""
+
+
+class Breaking(TrainerCallback):  # type: ignore[misc]
+    """Fails at the end of a step of the training."""
+
+    def __init__(self, step: int = 0) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if state.global_step == self.step:
+            raise Breakage
+
+
+class Witness(TrainerCallback):  # type: ignore[misc]
+    """What a callback of the user's own hears, and remembers."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.heard.append(["begin", state.epoch])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.heard.append(["step", state.global_step, state.epoch])
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.heard.append(["end", state.epoch])
+
+
+class Measuring(Trainer):  # type: ignore[misc]
+    """Sums up measures of its own for its log, as TRL's trainers do."""
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        super().__init__(*words, **more)
+        self._metrics: dict[str, Any] = {"train": defaultdict(list)}
+        self._samples = 0
+
+    def compute_loss(self, model: Any, inputs: Any, *words: Any, **more: Any) -> Any:
+        loss = super().compute_loss(model, inputs, *words, **more)
+        if model.training:
+            self._samples += len(inputs["labels"])
+            self._metrics["train"]["loss"].append(float(loss.detach()))
+        return loss
+
+    def log(self, logs: dict[str, float], *words: Any) -> None:
+        sums = {name: sum(values) for name, values in self._metrics["train"].items()}
+        super().log({**logs, **sums, "samples": self._samples}, *words)
+        self._metrics["train"].clear()
+
+
+def adapted(model: Any) -> Any:
+    """The model with LoRA: adapters and head are trained, the base is frozen."""
+    peft = pytest.importorskip("peft")
+    model.resize_token_embeddings(80_000)  # a frozen weight of 5 MB: in a file of its own
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, lora_dropout=0.1, task_type="SEQ_CLS"))
+
+
+def train(
+    folder: Path,
+    *more: Any,
+    data: Any = None,
+    kind: type[Any] = Trainer,
+    adapt: Callable[[Any], Any] = lambda model: model,
+    workers: int = 0,
+    words: dict[str, Any] | None = None,
+    **options: Any,
+) -> list[Any]:
+    """One session; what it came to: weights, position, log, what a callback heard, the next random numbers."""
+    torch.set_num_threads(1)  # the bits of sums depend on it, and another test may have chosen one here
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2
+    )
+    chosen: dict[str, Any] = {
+        "num_train_epochs": 3,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 3,
+        "lr_scheduler_type": "cosine",
+        "logging_steps": 3,
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+    }
+    args = transformers.TrainingArguments(
+        str(folder / "own"),
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        log_level="error",
+        dataloader_num_workers=workers,
+        **{**chosen, **options},
+    )
+    witness, events = Witness(), list[Event]()
+    told = {"storage": str(folder / "runs"), "progress": False, "save_every": "1 steps", "callbacks": [events.append]}
+    keep = Resumable("bert", **{**told, **(words or {})})
+    trainer = kind(
+        adapt(transformers.BertForSequenceClassification(config)),
+        args,
+        train_dataset=data or Data(82),
+        eval_dataset=Data(12),
+        callbacks=[keep, witness, *more],
+    )
+    out = trainer.train()
+    weights = torch.cat([each.detach().flatten() for each in trainer.model.parameters()]).numpy().tobytes()
+    log = [{name: v for name, v in line.items() if not name.endswith(CLOCKS)} for line in trainer.state.log_history]
+    found = [hashlib.sha256(weights).hexdigest(), trainer.state.global_step, trainer.state.epoch, log, witness.heard]
+    return [*found, out.training_loss, torch.rand(2).tolist(), [e.text for e in events if isinstance(e, Noted)]]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "accumulation with a short rest": {},
+    "bf16, evaluated between, ended in an epoch": {
+        "bf16": True,
+        "gradient_accumulation_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 4,
+        "eval_on_start": True,
+        "max_steps": 17,
+        "lr_scheduler_type": "constant",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_that_failed_three_times_comes_to_the_same(tmp_path: Path, kind: str) -> None:
+    """Weights, log, callbacks and random streams are those of an uninterrupted training, to the bit."""
+    options = KINDS[kind]
+    whole = train(tmp_path / "whole", **options)
+    for step in (3, 6, 11):
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Breaking(step), **options)
+    assert train(tmp_path / "kept", Breaking(), **options)[:-1] == whole[:-1]
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT asks for it
+def test_adapters_of_a_trainer_of_its_own_kind_come_to_the_same(tmp_path: Path) -> None:
+    """LoRA, and measures that only this kind of trainer sums up. The frozen base is written once, whatever is saved."""
+    options: dict[str, Any] = {"kind": Measuring, "adapt": adapted, "logging_steps": 4, "words": {"keep_last": None}}
+    whole = train(tmp_path / "whole", **options)
+    for step in (3, 6):
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Breaking(step), **options)
+    assert train(tmp_path / "kept", Breaking(), **options)[:-1] == whole[:-1]
+    big = [file for file in (tmp_path / "kept" / "runs").rglob("blobs/*") if file.stat().st_size > 4_000_000]
+    assert len(big) == 1
+
+
+def test_early_stopping_keeps_its_patience_and_its_end(tmp_path: Path) -> None:
+    """A training that early stopping ended stays ended, and goes on when more is asked for."""
+    options = {
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "metric_for_best_model": "eval_loss",
+        "lr_scheduler_type": "constant",
+        "num_train_epochs": 2,
+    }
+
+    def stopping() -> Any:
+        return transformers.EarlyStoppingCallback(early_stopping_patience=3, early_stopping_threshold=1.0)
+
+    whole = train(tmp_path / "whole", stopping(), **options)
+    assert 1 < whole[1] < 8  # it ended early
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", stopping(), Breaking(3), **options)
+    assert train(tmp_path / "kept", stopping(), Breaking(), **options)[:-1] == whole[:-1]
+    again = train(tmp_path / "kept", stopping(), Breaking(), **options)
+    assert again[:2] == whole[:2]
+    assert any("A callback ended this training at step" in line for line in again[-1])
+    more = train(tmp_path / "kept", stopping(), Breaking(), **{**options, "num_train_epochs": 4})
+    assert more[1] > whole[1]
+
+
+class Counting(TrainerCallback):  # type: ignore[misc]
+    """Counts what happens inside a step; there it fails, or is interrupted behind one."""
+
+    def __init__(self, fails: int = 0, interrupted: int = 0) -> None:
+        self.fails, self.interrupted, self.count = fails, interrupted, 0
+        self.counts: list[int] = []
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.count += 1
+        if self.count == self.fails:
+            raise Breakage
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.counts.append(self.count)
+        if state.global_step == self.interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("save_every", ["1 steps", "100 steps"])
+@pytest.mark.parametrize("leaves", [{"fails": 5}, {"fails": 8}, {"interrupted": 5}])
+def test_who_leaves_inside_a_step_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, leaves: dict[str, int], save_every: str
+) -> None:
+    """Between the batches of one step, where callbacks may have counted half of it; and by Ctrl-C, where the last step
+    is not saved yet. No callback is said to have ended it."""
+    whole = train(tmp_path / "whole", counting := Counting())
+    words = {"save_every": save_every}
+    with pytest.raises(KeyboardInterrupt if "interrupted" in leaves else Breakage):
+        train(tmp_path / "kept", Counting(**leaves), words=words)
+    again = Counting()
+    assert train(tmp_path / "kept", again, words=words)[:-1] == whole[:-1]
+    assert again.counts == counting.counts
+
+
+def test_a_killed_training_with_workers_comes_to_the_same(tmp_path: Path) -> None:
+    """SIGKILL in the middle of an epoch, augmenting workers, a fresh process: the same bits."""
+    whole = train(tmp_path / "whole", workers=2)
+    root = Path(__file__).parents[2]
+    program = [sys.executable, "-m", "tests.integrations.test_transformers", str(tmp_path / "kept"), "5"]
+    done = subprocess.run(program, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=240, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert train(tmp_path / "kept", workers=2)[:-1] == whole[:-1]
+
+
+def test_what_was_measured_is_logged_and_the_run_is_like_any_other(tmp_path: Path) -> None:
+    """`monitor` takes the trainer's own names, and the weights come out of the storage."""
+    words = {"monitor": "eval_loss", "save_every": 1, "loggers": {"csv": tmp_path / "curves"}}
+    train(tmp_path, words=words, num_train_epochs=1)
+    names = (tmp_path / "curves" / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"loss", "learning_rate", "eval_loss"} <= set(names)
+    state = final_state(f"{tmp_path}/runs", "bert")
+    assert any("classifier.weight" in name for name in state)
+
+
+def test_other_settings_are_an_error_and_nothing_is_touched(tmp_path: Path) -> None:
+    """As with `Run`: the message names what differs."""
+    with pytest.raises(Breakage):
+        train(tmp_path, Breaking(3))
+    with pytest.raises(Incompatible, match="max_grad_norm"):
+        train(tmp_path, Breaking(), max_grad_norm=0.5)
+
+
+def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
+    """Before anything is trained."""
+    with pytest.raises(UsageError, match="auto_find_batch_size"):
+        train(tmp_path, auto_find_batch_size=True)
+    with pytest.raises(UsageError, match="streams"):
+        train(tmp_path, data=Stream(), max_steps=3)
+    with pytest.raises(UnknownArgument, match="save_total_limit"):
+        train(tmp_path, words={"save_total_limit": 2})
+    args = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
+    trainer = Trainer(torch.nn.Linear(2, 2), args, train_dataset=Data(8))
+    trainer.add_callback(Resumable("late", storage=str(tmp_path)))
+    with pytest.raises(UsageError, match="made before"):
+        trainer.train()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_trainer_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A version whose insides differ from those known is not guessed at."""
+
+    def other(self: Any, everything: Any) -> None:
+        raise AssertionError
+
+    for name in _SIGNATURES:
+        with monkeypatch.context() as patched:
+            patched.setattr(Trainer, name, other, raising=False)  # some came with 5.4
+            with pytest.raises(UsageError, match=name):
+                train(tmp_path)
+
+
+def test_a_trainer_is_left_as_it_was(tmp_path: Path) -> None:
+    """After `train`, its loader and its methods are its own again: it can evaluate, predict, and train once more."""
+    args = transformers.TrainingArguments(
+        str(tmp_path / "own"), max_steps=2, report_to=[], use_cpu=True, disable_tqdm=True, log_level="error"
+    )
+    keep = Resumable("linear", storage=str(tmp_path / "runs"), progress=False)
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    )
+    trainer = Trainer(model, args, train_dataset=Data(16), callbacks=[keep])
+    handler = list(trainer.callback_handler.callbacks)
+    trainer.train()
+    assert not {"training_step", "_maybe_log_save_evaluate", "_evaluate", "_run_epoch"} & vars(trainer).keys()
+    assert trainer.callback_handler.callbacks == handler
+    assert "call_event" not in vars(trainer.callback_handler)
+    assert isinstance(trainer.get_train_dataloader(), torch.utils.data.DataLoader)
+    assert trainer.train().global_step == 2  # complete
+
+
+if __name__ == "__main__":
+
+    class Killed(Breaking):
+        """Dies as machines do."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            if state.global_step == self.step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    train(Path(sys.argv[1]), Killed(int(sys.argv[2])), workers=2)
