@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("no-clock", deadline=None)  # how long an example takes says nothing on a busy machine
     settings.load_profile("no-clock")
+    os.environ["COLABKEEP_LANG"] = "en"  # whoever runs the tests; those of other languages say so
     ordinary = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     for number, handler in ordinary.items():
         if signal.getsignal(number) is signal.SIG_IGN:  # by nohup, or a shell; what tests start inherits it

@@ -108,8 +108,8 @@ def read_size(name: str, value: object) -> int:
         size = value
     if not 0.5 < size < _MOST:
         raise UsageError(
-            problem=f"{name}={value!r:.100} must be a number of bytes.",
-            remedy='Pass "500MB", "1.5 GiB", or a number of bytes.',
+            problem=f"{name}={value!r:.100} is not a size that a file can have.",
+            remedy='Pass "500MB", "1.5 GiB", or a number of bytes above 0.',
         )
     return round(size)
 

@@ -46,6 +46,11 @@ def said(text: str, to: Language | str | None = None) -> str:
 
 # A template with fewer letters says too little to have any text in its places, unless it begins with these.
 _FEW, _BEGINNING = 12, 4
+_WORDS = 4  # that then stand in a place
+# Texts are also those of a run's files, which others may have written. Our longest one has 600 letters and needs 71
+# looks into the table; what goes beyond these is shown in English.
+_LONGEST, _LOOKS = 4000, 1000
+_DEEPEST, _TOGETHER = 12, 12  # texts in the places of others, parts of a text that are one to the table
 _WORD = re.compile(r"[A-Za-z]{2,}")
 # Where a text is taken apart if no template has it as a whole, and what stands between the parts in Chinese.
 _JOINTS = (("\n", "\n"), (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"))  # noqa: RUF001
@@ -53,29 +58,28 @@ _LEFT = re.compile(r"[A-Za-z]{2,} [a-z]{2,}")  # English
 _MARKS = re.compile(r"(\s*(?:[!→·✔▲-]|\[colabkeep\])\s+|\s+|, |; |: | \()")
 _BESIDE = ("", " ")  # between places that are taken for one, until it is known what stands in them
 _BREAKS = re.compile(r"(?=[ ,;:(.])")
-_ENDS = "。；：，！？、"  # noqa: RUF001
+_ENDS = "。；：，！？、"  # noqa: RUF001  # full-width, as Chinese has them
 
 
 class _Template:
-    """An English text with places, and the Chinese one. `pattern` has one group for places beside each other, of which
-    `places` knows the numbers."""
+    """An English text with places, and the Chinese one. Places beside each other are one to the text around them."""
 
     def __init__(self, english: str, chinese: str) -> None:
         self.chinese = chinese
         parts = [(literal, name is not None) for literal, name, _, _ in Formatter().parse(english)]
         self.letters = sum(char.isalpha() for literal, _ in parts for char in literal)
         begins = sum(map(str.isalpha, parts[0][0])) >= _BEGINNING if parts else False
-        place = r"(.*?)" if self.letters >= _FEW or begins else r"(\S*?(?: \S+?){0,3}?)"
-        pattern, self.places = "", list[tuple[str, ...]]()  # of each group: what stands between its places
+        self.anything = self.letters >= _FEW or begins  # may stand in a place
+        self.literals = [""]
+        self.places = list[tuple[str, ...]]()  # after each literal but the last: what stands between those that are one
         for number, (literal, named) in enumerate(parts):
             if named and number and literal in _BESIDE and self.places:
                 self.places[-1] = (*self.places[-1], literal)
                 continue
-            pattern += re.escape(literal)
+            self.literals[-1] += literal
             if named:
-                pattern += place
                 self.places.append(())
-        self.pattern = re.compile(pattern, re.DOTALL)
+                self.literals.append("")
         words = [
             word[0]
             for number, (literal, named) in enumerate(parts)
@@ -85,30 +89,29 @@ class _Template:
         ]
         self.key = max(words, key=len, default="")
 
-    def said(self, text: str) -> str | None:
-        """The Chinese of a text, if this is its template; what stands in the places is put into Chinese, too."""
-        found = self.pattern.fullmatch(text)
-        if found is None:
+    def values(self, text: str) -> list[str] | None:
+        """What stands in the places of a text that is of this template: as little as possible in each but the last.
+        The time is that of looking for each literal once."""
+        first, *between = self.literals
+        if not between:
+            return [] if text == first else None
+        last = between.pop()
+        if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
             return None
-        values = (
-            value
-            for group, between in zip(found.groups(), self.places, strict=True)
-            for value in _apart(group, between)
-        )
-        return self.chinese.format(*map(_place, values))
+        found, at, end = [], len(first), len(text) - len(last)
+        for literal in between:
+            there = text.find(literal, at, end)
+            if there < 0:
+                return None
+            found.append(text[at:there])
+            at = there + len(literal)
+        found.append(text[at:end])
+        return found if self.anything or all(map(_few_words, found)) else None
 
 
-def _apart(value: str, between: tuple[str, ...]) -> list[str]:
-    """What stands in places beside each other: the later ones begin where a text of the table does."""
-    if not between:
-        return [value]
-    for at in (found.start() for found in _BREAKS.finditer(value)):
-        if value[at:].startswith(between[0]) and _whole(value[at + len(between[0]) :]) is not None:
-            return [value[:at], *_apart(value[at + len(between[0]) :], between[1:])]
-    if between[0] and between[0] in value:
-        first, _, rest = value.partition(between[0])
-        return [first, *_apart(rest, between[1:])]
-    return [value, *("" for _ in between)]
+def _few_words(value: str) -> bool:
+    words = value.split(" ")
+    return len(words) <= _WORDS and not any(char.isspace() for word in words for char in word)
 
 
 @cache
@@ -123,44 +126,111 @@ def _table() -> Mapping[str, tuple[_Template, ...]]:
     return {key: tuple(sorted(each, key=lambda template: -template.letters)) for key, each in found.items()}
 
 
+# -- a text --------------------------------------------------------------------------------------------
+
+
 @lru_cache(maxsize=1024)
 def _chinese(text: str) -> str:
-    if not _WORD.search(text):
+    if len(text) > _LONGEST and "\n" in text:
+        return "\n".join(map(_chinese, text.split("\n")))
+    return _Translation().of(text)
+
+
+class _Translation:
+    """Of one text, with all that stands in it. It looks into the table so many times at most."""
+
+    def __init__(self) -> None:
+        self._looks = self._depth = 0
+        self._known = dict[str, str | None]()
+
+    def of(self, text: str) -> str:
+        """The Chinese of a text, or of what in it has one."""
+        if self._depth > _DEEPEST or not _WORD.search(text):
+            return text
+        self._depth += 1
+        try:
+            return self._of(text)
+        finally:
+            self._depth -= 1
+
+    def _of(self, text: str) -> str:
+        whole = self._whole(text)
+        if whole is not None and not _LEFT.search(whole):
+            return whole
+        apart = self._taken_apart(text)
+        # A place may have taken in what is a sentence of its own.
+        return apart if whole is None or len(_LEFT.findall(apart)) < len(_LEFT.findall(whole)) else whole
+
+    def _whole(self, text: str) -> str | None:
+        """The Chinese of a text that one template has as a whole, with what stands in its places."""
+        if text not in self._known:
+            if len(text) > _LONGEST or self._looks >= _LOOKS:
+                return None
+            self._looks += 1
+            self._known[text] = None  # until it is known
+            table, keys = _table(), {*_WORD.findall(text), ""}
+            candidates = sorted((each for key in keys for each in table.get(key, ())), key=lambda each: -each.letters)
+            found = next((told for each in candidates if (told := self._by(each, text)) is not None), None)
+            if found is None and text[:1].isupper():
+                found = self._whole(text[0].lower() + text[1:])  # what stands within a sentence elsewhere
+            self._known[text] = found
+        return self._known[text]
+
+    def _by(self, template: _Template, text: str) -> str | None:
+        """By a template that has the full stop, or is without it."""
+        values = template.values(text)
+        if values is not None:
+            return self._filled(template, values)
+        values = template.values(text[:-1]) if text.endswith(".") else None
+        if values is None:
+            return None
+        told = self._filled(template, values)
+        return told if told.endswith(tuple(_ENDS)) else f"{told}。"
+
+    def _filled(self, template: _Template, values: list[str]) -> str:
+        each = [
+            one for value, between in zip(values, template.places, strict=True) for one in self._apart(value, between)
+        ]
+        # A word alone is a name.
+        return template.chinese.format(*(self.of(value) if " " in value else value for value in each))
+
+    def _apart(self, value: str, between: tuple[str, ...]) -> list[str]:
+        """What stands in places beside each other: the later ones begin where a text of the table does."""
+        if not between:
+            return [value]
+        for at in (found.start() for found in _BREAKS.finditer(value)):
+            if value[at:].startswith(between[0]) and self._whole(value[at + len(between[0]) :]) is not None:
+                return [value[:at], *self._apart(value[at + len(between[0]) :], between[1:])]
+        if between[0] and between[0] in value:
+            first, _, rest = value.partition(between[0])
+            return [first, *self._apart(rest, between[1:])]
+        return [value, *("" for _ in between)]
+
+    def _taken_apart(self, text: str) -> str:
+        if text.startswith("  ") and "  " in text.strip():
+            return text  # a row of a table, whose cells are in Chinese as far as they are to be
+        mark = _MARKS.match(text)
+        if mark and mark.end() < len(text):
+            rest = self.of(text[mark.end() :])
+            return text if rest == text[mark.end() :] else mark[0] + rest
+        for joint, chinese in _JOINTS:
+            if joint in text.rstrip():
+                return _joined(self._parts(text.split(joint), joint), chinese)
         return text
-    whole = _whole(text)
-    if whole is not None and not _LEFT.search(whole):
-        return whole
-    apart = _taken_apart(text)
-    # A place may have taken in what is a sentence of its own.
-    return apart if whole is None or len(_LEFT.findall(apart)) < len(_LEFT.findall(whole)) else whole
 
-
-def _taken_apart(text: str) -> str:
-    if text.startswith("  ") and "  " in text.strip():
-        return text  # a row of a table, whose cells are in Chinese as far as they are to be
-    mark = _MARKS.match(text)
-    if mark and mark.end() < len(text):
-        rest = _chinese(text[mark.end() :])
-        return text if rest == text[mark.end() :] else mark[0] + rest
-    for joint, chinese in _JOINTS:
-        if joint in text.rstrip():
-            return _joined(_parts(text.split(joint), joint), chinese)
-    return text
-
-
-def _parts(pieces: list[str], joint: str) -> Iterator[tuple[str, str]]:
-    """English and Chinese of the longest beginnings that are in the table, one after the other."""
-    begin = 0
-    while begin < len(pieces):
-        for end in range(len(pieces), begin, -1):
-            english = joint.join(pieces[begin:end]) + ("." if joint == ". " and end < len(pieces) else "")
-            if (begin, end) == (0, len(pieces)):
-                continue  # the whole was looked for already
-            whole = _whole(english)
-            if whole is not None or end == begin + 1:
-                yield english, whole if whole is not None else _chinese(english)
-                begin = end
-                break
+    def _parts(self, pieces: list[str], joint: str) -> Iterator[tuple[str, str]]:
+        """English and Chinese of the longest beginnings that are in the table, one after the other."""
+        begin = 0
+        while begin < len(pieces):
+            for end in range(min(len(pieces), begin + _TOGETHER), begin, -1):
+                english = joint.join(pieces[begin:end]) + ("." if joint == ". " and end < len(pieces) else "")
+                if (begin, end) == (0, len(pieces)):
+                    continue  # the whole was looked for already
+                whole = self._whole(english)
+                if whole is not None or end == begin + 1:
+                    yield english, whole if whole is not None else self.of(english)
+                    begin = end
+                    break
 
 
 def _joined(parts: Iterator[tuple[str, str]], joint: str) -> str:
@@ -174,27 +244,3 @@ def _joined(parts: Iterator[tuple[str, str]], joint: str) -> str:
             text += joint if changed or before or joint == "\n" else {"；": "; ", "：": ": ", "，": ", "}[joint]  # noqa: RUF001
         text, before = text + chinese, changed
     return text
-
-
-def _whole(text: str) -> str | None:
-    """The Chinese of a text that one template has as a whole; what stands in its places is put into Chinese, too."""
-    table = _table()
-    keys = {*_WORD.findall(text), ""}
-    candidates = sorted((each for key in keys for each in table.get(key, ())), key=lambda each: -each.letters)
-    found = next((chinese for template in candidates if (chinese := _ended(template, text)) is not None), None)
-    if found is None and text[:1].isupper():
-        return _whole(text[0].lower() + text[1:])  # what stands within a sentence elsewhere
-    return found
-
-
-def _ended(template: _Template, text: str) -> str | None:
-    """By a template that has the full stop, or is without it."""
-    told = template.said(text)
-    if told is None and text.endswith(".") and (told := template.said(text[:-1])) is not None:
-        return told if told.endswith(tuple(_ENDS)) else f"{told}。"
-    return told
-
-
-def _place(value: str) -> str:
-    """What stands in a place. A word alone is a name."""
-    return _chinese(value) if " " in value else value

@@ -266,7 +266,7 @@ def test_machines_get_the_same_figures(colabkeep_cli: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        (["--size", "much"], 2, "must be a number of bytes"),
+        (["--size", "much"], 2, "is not a size that a file can have"),
         (["--overhead", "3"], 2, "overhead=3.0"),
         (["--run", "nothing"], 3, "There is no run"),
     ],

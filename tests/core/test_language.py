@@ -5,6 +5,7 @@ still there.
 from __future__ import annotations
 
 import ast
+import random
 import re
 import subprocess
 import sys
@@ -12,12 +13,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from string import Formatter
+from types import FrameType
 
 import pytest
 
 from colabkeep.core.chinese import CHINESE
 from colabkeep.core.errors import Incompatible, UsageError
-from colabkeep.core.language import VARIABLE, language, said
+from colabkeep.core.language import VARIABLE, _Template, language, said
 from colabkeep.core.system import Environment
 from colabkeep.platforms.aistudio import AIStudioPlatform
 
@@ -149,6 +151,15 @@ def test_both_have_the_same_places() -> None:
     assert [text for text, chinese in CHINESE.items() if set(places(text)) != set(places(chinese))] == []
 
 
+def test_each_can_be_filled_in() -> None:
+    """Places are numbered all or none, as `str.format` wants them."""
+    for english, chinese in CHINESE.items():
+        names = {name for _, name, _, _ in Formatter().parse(chinese) if name}
+        values = [f"<{number}>" for number in range(len(places(english)))]
+        filled = chinese.format(*values, **dict.fromkeys(names - {*map(str, range(9))}, "<name>"))
+        assert [value for value in values if value not in filled] == [], chinese
+
+
 def test_no_chinese_is_left_of_a_sentence_that_is_gone() -> None:
     """The text stands somewhere in the source as it is in the table. Words alone may be made of pieces."""
     texts, documentation, _ = source()
@@ -201,6 +212,43 @@ def test_a_text_is_said_in_chinese(english: str, chinese: str) -> None:
     """By whole sentences, those in the places of others too; what has no Chinese stays as it is."""
     assert said(english, "zh") == chinese
     assert said(english, "en") == english
+
+
+WORDS = sorted({word for text in CHINESE for word in re.findall("[A-Za-z]{2,}", text)})
+STRANGE = {
+    "the words of the table, in no order": "".join(
+        random.Random(7).choice(WORDS) + random.Random(number).choice((" ", " ", ", ", ". ", "; ", ": "))
+        for number in range(500)
+    ),
+    "a sentence in the place of another, and so on": "Did you mean " * 280 + "x y" + "?" * 280,
+    "marks": "! " * 1900 + "Wait for it",
+    "one line without end": "Did you mean No run in a, " * 20_000,
+}
+
+
+@pytest.mark.parametrize("text", STRANGE.values(), ids=STRANGE)
+def test_what_others_wrote_into_a_file_keeps_nobody_waiting(text: str) -> None:
+    """Texts that stand in the files of a run are shown, too: what is looked through for them is bounded."""
+    looked = 0
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        nonlocal looked
+        if event == "call" and frame.f_code is _Template.values.__code__:
+            looked += len(frame.f_locals["text"])
+
+    sys.setprofile(profile)
+    try:
+        shown = said(text, "zh")
+    finally:
+        sys.setprofile(None)
+    assert looked < 5_000_000
+    assert shown.count("Did you mean") + shown.count("是否想写") == text.count("Did you mean")
+
+
+def test_a_long_report_is_chinese_to_its_end() -> None:
+    """What is not looked for in one line too long is for each of many lines."""
+    report = "".join(f"Wait for its first save, {number}.\nWait for its first save.\n" for number in range(2_000))
+    assert said(report, "zh").endswith("\n请等待第一次保存。\n")
 
 
 @pytest.mark.parametrize(
