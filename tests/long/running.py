@@ -22,7 +22,7 @@ def with_modules() -> dict[str, str]:
 def told_by(name: str, *words: str) -> tuple[Any, int]:
     """What `python -m tests.long.NAME … --json` prints, and its exit status."""
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.long.{name}", *words, "--json"],
+        [sys.executable, "-m", f"tests.long.{name}", "--json", *words],
         env=with_modules(),
         stdout=subprocess.PIPE,
         text=True,

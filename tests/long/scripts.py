@@ -1,7 +1,7 @@
 """A script of somebody else under a trainer, with the one line added to it: killed at random steps it ends with the
 bits of one left alone.
 
-    python -m tests.integrations.public [--kills 5] [--every "3 steps"] SCRIPT [ITS ARGUMENTS …]
+    python -m tests.long.scripts [--kills 5] [--every "3 steps"] SCRIPT [ITS ARGUMENTS …]
 
 Run it in an environment that has what the script needs, in an empty folder. The script is executed as it stands, with
 `Resumable(…)` among the callbacks of whatever trainer it makes (transformers.Trainer and its kinds, Lightning's,
@@ -30,6 +30,8 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
+
+from tests.long.running import with_modules
 
 LONGEST = 1800  # seconds of one session
 
@@ -168,16 +170,17 @@ class Session:
 
 def child(session: Session, framework: str, script: list[str]) -> None:
     """A session of the script, in this process."""
-    random.seed(0)
-    importlib.import_module("numpy").random.seed(0)
-    if framework != "keras":
-        importlib.import_module("torch").manual_seed(0)
     if framework == "keras":
+        importlib.import_module("keras").utils.set_random_seed(0)
         session.keras()
-    elif framework == "transformers":
-        session.transformers()
     else:
-        session.lightning(importlib.import_module("lightning.pytorch" if framework == "lightning" else framework))
+        random.seed(0)
+        importlib.import_module("numpy").random.seed(0)
+        importlib.import_module("torch").manual_seed(0)
+        if framework == "transformers":
+            session.transformers()
+        else:
+            session.lightning(importlib.import_module("lightning.pytorch" if framework == "lightning" else framework))
     sys.argv = script
     sys.path.insert(0, str(Path(script[0]).resolve().parent))
     runpy.run_path(script[0], run_name="__main__")
@@ -193,52 +196,69 @@ def framework_of(script: Path) -> str:
     return "transformers" if named[1] == "trl" else named[1]
 
 
-def main() -> None:
+def run(words: argparse.Namespace, folder: Path, die: int = 0) -> int:
+    """One session, in a process of its own; how it ended."""
+    options = ["--every", words.every, "--trainer", words.trainer, "--child", str(folder), str(die)]
+    with (folder / "output.txt").open("ab") as output:
+        command = [sys.executable, "-m", "tests.long.scripts", *options, *words.script]
+        return subprocess.run(
+            command, env=with_modules(), stdout=output, stderr=output, check=False, timeout=LONGEST
+        ).returncode
+
+
+def examine(words: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """What became of one script."""
+    told: dict[str, Any] = {"script": Path(words.script[0]).name, "kills": [], "differs": ""}
+    said = []
+    for name in ("once", "again", "killed"):
+        folder = work / name
+        folder.mkdir()
+        if name == "killed":
+            told["steps"] = said[0][0][0]
+            steps = sum(each[0] for each in said[0])
+            told["kills"] = sorted(random.Random(words.seed).sample(range(2, steps), words.kills))
+        for place in told["kills"]:
+            if run(words, folder, place) != -signal.SIGKILL:
+                sys.exit(f"It did not come to step {place}; see {folder / 'output.txt'}")
+        if run(words, folder):
+            sys.exit(f"It failed; see {folder / 'output.txt'}")
+        said.append(json.loads((folder / "said.json").read_text()))
+    once, again, killed = ([each[1:] for each in one] for one in said)
+    if once != again:
+        told["differs"] = f"two that were left alone, so nothing can be proved: {once}, {again}; see {work}"
+    elif once != killed:
+        told["differs"] = f"left alone {once}, killed {killed}; see {work}"
+    return told
+
+
+def main() -> int:
     """See above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--every", default="3 steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trainer", default="{}", metavar="JSON")
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", nargs=2, metavar=("FOLDER", "STEP"), help=argparse.SUPPRESS)
     parser.add_argument("script", nargs=argparse.REMAINDER)
     words = parser.parse_args()
+    if not words.script:
+        parser.error("which script?")
     framework = framework_of(Path(words.script[0]))
     if words.child:
         folder, die = words.child
         session = Session(Path(folder), words.every, int(die) or None, json.loads(words.trainer))
         child(session, framework, words.script)
-        return
-
-    def run(folder: Path, die: int = 0) -> int:
-        options = ["--every", words.every, "--trainer", words.trainer, "--child", str(folder), str(die)]
-        with (folder / "output.txt").open("ab") as output:
-            command = [sys.executable, "-m", __spec__.name, *options, *words.script]
-            return subprocess.run(command, stdout=output, stderr=output, check=False, timeout=LONGEST).returncode
-
-    work = Path(tempfile.mkdtemp())
-    said = []
-    for name in ("once", "again", "killed"):
-        folder = work / name
-        folder.mkdir()
-        places: list[int] = []
-        if name == "killed":
-            steps = sum(each[0] for each in said[0])
-            places = sorted(random.Random(words.seed).sample(range(2, steps), words.kills))
-        for place in places:
-            if run(folder, place) != -signal.SIGKILL:
-                sys.exit(f"It did not come to step {place}; see {folder / 'output.txt'}")
-        if run(folder):
-            sys.exit(f"It failed; see {folder / 'output.txt'}")
-        said.append(json.loads((folder / "said.json").read_text()))
-    last = said[0][0][0]
-    once, again, killed = ([each[1:] for each in one] for one in said)
-    if once != again:
-        sys.exit(f"Two that were left alone differ: {once}, {again}. Nothing can be proved.")
-    if once != killed:
-        sys.exit(f"NOT THE SAME: {once} left alone, {killed} after kills at {places}; see {work}")
-    print(f"{Path(words.script[0]).name} ({framework}): the same bits after SIGKILL at {places} of {last}")
+        return 0
+    told = {"framework": framework, **examine(words, Path(tempfile.mkdtemp()))}
+    if words.json:
+        print(json.dumps(told))
+    elif told["differs"]:
+        print(f"NOT THE SAME: {told['differs']}")
+    else:
+        print(f"{told['script']} ({framework}): the same bits after SIGKILL at {told['kills']} of {told['steps']}")
+    return 1 if told["differs"] else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
