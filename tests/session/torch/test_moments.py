@@ -19,14 +19,14 @@ from tests.trainings.torch import hard_training
 
 
 class Uneven(FakeClock):
-    """A machine whose steps take anything from no time to minutes: time passes whenever it is looked at."""
+    """A machine whose steps take as long as they will: some of these seconds pass whenever it is looked at."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, *seconds: float) -> None:
         super().__init__()
-        self._draw = Random(seed)
+        self._draw, self._seconds = Random(1), seconds
 
     def monotonic(self) -> float:
-        self.advance(self._draw.choice((0.0, 0.0, 0.5, 20.0, 400.0)))
+        self.advance(self._draw.choice(self._seconds))
         return super().monotonic()
 
 
@@ -49,20 +49,21 @@ def test_two_machines_that_save_at_different_moments_train_the_same_bits(
     are those of the one that is saved every third step, in windows of two batches too."""
     moments: list[list[int]] = []
     for accumulate in (1, 2):
-        for seed in (1, 2):
+        for seconds in ((0.0, 0.0, 0.5), (20.0, 400.0)):
             steps: list[int] = []
 
             def heard(event: Event, steps: list[int] = steps) -> None:
                 if isinstance(event, SaveStarted):
                     steps.append(event.progress.step)
 
-            monkeypatch.setattr(opening, "SystemClock", lambda seed=seed: Uneven(seed))
-            folder = tmp_path / f"{accumulate}-{seed}"
+            monkeypatch.setattr(opening, "SystemClock", lambda seconds=seconds: Uneven(*seconds))
+            folder = tmp_path / f"{accumulate}-{seconds[-1]}"
             words = hard_training(epochs=kit.EPOCHS, accumulate=accumulate)
             kit.fit(folder, **{**words, "save_every": "auto", "callbacks": (*words["callbacks"], heard)})
             assert kit.state(folder, "r") == whole(accumulate)
             moments.append(steps)
-    assert all(len(steps) > 3 for steps in moments)
+    # When the writer looks at the clock is its own matter; a slow machine saves more often than at each epoch's end.
+    assert [len(steps) >= kit.EPOCHS for steps in moments] == [True] * 4
     assert moments[0] != moments[1]
     assert moments[2] != moments[3]
 
@@ -72,7 +73,7 @@ def test_a_training_that_changes_its_cadence_between_sessions_trains_the_same_bi
 ) -> None:
     """Every third step, then "auto" on another machine, then with another overhead: each goes on where it was."""
     kit.fit(tmp_path, save_every="3 steps", max_epochs=1)
-    monkeypatch.setattr(opening, "SystemClock", lambda: Uneven(3))
+    monkeypatch.setattr(opening, "SystemClock", lambda: Uneven(0.0, 0.0, 0.5, 20.0, 400.0))
     second = kit.fit(tmp_path, save_every="auto", max_epochs=2)
     third = kit.fit(tmp_path, save_every="auto", overhead=0.3, max_epochs=kit.EPOCHS)
     assert (second.resumed_from or 0) > 0
