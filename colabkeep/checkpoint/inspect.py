@@ -5,6 +5,7 @@ be lost of each.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, cast
@@ -78,6 +79,12 @@ class CheckpointInfo:
     created: float | None
     state: str
     manifest: Manifest | None = field(repr=False)
+
+    def __repr__(self) -> str:
+        of = "" if self.epoch is None else f", epoch {self.epoch}"
+        size = "" if self.bytes is None else f", {self.bytes:,} bytes"
+        saved = "" if self.created is None else time.strftime(", saved %Y-%m-%d %H:%M UTC", time.gmtime(self.created))
+        return f"<Checkpoint {self.id}: step {self.step}{of}{size}{saved}, {self.state}>"
 
 
 def run_names(store: Store) -> list[str]:

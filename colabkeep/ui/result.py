@@ -17,15 +17,19 @@ from colabkeep.ui.drawing import BLUE, Markup
 from colabkeep.ui.messages import words_of
 from colabkeep.ui.panel.render import STATES, state_chip
 from colabkeep.ui.panel.state import end_of
-from colabkeep.ui.text import plain, size_text, utc_time
+from colabkeep.ui.text import aligned, plain, size_text, utc_time
 
 _EPOCHS = 10
 _METRICS = 6
 _CHECKPOINTS = 20
+_CHECKPOINT = ("checkpoint", "step", "size", "saved", "state")
 
 
 class Checkpoints(list[CheckpointInfo]):
-    """The checkpoints of a run, the newest first: a list that a notebook shows as a table."""
+    """The checkpoints of a run, the newest first: a list that is shown as a table."""
+
+    def __repr__(self) -> str:
+        return "\n".join(aligned([_CHECKPOINT, *map(_cells, self)], right=(1, 2))) if self else "no checkpoints"
 
     def _repr_html_(self) -> str:
         return draw.frame(_checkpoints(self), BLUE)
@@ -54,6 +58,13 @@ class FitResult(fit.FitResult):
             [figures.Curves(run=self.run_name, points=self.losses, logged=self.history, resumed_at=self.resumed_at)]
         )
         return figures.interactive(self.run_name, shown) if interactive else figures.static(self.run_name, shown)
+
+    def __repr__(self) -> str:
+        best = (
+            "" if self.best is None else f", best {self.best.monitor} {self.best.value:.6g} in epoch {self.best.epoch}"
+        )
+        state = end_of(self.stopped, self.nan_since)
+        return f"<FitResult {self.run_name!r}: {state}, {self.epochs} epochs, {self.steps} steps{best}>"
 
     def _measured(self) -> curve.Measured:
         measured = curve.measured_in(self.history)
@@ -138,9 +149,9 @@ def _number(value: object) -> str:
 
 
 def _checkpoints(found: Sequence[CheckpointInfo]) -> Markup:
-    rows = [
-        (info.id, str(info.step), size_text(info.bytes), utc_time(info.created), plain(info.state))
-        for info in found[:_CHECKPOINTS]
-    ]
     more = "" if len(found) <= _CHECKPOINTS else f", the newest {_CHECKPOINTS} of {len(found)}"
-    return draw.table(f"Checkpoints{more}", ("checkpoint", "step", "size", "saved", "state"), rows, right=(1, 2))
+    return draw.table(f"Checkpoints{more}", _CHECKPOINT, map(_cells, found[:_CHECKPOINTS]), right=(1, 2))
+
+
+def _cells(info: CheckpointInfo) -> tuple[str, ...]:
+    return info.id, str(info.step), size_text(info.bytes), utc_time(info.created), plain(info.state)

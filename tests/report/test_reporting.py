@@ -259,7 +259,12 @@ def test_a_result_is_shown_with_its_curve_its_epochs_and_its_checkpoints(tmp_pat
     for word in ("✔ FINISHED", "20 steps, 4 epochs; this session resumed from step 12.", "val_loss", "Best val_loss"):
         assert word in shown.text, word
     assert all(info.id in shown.text for info in result.checkpoints)
-    assert repr(result).startswith("FitResult(run_name='fit', epochs=4, steps=20,")
+    assert result.best is not None
+    best = f"best val_loss {result.best.value:.6g} in epoch {result.best.epoch}"
+    assert repr(result) == f"<FitResult 'fit': finished, 4 epochs, 20 steps, {best}>"
+    head, *rows = repr(result.checkpoints).splitlines()
+    assert head.split() == ["checkpoint", "step", "size", "saved", "state"]
+    assert [row.split()[0] for row in rows] == [info.id for info in result.checkpoints]
     listed = kit.Shown(result.checkpoints._repr_html_())
     assert listed.rows == len(result.checkpoints) + 1
     assert "committed" in listed.text

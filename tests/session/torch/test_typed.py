@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,10 @@ def test_a_run_says_how_far_it_is(tmp_path: Path) -> None:
 def test_a_checkpoint_is_one_line(result: Any) -> None:
     """Without all that its manifest holds."""
     (newest, *_) = result.checkpoints
-    assert repr(newest).startswith(f"CheckpointInfo(id='{newest.id}', step=8, epoch=2, bytes=")
+    assert re.fullmatch(
+        rf"<Checkpoint {newest.id}: step 8, epoch 2, [\d,]+ bytes, saved 20\d\d-[\d-]+ [\d:]+ UTC, committed>",
+        repr(newest),
+    )
     assert len(repr(newest)) < 200
     assert "manifest" not in repr(newest)
 
