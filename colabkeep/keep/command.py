@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -104,14 +104,9 @@ def run_program(kept: KeptFolder, words: Sequence[str]) -> int:
     given = program_words(words, restored=kept.restored is not None)
     if given != list(words):
         kept.say(f"The program is started: {shlex.join(given)}")
-    try:
-        program = subprocess.Popen(given)  # noqa: S603  # the user's own words
-    except OSError as error:
-        raise UsageError(
-            problem=f"The program {words[0]!r} cannot be started: {error.strerror}.", remedy="Check its name and path."
-        ) from error
-    kept.at_end(lambda: threading.Thread(target=_end, args=(kept, program), daemon=True).start())
-    with _passed_on(program):
+    with _passed_on() as begin:
+        program = begin(given)
+        kept.at_end(lambda: threading.Thread(target=_end, args=(kept, program), daemon=True).start())
         status = program.wait()
     kept.cut_off = was_cut_off(status)
     status = 128 - status if status < 0 else status
@@ -143,19 +138,33 @@ def _end(kept: KeptFolder, program: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _passed_on(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Until this ends, signals are for the program; on another thread than the main one, Python allows no handlers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _passed_on() -> Iterator[Callable[[Sequence[str]], subprocess.Popen[bytes]]]:
+    """Starts a program, and until this ends signals are for that; on another thread than the main one, Python allows no
+    handlers. They are there before the program is, which may be asked to end in its first moment."""
+    started, early = list[subprocess.Popen[bytes]](), list[int]()
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        program.send_signal(number)
+        if number != signal.SIGINT:  # the terminal sends that to both
+            started[0].send_signal(number) if started else early.append(number)
 
-    before = {number: signal.signal(number, pass_on) for number in _FORWARDED}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+    def begin(words: Sequence[str]) -> subprocess.Popen[bytes]:
+        try:
+            started.append(subprocess.Popen(words))  # noqa: S603  # the user's own words
+        except OSError as error:
+            raise UsageError(
+                problem=f"The program {words[0]!r} cannot be started: {error.strerror}.",
+                remedy="Check its name and path.",
+            ) from error
+        for number in early:
+            started[0].send_signal(number)
+        return started[0]
+
+    if threading.current_thread() is not threading.main_thread():
+        yield begin
+        return
+    before = {number: signal.signal(number, pass_on) for number in (*_FORWARDED, signal.SIGINT)}
     try:
-        yield
+        yield begin
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -287,6 +287,27 @@ def test_signals_are_the_program_s_first(user: User, number: int, group: bool, s
         assert (user.folder / "last.pt").read_text() == f"saved for signal {number:d}"
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 7), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_program_s_first_moment_is_the_program_s_too(
+    user: User, number: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there, and who started it has not heard so yet."""
+
+    class Late(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *words: Any, **more: Any) -> None:
+            super().__init__(*words, **more)
+            until((user.folder / "ready").exists)
+            if number == signal.SIGINT:
+                self.send_signal(number)  # as a terminal does, to both
+            os.kill(os.getpid(), number)
+            time.sleep(0.1)
+
+    monkeypatch.setattr("colabkeep.keep.command.subprocess.Popen", Late)
+    words = ["keep", str(user.folder), "--run", "r", "--storage", str(user.storage), "--settle", "0.1 s"]
+    assert main([*words, "--", *saver(user)]) == status
+    assert (user.folder / "last.pt").read_text() == f"saved for signal {number:d}"
+
+
 class Slow(FaultyStore):
     """A directory store that is interrupted while it is waited for."""
 
