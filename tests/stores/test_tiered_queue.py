@@ -101,6 +101,13 @@ def test_a_checkpoint_goes_when_the_diary_that_tells_of_it_is_there():
     assert order(queue) == [NEW, LEASE, *gone]
 
 
+def test_a_checkpoint_goes_when_the_part_that_took_its_diarys_place_is_there():
+    """The one that told of it first is folded into another, and goes, before it was sent: as on a slow link."""
+    newer = DIARY.replace("00003", "00004")
+    queue = queue_of(OLD, DIARY, task(OLD, "delete"), newer, task(DIARY, "delete"), needs={OLD: set()})
+    assert order(queue) == [newer, f"delete {OLD}", f"delete {DIARY}"]
+
+
 def test_a_diary_that_cannot_be_brought_keeps_no_room_occupied():
     """On a full drive nothing arrives before something goes."""
     queue = queue_of(DIARY, task(OLD, "delete"), task(blob(1), "delete"), needs={})

@@ -68,14 +68,23 @@ class Queue:
 
     def add(self, task: Task) -> None:
         """Something more to be done. A deletion cancels the copies of its object that have not arrived."""
+        replaced = False
         for other in self._tasks:
             if other.name == task.name and (task.kind == "delete" or (other is not self._now and other.kind == "copy")):
                 other.cancelled = True
+                replaced |= task.kind == "delete" and other.kind == "copy" and other.needs is None
+        if replaced:
+            self._postpone_deletions(run_of(task.name))
         if self._begun is not None and self._begun.cancelled:
             self._begun = None
         self._tasks.append(task)
         if self._begun is None and task.needs and self._now is not None and self._now.name in task.needs:
             self._begun = task  # blobs are sent as they come, before their manifest does
+
+    def _postpone_deletions(self, run: str) -> None:
+        """The journal's last lines are in another of its files by now: what waited for the one waits for the other."""
+        late = [each for each in self._tasks if each.kind == "delete" and run_of(each.name) == run]
+        self._tasks = [each for each in self._tasks if each not in late] + late
 
     def done(self, task: Task) -> None:
         """It is done, or not wanted any more."""
