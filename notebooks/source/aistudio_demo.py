@@ -35,7 +35,7 @@ LIBRARIES = "/home/aistudio/external-libraries"
 if LIBRARIES not in sys.path:
     sys.path.append(LIBRARIES)
 if importlib.util.find_spec("colabkeep") is None:
-    # %pip install -q -t {LIBRARIES} colabkeep scikit-learn
+    # %pip install -q -t {LIBRARIES} scikit-learn "colabkeep @ git+https://github.com/colabkeep/colabkeep"
     importlib.invalidate_caches()
 missing = [name for name in ("paddle", "sklearn", "colabkeep") if importlib.util.find_spec(name) is None]
 print("missing · 缺少:", ", ".join(missing) or "nothing · 无")

@@ -13,7 +13,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 
-_PLACES = re.compile(r"/tmp\b|/var/folders|/root\b|/Users/|/home/(?!aistudio/)|machine-\d|notebook-|site-packages")
+_PLACES = re.compile(r"/tmp\b|/var/folders|/root\b|/Users/|/home/(?!aistudi[o…])|machine-\d|notebook-|site-packages")
 _INLINE = re.compile(r"data:image/[a-z+]+;base64,([A-Za-z0-9+/=]+)")
 
 
