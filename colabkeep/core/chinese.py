@@ -1617,7 +1617,7 @@ CHINESE: Mapping[str, str] = {
     "{} was part of the training and is not here now; what it knew is lost": "{} 属于此训练，但现在没有；其中的信息已丢失",
     "A callback ended this training, so nothing is left to train. To continue anyway, ask for more than {} epochs.": "有回调结束了此训练，没有剩余的训练。如果仍要继续，请设置多于 {} 轮。",
     "a resumed epoch goes on at the batch that was saved.": "恢复的一轮从保存的批次继续。",
-    "Keras {} works in another way than colabkeep knows ({}), so Resumable cannot bring a training back to its batch. Nothing was trained.": "Keras {} 的工作方式与 colabkeep 所知的不同（{}），因此 Resumable 无法回到原来的批次。没有训练。",
+    "{} works in another way than colabkeep knows ({}), so Resumable cannot bring a training back to its place. Nothing was trained.": "{} 的工作方式与 colabkeep 所知的不同（{}），因此 Resumable 无法让训练回到原来的位置。没有训练。",
     "Keep the folder that ModelCheckpoint or BackupAndRestore writes to instead: with colabkeep.keep_folder(…), see docs/keep.md. Or install a version that is known: Keras {}.": "请改为保存 ModelCheckpoint 或 BackupAndRestore 写入的文件夹：用 colabkeep.keep_folder(…)，见 docs/keep.md。或安装已知的版本：Keras {}。",
     # Errors of storages and trainers.
     "--epochs {} is too short to be killed twice.": "--epochs {} 太短，无法强制结束两次。",
@@ -1740,8 +1740,6 @@ CHINESE: Mapping[str, str] = {
     "Static mode is on, and colabkeep can resume trainings in dynamic mode only.": "当前为静态图模式，colabkeep 只能恢复动态图模式的训练。",
     'Take "max_size_cycle" or "min_size".': '请使用 "max_size_cycle" 或 "min_size"。',
     "That is not the file of an OAuth client.": "这不是 OAuth 客户端的文件。",
-    "The Trainer of Lightning {} works in another way than colabkeep knows ({}), so Resumable cannot bring a training back to its step.": "Lightning {} 的 Trainer 的工作方式与 colabkeep 所知的不同（{}），因此 Resumable 无法回到原来的步。",
-    "The Trainer of transformers {} works in another way than colabkeep knows ({}), so Resumable cannot bring a training back to its step.": "transformers {} 的 Trainer 的工作方式与 colabkeep 所知的不同（{}），因此 Resumable 无法回到原来的步。",
     "The URL in storage=… holds a password, which would then stand in logs and journals.": "storage=… 中的 URL 含有密码，它会出现在日志中。",
     "The URL in storage=… holds more than a place: options after '?' or '#', or a chain with '::'.": "storage=… 中的 URL 不只是位置：'?' 或 '#' 之后有选项，或含 '::' 链。",
     "The address that was pasted is the answer to another question.": "粘贴的地址是另一次请求的结果。",

@@ -37,7 +37,7 @@ from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted
 from colabkeep.core.settings import Item, Plain
 from colabkeep.integrations.keras_data import changes, find_source
-from colabkeep.integrations.keras_insides import Insides, unknown
+from colabkeep.integrations.keras_insides import check, inside, unknown
 from colabkeep.integrations.memories import Memories
 
 __all__ = ["Resumable"]
@@ -77,8 +77,8 @@ class Resumable(Callback):  # type: ignore[misc]  # types are the same where Ker
             "loss", "accuracy", "val_loss", …
 
     Raises:
-        UsageError: the model is trained on several devices, another callback resumes it too, or the backend or the
-            insides of Keras are not those known. From `fit`, as the following.
+        UsageError: the insides of this version of Keras are not those known. From `fit`, as the following: the model is
+            trained on several devices, another callback resumes it too, or the backend is not known.
         UnknownArgument: a word that `colabkeep.Run` does not know.
         RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
     """
@@ -87,6 +87,7 @@ class Resumable(Callback):  # type: ignore[misc]  # types are the same where Ker
 
     def __init__(self, run_name: str, **words: Any) -> None:
         super().__init__()
+        check()
         self.run: Run | None = None  # of the latest fit: run.save(), run.progress, run.durability
         self.seed: int = words.get("seed", 0)
         self.loss: Any = None  # of the batch that was told last
@@ -158,9 +159,6 @@ def _check(model: Any, callbacks: Iterable[object]) -> None:
             remedy="Take BackupAndRestore out of the callbacks: Resumable goes on with the newest checkpoint of the "
             "run, at its batch.",
         )
-    for name in ("_initial_epoch", "_flatten_layers", "metrics_variables", "train_function"):
-        if not hasattr(model, name):
-            raise unknown(f"a model has no {name}")
     if not model.variables:
         raise UsageError(
             problem="The model has no weights yet, so there is nothing that a checkpoint could be compared with.",
@@ -176,13 +174,11 @@ class Fitting:
     """
 
     def __init__(self, keep: Resumable, model: Any, fit: Mapping[str, Any]) -> None:
-        self._insides = Insides()
         self._keep, self._model, self._callbacks = keep, model, fit["callbacks"]
         self._iterator, self._numbers = fit["epoch_iterator"], fit["numbers"]
         self._first, self._epochs_asked = fit["initial_epoch"], fit["epochs"]
         # Where no epoch is left: up to Keras 3.6 fit wants one, in which nothing happens.
         self._behind = self._epochs_asked - ("training_logs" not in fit)
-        self._insides.is_a("EpochIterator", self._iterator)
         _check(model, self._callbacks.callbacks)
         self.live = False
         self.ended = False  # by a callback
@@ -201,7 +197,7 @@ class Fitting:
         """Take the run, with everything that is to be kept; find out where it is."""
         model, callbacks = self._model, self._callbacks
         callbacks.callbacks.pop()  # what called this
-        self._source = find_source(self._insides, self._iterator, self._keep.seed)
+        self._source = find_source(self._iterator, self._keep.seed)
         self._state = State(self)
         run = self._keep.make_run(
             model=_weights(model), optimizer=Optimizers(self), seed=self._keep.seed, state={"keras": self._state}
@@ -265,8 +261,8 @@ class Fitting:
     def global_seed(self, *, make: bool = False) -> Any:
         """The seeds of what is drawn without a seed; None where nothing was."""
         if make:
-            return self._insides.global_seed_generator()
-        return self._insides.get_global_attribute(_GLOBAL_SEED)
+            return inside("global_seed_generator")()
+        return inside("get_global_attribute")(_GLOBAL_SEED)
 
     def settings(self) -> dict[str, Plain]:
         """What the call of `fit` says."""

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from colabkeep.core.state import derive
-from colabkeep.integrations.keras_insides import Insides
+from colabkeep.integrations.keras_insides import inside
 
 
 class Source:
@@ -131,10 +131,10 @@ class Batches(Sequence[Any]):
 class ArrayBatches(Batches):
     """Pieces of arrays."""
 
-    def __init__(self, seed: int, insides: Insides, adapter: Any, asked: int | None) -> None:
+    def __init__(self, seed: int, adapter: Any, asked: int | None) -> None:
         super().__init__(seed, adapter.num_batches, asked)
         backend = keras.backend.backend()
-        self._sliceable = insides.convert_to_sliceable(adapter._inputs, target_backend=backend)
+        self._sliceable = inside("convert_to_sliceable")(adapter._inputs, target_backend=backend)
         self._convert = f"convert_to_{backend}_compatible"
         self._samples, self._size, self._shuffle = adapter._num_samples, adapter._batch_size, adapter._shuffle
 
@@ -198,12 +198,12 @@ def changes(dataset: object) -> bool:
     return kind.on_epoch_end is not bare.on_epoch_end or kind.on_epoch_begin is not bare.on_epoch_begin
 
 
-def find_source(insides: Insides, iterator: Any, seed: int) -> Source:
+def find_source(iterator: Any, seed: int) -> Source:
     """Where the epochs of this iterator of Keras come from."""
     adapter, asked = iterator.data_adapter, iterator.steps_per_epoch
-    if insides.is_a("ArrayDataAdapter", adapter):
-        return Drawn(ArrayBatches(seed, insides, adapter, asked))
-    if insides.is_a("PyDatasetAdapter", adapter) and (asked or adapter.num_batches):
+    if isinstance(adapter, inside("ArrayDataAdapter")):
+        return Drawn(ArrayBatches(seed, adapter, asked))
+    if isinstance(adapter, inside("PyDatasetAdapter")) and (asked or adapter.num_batches):
         dataset = adapter.py_dataset
         alone = (
             ""
@@ -214,6 +214,6 @@ def find_source(insides: Insides, iterator: Any, seed: int) -> Source:
         drawn.dataset, drawn.loader.varies = dataset, changes(dataset)
         return drawn
     torch = keras.backend.backend() == "torch"
-    if torch and not asked and insides.is_a("TorchDataLoaderAdapter", adapter):
+    if torch and not asked and isinstance(adapter, inside("TorchDataLoaderAdapter")):
         return Loaded(adapter._dataloader)
     return Source(_AGAIN.format(what=f"this data ({type(adapter).__name__.removesuffix('Adapter')})"))

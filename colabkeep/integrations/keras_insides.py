@@ -1,80 +1,83 @@
-"""What is used of Keras and is not public, in one table: each name is looked at before anything is trained."""
+"""What is used of Keras and is not public, in one table."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
 from typing import Any
 
 import keras
 
 from colabkeep.core.errors import UsageError
+from colabkeep.integrations import insides
+from colabkeep.integrations.insides import Table, find_strange
+
+__all__ = ["TABLE", "check", "inside", "unknown"]
 
 _KNOWN = "3.5 to 3.15"
 _TRAINERS = "keras.src.trainers."
 _ADAPTERS = "keras.src.trainers.data_adapters."
-# Each private name in use: where it is, and its first parameters. From a version on, where it is not in all of them.
-SIGNATURES = {
-    "EpochIterator": (
-        _TRAINERS + "epoch_iterator",
-        ["x", "y", "sample_weight", "batch_size", "steps_per_epoch", "shuffle", "class_weight", "steps_per_execution"],
+TABLE: Table = {
+    f"{_TRAINERS}epoch_iterator": {
+        "EpochIterator": [
+            *("x", "y", "sample_weight", "batch_size", "steps_per_epoch", "shuffle", "class_weight"),
+            *("steps_per_execution", "*"),
+        ],
+    },
+    f"{_TRAINERS}epoch_iterator:EpochIterator": {
+        "steps_per_epoch": None,
+        "data_adapter": None,
+        "_enumerate_iterator|enumerate_epoch": [],
+    },
+    f"{_ADAPTERS}array_data_adapter": {
+        "ArrayDataAdapter": ["x", "y", "sample_weight", "batch_size", "steps", "shuffle", "class_weight", "*"],
+    },
+    f"{_ADAPTERS}array_data_adapter:ArrayDataAdapter": dict.fromkeys(
+        ("_inputs", "_num_samples", "_batch_size", "_shuffle")
     ),
-    "ArrayDataAdapter": (
-        _ADAPTERS + "array_data_adapter",
-        ["x", "y", "sample_weight", "batch_size", "steps", "shuffle", "class_weight"],
-    ),
-    "convert_to_sliceable": (_ADAPTERS + "array_slicing", ["arrays", "target_backend"]),
-    "PyDatasetAdapter": (_ADAPTERS + "py_dataset_adapter", ["x", "class_weight", "shuffle"]),
-    "TorchDataLoaderAdapter": (_ADAPTERS + "torch_data_loader_adapter", ["dataloader"]),
-    "global_seed_generator": ("keras.src.random.seed_generator", []),
-    "get_global_attribute": ("keras.src.backend.common.global_state", ["name"]),
+    f"{_ADAPTERS}array_slicing": {"convert_to_sliceable": ["arrays", "target_backend"]},
+    f"{_ADAPTERS}py_dataset_adapter": {"PyDatasetAdapter": ["x", "class_weight", "shuffle", "*"]},
+    f"{_ADAPTERS}py_dataset_adapter:PyDatasetAdapter": {
+        "py_dataset": None,
+        "shuffle": None,
+        "_standardize_batch": ["batch"],
+    },
+    f"{_ADAPTERS}torch_data_loader_adapter": {"TorchDataLoaderAdapter": ["dataloader", "*"]},
+    f"{_ADAPTERS}torch_data_loader_adapter:TorchDataLoaderAdapter": {"_dataloader": None},
+    "keras.src.random.seed_generator": {"global_seed_generator": []},
+    "keras.src.backend.common.global_state": {"get_global_attribute": ["name", "*"]},
+    "keras:Model": {
+        **dict.fromkeys(("_initial_epoch", "metrics_variables", "train_function")),
+        "_flatten_layers": ["include_self", "recursive"],
+    },
+    "keras.callbacks:Callback": {"_model": None},
+    "keras.callbacks:CallbackList": {"_async_train|": None, "_flush_futures|": []},  # from 3.7 on
+    "keras.callbacks:EarlyStopping": {"_set_monitor_op": []},
+    "keras.utils:PyDataset": dict.fromkeys(("_workers", "_use_multiprocessing", "_max_queue_size")),
 }
-_ATTRIBUTES = {  # of what fit made
-    "EpochIterator": ("steps_per_epoch", "data_adapter"),
-    "ArrayDataAdapter": ("_inputs", "_num_samples", "_batch_size", "_shuffle"),
-    "PyDatasetAdapter": ("py_dataset", "shuffle", "_standardize_batch"),
-    "TorchDataLoaderAdapter": ("_dataloader",),
-}
+
+
+def check() -> None:
+    """Is all of it there?
+
+    Raises:
+        UsageError: something is not, or takes something else.
+    """
+    strange = find_strange(TABLE)
+    if strange is not None:
+        raise unknown(strange)
+
+
+def inside(name: str) -> Any:
+    """What is so called in the module that the table names."""
+    place = next(place for place, names in TABLE.items() if name in names and ":" not in place)
+    return getattr(importlib.import_module(place), name)
 
 
 def unknown(what: str) -> UsageError:
     """The error for a Keras that has something other than what is known."""
-    return UsageError(
-        problem=f"Keras {keras.__version__} works in another way than colabkeep knows ({what}), so Resumable cannot "
-        "bring a training back to its batch. Nothing was trained.",
-        remedy="Keep the folder that ModelCheckpoint or BackupAndRestore writes to instead: with "
-        f"colabkeep.keep_folder(…), see docs/keep.md. Or install a version that is known: Keras {_KNOWN}.",
+    return insides.unknown(
+        f"Keras {keras.__version__}",
+        what,
+        "Keep the folder that ModelCheckpoint or BackupAndRestore writes to instead: with colabkeep.keep_folder(…), "
+        f"see docs/keep.md. Or install a version that is known: Keras {_KNOWN}.",
     )
-
-
-class Insides:
-    """What is used of Keras and is not public, by name. Each is looked at before anything is trained.
-
-    Raises:
-        UsageError: one is not there, or takes something else.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[str, Any] = {}
-        for name, (place, known) in SIGNATURES.items():
-            try:
-                found = getattr(importlib.import_module(place), name)
-                parameters = inspect.signature(found).parameters
-            except (ImportError, AttributeError):
-                raise unknown(name) from None
-            more = list(parameters.values())[len(known) :]
-            if list(parameters)[: len(known)] != known or any(each.default is each.empty for each in more):
-                raise unknown(name)
-            self._found[name] = found
-
-    def __getattr__(self, name: str) -> Any:
-        return self._found[name]
-
-    def is_a(self, name: str, found: object) -> bool:
-        """Is it of this class, with the attributes that are used?"""
-        if not isinstance(found, self._found[name]):
-            return False
-        missing = [attribute for attribute in _ATTRIBUTES[name] if not hasattr(found, attribute)]
-        if missing:
-            raise unknown(f"{name}.{missing[0]}")
-        return True

@@ -10,7 +10,7 @@ middle of an epoch too, without reading the batches before it. `lightning` and `
 
 The loops' own way to begin again knows checkpoints of some places in an epoch, and each version goes it differently.
 It is not used. These methods of the one trainer's loops are stood in for, while it trains. They are the same from 2.0
-to 2.6, and `_check` looks at what of that can be seen:
+to 2.6; `lightning_insides` lists them, with what else is not documented, and looks at them:
 
 * `fit_loop.run`: whatever ends it ends the run, which saves.
 * `fit_loop.on_run_start`: behind it everything is made and every callback is ready, so the run is taken there.
@@ -23,10 +23,8 @@ to 2.6, and `_check` looks at what of that can be seen:
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import importlib.util
-import inspect
 import math
 import os
 import sys
@@ -42,46 +40,14 @@ from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted
 from colabkeep.core.settings import Item, Plain
 from colabkeep.core.system import Environment
-from colabkeep.integrations.lightning_files import RESTORES, load_file
+from colabkeep.integrations.lightning_files import load_file
+from colabkeep.integrations.lightning_insides import META, METRIC, PLACES, RESULT, SHOWN, check
 from colabkeep.integrations.memories import Memories
 
 __all__ = ["Resumable"]
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-_METHODS: dict[str, dict[str, list[str]]] = {
-    "fit_loop": {"run": [], "on_run_start": [], "on_advance_start": [], "on_advance_end": [], "on_run_end": []},
-    "fit_loop.epoch_loop": {"reset": [], "on_run_start": ["data_fetcher"]},
-    "_data_connector": {"_prepare_dataloader": ["dataloader", "shuffle", "mode"]},
-    "_checkpoint_connector": {name: [] for name in (*RESTORES, "restore_optimizers", "restore_lr_schedulers")},
-}
-_SHOWN = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
-# What the connector of the loggers calls its place in an epoch: now, and in 2.0.
-_PLACES = (
-    {"_first_loop_iter", "_current_fx"},
-    {"_epoch_end_reached", "_batch_idx", "_current_fx"},
-)
-_ATTRIBUTES = {
-    "fit_loop": ["_combined_loader", "_last_train_dl_reload_epoch", "epoch_progress", "_can_stop_early"],
-    "fit_loop.epoch_loop": ["batch_progress", "scheduler_progress", "val_loop", "_results", "_batches_that_stepped"],
-    "fit_loop.epoch_loop.val_loop": ["_last_val_dl_reload_epoch"],
-    "_logger_connector": [*_SHOWN],
-}
-_META = (
-    "fx",
-    "name",
-    "prog_bar",
-    "logger",
-    "on_step",
-    "on_epoch",
-    "enable_graph",
-    "add_dataloader_idx",
-    "dataloader_idx",
-    "metric_attribute",
-)
-_FIELDS = {"_Metadata": {*_META, "reduce_fx", "_sync"}, "_Sync": {"fn", "_should", "rank_zero_only", "_op", "_group"}}
 _REDUCTIONS = {"mean": torch.mean, "sum": torch.sum, "max": torch.max, "min": torch.min}
-_RESULT = ("value", "cumulated_batch_size", "_forward_cache", "_computed", "_update_count", "has_reset")
-_METRIC = ("_forward_cache", "_computed", "_update_count")
 # Of the trainer's arguments, what the training computes with and no part of the run shows.
 _SETTINGS = (
     "accumulate_grad_batches",
@@ -111,6 +77,8 @@ def _callback_classes() -> tuple[Any, ...]:
         names = [name for name in _PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is not None]
     if not names:
         raise UsageError(problem="Lightning is not installed here.", remedy="Install it: pip install lightning.")
+    for name in names:
+        check(name)
     return tuple(importlib.import_module(name).Callback for name in names)
 
 
@@ -138,8 +106,9 @@ class Resumable:
             not given. What the module logs is logged by its own names: "val_loss", "train_acc", …
 
     Raises:
-        UsageError: the trainer works on several devices, was given a `ckpt_path`, or its insides are not those known;
-            the loader has no length; a callback changes what the optimizer trains. From `fit`, as the following.
+        UsageError: the insides of this version's trainer are not those known. From `fit`, as the following: the
+            trainer works on several devices, or was given a `ckpt_path`; the loader has no length; a callback changes
+            what the optimizer trains.
         UnknownArgument: a word that `colabkeep.Run` does not know.
         RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
     """
@@ -208,15 +177,6 @@ def _named(thing: Any, *names: str) -> bool:
 
 
 def _check(trainer: Any) -> None:
-    strange = _strange(trainer)
-    if strange is not None:
-        version = importlib.import_module(_package(trainer)).__version__
-        raise UsageError(
-            problem=f"The Trainer of Lightning {version} works in another way than colabkeep knows ({strange}), so "
-            "Resumable cannot bring a training back to its step.",
-            remedy="Keep the trainer's own checkpoints instead: with colabkeep.keep_folder(…), see docs/keep.md. Or "
-            'install a version that is known: pip install "lightning>=2.0,<2.7".',
-        )
     if trainer.world_size > 1 or type(trainer.strategy).__name__ != "SingleDeviceStrategy":
         raise UsageError(
             problem=f"This training runs under {type(trainer.strategy).__name__} on {trainer.world_size} device(s), "
@@ -239,38 +199,10 @@ def _check(trainer: Any) -> None:
                 )
 
 
-def _inside(trainer: Any, path: str) -> Any:
-    for name in path.split("."):
-        trainer = getattr(trainer, name)
-    return trainer
-
-
-def _strange(trainer: Any) -> str | None:
-    """What of the trainer's insides is not as known."""
-    for path, methods in _METHODS.items():
-        owner = type(_inside(trainer, path))
-        for name, known in methods.items():
-            method = getattr(owner, name, None)
-            if method is None or list(inspect.signature(method).parameters)[1:] != known:
-                return f"{owner.__name__}.{name}"
-    for path, names in _ATTRIBUTES.items():
-        for name in names:
-            if not hasattr(_inside(trainer, path), name):
-                return f"{path}.{name}"
-    if _place(trainer) is None:
-        return "_logger_connector"
-    kinds = _result_kinds(trainer)
-    for kind_name, fields in _FIELDS.items():
-        kind = getattr(kinds, kind_name, None)
-        if kind is None or {each.name for each in dataclasses.fields(kind)} != fields:
-            return kind_name
-    return None
-
-
 def _place(trainer: Any) -> set[str] | None:
     """What the connector of the loggers calls its place in an epoch."""
     known = vars(trainer._logger_connector).keys()
-    return next((names for names in _PLACES if names <= known), None)
+    return next((names for names in PLACES if names <= known), None)
 
 
 def _result_kinds(trainer: Any) -> Any:
@@ -555,7 +487,7 @@ class State:
             "reloaded": [_finite(getattr(owner, name)) for owner, name in self._reloads(loop)],
             "accumulate": trainer.accumulate_grad_batches,
             "logged": self._logged.state_dict(),
-            "shown": {name: {k: v for k, v in getattr(connector, name).items() if _storable(v)} for name in _SHOWN},
+            "shown": {name: {k: v for k, v in getattr(connector, name).items() if _storable(v)} for name in SHOWN},
             "place": {name: getattr(connector, name) for name in self._place},
             "ended_at": [loop.max_epochs, loop.max_steps] if trainer.should_stop else None,
             "memories": self._memories.state_dict(),
@@ -595,7 +527,7 @@ class State:
             setattr(owner, name, -math.inf if epoch is None else epoch)
         trainer.accumulate_grad_batches = state["accumulate"]
         self._logged.load_state_dict(state["logged"])
-        for name in _SHOWN:
+        for name in SHOWN:
             getattr(trainer._logger_connector, name).update(state["shown"][name])
         for name in self._place:
             setattr(trainer._logger_connector, name, state["place"][name])
@@ -650,7 +582,7 @@ class State:
 
     @staticmethod
     def _told_by(metric: Any) -> dict[str, Any]:
-        names = [*metric._defaults, *(name for name in _METRIC if name in vars(metric))]
+        names = [*metric._defaults, *(name for name in METRIC if name in vars(metric))]
         told = {name: getattr(metric, name) for name in names}
         return {name: list(value) if type(value) is list else value for name, value in told.items() if _storable(value)}
 
@@ -756,9 +688,9 @@ class Logged:
 
     def _told_by(self, result: Any) -> dict[str, Any]:
         meta = result.meta
-        sums = {name: vars(result)[name] for name in _RESULT if name in vars(result)}
+        sums = {name: vars(result)[name] for name in RESULT if name in vars(result)}
         return {
-            "meta": {name: getattr(meta, name) for name in _META},
+            "meta": {name: getattr(meta, name) for name in META},
             "reduction": next(name for name in _REDUCTIONS if getattr(meta, f"is_{name}_reduction")),
             "sync": {"should": meta.sync._should, "rank_zero_only": meta.sync.rank_zero_only},
             "is_tensor": result.is_tensor,

@@ -11,12 +11,10 @@ from typing import Any
 import torch
 
 from colabkeep.core.errors import Incompatible, UsageError
+from colabkeep.integrations.lightning_insides import RESTORES
 from colabkeep.integrations.pickled import refuse_old_torch
 
 __all__ = ["load_file"]
-
-RESTORES = ("restore_datamodule", "restore_model", "restore_callbacks", "restore_precision_plugin_state")
-"""Of the trainer's connector of checkpoints, what is called with the file in `_loaded_checkpoint`."""
 
 
 def load_file(trainer: Any, file: str | os.PathLike[str], counters: Iterable[tuple[str, Any]]) -> list[str]:

@@ -10,7 +10,7 @@ middle of an epoch too, without reading the batches before it.
 
 A callback is not told which trainer calls it, and `train()` has no place where it could be given a position. So these
 methods are stood in for, on the one trainer and its callback handler, from when it is made (the first two) or while it
-trains. They are the same from transformers 5.0 to 5.23, and `_check` looks at what of that can be seen:
+trains. They are the same from transformers 5.0 to 5.23; `transformers_insides` lists them and looks at them:
 
 * `_inner_training_loop`: whatever ends it ends the run, which saves.
 * `get_train_dataloader`: its loader is read through the run, which knows the order and the position.
@@ -26,7 +26,6 @@ For `resume_from` its own `_load_optimizer_and_scheduler`, `_load_scaler` and `_
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import sys
@@ -36,7 +35,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
@@ -44,23 +42,14 @@ from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted
 from colabkeep.core.settings import Item, Plain
+from colabkeep.integrations.insides import named_by
 from colabkeep.integrations.memories import Memories
 from colabkeep.integrations.pretrained import load_folder, told_files
+from colabkeep.integrations.transformers_insides import SUMS, check
 from colabkeep.session.open import bare
 
 __all__ = ["Resumable"]
 
-_SIGNATURES = {
-    "_inner_training_loop": ["batch_size", "args", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"],
-    "_maybe_log_save_evaluate": ["tr_loss", "grad_norm", "model", "trial", "epoch", "ignore_keys_for_eval"],
-    "_evaluate": ["trial", "ignore_keys_for_eval", "skip_scheduler"],
-    "get_batch_samples": ["epoch_iterator", "num_batches", "device"],
-    "_run_epoch": ["model", "epoch", "train_dataloader", "steps_in_epoch", "num_update_steps_per_epoch"],
-    "_load_optimizer_and_scheduler": ["checkpoint"],
-    "_load_scaler": ["checkpoint"],
-    "_load_rng_state": ["checkpoint"],
-}
-_SINCE_5_4 = frozenset({"_run_epoch"})
 # Of the trainer's own state, what its training came to. The rest is computed from the arguments, in each session.
 _REACHED = (
     "epoch",
@@ -72,7 +61,6 @@ _REACHED = (
     "best_global_step",
     "best_model_checkpoint",
 )
-_SUMS = ("current_flos", "_total_loss_scalar", "_globalstep_last_logged")
 # Of its arguments, what the training computes with and no part of the run shows.
 _SETTINGS = (
     "train_batch_size",
@@ -89,9 +77,7 @@ _SETTINGS = (
 )
 _SHOW = frozenset({"ProgressCallback", "NotebookProgressCallback", "PrinterCallback"})  # they keep bars and clocks
 # What the code of the Trainer itself names. All else that one has is of its own kind: TRL's have sums of measures.
-_NAMED = frozenset(
-    name for method in vars(Trainer).values() if inspect.isfunction(method) for name in method.__code__.co_names
-)
+_NAMED = named_by(Trainer)
 _EMPTY = "There seems not to be a single sample"  # said before 5.4 of an epoch that is skipped
 
 
@@ -120,14 +106,16 @@ class Resumable(TrainerCallback):
             is not given. What the trainer measures is logged by its own names: "eval_loss", "eval_accuracy", …
 
     Raises:
-        UsageError: the trainer works with several processes, DeepSpeed, FSDP or auto_find_batch_size, was told to
-            resume by itself, or its insides are not those known. From `train`, as the following.
+        UsageError: the insides of this version's trainer are not those known. From `train`, as the following: the
+            trainer works with several processes, DeepSpeed, FSDP or auto_find_batch_size, or was told to resume by
+            itself.
         UnknownArgument: a word that `colabkeep.Run` does not know.
         RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
     """
 
     def __init__(self, run_name: str, *, resume_from: str | os.PathLike[str] | None = None, **words: Any) -> None:
         super().__init__()
+        check()
         self.resume_from = resume_from
         self.run: Run | None = None  # of the latest train(): run.save(), run.progress, run.durability
         self._run_name = run_name
@@ -186,17 +174,6 @@ def _check(trainer: Any) -> None:
             "resumed cannot follow that.",
             remedy="Leave it out, and set per_device_train_batch_size to what fits.",
         )
-    for name, known in _SIGNATURES.items():
-        method = getattr(Trainer, name, None)
-        if method is None and name in _SINCE_5_4:
-            continue
-        if method is None or list(inspect.signature(method).parameters)[1 : len(known) + 1] != known:
-            raise UsageError(
-                problem=f"The Trainer of transformers {transformers.__version__} works in another way than colabkeep "
-                f"knows ({name}), so Resumable cannot bring a training back to its step.",
-                remedy="Keep the trainer's own output folder instead: with colabkeep.keep_folder(…), see "
-                'docs/keep.md. Or install a version that is known: pip install "transformers>=5.0,<=5.23".',
-            )
 
 
 class Training:
@@ -505,7 +482,7 @@ class State:
         stops = trainer.control.should_training_stop
         return {
             "reached": {name: getattr(state, name) for name in _REACHED},
-            "sums": {name: getattr(trainer, name) for name in _SUMS},
+            "sums": {name: getattr(trainer, name) for name in SUMS},
             "loss": self.loss if self._carried is None else self._carried,
             "ended_at": state.max_steps if stops else None,
             "began_at": self._began_at,

@@ -23,7 +23,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", minversion="3.5")
 
 from colabkeep.integrations.keras import Resumable  # noqa: E402
-from colabkeep.integrations.keras_insides import SIGNATURES, Insides  # noqa: E402
+from colabkeep.integrations.keras_insides import TABLE  # noqa: E402
 from tests.trainings import final_state  # noqa: E402
 
 if "torch" in sys.modules:
@@ -324,16 +324,16 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_keras_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A version whose insides differ from those known is not guessed at."""
-    place = importlib.import_module(SIGNATURES[name][0])
-    monkeypatch.setattr(place, name, lambda other: None)
+@pytest.mark.parametrize(("place", "name"), [(place, n) for place in TABLE if ":" not in place for n in TABLE[place]])
+def test_keras_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> None:
+    """A version whose insides differ from those known is not guessed at: no Resumable is made."""
+    module = importlib.import_module(place)
+    monkeypatch.setattr(module, name, lambda other: None)
     with pytest.raises(UsageError, match=rf"{name}.*Nothing was trained(.|\n)*keep_folder"):
-        Insides()
-    monkeypatch.delattr(place, name)
+        Resumable("net")
+    monkeypatch.delattr(module, name)
     with pytest.raises(UsageError, match=name):
-        Insides()
+        Resumable("net")
 
 
 def test_a_model_is_left_as_it_was(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import os
 import random
@@ -30,7 +31,8 @@ pl: Any = importlib.import_module(os.environ.get("LIGHTNING_OF_TESTS", HERE[0]))
 
 import torchmetrics  # noqa: E402
 
-from colabkeep.integrations.lightning import _METHODS, Resumable, _check  # noqa: E402
+from colabkeep.integrations.lightning import Resumable  # noqa: E402
+from colabkeep.integrations.lightning_insides import TABLE  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -495,38 +497,33 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_trainer_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A version whose insides differ from those known is not guessed at."""
+def test_a_trainer_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version whose insides differ from those known is not guessed at: no Resumable is made."""
 
     def other(self: Any, everything: Any) -> None:
         raise AssertionError
 
-    trainer = pl.Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path)
-    _check(trainer)
-    for path, methods in _METHODS.items():
-        owner = trainer
-        for name in path.split("."):
-            owner = getattr(owner, name)
-        for name in methods:
+    for place, names in TABLE.items():
+        module, _, kind = place.format(pl.__name__).partition(":")
+        owner = importlib.import_module(module)
+        owner = getattr(owner, kind) if kind else owner
+        for name in [name for name, known in names.items() if known is not None]:
             with monkeypatch.context() as patched:
-                patched.setattr(type(owner), name, other)
-                with pytest.raises(UsageError, match=rf"{type(owner).__name__}\.{name}"):
-                    _check(trainer)
-    with monkeypatch.context() as patched:
-        patched.delattr(trainer._logger_connector, "_current_fx")
-        with pytest.raises(UsageError, match="_logger_connector"):
-            _check(trainer)
+                patched.setattr(owner, name, other)
+                with pytest.raises(UsageError, match=rf"\({kind}{'.' if kind else ''}{name}\)(.|\n)*keep_folder"):
+                    Resumable("resnet")
+    connector = TABLE["{}.trainer.connectors.logger_connector.logger_connector:_LoggerConnector"]
+    monkeypatch.setitem(connector, "_elsewhere", None)  # type: ignore[arg-type]  # an attribute that is gone
+    with pytest.raises(UsageError, match=r"_LoggerConnector\._elsewhere"):
+        Resumable("resnet")
 
 
 def test_a_trainer_is_left_as_it_was(tmp_path: Path) -> None:
     """After `fit`, its loops are its own again: it can validate, and fit once more."""
     found = train(tmp_path, max_epochs=1)
     trainer = found["trainer"]
-    for path, methods in _METHODS.items():
-        owner = trainer
-        for name in path.split("."):
-            owner = getattr(owner, name)
-        assert not methods.keys() & vars(owner).keys()
+    for owner in (trainer.fit_loop, trainer.fit_loop.epoch_loop, trainer._data_connector):
+        assert not [name for name in vars(owner) if callable(getattr(type(owner), name, None))]
     with pytest.raises(Breakage):
         train(tmp_path / "other", Breaking(2))
     trainer.validate(trainer.lightning_module, DataModule(), verbose=False)
