@@ -132,7 +132,8 @@ class Run(session.Run):
         seed: of the order of the data and the randomness in data sets.
         callbacks: functions called with each event (`colabkeep.core.events`).
         loggers: who else writes down what is given to `run.log`, as one curve over all sessions: "csv" (metrics.csv),
-            "tensorboard". Into the folder logs/<run>, or where you say: {"tensorboard": "my-folder"}.
+            "tensorboard", "wandb" (offline, for `wandb sync`), "mlflow" (a database). Into the folder logs/<run>, or
+            where you say: {"tensorboard": "my-folder"}.
         progress: True shows what this front end can: a panel in a notebook, lines of text elsewhere, both in a Kaggle
             batch run. "html", "widgets" (ipywidgets, with the same panel below it for when they are dead) or "text"
             choose one; False shows nothing. Where checkpoints lie on this machine's disk, a page and a record for

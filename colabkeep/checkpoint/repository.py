@@ -467,8 +467,8 @@ class Repository:
         self._manifests.pop(id, None)
         self.store.delete(f"{self.folder}/checkpoints/{id}.json")
 
-    def open_run(self, created: float, run_id: str) -> None:
-        """Write `run.json` if this run is new; else see that this version may work on it.
+    def open_run(self, created: float, run_id: str) -> str:
+        """Write `run.json` if this run is new; else see that this version may work on it. Returns the run's id.
 
         Raises:
             CheckpointDamaged: `run.json` is not what was written.
@@ -485,6 +485,7 @@ class Repository:
                 problem=f"The run {self.run!r} is kept in format {record['format']}; this colabkeep knows {FORMAT}.",
                 remedy="Update colabkeep (pip install -U colabkeep) and run again. Nothing was changed.",
             )
+        return str(record.get("id", ""))
 
     def sealed_record(self, name: str) -> dict[str, Any]:
         """A sealed record of this run, by its name inside the run.

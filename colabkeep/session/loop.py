@@ -89,12 +89,12 @@ class EventBus:
         self._hand_out(event, self._observers)
         self.steps_from = self._earliest()
 
-    def recall(self, run: str, history: Sequence[Mapping[str, Any]]) -> None:
+    def recall(self, run: str, run_id: str, history: Sequence[Mapping[str, Any]]) -> None:
         """Hand what the run has logged so far to the observers that take it up: those with a `recall`."""
         for observer in tuple(self._observers):
             recall = getattr(observer, "recall", None)
             if recall is not None:
-                self._call(partial(recall, run, history), observer, self._observers)
+                self._call(partial(recall, run, run_id, history), observer, self._observers)
 
     def _earliest(self) -> float:
         return min((getattr(each, "steps_from", -math.inf) for each in self._observers), default=math.inf)

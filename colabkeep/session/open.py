@@ -557,9 +557,11 @@ _FIT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSession:
-    """A run taken and, if it had a checkpoint, restored: the user's parts in place, the loop's own in `state`."""
+    """A run taken and, if it had a checkpoint, restored: the user's parts in place, the loop's own in `state`.
+    `run_id`: the same in all sessions of the run, "" where it cannot be read."""
 
     id: str
+    run_id: str
     lock: Lock
     journal: Journal
     checkpointer: Checkpointer
@@ -589,7 +591,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     lock = take_lock(spec.store, spec.name, about)
     try:
         settings = RunSettings(spec.framework, spec.parts, spec.arguments.on_change)
-        _open_run(spec, repository, events)
+        run_id = _open_run(spec, repository, events)
         starting.lap("find")
         loaded = _find(spec, repository, events)
         manifest = loaded.manifest if loaded else None
@@ -638,6 +640,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
             events.append(DurabilityTold(durability=durability))
     return OpenSession(
         id=session,
+        run_id=run_id,
         lock=lock,
         journal=journal,
         checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
@@ -668,15 +671,16 @@ def take_lock(store: Store, run: str, about: Mapping[str, Any]) -> Lock:
         ) from error
 
 
-def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> None:
+def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> str:
     try:
         take_up(repository)
     except StoreUnavailable as error:
         raise StoreUnavailable(problem=f"Training has not begun: {error.problem}", remedy=error.remedy) from error
     try:
-        repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
+        return repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
     except CheckpointDamaged as error:
         events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
+        return ""
 
 
 def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded | None:

@@ -97,7 +97,7 @@ class Run(Loop):
             listeners=(*spec.listeners, *self._save_scheduler.listeners, unseen),
             journal=session.journal,
         )
-        self._event_bus.recall(spec.name, session.state.history)
+        self._event_bus.recall(spec.name, session.run_id, session.state.history)
         self._event_bus.drain()
 
     def __exit__(

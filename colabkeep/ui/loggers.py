@@ -8,13 +8,16 @@ has no step twice.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from colabkeep.core.arguments import run_folder
 from colabkeep.core.errors import MissingDependency, UsageError
@@ -27,10 +30,17 @@ Record: TypeAlias = Mapping[str, Any]
 """The numbers of one step: "epoch", "step", and by name."""
 
 
+class RunName(NamedTuple):
+    """Which run it is: as the user calls it, and what no other run is called."""
+
+    name: str
+    unique: str
+
+
 class Writer(Protocol):
     """Writes to one place."""
 
-    def begin(self, folder: Path, history: Sequence[Record]) -> None:
+    def begin(self, folder: Path, run: RunName, history: Sequence[Record]) -> None:
         """Have in `folder` what was logged so far, and nothing else of this run."""
         ...
 
@@ -51,11 +61,12 @@ class Logger:
     def __init__(self, writer: Writer, folder: Path | None) -> None:
         self._writer, self._folder = writer, folder
 
-    def recall(self, run: str, history: Sequence[Record]) -> None:
+    def recall(self, run: str, run_id: str, history: Sequence[Record]) -> None:
         """A session of this run begins, with this past."""
         folder = self._folder or Path("logs").absolute() / run_folder(run)
         folder.mkdir(parents=True, exist_ok=True)
-        self._writer.begin(folder, history)
+        unique = hashlib.sha256(f"{run_id}/{run}".encode()).hexdigest()[:16]  # a copy of a run has its id
+        self._writer.begin(folder, RunName(run, unique), history)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, MetricsLogged):
@@ -68,7 +79,7 @@ class CsvFile:
     """metrics.csv: a row for each step, a column for each metric. It is written as a whole, once a second at most:
     what a killed session did not write, the next one does."""
 
-    def begin(self, folder: Path, history: Sequence[Record]) -> None:
+    def begin(self, folder: Path, run: RunName, history: Sequence[Record]) -> None:
         self._folder = folder
         self._rows: list[dict[str, Any]] = [dict(record) for record in history]
         self._columns = list(dict.fromkeys(["epoch", "step", *(name for row in self._rows for name in row)]))
@@ -106,7 +117,7 @@ class TensorBoard:
         self._summary = import_module("tensorboard.compat.proto.summary_pb2")
         self._files = import_module("tensorboard.summary.writer.event_file_writer")
 
-    def begin(self, folder: Path, history: Sequence[Record]) -> None:
+    def begin(self, folder: Path, run: RunName, history: Sequence[Record]) -> None:
         self._file = self._files.EventFileWriter(str(folder))
         log = self._event.SessionLog
         self._file.add_event(self._event.Event(wall_time=time.time(), step=0, session_log=log(status=log.START)))
@@ -128,12 +139,92 @@ class TensorBoard:
         self._file.add_event(self._event.Event(wall_time=time.time(), step=record["step"], summary=step))
 
 
+class WeightsAndBiases:
+    """An offline run of W&B for each session, all with one id and with all that was logged: `wandb sync` replaces what
+    is there of the run by the one that it uploads. Nothing is sent from here."""
+
+    def __init__(self) -> None:
+        self._wandb = import_module("wandb")
+
+    def begin(self, folder: Path, run: RunName, history: Sequence[Record]) -> None:
+        self._run = self._wandb.init(
+            project="colabkeep",
+            name=run.name,
+            id=run.unique,
+            dir=str(folder),
+            mode="offline",
+            reinit="create_new",  # one of the user's own goes on beside it
+            settings=self._wandb.Settings(console="off", silent=True),
+        )
+        for record in history:
+            self.write(record)
+
+    def write(self, record: Record) -> None:
+        values = {name: value for name, value in record.items() if name != "step"}
+        self._run.log(values, step=record["step"])
+
+    def end(self) -> None:
+        self._run.finish()
+
+
+class MLflow:
+    """A run of MLflow in a database in the folder. A session deletes that of the session before and logs all of it
+    again, once a second at most: what a killed session did not write, the next one does."""
+
+    def __init__(self) -> None:
+        self._tracking, self._entities = import_module("mlflow.tracking"), import_module("mlflow.entities")
+
+    def begin(self, folder: Path, run: RunName, history: Sequence[Record]) -> None:
+        place = f"sqlite:///{folder}/mlflow.db" if find_spec("sqlalchemy") else (folder / "mlruns").as_uri()
+        self._client = self._tracking.MlflowClient(tracking_uri=place, registry_uri=place)
+        found = self._client.get_experiment_by_name("colabkeep")
+        where = (folder / "artifacts").as_uri()
+        experiment = found.experiment_id if found else self._client.create_experiment("colabkeep", where)
+        before = self._client.search_runs([experiment], f"tags.colabkeep = '{run.unique}'")
+        self._run = self._client.create_run(experiment, run_name=run.name, tags={"colabkeep": run.unique}).info.run_id
+        self._waiting: list[Any] = []
+        for record in history:
+            self._add(record)
+        self._write()
+        for each in before:
+            self._client.delete_run(each.info.run_id)
+
+    def write(self, record: Record) -> None:
+        self._add(record)
+        if time.monotonic() >= self._next:
+            self._write()
+
+    def end(self) -> None:
+        self._write()
+        self._client.set_terminated(self._run)
+
+    def _add(self, record: Record) -> None:
+        now = int(time.time() * 1000)
+        values = {_mlflow_name(name): value for name, value in record.items() if name not in _PLACE}
+        self._waiting += [self._entities.Metric(name, value, now, record["step"]) for name, value in values.items()]
+
+    def _write(self) -> None:
+        self._next = time.monotonic() + _PAUSE
+        for start in range(0, len(self._waiting), _BATCH):
+            self._client.log_batch(self._run, self._waiting[start : start + _BATCH])
+        self._waiting.clear()
+
+
+def _mlflow_name(name: str) -> str:
+    """One that MLflow takes: no other signs, no path that leads elsewhere, and not too long."""
+    parts = re.sub(r"[^\w.\- :/]", "_", name).split("/")
+    return "/".join(part for part in parts if part.strip("."))[:250] or "_"
+
+
+_BATCH = 1000  # metrics in a request of MLflow's
 _PLACE = ("epoch", "step")
 _PAUSE = 1.0  # seconds
 
 LOGGERS: dict[str, tuple[Callable[[], Writer], str]] = {
     "csv": (CsvFile, ""),
+    "mlflow": (MLflow, "mlflow"),
     "tensorboard": (TensorBoard, "tensorboard"),
+    "wandb": (WeightsAndBiases, "wandb"),
 }
 """The word → what writes, and the package that it needs."""
 

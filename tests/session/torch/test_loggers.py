@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
+import struct
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import torch
 import colabkeep
 from colabkeep.core.errors import MissingDependency, UsageError
 from colabkeep.core.events import Event, Noted
+from colabkeep.ui.loggers import _mlflow_name
 
 
 class Breakage(Exception):
@@ -45,12 +49,12 @@ def train(folder: Path, loggers: Any, *, fail_at: int | None = None, events: lis
                 raise Breakage
 
 
-def in_three_sessions(folder: Path, *places: Path) -> None:
+def in_three_sessions(folder: Path, places: list[Path], *loggers: str) -> None:
     """Each killed behind its last save, so that what it logged there is logged once more; each in its own folder of
     logs, the last one of them again in the first."""
     for place, fail_at in zip(places, (2, 4, None), strict=True):
         with suppress(Breakage):
-            train(folder, {"csv": place, **({"tensorboard": place} if TENSORBOARD else {})}, fail_at=fail_at)
+            train(folder, dict.fromkeys(loggers, place), fail_at=fail_at)
 
 
 try:
@@ -61,13 +65,14 @@ except ImportError:
     TENSORBOARD = False
 
 STEPS = [1, 2, 3, 4, 5, 6]
+LOSSES = [(step, step - 1.0) for step in STEPS]
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["the same machine", "fresh machines"])
 def test_a_csv_file_has_each_step_once(tmp_path: Path, fresh: bool) -> None:
     """Whole, whichever machine it is on; a metric that comes later is a column more."""
     places = [tmp_path / f"logs{i if fresh else 0}" for i in range(3)]
-    in_three_sessions(tmp_path, *places)
+    in_three_sessions(tmp_path, places, "csv")
     with (places[-1] / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == STEPS
@@ -80,10 +85,95 @@ def test_a_csv_file_has_each_step_once(tmp_path: Path, fresh: bool) -> None:
 def test_tensorboard_shows_each_step_once(tmp_path: Path, fresh: bool) -> None:
     """As its own reader reads the files of all sessions."""
     places = [tmp_path / f"logs{i if fresh else 0}" for i in range(3)]
-    in_three_sessions(tmp_path, *places)
+    in_three_sessions(tmp_path, places, "csv", "tensorboard")
     files = EventAccumulator(str(places[-1])).Reload()
-    assert [(each.step, each.value) for each in files.Scalars("train_loss")] == [(n, n - 1.0) for n in STEPS]
+    assert [(each.step, each.value) for each in files.Scalars("train_loss")] == LOSSES
     assert [each.step for each in files.Scalars("accuracy")] == [2, 4, 6]
+
+
+def rows_of_wandb(file: Path) -> dict[int, dict[str, Any]]:
+    """What a `.wandb` file says of each step: a log of LevelDB's kind, with records of W&B's own."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, place, piece, rows = file.read_bytes(), 7, b"", {}
+    while place + 7 <= len(data):
+        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        piece += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if (1 << 15) - place % (1 << 15) < 7:  # the rest of a block
+            place += -place % (1 << 15)
+        if kind in (1, 4):  # whole, or the last part
+            record, piece = Record.FromString(piece), b""
+            if record.WhichOneof("record_type") == "history":
+                step, items = record.history.step.num, record.history.item
+                assert step not in rows, f"step {step} is there twice"
+                rows[step] = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
+    return rows
+
+
+@pytest.mark.skipif(find_spec("wandb") is None, reason="needs wandb: scripts/loggers.sh")
+@pytest.mark.parametrize("fresh", [False, True], ids=["the same machine", "fresh machines"])
+def test_the_newest_run_of_wandb_has_each_step_once(tmp_path: Path, fresh: bool) -> None:
+    """An offline run for each session, of one id: the newest, which `wandb sync` takes for the run, is whole."""
+    places = [tmp_path / f"logs{i if fresh else 0}" for i in range(3)]
+    in_three_sessions(tmp_path, places, "wandb")
+    files = [file for place in dict.fromkeys(places) for file in place.glob("wandb/offline-run-*/*.wandb")]
+    assert len(files) == 3
+    assert len({file.name for file in files}) == 1
+    (newest,) = (places[-1] / "wandb" / "latest-run").glob("*.wandb")
+    rows = rows_of_wandb(newest)
+    assert [(step, row["train_loss"]) for step, row in rows.items()] == LOSSES
+    assert {step: row["accuracy"] for step, row in rows.items() if "accuracy" in row} == {2: 0.1, 4: 0.3, 6: 0.5}
+
+
+@pytest.mark.skipif(find_spec("wandb") is None, reason="needs wandb: scripts/loggers.sh")
+def test_runs_of_wandb_have_an_id_for_each_run_and_one_of_the_user_goes_on(tmp_path: Path) -> None:
+    """A run of the same name elsewhere is another one, which replaces nothing."""
+    import wandb
+
+    own = wandb.init(mode="offline", dir=tmp_path / "own", settings=wandb.Settings(console="off", silent=True))
+    try:
+        for folder in ("a", "b"):
+            train(tmp_path / folder, {"wandb": tmp_path / folder})
+        own.log({"mine": 1.0}, step=1)
+    finally:
+        own.finish()
+    assert len({file.name for file in tmp_path.glob("[ab]/wandb/offline-run-*/*.wandb")}) == 2
+    (file,) = tmp_path.glob("own/wandb/offline-run-*/*.wandb")
+    assert [row["mine"] for row in rows_of_wandb(file).values()] == [1.0]
+
+
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="needs mlflow: scripts/loggers.sh")
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own, about the SQLAlchemy that it asks for
+@pytest.mark.parametrize("fresh", [False, True], ids=["the same machine", "fresh machines"])
+def test_mlflow_has_one_run_with_each_step_once(tmp_path: Path, fresh: bool) -> None:
+    """As its own client reads the database; the times of the machine before do not count."""
+    from mlflow.tracking import MlflowClient
+
+    places = [tmp_path / f"logs{i if fresh else 0}" for i in range(3)]
+    in_three_sessions(tmp_path, places, "mlflow")
+    client = MlflowClient(tracking_uri=f"sqlite:///{places[-1]}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("colabkeep").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("curve", "FINISHED")
+
+    def points(name: str) -> list[tuple[int, float]]:
+        return [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, name)]
+
+    assert points("train_loss") == LOSSES
+    assert points("accuracy") == [(2, 0.1), (4, 0.3), (6, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("eval/loss", "eval/loss"), ("损失 1", "损失 1"), ("F1 (macro)", "F1 _macro_"), ("/../a//b", "a/b"), ("..", "_")],
+)
+def test_a_name_that_mlflow_does_not_take_is_changed(name: str, known: str) -> None:
+    """No metric is lost, and none is written elsewhere."""
+    assert _mlflow_name(name) == known
+    if find_spec("mlflow") is not None:
+        from mlflow.utils.validation import _validate_metric_name
+
+        _validate_metric_name(known)
 
 
 def test_what_is_not_known_or_not_there_is_refused_at_the_start(
