@@ -10,7 +10,7 @@ middle of an epoch too, without reading the batches before it.
 
 A callback is not told which trainer calls it, and `train()` has no place where it could be given a position. So these
 methods are stood in for, on the one trainer and its callback handler, from when it is made (the first two) or while it
-trains. They are the same from transformers 5.0 to 5.23; `transformers_insides` lists them and looks at them:
+trains. They are the same from transformers 5.0 to 5.24; `transformers_insides` lists them and looks at them:
 
 * `_inner_training_loop`: whatever ends it ends the run, which saves.
 * `get_train_dataloader`: its loader is read through the run, which knows the order and the position.

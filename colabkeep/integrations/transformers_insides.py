@@ -41,5 +41,5 @@ def check() -> None:
             f"The Trainer of transformers {transformers.__version__}",
             strange,
             "Keep the trainer's own output folder instead: with colabkeep.keep_folder(…), see docs/keep.md. Or install "
-            'a version that is known: pip install "transformers>=5.0,<=5.23".',
+            'a version that is known: pip install "transformers>=5.0,<=5.24".',
         )
