@@ -12,7 +12,7 @@ from colabkeep._version import __version__
 from colabkeep.core.errors import ColabKeepError
 
 if TYPE_CHECKING:
-    from colabkeep.api import Run, keep_folder, mount, resumable_fit, secret
+    from colabkeep.api import Run, keep_folder, launch, mount, resumable_fit, secret
     from colabkeep.inspect import browse, check
     from colabkeep.session.verify import verify_resume
     from colabkeep.session.weights import load_weights
@@ -31,6 +31,7 @@ __all__ = [
     "compare",
     "compare_gpus",
     "keep_folder",
+    "launch",
     "load_weights",
     "mount",
     "report",
@@ -44,6 +45,7 @@ _PLACES = {
     "browse": "colabkeep.inspect",
     "check": "colabkeep.inspect",
     "keep_folder": "colabkeep.api",
+    "launch": "colabkeep.api",
     "mount": "colabkeep.api",
     "resumable_fit": "colabkeep.api",
     "secret": "colabkeep.api",

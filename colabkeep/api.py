@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ from colabkeep.keep.wiring import FolderArguments, wire_folder
 from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
 from colabkeep.session.fit import FitArguments, fit, plan_fit
+from colabkeep.session.launch import FORWARD, begin_processes
 from colabkeep.session.loop import EventBus
 from colabkeep.session.open import RunArguments, check_callbacks, check_word, open_home, wire_run
 from colabkeep.session.rehearsal import REHEARSAL
@@ -28,7 +30,7 @@ from colabkeep.ui.folder import FolderLines
 from colabkeep.ui.panel.displays import Display, Progress, displays
 from colabkeep.ui.result import FitResult, run_html, run_text
 
-__all__ = ["Run", "keep_folder", "mount", "resumable_fit", "secret"]
+__all__ = ["Run", "keep_folder", "launch", "mount", "resumable_fit", "secret"]
 
 Resume: TypeAlias = Literal["auto", "must", "never", "best"] | str
 """A word of these, or the id of a checkpoint."""
@@ -252,6 +254,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     loggers: Loggers = (),
     progress: Progress = True,
     on_bad_gpu: Literal["advise", "stop", "ignore"] = "advise",
+    devices: int | Literal["auto"] = 1,
 ) -> FitResult:
     """Train, and go on after any disconnect when the same cell is run again.
 
@@ -300,6 +303,10 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         monitor: the metric that says what is best; "val_loss" if there is a `val_loader`.
         on_bad_gpu: what the check at the start may do: "advise" says what is wrong and how to get better, "stop"
             raises where the accelerator is not worth starting on, "ignore" does not look.
+        devices: train on so many GPUs of this machine, in a process each, begun from this cell; "auto": on all of them.
+            `batch_size` stays that of all together: each computes its part of each batch. With torch only. Without a
+            GPU: so many processes on the CPU. What the processes need (model, loader, functions) is sent to them;
+            `run_name` has to be written. See docs/several-gpus.md for what is the same, and what is not.
 
     Returns:
         FitResult: over all sessions of the run.
@@ -316,6 +323,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     words = {**locals()}
     check_word("on_bad_gpu", on_bad_gpu, "advise", "stop", "ignore")
     shown = _displays(progress)
+    if (count := _processes(devices)) > 1:
+        return _fit_on_several(words, count, shown)
     run = _record(RunArguments, words, observers=(*shown, *_loggers(loggers), *check_callbacks(callbacks)))
     # An invalid argument is refused before the GPU is tried.
     plan = plan_fit(_record(FitArguments, words, run=run))
@@ -433,6 +442,113 @@ def secret(name: str, *, timeout: Duration = 20.0) -> str:
     return find_platform(here).secret(here, name, timeout=read_duration("timeout", timeout))
 
 
+@door()
+def launch(
+    train: Callable[..., _T],
+    args: Sequence[Any] = (),
+    *,
+    devices: int | Literal["auto"] = "auto",
+    progress: Progress = True,
+) -> _T:
+    """Call `train(*args)` in several processes of this machine, one for each GPU: for loops of your own.
+
+    ::
+
+        def train(epochs):
+            model = torch.nn.parallel.DistributedDataParallel(make_model().to("cuda"))   # each process sees one card
+            optimizer = torch.optim.AdamW(model.parameters())
+            with colabkeep.Run("own-loop", model=model, optimizer=optimizer) as run:
+                for epoch in run.epochs(epochs):
+                    for x, y in run.batches(train_loader):                               # its part of each batch
+                        loss = loss_fn(model(x.to("cuda")), y.to("cuda"))
+                        (loss * run.batch_weight).backward()
+                        ...
+
+        colabkeep.launch(train, [30], devices=2)
+
+    The processes are new ones, and are in the group of torch.distributed already; CUDA may have been used here before.
+    What they print and show comes out in this cell. Ctrl-C and the stop button save the last step of all of them.
+
+    Args:
+        train: a function, of a notebook cell too. What it uses of the notebook is sent along with it.
+        args: what it is called with.
+        devices: how many processes; "auto": one for each GPU of this machine.
+        progress: what to show of the runs in it, as in `Run`.
+
+    Returns:
+        What `train` returned in rank 0.
+
+    Raises:
+        UsageError: the machine has fewer GPUs, or something cannot be sent to another process.
+        ProcessFailed: a process ended and could not say why.
+        Exception: as the first of them raised it.
+    """
+    count = _processes(devices)
+    if FORWARD.get() is not None:
+        raise UsageError(
+            problem="colabkeep.launch was called in a process that colabkeep.launch began.",
+            remedy="Call it once, outside of the function that it runs.",
+        )
+    result: _T = begin_processes(train, args, devices=count, say=_line, observers=_displays(progress))
+    return result
+
+
+_line = partial(print, flush=True)
+
+
+def _processes(devices: object) -> int:
+    """How many processes are to train; 1 in one of them."""
+    if devices != "auto" and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
+        raise UsageError(
+            problem=f"devices={devices!r:.100} is not known.",
+            remedy='Pass a number of GPUs (devices=2), or "auto" for all of this machine.',
+        )
+    if devices == 1 or FORWARD.get() is not None:
+        return 1
+    from colabkeep.frameworks.torch.ranks import device_count
+
+    here = device_count()
+    if isinstance(devices, str):
+        return max(1, here)
+    if 0 < here < devices:
+        raise UsageError(
+            problem=f"devices={devices}, and this machine has {here} GPU(s).",
+            remedy=f'Pass devices={here}, or devices="auto" for all there are.',
+        )
+    return devices
+
+
+def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Display]) -> FitResult:
+    """Train in processes; at the end the caller's own objects are as theirs."""
+    if words["run_name"] is None:
+        raise UsageError(
+            problem="run_name is not given, and the processes that train do not know what this notebook is called.",
+            remedy='Write a name of your own: run_name="my-run".',
+        )
+    if REHEARSAL.get() is not None:
+        raise UsageError(
+            problem="verify_resume tries a training out in one process, and devices= asks for several.",
+            remedy="Try it with devices=1.",
+        )
+    told = {**words, "progress": bool(shown), "devices": 1}
+    result, states = begin_processes(_fit_here, [told], devices=devices, say=_line, observers=shown)
+    for name, part in _parts(words).items():
+        part.load_state_dict(states[name])
+    done: FitResult = result
+    return done
+
+
+def _fit_here(words: Mapping[str, Any]) -> tuple[FitResult, dict[str, Any]]:
+    """In one of the processes: train; what came of it, and the state of what was handed in."""
+    result = resumable_fit(**words)
+    return result, {name: part.state_dict() for name, part in _parts(words).items()}
+
+
+def _parts(words: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name: words[name] for name in ("model", "optimizer", "scheduler", "ema")}
+    return {name: part for name, part in {**named, **(words["state"] or {})}.items() if part is not None}
+
+
 def _record(kind: Callable[..., _T], words: Mapping[str, Any], **more: Any) -> _T:
     """A record of the words that it has members for: each is written in the signature above, and there."""
     known = signature(kind).parameters
@@ -469,4 +585,6 @@ def _displays(progress: Progress) -> tuple[Display, ...]:
     """None where they are off, and for a training that is only tried out."""
     if progress is False or REHEARSAL.get() is not None:
         return ()
+    if (forward := FORWARD.get()) is not None:  # the process that began this one shows it
+        return () if progress == "off" else (forward,)
     return displays(progress, SystemClock(), Environment.here())

@@ -27,6 +27,7 @@
     │   └── BadAccelerator                      the card that came is not worth starting on (on_bad_gpu="stop")
     ├── RunBusy (BlockingIOError)               a live process trains this run
     ├── RunTakenOver                            a newer session took this run over
+    ├── ProcessFailed                           one of several processes of a training ended and did not say why
     ├── TrainingDiverged (ArithmeticError)      the loss is no finite number (on_nan="stop")
     └── SaveFailed                              nothing of this training is safe
 
@@ -61,6 +62,7 @@ __all__ = [
     "NotStorable",
     "ObjectNotFound",
     "PlatformError",
+    "ProcessFailed",
     "RunBusy",
     "RunTakenOver",
     "SaveFailed",
@@ -237,6 +239,10 @@ class RunTakenOver(ColabKeepError):
 
 class TrainingDiverged(ColabKeepError, ArithmeticError):
     """The loss is NaN or infinite, and the user asked to stop then; what came of it was not saved."""
+
+
+class ProcessFailed(ColabKeepError):
+    """One of the processes that train together ended, and could not say why."""
 
 
 class SaveFailed(ColabKeepError):

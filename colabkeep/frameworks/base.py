@@ -22,7 +22,7 @@ allocated (never in the checkpoint's buffer: unaligned memory changes bits in so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -44,6 +44,7 @@ __all__ = [
     "Pieces",
     "Probe",
     "Probed",
+    "Ranks",
     "Remembered",
     "Resized",
     "Sample",
@@ -188,13 +189,46 @@ class Framework(Protocol):
         """Begin to look for what moves the parts and was not handed in."""
         ...
 
-    def processes(self) -> int:
-        """How many processes this one was made one of, by the framework's own means; 1 for a training by itself."""
+    def place(self) -> tuple[int, int]:
+        """The rank of this process, and how many there are, by the framework's own means; (0, 1) for a training by
+        itself."""
+        ...
+
+    def ranks(self) -> Ranks | None:
+        """The processes that train together; all of them ask for this at the same time. None where this framework's
+        trainings are kept in one process only, or this is one."""
         ...
 
     def sharded(self, parts: Mapping[str, object]) -> str | None:
         """By what a part was cut into pieces, of which this process holds its own; with the name of the part, as
         "model by fully_shard". None where all are whole."""
+        ...
+
+
+class Ranks(Protocol):
+    """The processes that train one model together, of which this is the one of `rank`, of `size`. Each of these calls
+    is made by all of them, in the same order, on the training thread; each waits for the slowest.
+
+    Raises (each): RuntimeError: one of them has ended, or was not heard of for as long as the framework waits.
+    """
+
+    rank: int
+    size: int
+
+    def highest(self, numbers: Sequence[int]) -> list[int]:
+        """Each number as the highest that any process gave."""
+        ...
+
+    def from_first(self, pieces: Iterable[memoryview] | None) -> bytearray:
+        """What rank 0 gives, in the others; the others give None, and rank 0 gets nothing back."""
+        ...
+
+    def to_first(self, data: bytes) -> list[bytes]:
+        """What all gave, by rank, in rank 0; nothing in the others."""
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Begin the global random streams of this process anew."""
         ...
 
 
@@ -374,10 +408,15 @@ class Unseen(Protocol):
 
 
 class Batch(NamedTuple):
-    """What the loop gets: the user's own `value`, and how many `samples` it holds (None: unknown)."""
+    """What the loop gets: the user's own `value`, and how many `samples` the batch has (None: unknown).
+
+    `own`: how many of them `value` holds, where several processes share a batch; 0 where there were too few for all:
+    then it holds one that another process counts. None: all.
+    """
 
     value: Any
     samples: int | None
+    own: int | None = None
 
 
 Sample: TypeAlias = "tuple[str, str, str]"
@@ -457,9 +496,11 @@ class LoaderState(Protocol):
     """Is `state` that of the newest batch only (a loader with a state of its own)? Else it is that of any it is asked
     for."""
 
-    notes: Sequence[str]
-    """Sentences for the user, more of them as they come up: a replay and its expected time, or, as `Inexact`, what
-    costs the exactness (a changed batch size)."""
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences for the user, more of them as they come up: a replay and its expected time, or, as `Inexact`, what
+        costs the exactness (a changed batch size)."""
+        ...
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches that are left. Called once."""
@@ -577,6 +618,16 @@ class Training(Protocol):
     def backward(self, batch: Any, *, share: float) -> Any:
         """Forward and backward of one micro-batch, its loss scaled by `share` of the accumulation
         window. Returns the unscaled loss, detached, still on its device."""
+        ...
+
+    def align(self) -> None:
+        """Where several processes train together: a run begins with the weights of rank 0 in all of them."""
+        ...
+
+    def reduce(self, losses: Sequence[Any]) -> Sequence[Any]:
+        """Before `step`, where several processes train together: gradients and losses become the sums over all. What
+        a process has is its part of the whole by then: `share` of `backward`, and the losses that it gives here, have
+        that as a factor."""
         ...
 
     def step(self) -> None:

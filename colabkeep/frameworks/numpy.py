@@ -20,6 +20,7 @@ from colabkeep.frameworks.base import (
     Losses,
     MeanLike,
     PartsSettings,
+    Ranks,
     Remembered,
     Training,
     TrainingOptions,
@@ -138,8 +139,11 @@ class NumpyFramework:
     def unseen(self, parts: Mapping[str, object]) -> Unseen:
         return NothingUnseen()
 
-    def processes(self) -> int:
-        return 1
+    def place(self) -> tuple[int, int]:
+        return 0, 1
+
+    def ranks(self) -> Ranks | None:
+        return None
 
     def sharded(self, parts: Mapping[str, object]) -> str | None:
         return None

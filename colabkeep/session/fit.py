@@ -225,6 +225,12 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
     arguments = replace(arguments, optimizer=optimizer, scheduler=scheduler, run=arguments.run.read())
     starting.lap("ready")
     framework = find_framework([arguments.model, optimizer])
+    if arguments.micro_batch is not None and framework.place()[1] > 1:
+        raise UsageError(
+            problem="micro_batch computes the batches of one process in pieces, and this training runs as several.",
+            remedy="Leave it out: each process has its part of the batch. For less memory take a smaller batch_size, "
+            "with accumulate_grad_batches=….",
+        )
     training = framework.training(arguments)
     data = framework.data()
     loader = data.as_loader(arguments.train_loader, arguments.batch_size)
@@ -391,6 +397,8 @@ def train(run: Run, plan: FitPlan) -> None:
     micro = None
     if plan.pieces is not None:
         micro = MicroBatches(run, plan.pieces, state.micro, _batch_size(plan.train_loader))
+    if run.resumed_from is None:
+        plan.training.align()
     if plan.arguments.max_steps is not None:
         run.tell(LengthTold(max_steps=plan.arguments.max_steps))
     for _ in run.epochs(plan.arguments.max_epochs):
@@ -410,12 +418,16 @@ def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None) -> None:
         run.stop("max_steps")
     accumulate, backward = arguments.accumulate_grad_batches, plan.training.backward
     step = _step(run, plan)
+    together = run.ranks > 1
     size, done = 1, run.progress.batches  # a session begins at the boundary of a window
     window: list[tuple[Any, float]] = []
     for _, batch in run.enumerate(plan.train_loader):  # nobody need look who counts
         if accumulate > 1:
             size = _window(accumulate, run.epoch_batches, done)
-        if micro is None:
+        if together:  # each process has its part of the batch, of its loss, and of the gradient
+            part = run.batch_weight / run.ranks
+            window.append((backward(batch, share=part / size) * part, run.batch_samples or 1))
+        elif micro is None:
             window.append((backward(batch, share=1.0 / size), run.batch_samples or 1))
         else:
             micro(batch, 1.0 / size, window)
@@ -437,8 +449,12 @@ def _step(run: Run, plan: FitPlan) -> Callable[[list[tuple[Any, float]]], None]:
     update = training.step
     ema, model, max_steps = arguments.ema, arguments.model, arguments.max_steps
     scheduler = arguments.scheduler if plan.state.interval == "step" else None
+    together = run.ranks > 1
 
     def step(window: list[tuple[Any, float]]) -> None:
+        if together:
+            losses = training.reduce([loss for loss, _ in window])
+            window[:] = [(loss, weight) for loss, (_, weight) in zip(losses, window, strict=True)]
         update()
         if ema is not None:
             ema.update_parameters(model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from colabkeep.frameworks.shared.iterables import no_batches
 from colabkeep.session.data_fingerprint import SameData
 from colabkeep.session.machine import StopRequests
 from colabkeep.session.open import Observer, OpenSession, RunSpec, as_event, checked_length
+from colabkeep.session.ranks import Group
 from colabkeep.session.scheduler import SaveScheduler, StopTraining
 from colabkeep.session.state import Averages, LoopState, Place, Position, RunState
 
@@ -251,6 +253,23 @@ class Loop:
         return self._position.batch_samples
 
     @property
+    def ranks(self) -> int:
+        """How many processes train this run together; 1 for a training by itself."""
+        return 1 if self._spec.group is None else self._spec.group.size
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is, from 0. Rank 0 saves and shows."""
+        return 0 if self._spec.group is None else self._spec.group.rank
+
+    @property
+    def batch_weight(self) -> float:
+        """What the mean loss of this process counts in the mean over the batch of all of them, where a gradient is the
+        mean over processes: 1.0 where each has as many samples, which the last batch of an epoch may not give them.
+        ``(loss * run.batch_weight).backward()`` makes an unequal batch count rightly."""
+        return self._position.batch_share * self.ranks
+
+    @property
     def epoch_batches(self) -> int | None:
         """How many batches the epoch under way has in all; None if it cannot be told."""
         return self._position.loader.length if self._position.loader is not None else None
@@ -330,6 +349,8 @@ class Loop:
         boundary = self._boundary
         if boundary.torn or boundary.opaque or not position.can_rewind or (position.stepped and not position.resting):
             return position.next(loader, name)  # half a step is done: who asks to stop waits for the rest of it
+        if self._spec.group is not None:
+            return position.next(loader, name)  # all stop at the same boundary
         return self._signals.at_once(lambda: position.next(loader, name))
 
     def step(self, loss: Any = None, *, grad_norm: Any = None, tokens: Any = None) -> None:
@@ -401,7 +422,8 @@ class Loop:
         if self._position.in_epoch:
             self._event_bus.once(_AROUND if self._position.place is Place.BEHIND else _BLIND)
             self._event_bus.drain()
-            self._leave_if_asked(now)
+            if self._spec.group is None:
+                self._leave_if_asked(now)
             return
         self._event_bus.once(_FREE)
         if self.undo is not None:  # where its first step began cannot be told
@@ -410,6 +432,10 @@ class Loop:
         self._rest()
         self._pause(now)
 
+    def _waited_for(self, fetch: Callable[[], Batch | None]) -> Batch | None:
+        """The next batch. Whoever asks to stop meanwhile is obeyed at once, but where all processes have to hear it."""
+        return self._signals.at_once(fetch) if self._spec.group is None else fetch()
+
     def _rest(self) -> None:
         """A boundary is here."""
         self._position.rest()
@@ -417,6 +443,9 @@ class Loop:
 
     def _pause(self, now: float, reason: str | None = None) -> None:
         """What happens at a boundary: save, tell, stop. Most of the time, nothing. `reason`: to save, if known."""
+        if self._spec.group is not None:
+            self._pause_together(self._spec.group, now, reason)
+            return
         reason = reason or self._save_scheduler.due(now)
         if reason is not None:
             if reason == "deadline":
@@ -426,6 +455,27 @@ class Loop:
             self._event_bus.drain()
         if self._signals.requested is not None or now >= self._until or self._position.blind:
             self._leave_if_asked(now)
+
+    def _pause_together(self, group: Group, now: float, reason: str | None) -> None:
+        """The same, in each of several processes. Rank 0 decides when to save, and any of them may be asked to stop."""
+        scheduler, deadline = self._save_scheduler, self._spec.deadline
+        reason = (reason or scheduler.due(now)) if group.leads else None
+        ends = 1 if now >= self._until else 0
+        if reason == "deadline":
+            _tell_end_of(self, now)
+            ends = 2 if deadline is not None and deadline.ends else ends
+        decided = group.decide(saves=reason is not None, signal=self._signals.requested or 0, ends=ends)
+        if any(decided):
+            self._state.gather(group, self.progress)
+        if decided.saves:
+            scheduler.save(reason or "asked", wait=scheduler.waits or self._spec.waits)
+        if self._event_bus.queue:
+            self._event_bus.drain()
+        if decided.signal:
+            self._signals.requested = signal.Signals(decided.signal)
+            self._signals.honour()
+        if decided.ends:
+            raise StopTraining("max_time" if decided.ends == 1 else "session_end")
 
     def _stops(self, now: float) -> bool:
         """Is it time to leave?"""
@@ -469,7 +519,7 @@ def _batches(run: Loop, loader: object, watched: list[Iterator[Any]], start: int
     opened = position.open(loader)
     told = _tell_notes(run, opened.notes, 0)
     fetch = partial(_timed, run, iter(opened), run._spec.clock.monotonic)
-    batch = run._signals.at_once(fetch)
+    batch = run._waited_for(fetch)
     if batch is not None:
         starting.lap("loader")
     if watched and batch is not None and not run._looked and (kind := counted_by(watched[0])) is not None:
@@ -503,30 +553,31 @@ def _timed(run: Loop, batches: Iterator[Batch], now: Callable[[], float]) -> Bat
 
 def _next_batch(run: Loop, opened: LoaderState, fetch: Callable[[], Batch | None]) -> Batch | None:
     """The loop asks for its next batch: all that its body did is done. This is where it may be saved."""
-    position = run._position
+    position, group = run._position, run._spec.group
     if position.loader is not opened:
         raise UsageError(
             problem="These batches belong to an epoch of run.epochs() that is over.",
             remedy="Call run.batches(loader) in each epoch, and read its batches there.",
         )
     if not position.stepped:  # in the middle of an accumulation
-        return run._signals.at_once(fetch)
+        return run._waited_for(fetch)
     run._rest()
     if position.batch + 1 == opened.length or position.blind:
-        return run._signals.at_once(fetch)
+        return run._waited_for(fetch)
     now, reason = run._spec.clock.monotonic(), None
     if opened.length is None:
-        reason = run._save_scheduler.due(now)
-        if reason is not None or run._stops(now):
+        reason = run._save_scheduler.due(now) if group is None or group.leads else None
+        wanted = reason is not None or run._stops(now)
+        if wanted if group is None else group.any(wanted):
             position.hold()
-            batch = run._signals.at_once(fetch)
+            batch = run._waited_for(fetch)
             if batch is None:  # it was the last one, so this belongs to the end of the epoch
                 run._save_scheduler.ask(reason)
                 return None
             run._pause(now, reason)
             return batch
     run._pause(now, reason)
-    return run._signals.at_once(fetch)
+    return run._waited_for(fetch)
 
 
 def arrive(run: Loop) -> None:
@@ -560,11 +611,15 @@ def _no_steps_here(*, in_epoch: bool) -> UsageError:
 
 def _tell_end(run: Loop, now: float) -> None:
     """The end of the session is near; leave if training ends by itself before it."""
+    _tell_end_of(run, now)
+    if run._spec.deadline is not None and run._spec.deadline.ends:
+        raise StopTraining("session_end")
+
+
+def _tell_end_of(run: Loop, now: float) -> None:
     deadline, takes = run._spec.deadline, run._save_scheduler.until_safe(now)
     if deadline is not None:
         run._event_bus.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))
-        if deadline.ends:
-            raise StopTraining("session_end")
 
 
 def _tell_inexact(run: Loop, reason: str) -> None:

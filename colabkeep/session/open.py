@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import socket
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +54,7 @@ from colabkeep.core.events import (
 )
 from colabkeep.core.layout import CHECKPOINT_ID
 from colabkeep.core.manifest import Manifest, Progress
-from colabkeep.core.policies import OVERHEAD, Mode, parse_save_every, read_overhead
+from colabkeep.core.policies import OVERHEAD, EveryEpochs, Mode, parse_save_every, read_overhead
 from colabkeep.core.state import Tree
 from colabkeep.core.system import Clock, Environment, SystemClock
 from colabkeep.frameworks import find_framework
@@ -62,6 +63,7 @@ from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import DefaultStorage
 from colabkeep.session.data_fingerprint import SameData
 from colabkeep.session.machine import UNKNOWN, Deadline, UsualLifetime, ask_machine, find_deadline, usual_lifetime
+from colabkeep.session.ranks import Group
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.state import LoopState, RunSettings, is_own, read_own
 from colabkeep.stores import open_store
@@ -241,6 +243,7 @@ class RunSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     precision: str = ""
     exceptions: tuple[str, ...] = ()
+    group: Group | None = None
 
 
 def choose_name(given: object, store: Store, here: Environment) -> tuple[str, str]:
@@ -345,12 +348,19 @@ def refuse_ranks(processes: int, environ: Mapping[str, str]) -> None:
     """
     started = environ.get("WORLD_SIZE", "") if environ.get("TORCHELASTIC_RUN_ID") else ""
     ranks = max(processes, int(started) if started.isdecimal() else 1)
-    if ranks > 1:
-        rank = environ.get("RANK", "")
-        own = f" (this one is rank {rank})" if rank.isdecimal() else ""
+    rank = environ.get("RANK", "")
+    own = f" (this one is rank {rank})" if rank.isdecimal() else ""
+    if ranks > processes == 1:
         raise UsageError(
-            problem=f"This training runs as {ranks} ranks{own}, and colabkeep keeps trainings of one process: they "
-            "would write one run over each other. Nothing was touched.",
+            problem=f"This program was started as {ranks} ranks{own} that do not know of each other yet: each would "
+            "train for itself and write the run over the others. Nothing was touched.",
+            remedy="With torch, write before the run begins: torch.distributed.init_process_group(). "
+            "accelerate.Accelerator() does that too. Or start the program with python, for one process.",
+        )
+    if ranks > 1:
+        raise UsageError(
+            problem=f"This training runs as {ranks} ranks{own}, and with this framework colabkeep keeps trainings of "
+            "one process: they would write one run over each other. Nothing was touched.",
             remedy="Train in one process: start the script with python, not with a launcher (torchrun, "
             "paddle.distributed.launch). In torch one process can use several GPUs: torch.nn.DataParallel(model).",
         )
@@ -472,6 +482,19 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     refuse_classes(**parts)
     arguments, clock, here = arguments.read(), SystemClock(), Environment.here()
     starting = starting or Starting(clock, {})
+    framework = find_framework(parts.values())
+    refuse_shards(framework.sharded(parts))
+    ranks = framework.ranks()
+    group = None if ranks is None else Group(ranks)
+    if group is None:
+        refuse_ranks(framework.place()[1], here.environ)
+    elif rehearsal is not None:
+        raise UsageError(
+            problem="verify_resume tries a training out in one process, and this program runs as several.",
+            remedy="Start it with python, without a launcher, to try it out.",
+        )
+    elif not group.leads:
+        return _follow(arguments, parts, framework, group, starting)
     deadline = None
     if rehearsal is None:
         deadline = find_deadline(here, clock, limit=arguments.session_limit, may_end=arguments.max_time is None)
@@ -483,9 +506,6 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         name, note = choose_name(arguments.run_name, store, here)
         refuse_reserved(store, name)
         starting.lap("storage")
-        framework = find_framework(parts.values())
-        refuse_ranks(framework.processes(), here.environ)
-        refuse_shards(framework.sharded(parts))
     except BaseException:
         if store is not arguments.storage:
             store.close()
@@ -509,6 +529,35 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         laps=starting.laps,
         waits=rehearsal is not None,
         notes=tuple(notes),
+        group=group,
+    )
+
+
+def _follow(
+    arguments: RunArguments, parts: Mapping[str, object], framework: Framework, group: Group, starting: Starting
+) -> RunSpec:
+    """The same for a rank that is not the first: it gets what rank 0 loads, saves nothing and shows nothing. What it
+    notes for itself goes into its own memory."""
+    quiet = replace(
+        arguments,
+        storage="memory://",
+        resume="auto",
+        save_every=EveryEpochs(sys.maxsize),
+        keep_last=None,
+        monitor=None,
+        max_time=None,
+        observers=(),
+    )
+    return RunSpec(
+        name=arguments.run_name or _ONCE,
+        arguments=quiet,
+        parts=parts,
+        store=open_store("memory://"),
+        framework=framework,
+        clock=SystemClock(),
+        closes_store=True,
+        laps=starting.laps,
+        group=group,
     )
 
 
@@ -586,6 +635,12 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         MemoryFull: this machine has no room for the copy that saves are made from.
         NoUsableCheckpoint, CheckpointNotFound, CheckpointUnsupported, StoreError: as they say.
     """
+    group = spec.group
+    return _open(spec, events) if group is None else group.together(lambda: _open(spec, events))
+
+
+def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
+    group, follows = spec.group, spec.group is not None and not spec.group.leads
     starting, repository = Starting(spec.clock, spec.laps), Repository(spec.store, spec.name)
     session, about, retention = secrets.token_hex(4), this_process(spec.clock), spec.arguments.retention
     lock = take_lock(spec.store, spec.name, about)
@@ -593,7 +648,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         settings = RunSettings(spec.framework, spec.parts, spec.arguments.on_change)
         run_id = _open_run(spec, repository, events)
         starting.lap("find")
-        loaded = _find(spec, repository, events)
+        loaded = group.take() if group is not None and follows else _find(spec, repository, events)
         manifest = loaded.manifest if loaded else None
         stored, data = understood(manifest, partial(_compared, spec, loaded, settings, events))
         starting.lap("read")
@@ -605,6 +660,8 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
             about |= {"machine": asdict(machine)}
         lease = take_lease(repository, session, about)
         starting.lap("ready")
+        if group is not None:
+            stored = understood(manifest, partial(_shared, spec, group, loaded, stored))
         if loaded is not None:
             names = (name for name in (*spec.parts, *spec.optional) if name not in settings.replaced)
             trees = {name: loaded.parts[name] for name in names if name in loaded.parts}
@@ -625,7 +682,7 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
     events.extend(Noted(text=note) for note in notes)
     identity = Identity(
         framework=spec.framework.name,
-        fingerprint=spec.framework.fingerprint(spec.parts),
+        fingerprint=_fingerprint(spec),
         settings=spec.settings,
         parent=manifest.id if manifest else None,
         heir=manifest is not None and spec.arguments.resume in ("auto", "must"),
@@ -649,6 +706,14 @@ def open_session(spec: RunSpec, events: deque[Event]) -> OpenSession:
         machine=machine,
         resumed_from=manifest,
     )
+
+
+def _shared(spec: RunSpec, group: Group, loaded: Loaded | None, stored: Mapping[str, Tree]) -> Mapping[str, Tree]:
+    """Rank 0 gives what it loaded to the others; of the loop's own parts each has its own."""
+    if group.leads:
+        group.hand_out(loaded)
+    step = 0 if loaded is None else loaded.manifest.progress.step
+    return group.own(spec.framework, stored, spec.arguments.seed, step)
 
 
 def this_process(clock: Clock, **more: Any) -> dict[str, Any]:
@@ -803,7 +868,13 @@ def _restored(spec: RunSpec, manifest: Manifest, run: Tree) -> list[Event]:
             told.append(Noted(text=f"{name} changed from {before} to {setting}; this does not affect the training"))
     if left := run.get("left"):
         told.append(Noted(text=f"The loop was {left}; the code after that did not run for that epoch."))
-    now = spec.framework.fingerprint(spec.parts)
+    now = _fingerprint(spec)
+    if (then := manifest.fingerprint.get(_PROCESSES, "1")) != (here := now.pop(_PROCESSES, "1")):
+        reason = (
+            f"{then} process(es) trained this run, and now {here}: batches, steps and learning rates are the same; "
+            "sums are rounded otherwise, and what model and data draw at random is drawn otherwise"
+        )
+        told.append(RestoredInexactly(checkpoint=manifest.id, reason=reason))
     # What only one side knows is no change: another version of colabkeep, or of the framework, tells more. GPUs all do.
     known = (now.keys() & manifest.fingerprint.keys()) | ({"gpu"} & (now.keys() | manifest.fingerprint.keys()))
     for name in sorted(known):
@@ -812,6 +883,15 @@ def _restored(spec: RunSpec, manifest: Manifest, run: Tree) -> list[Event]:
             reason = f"{name} was {before} and is {after}: the state is exact, later steps may round differently"
             told.append(RestoredInexactly(checkpoint=manifest.id, reason=reason))
     return told
+
+
+_PROCESSES = "processes"
+
+
+def _fingerprint(spec: RunSpec) -> dict[str, str]:
+    """What bits depend on; one process goes without saying."""
+    group = {} if spec.group is None else {_PROCESSES: str(spec.group.size)}
+    return {**spec.framework.fingerprint(spec.parts), **group}
 
 
 def _recalled(state: LoopState, manifest: Manifest, lease: Lease) -> list[Event]:
@@ -841,12 +921,13 @@ def run_started(spec: RunSpec, session: str) -> RunStarted:
     names = [name.removeprefix("state.") for name in spec.parts if name != "fit"]
     more = [] if len(names) <= _MOST else [f"{len(names) - _MOST} more"]
     restored = f"{', '.join(names[:_MOST] + more)}, the random streams and the position in the data are restored"
+    same = told.same if spec.group is None else f"{told.same}, {spec.group.size} processes"
     if told.obstacles:
         word, then = "course", "but the steps after that may round differently on this machine"
         promise = f"Same course, not the same bits: {restored}, {then}."
     else:
         word, but = ("mostly", "Exact, but for what is named here") if exceptions else ("exact", "Exact")
-        promise = f"{but}: {restored}, and the steps after that give the same bits with the same {told.same}."
+        promise = f"{but}: {restored}, and the steps after that give the same bits with the same {same}."
     best = spec.arguments.best
     return RunStarted(
         run=spec.name,

@@ -76,6 +76,9 @@ class Run(Loop):
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
         self._save_scheduler = SaveScheduler(spec, session, self._position, self._boundary)
+        if spec.group is not None and self.resumed_from is None:
+            spec.group.begin(spec.arguments.seed, 0)
+            self._boundary.mark()
         if session.progress.step:
             if self._boundary.gradients is not None:
                 self._boundary.gradients.load_state_dict(spec.framework.native(session.state.gradients))
@@ -165,6 +168,10 @@ class Run(Loop):
         position = self._position
         inside = position.in_epoch or position.comes_back
         now = self.saves_inside and wait and position.comes_back and position.stepped and not position.ends
+        if self._spec.group is not None:
+            now = False
+            if not inside:
+                self._state.gather(self._spec.group, self.progress)
         if inside and not now:
             self._save_scheduler.ask(reason, wait=wait)
         else:
@@ -238,6 +245,8 @@ def _leave(run: Run, error: BaseException | None) -> None:
     """Save, wait, let go. A request to stop waits for that; then the program is not to go on behind the run."""
     event_bus, scheduler, saver = run._event_bus, run._save_scheduler, run._saver
     clean = error is None or isinstance(error, StopTraining)
+    if run._spec.group is not None and clean:  # all of them are here
+        run._state.gather(run._spec.group, run.progress)
     run._signals.leave(lambda number: event_bus.queue.append(scheduler.answer(number)))
     try:
         obstacle = scheduler.leave(error, event_bus.drain, finished=run.finished, resumes_behind=run.resumes_behind)

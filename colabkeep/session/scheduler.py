@@ -344,6 +344,7 @@ class SaveScheduler:
         self._deadline = spec.deadline
         self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(2 * _LONGEST)
         self._settles_until = math.inf  # in seconds of the clock: so long slower storage is waited for, at the end
+        self._leads = spec.group is None or spec.group.leads  # one of several processes saves
         self._left = ""  # where the loop was left, if what it does there was left out
         self._arrivals = UploadLatency(spec.store.properties.top_rung, spec.clock)
         self._pace = _interval_tuner(spec, session, position, self._arrivals)
@@ -433,6 +434,8 @@ class SaveScheduler:
         self._asked, self.waits = None, False
         progress = self._position.progress
         self._mark = SaveMark(progress=progress, at=self._spec.clock.monotonic())
+        if not self._leads:
+            return
         if not self._saver.busy and (points := self._losses.curve.news()):  # into the journal, beside this checkpoint
             self._journal.add({"at": self._spec.clock.time(), "event": LOSSES, "points": plain_points(points)})
         own = self._state.parts(self._position.told(), self._boundary.gradients, self._left)
@@ -460,6 +463,8 @@ class SaveScheduler:
         moment. Returns what kept it from being saved, if anything did. `waiting` is called now and then meanwhile.
         `finished`: the loop was trained to its end; `resumes_behind`: as in `Loop`."""
         clean = error is None or isinstance(error, StopTraining)
+        if not self._leads:
+            return None
         self._pace.chooses = False  # nothing is chosen for a session that ends
         if not self._saver.wait(meanwhile=waiting):
             return _HANGS
@@ -528,7 +533,9 @@ class SaveScheduler:
 
     def _obstacle(self, *, clean: bool, resumes_behind: bool) -> str | None:
         """Bring the state to the last boundary; or say why that cannot be saved."""
-        position = self._position
+        position, others = self._position, self._state.others
+        if self._spec.group is not None and (others is None or others[0] != position.progress):
+            return "Several processes train this run, and its last step can be saved only where all of them stop"
         if position.blind:
             return "An epoch that takes steps outside of a loop over run.batches() can be saved at its end only"
         if position.behind and not resumes_behind:

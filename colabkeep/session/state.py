@@ -26,10 +26,12 @@ from colabkeep.frameworks import open_framework
 from colabkeep.frameworks.base import Batch, Data, Framework, LoaderState, Losses, MeanLike
 from colabkeep.frameworks.shared.iterables import no_batches
 from colabkeep.session.data_fingerprint import NEXT, SameData
+from colabkeep.session.ranks import Group
 
 _ALWAYS = ("run", "history", "rng", "rng_at_epoch", "loader")
 _WHERE_NEEDED = (
     "losses", "state", "state_at_epoch", "averages", "streams", "streams_at_epoch", "data", "gradients", "settings",
+    "ranks",
 )  # fmt: skip
 _MOST_LOADERS = 32  # of one run without a name; more of them are most likely made anew at each step
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -524,6 +526,7 @@ class LoopState:
         self.variables = RunState(framework.name)
         self.averages = Averages(framework)
         self.streams = Streams(self.loaders, data, seed)
+        self.others: tuple[Progress, Tree] | None = None  # the random streams of other processes, and when
         self._framework = framework
         self._rng = framework.rng()
         self._stored = stored
@@ -543,6 +546,8 @@ class LoopState:
             "data": self.data.records,
             "rng_at_epoch": self._at_epoch["rng"],
         }
+        if self.others is not None:
+            values["ranks"] = self.others[1]
         if gradients is not None and (standing := gradients.state_dict()):
             values["gradients"] = standing
         if self.variables:
@@ -552,6 +557,12 @@ class LoopState:
         if streams := self.streams.tree():
             values |= {"streams": streams, "streams_at_epoch": self._at_epoch["streams"]}
         return {"rng": self._rng, **{name: Value(value) for name, value in values.items()}}
+
+    def gather(self, group: Group, progress: Progress) -> None:
+        """The next checkpoint is of this boundary, and all processes are at it."""
+        if self.others is None or self.others[0] != progress:
+            parts = {"rng": self._rng, "rng_at_epoch": Value(self._at_epoch["rng"])}
+            self.others = progress, group.streams(self._framework, parts)
 
     def arrive(self) -> None:
         """The training is where the checkpoint was taken: all is in force from here on, the random streams last."""
@@ -974,6 +985,7 @@ class Position:
         self.blind = False  # a step of this epoch was done outside of its loop over batches
         self.loader: LoaderState | None = None
         self.batch_samples: int | None = None  # of the batch handed out last
+        self.batch_share = 1.0  # what part of them this process has
         self.batch = progress.batches - 1  # the number in its epoch, from 0, of the batch handed out last
         self._state = state
         self._samples = progress.epoch_samples  # of the epoch, handed out so far
@@ -1048,8 +1060,9 @@ class Position:
         """The loop is given a batch."""
         if not self._state.arrived:
             self._state.arrive()  # not before: making an iterator must not shift the streams
-        value, count = batch
+        value, count, own = batch
         self.batch += 1
+        self.batch_share = 1.0 if own is None else own / (count or 1)
         self._samples += count or 0
         self.batch_samples = self._state.averages.samples = count
         self.resting = self.stepped = False
@@ -1065,7 +1078,8 @@ class Position:
     def next(self, loader: object, name: str | None) -> Any:
         """The next batch of a loader that is read without an end."""
         self.resting = False
-        value, count = self._state.streams.next(loader, name)
+        value, count, own = self._state.streams.next(loader, name)
+        self.batch_share = 1.0 if own is None else own / (count or 1)
         self.batch_samples = self._state.averages.samples = count
         return value
 

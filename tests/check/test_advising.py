@@ -70,7 +70,7 @@ def test_a_second_gpu_left_idle_is_told(session):
     """Two T4s: one trains; the line to put the other to use is given."""
     told = text(session("kaggle", T4, T4), "second-gpu-idle")
     assert "cuda:1" in told
-    assert "model = torch.nn.DataParallel(model)" in told
+    assert "resumable_fit(…, devices=2)" in told
     assert "second-gpu-idle" not in codes(session("kaggle", T4))
     assert "gpus-differ" not in codes(session("kaggle", T4, T4))
 

@@ -59,6 +59,7 @@ WRITERS = {
     "frameworks/shared/host_memory.py",  # memory where there is none: a file without a name, gone with the process
     "frameworks/paddle/reading.py",  # shared memory of dead processes, removed
     "frameworks/torch/data.py",  # sockets of dead processes and their folders, removed
+    "session/launch.py",  # pipes to the processes that it begins, and the folder in which they meet
     "keep/tree.py",  # a kept folder, put back: folders, empty files, links
     "keep/version.py",  # and the bytes of its files
     "keep/session.py",  # which takes the folder's place in one move; and what this machine remembers of it

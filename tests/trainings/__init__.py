@@ -48,7 +48,8 @@ def open_training(framework: str) -> HardTraining:
 
 def final_state(storage: Storage, run: str) -> dict[str, str]:
     """Path → digest or text of everything in the newest checkpoint of a run, all of its bytes verified; but for the
-    settings as written, which are the script's and not the training's.
+    settings as written, which are the script's and not the training's, and for the samples that were looked at last,
+    which goes by the clock.
 
     Raises:
         AssertionError: a checkpoint was walked past, or there is none.
@@ -59,8 +60,12 @@ def final_state(storage: Storage, run: str) -> dict[str, str]:
     assert not passed, passed
     assert loaded is not None, "there is no checkpoint"
     found = {path: value for part, tree in loaded.parts.items() for path, value in flat(tree, part)}
-    found.pop("settings.state.written", None)
-    return found
+    looked_at = tuple(f"data.state.{name}.{what}" for name in ("train", "val") for what in ("samples", "epoch"))
+    return {
+        name: value
+        for name, value in found.items()
+        if name != "settings.state.written" and not name.startswith(looked_at)
+    }
 
 
 def weights_sha256(storage: Storage, run: str) -> str:

@@ -22,6 +22,7 @@ from colabkeep.frameworks.base import (
     Losses,
     MeanLike,
     PartsSettings,
+    Ranks,
     Remembered,
     Training,
     TrainingOptions,
@@ -192,8 +193,12 @@ class PaddleFramework(Adapter):
     def unseen(self, parts: Mapping[str, object]) -> Unseen:
         return NothingUnseen()
 
-    def processes(self) -> int:
-        return int(paddle.distributed.ParallelEnv().nranks)
+    def place(self) -> tuple[int, int]:
+        about = paddle.distributed.ParallelEnv()
+        return int(about.rank), int(about.nranks)
+
+    def ranks(self) -> Ranks | None:
+        return None
 
     def sharded(self, parts: Mapping[str, object]) -> str | None:
         return None  # in one process all is whole

@@ -4,6 +4,7 @@ any batch on, and everything else that can be iterated.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from array import array
 from collections import deque
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import Stateful, Tree, derive, derive_each
@@ -27,6 +28,7 @@ from colabkeep.frameworks.shared.iterables import (
     no_batches,
     set_epoch,
 )
+from colabkeep.frameworks.shared.pieces import part
 from colabkeep.frameworks.shared.samples import Arrays, leading
 from colabkeep.frameworks.shared.streams import Kinds, StreamScope, StreamSet, instance_dict, reachable
 from colabkeep.frameworks.shared.workers import WorkerPayload, probing, tag
@@ -156,7 +158,7 @@ class Order:
     """
 
     def __init__(self, sampling: Sampling, place: Position, kinds: Kinds, *, whole: bool = False) -> None:
-        self.cut = sampling.cut
+        self.cut, self.bare = sampling.cut, sampling.bare
         self._whole_batches = sampling.whole_batches
         self._place = place
         self._skip = place.batches if self.cut is None else place.samples
@@ -291,8 +293,8 @@ def _feed(digest: Any, items: Iterable[Any]) -> None:
 class MapEpoch:
     """The batches behind a place in the epoch's order. The loop's own random streams do not move.
 
-    `facts` are those of `all_facts`, `state` what a session before told, `bare` says that the loader gives single
-    items. `inspector`: as in `Data.open`.
+    `facts` are those of `all_facts`, `state` what a session before told. `share`: what of each batch is loaded here;
+    None: all. `inspector`: as in `Data.open`.
     """
 
     def __init__(
@@ -303,7 +305,7 @@ class MapEpoch:
         facts: Mapping[str, Any],
         state: Mapping[str, Any] | None,
         *,
-        bare: bool,
+        share: Share | None = None,
         inspector: Inspector | None = None,
     ) -> None:
         if state is not None and state["order"] not in (None, order.digest()):
@@ -316,13 +318,13 @@ class MapEpoch:
         self._order = order
         self._place = place
         self._facts = facts
-        self._bare = bare
+        self._share = share
         self._inspector = inspector
         self._ahead: deque[Any] = deque()  # indices handed to the loader, whose batches did not come out yet
         self._iterator: Any = None
 
     def __iter__(self) -> Iterator[Batch]:
-        ahead, bare, followed = self._ahead, self._bare, self._followed
+        ahead, bare, followed, share = self._ahead, self._order.bare, self._followed, self._share
         indices = self._indices()
         if self._inspector is not None:
             indices = self._inspected(self._inspector, indices)
@@ -334,7 +336,8 @@ class MapEpoch:
                 index = ahead.popleft()
                 if followed:
                     self._order.consumed(index)
-                yield Batch(value, leading(value) if bare and not isinstance(index, (list, tuple)) else len(index))
+                samples = leading(value) if bare and not isinstance(index, (list, tuple)) else len(index)
+                yield Batch(value, samples, None if share is None else share.own(len(index)))
         except GeneratorExit:
             self.close()
             raise
@@ -361,16 +364,70 @@ class MapEpoch:
         return indices
 
     def _indices(self) -> Iterator[Any]:
-        place, ahead = self._place, self._ahead
-        if self._adapted.quiet:
-            for index in self._order.remaining():
-                ahead.append(index)
-                yield index
-        else:
-            seeds = derive_each(place.seed, "batch", place.epoch, start=place.batches)
-            for index, seed in zip(self._order.remaining(), seeds, strict=False):
-                ahead.append(index)
-                yield tag(seed, place.epoch, index)
+        place, ahead, share = self._place, self._ahead, self._share
+        quiet, epoch = self._adapted.quiet, place.epoch
+        own = place.seed if share is None or not share.rank else derive(place.seed, "rank", share.rank)
+        seeds = itertools.repeat(0) if quiet else derive_each(own, "batch", epoch, start=place.batches)
+        for index, seed in zip(self._order.remaining(), seeds, strict=False):
+            ahead.append(index)
+            mine = index if share is None else share.of(index)
+            yield mine if quiet else tag(seed, epoch, mine)
+
+
+class Share(NamedTuple):
+    """What one of several processes takes of each batch: its samples in `ranks` equal pieces, in order."""
+
+    rank: int
+    ranks: int
+
+    def bounds(self, samples: int) -> tuple[int, int]:
+        """From which sample to which (exclusive)."""
+        return samples * self.rank // self.ranks, samples * (self.rank + 1) // self.ranks
+
+    def own(self, samples: int) -> int:
+        """How many of so many samples it counts."""
+        begin, end = self.bounds(samples)
+        return end - begin
+
+    def held(self, samples: int) -> tuple[int, int]:
+        """As `bounds`; of too few for all, one that another process counts: nothing can be computed of none."""
+        begin, end = self.bounds(samples)
+        return (begin, end) if begin < end else (min(begin, samples - 1), min(begin, samples - 1) + 1)
+
+    def of(self, indices: Sequence[Any]) -> Sequence[Any]:
+        """Those that it loads, of the indices of a batch."""
+        begin, end = self.held(len(indices))
+        return indices[begin:end]
+
+
+class SharedEpoch:
+    """An epoch whose batches come whole, in each of several processes, and are cut here."""
+
+    def __init__(self, whole: LoaderState, share: Share) -> None:
+        self._whole, self._share = whole, share
+        self.length, self.positional = whole.length, whole.positional
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._whole.notes
+
+    def __iter__(self) -> Iterator[Batch]:
+        share = self._share
+        for value, samples, _ in self._whole:
+            if not samples:
+                raise UsageError(
+                    problem=f"Several processes share each batch along its samples, and this {type(value).__name__} "
+                    "does not show how many it has.",
+                    remedy="Have the loader give tensors whose first dimension is the samples, in tuples, lists or "
+                    "dicts; or train in one process.",
+                )
+            yield Batch(part(value, samples, *share.held(samples)), samples, share.own(samples))
+
+    def state(self, batches: int | None = None) -> Tree:
+        return self._whole.state(batches)
+
+    def close(self) -> None:
+        self._whole.close()
 
 
 def fixed_facts(dataset: Any, sampling: Sampling, seed: int) -> dict[str, Any]:
@@ -427,9 +484,10 @@ class LoaderData(IterableData):
     dataset: type[Any]
     stream: type[Any]
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int = 0, ranks: int = 1) -> None:
         super().__init__(self.kinds, self.arrays)
         self._kept: dict[int, Adapted] = {}
+        self._share = Share(rank, ranks) if ranks > 1 else None
 
     def open(
         self,
@@ -443,9 +501,10 @@ class LoaderData(IterableData):
         inspector: Inspector | None = None,
     ) -> LoaderState:
         if not isinstance(loader, self.loader):
-            return super().open(
+            opened = super().open(
                 loader, seed=seed, epoch=epoch, batches=batches, samples=samples, state=state, inspector=inspector
             )
+            return opened if self._share is None else SharedEpoch(opened, self._share)
         told = self.before(loader)
         found = [] if state is None else self.check(loader, seed=seed, state=state)
         if found:
@@ -456,7 +515,8 @@ class LoaderData(IterableData):
         mapped = self.map_style(loader)
         epoch_of = self._map(loader, place, state, inspector) if mapped else self._replay(loader, place, state)
         epoch_of.note(*told)
-        return epoch_of
+        whole = self._share is not None and (not mapped or self.sampling(loader).bare)
+        return SharedEpoch(epoch_of, self._share) if self._share is not None and whole else epoch_of
 
     def as_loader(self, data: object, batch_size: int | None) -> object:
         """Things of one sample each are batched if the framework calls them a data set, or a `batch_size` says so."""
@@ -536,8 +596,8 @@ class LoaderData(IterableData):
         # A session before this rule listed every order that ends: its hash is of the whole.
         order = self.order(loader, place, whole=state is not None and "followed" not in state)
         facts = all_facts(loader.dataset, sampling, place.seed)
-        adapted = self._adapt(loader, place.epoch)
-        return MapEpoch(adapted, order, place, facts, state, bare=sampling.bare, inspector=inspector)
+        adapted, share = self._adapt(loader, place.epoch), None if sampling.bare else self._share
+        return MapEpoch(adapted, order, place, facts, state, share=share, inspector=inspector)
 
     def _adapt(self, loader: Any, epoch: int) -> Adapted:
         kept = self._kept.get(id(loader))

@@ -348,7 +348,10 @@ class Arithmetic:
         try:
             with self.no_grad():
                 for batch in batches:
-                    weight = 1.0 if batch.samples is None else float(batch.samples)
+                    counted = batch.samples if batch.own is None else batch.own
+                    weight = 1.0 if counted is None else float(counted)
+                    if not weight:  # another process counts it
+                        continue
                     with self.autocast():
                         measured = self._objective.measured(self.moved(batch.value), self._metrics)
                     for name, mean in means.items():
@@ -358,8 +361,19 @@ class Arithmetic:
                 self._model.train()  # Paddle keeps a mode of its own beside those of the layers
             for module, mode in modes:
                 module.training = mode
-        found = {name: mean.value() for name, mean in means.items()}
+        found = self.together(means)
         return {name: value for name, value in found.items() if value is not None}
+
+    def together(self, means: Mapping[str, MeanLike]) -> Mapping[str, float | None]:
+        """The means; over all processes, where several train together."""
+        return {name: mean.value() for name, mean in means.items()}
+
+    def align(self) -> None:
+        """As in `Training`; nothing, in one process."""
+
+    def reduce(self, losses: Sequence[Any]) -> Sequence[Any]:
+        """As in `Training`; in one process, what it is given."""
+        return losses
 
     def averaged(self) -> Sequence[str]:
         """The measures that are means over the batches."""

@@ -222,3 +222,20 @@ def die_with_trainer() -> None:
 def _die_after(sentinel: int) -> None:
     wait([sentinel])
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def to_process(value: Any) -> bytes:
+    """Pickled for a process of this machine that was begun here, or back to the one that began it: code of a notebook
+    by value. Never for a disk.
+
+    Raises:
+        Exception: of any kind, where something in it cannot travel.
+    """
+    import cloudpickle
+
+    return bytes(cloudpickle.dumps(value))
+
+
+def from_process(data: bytes) -> Any:
+    """What was packed so, from a process of our own, through a pipe."""
+    return pickle.loads(data)  # noqa: S301

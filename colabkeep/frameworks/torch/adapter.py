@@ -18,6 +18,7 @@ from colabkeep.frameworks.base import (
     Losses,
     MeanLike,
     PartsSettings,
+    Ranks,
     Remembered,
     Training,
     TrainingOptions,
@@ -30,7 +31,7 @@ from colabkeep.frameworks.shared.training import at_hand, stored_steps
 from colabkeep.frameworks.torch.boundary import TorchBoundary, TorchUnseen, remember
 from colabkeep.frameworks.torch.capture import TorchKit, ordinary, parameters_of
 from colabkeep.frameworks.torch.copies import Devices
-from colabkeep.frameworks.torch.facts import exactness, fingerprint
+from colabkeep.frameworks.torch.facts import exactness, fingerprint, place
 from colabkeep.frameworks.torch.restore import (
     module_differences,
     native,
@@ -237,7 +238,7 @@ class TorchFramework(Adapter):
     def data(self) -> Data:
         from colabkeep.frameworks.torch.data import TorchData
 
-        return TorchData()
+        return TorchData(*place())
 
     def training(self, options: TrainingOptions) -> Training:
         from colabkeep.frameworks.torch.training import TorchTraining
@@ -268,9 +269,19 @@ class TorchFramework(Adapter):
     def unseen(self, parts: Mapping[str, object]) -> Unseen:
         return TorchUnseen(parts)
 
-    def processes(self) -> int:
-        group = torch.distributed
-        return int(group.get_world_size()) if group.is_available() and group.is_initialized() else 1
+    def place(self) -> tuple[int, int]:
+        return place()
+
+    def ranks(self) -> Ranks | None:
+        if place()[1] == 1:
+            return None
+        from colabkeep.frameworks.torch.ranks import TorchRanks
+
+        return TorchRanks()
+
+    def prepare(self, parts: Mapping[str, object]) -> None:
+        if place()[0] == 0:  # the others save nothing
+            super().prepare(parts)
 
     def sharded(self, parts: Mapping[str, object]) -> str | None:
         return next((f"{name} by {by}" for name, part in parts.items() if (by := _cut_by(part)) is not None), None)

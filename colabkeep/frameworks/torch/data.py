@@ -29,6 +29,7 @@ from torch.utils.data import (
     default_convert,
     get_worker_info,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import HostTensor, Stateful, Tagged, derive
@@ -313,8 +314,8 @@ class TorchData(LoaderData):
     arrays = TENSORS
     loader, dataset, stream = DataLoader, Dataset, IterableDataset
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, rank: int = 0, ranks: int = 1) -> None:
+        super().__init__(rank, ranks)
         self._swept = False
 
     def map_style(self, loader: DataLoader[Any]) -> bool:
@@ -337,6 +338,14 @@ class TorchData(LoaderData):
         return _replayed(loader, place, workers)
 
     def before(self, loader: DataLoader[Any]) -> Sequence[str]:
+        if isinstance(loader.sampler, DistributedSampler) and loader.sampler.num_replicas > 1:
+            raise UsageError(
+                problem="This loader has a DistributedSampler, which gives this process a share of the samples. "
+                "colabkeep shares each batch out by itself, so that a run is the same with another number of "
+                "processes: this way most samples would never be seen.",
+                remedy="Leave out the sampler, and set shuffle=True and the batch_size of all processes together: "
+                "DataLoader(dataset, batch_size=64, shuffle=True).",
+            )
         if loader.num_workers > 0 and not self._swept:
             remove_dead_listeners()
             self._swept = True

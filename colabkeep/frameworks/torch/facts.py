@@ -207,3 +207,11 @@ def _autotuned(modules: Iterable[torch.nn.Module]) -> list[str] | None:
         name: str(any(each.get(name) for each in settings) or getattr(config, name, False)) for name in _AUTOTUNING
     }
     return [name for name, value in values.items() if value == "True"]
+
+
+def place() -> tuple[int, int]:
+    """The rank of this process among those of torch.distributed, and their number; (0, 1) for a training by itself."""
+    group: Any = torch.distributed
+    if not (group.is_available() and group.is_initialized()):
+        return 0, 1
+    return int(group.get_rank()), int(group.get_world_size())

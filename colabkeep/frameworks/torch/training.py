@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from colabkeep.frameworks.shared.training import (
     unknown_precision,
     wrong_kind,
 )
+from colabkeep.frameworks.torch.facts import place
 from colabkeep.frameworks.torch.pieces import TorchPieces
 
 
@@ -186,6 +187,30 @@ class TorchTraining(Arithmetic):
         self._here = self._device.type == "cpu"  # nothing to move, and a loss is read without a wait
         self._plain = self._here and self.precision == "32-true"  # nor to cast
         self.scaler = gradient_scaler(self.precision, self._device, options.optimizer)
+        self._parallel: Any = None
+        if place()[1] > 1:
+            from colabkeep.frameworks.torch.ranks import DataParallel
+
+            self._parallel = DataParallel(options.model, options.optimizer)
+
+    def align(self) -> None:
+        if self._parallel is not None:
+            self._parallel.align()
+
+    def reduce(self, losses: Sequence[Any]) -> Sequence[Any]:
+        return losses if self._parallel is None else self._parallel.reduce(losses)
+
+    def step(self) -> None:
+        super().step()
+        if self._parallel is not None:
+            self._parallel.buffers()
+
+    def together(self, means: Mapping[str, Any]) -> Mapping[str, float | None]:
+        if self._parallel is None:
+            return super().together(means)
+        told = self._parallel.total([number for mean in means.values() for number in (float(mean.sum), mean.weight)])
+        sums = zip(means, told[::2], told[1::2], strict=True)
+        return {name: total / weight if weight else None for name, total, weight in sums}
 
     def backward(self, batch: Any, *, share: float) -> torch.Tensor | float:
         """Forward and backward of one micro-batch; its loss, unscaled: detached, on its device, or a number on the CPU.

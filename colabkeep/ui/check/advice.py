@@ -161,9 +161,9 @@ def _on_more_gpus(facts: Facts) -> Iterator[Advice]:
     alike = len(usable) == len(gpus) and len({one.accelerator.name for one in gpus}) == 1
     if facts.framework == "torch" and alike:
         put = (
-            "for one training on all of them: model = torch.nn.DataParallel(model), before the optimizer is made, with "
-            "batches large enough to split (tried on two simulated GPUs: a resume has the same bits). Or "
-            f"{put}"
+            f"for one training on all of them: resumable_fit(…, devices={len(usable)}), with batches large enough to "
+            "be worth the exchange of gradients (colabkeep has not run on two real GPUs yet: compare the speed with "
+            f"devices=1). Or {put}"
         )
     yield Advice(
         code="second-gpu-idle",

@@ -1,5 +1,5 @@
-"""Several processes that train together are refused at the start, in words that name ranks, and so is what is cut into
-pieces for them. A group of one process, and what DDP wraps in it, is a training like any other."""
+"""Processes that do not know of each other are refused at the start, in words that name ranks, and so is what is cut
+into pieces for them. A group of one process, and what DDP wraps in it, is a training like any other."""
 
 from __future__ import annotations
 
@@ -11,36 +11,8 @@ import torch
 
 import colabkeep
 from colabkeep.core.errors import UsageError
-from tests.programs import Program
 
 IMPORTS = "ignore:.torch.jit:DeprecationWarning"  # torch, as it imports what DDP needs
-
-PROGRAM = """
-import sys
-import torch
-import colabkeep
-from colabkeep.core.errors import UsageError
-
-rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-model = torch.nn.Linear(2, 1)
-try:
-    with colabkeep.Run("r", model=model, storage=folder, progress=False):
-        print("trained")
-except UsageError as error:
-    print(error)
-"""
-
-
-def test_two_ranks_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    """Real processes of torch.distributed: each is told how many ranks there are, and what to do instead."""
-    runs = tmp_path / "runs"
-    with Program(PROGRAM, 0, tmp_path / "store", runs) as one, Program(PROGRAM, 1, tmp_path / "store", runs) as other:
-        for rank in (one, other):
-            said, _ = rank.communicate()
-            assert "2 ranks" in said
-            assert "torch.nn.DataParallel(model)" in said
-    assert not runs.exists()
 
 
 @pytest.mark.parametrize(

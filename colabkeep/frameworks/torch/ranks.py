@@ -1,0 +1,204 @@
+"""The processes of torch.distributed that train one model: what they agree on, and the sums of their gradients."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from colabkeep.core.errors import UsageError
+from colabkeep.frameworks.torch.facts import place
+
+_BUCKET = 32 << 20  # bytes of gradients that are summed at a time: each is copied into one buffer
+
+
+def device_count() -> int:
+    """How many GPUs torch sees here."""
+    return int(torch.cuda.device_count())
+
+
+@contextmanager
+def join(rank: int, size: int, folder: str) -> Iterator[None]:
+    """Be one of the processes of this machine that train together; they meet in a file of `folder`."""
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(0)  # it sees one card
+        backend = "cpu:gloo,cuda:nccl"
+    else:
+        torch.set_num_threads(max(1, torch.get_num_threads() // size))
+    dist.init_process_group(backend, init_method=f"file://{folder}/meet", rank=rank, world_size=size)
+    yield
+    dist.destroy_process_group()
+
+
+def streams() -> tuple[Any, Any, Any]:
+    """Where the random streams of Python, NumPy and torch's CPU are, for a process that is to begin from there."""
+    numpy: Any = sys.modules.get("numpy")
+    return random.getstate(), None if numpy is None else numpy.random.get_state(), torch.get_rng_state()
+
+
+def put_streams(taken: tuple[Any, Any, Any]) -> None:
+    """Go on from there. Those of GPUs begin with torch's own first seed."""
+    python, legacy, own = taken
+    random.setstate(python)
+    if legacy is not None:
+        importlib.import_module("numpy.random").set_state(legacy)
+    torch.set_rng_state(own)
+    torch.cuda.manual_seed_all(torch.initial_seed())
+
+
+def lost(error: BaseException) -> bool:
+    """Is it what a process meets whose partner has ended?"""
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        word in text for word in ("gloo", "Gloo", "NCCL", "Connection closed")
+    )
+
+
+class TorchRanks:
+    """See `Ranks`. Over host memory, by a group of its own: what is agreed on waits for no device."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = place()
+        self._group: Any = dist.new_group(backend="gloo")
+
+    def highest(self, numbers: Sequence[int]) -> list[int]:
+        told = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
+        return [int(number) for number in told.tolist()]
+
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        told = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+        dist.all_reduce(told, group=self._group)
+        return [float(number) for number in told.tolist()]
+
+    def from_first(self, pieces: Iterable[memoryview] | None) -> bytearray:
+        given = [piece.cast("B") for piece in pieces or () if piece.nbytes]
+        (count,) = self._broadcast([len(given)])
+        sizes = self._broadcast([piece.nbytes for piece in given] or [0] * count) if count else []
+        received = bytearray(0 if given else sum(sizes))
+        for index, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+            if given:
+                buffer = torch.frombuffer(bytearray(given[index]), dtype=torch.uint8)
+            else:
+                buffer = torch.frombuffer(received, dtype=torch.uint8, offset=end - size, count=size)
+            dist.broadcast(buffer, 0, group=self._group)
+        return received
+
+    def to_first(self, data: bytes) -> list[bytes]:
+        sizes = self.highest([len(data) if rank == self.rank else 0 for rank in range(self.size)])
+        padded = torch.frombuffer(bytearray(data.ljust(max(sizes))), dtype=torch.uint8)
+        all_of_them = [torch.empty_like(padded) for _ in sizes] if self.rank == 0 else None
+        dist.gather(padded, all_of_them, 0, group=self._group)
+        found = zip(all_of_them or (), sizes, strict=False)
+        return [each.numpy().tobytes()[:size] for each, size in found]
+
+    def seed(self, seed: int) -> None:
+        random.seed(seed)
+        numpy: Any = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.seed(seed & 0xFFFFFFFF)
+        torch.manual_seed(seed)
+
+    def _broadcast(self, numbers: Sequence[int]) -> list[int]:
+        told = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        dist.broadcast(told, 0, group=self._group)
+        return [int(number) for number in told.tolist()]
+
+
+class DataParallel:
+    """One model in each of several processes: the same weights, and gradients that are the sum over all.
+
+    Gradients are summed when all of a step are there, in buckets. Buffers are those of rank 0, as in torch's
+    DistributedDataParallel.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._group: Any = dist.new_group(backend="gloo")  # of numbers that are in host memory
+
+    def align(self) -> None:
+        """All begin with the weights of rank 0."""
+        self._send(self._model.parameters())
+        self.buffers()
+
+    def buffers(self) -> None:
+        """All go on with the buffers of rank 0."""
+        self._send(self._model.buffers())
+
+    def reduce(self, losses: Sequence[Any]) -> list[Any]:
+        """Sum the gradients over all processes, in place, and the losses (numbers, or tensors of one).
+
+        A parameter that no process has a gradient for keeps none: an optimizer leaves it alone.
+
+        Raises:
+            UsageError: a gradient is sparse.
+        """
+        held = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+        if any(p.grad is not None and p.grad.layout is not torch.strided for p in held):
+            raise UsageError(
+                problem="A gradient is sparse, and sparse gradients are not summed over several processes.",
+                remedy="Build the embedding with sparse=False, or train in one process.",
+            )
+        device = held[0].device if held else torch.device("cpu")
+        missing = [p.grad is None for p in held]
+        exact = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        told = torch.tensor([not each for each in missing], dtype=exact, device=device)
+        numbers = (torch.as_tensor(loss, dtype=told.dtype, device=device).reshape(1) for loss in losses)
+        told = torch.cat([told, *numbers])
+        dist.all_reduce(told)
+        somewhere = told[: len(held)].tolist() if any(missing) else [1.0] * len(held)
+        summed = [p for p, count in zip(held, somewhere, strict=True) if count]
+        for p in summed:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        for bucket in _buckets([p.grad for p in summed if p.grad is not None]):
+            flat = torch.cat([each.reshape(-1) for each in bucket])
+            dist.all_reduce(flat)
+            _spread(flat, bucket)
+        sums = told[len(held) :]
+        return sums.tolist() if device.type == "cpu" else list(sums.unbind())
+
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        """The sums over all processes."""
+        told = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+        dist.all_reduce(told, group=self._group)
+        return [float(number) for number in told.tolist()]
+
+    def _send(self, tensors: Iterable[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for bucket in _buckets([each.detach() for each in tensors]):
+                flat = torch.cat([each.reshape(-1) for each in bucket])
+                dist.broadcast(flat, 0)
+                _spread(flat, bucket)
+
+
+def _buckets(tensors: Sequence[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
+    """In groups of one type and device, none much larger than `_BUCKET`, in an order that is the same everywhere."""
+    kinds: dict[Any, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for members in kinds.values():
+        bucket, size = list[torch.Tensor](), 0
+        for tensor in members:
+            bucket.append(tensor)
+            size += tensor.numel() * tensor.element_size()
+            if size >= _BUCKET:
+                yield bucket
+                bucket, size = [], 0
+        if bucket:
+            yield bucket
+
+
+def _spread(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    at = 0
+    for tensor in tensors:
+        tensor.copy_(flat[at : at + tensor.numel()].view_as(tensor))
+        at += tensor.numel()

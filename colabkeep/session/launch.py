@@ -1,0 +1,356 @@
+"""One training in several processes of this machine, begun from a notebook cell or a script: a process for each device,
+and what they say, show, return and raise comes out in the cell.
+
+The processes are new interpreters: nothing is forked, so CUDA may have been used before, and a script needs no
+``if __name__ == "__main__"``. What they are to do goes to them through a pipe; what comes back comes through another.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from colabkeep.core.errors import ProcessFailed, UsageError
+from colabkeep.core.events import Event, StepDone
+from colabkeep.core.system import Environment
+from colabkeep.frameworks.shared.workers import from_process, to_process
+
+_CHILD = "from colabkeep.session.launch import child; child()"
+_GRACE = 30.0  # seconds that the other processes have to end by themselves, when one has ended with an error
+_SOON = 3.0  # seconds in which the one whose error came first is found: the others lose their connection to it
+_STEPS = 0.25  # seconds between two steps that are shown
+
+
+class Forward:
+    """The display of rank 0: hands what is to be shown to the process that shows it."""
+
+    def __init__(self, send: Callable[[tuple[Any, ...]], None]) -> None:
+        self._send = send
+        self.steps_from = 0.0
+
+    def __call__(self, event: Event) -> None:
+        """Hand an event on; a loss on its way is read first, four times a second at most."""
+        if isinstance(event, StepDone):
+            self.steps_from = time.monotonic() + _STEPS
+            event = replace(
+                event, loss=_number(event.loss), grad_norm=_number(event.grad_norm), tokens=_number(event.tokens)
+            )
+        self._send(("event", event))
+
+    def recall(self, run: str, run_id: str, history: Sequence[Mapping[str, Any]]) -> None:
+        """What the run has logged so far."""
+        self._send(("recall", run, run_id, list(history)))
+
+
+FORWARD: ContextVar[Forward | None] = ContextVar("colabkeep_forward", default=None)
+"""In a process that was begun here: where its displays are."""
+
+
+def _number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+@dataclass(slots=True)
+class _Process:
+    """One that was begun, and what was heard of it."""
+
+    rank: int
+    popen: subprocess.Popen[bytes]
+    answers: IO[bytes]
+    heard: bytearray = field(default_factory=bytearray)
+    said: bytearray = field(default_factory=bytearray)
+    result: tuple[Any, ...] | None = None
+    failed_at: float | None = None
+
+
+def begin_processes(
+    train: Callable[..., Any],
+    args: Sequence[Any] = (),
+    *,
+    devices: int,
+    say: Callable[[str], object],
+    observers: Sequence[Callable[[Event], object]] = (),
+) -> Any:
+    """What `train(*args)` returns in rank 0, of `devices` processes that each call it. `say`: prints a line.
+
+    Raises:
+        UsageError: it, or what goes with it, cannot be sent to another process.
+        ProcessFailed: a process ended without a word.
+        Exception: as any of them raised it.
+    """
+    payload = _payload(train, args)
+    with tempfile.TemporaryDirectory(prefix="colabkeep-") as folder:
+        processes = [_begin(rank, devices, folder, payload) for rank in range(devices)]
+        try:
+            _attend(processes, observers, say)
+        except KeyboardInterrupt:
+            for each in processes:
+                if each.popen.poll() is None:
+                    each.popen.send_signal(signal.SIGINT)
+            _attend(processes, observers, say)  # another Ctrl-C does not wait
+            raise
+        finally:
+            for each in processes:
+                each.popen.kill()
+                each.popen.wait()
+                for pipe in (each.popen.stdout, each.popen.stdin, each.answers):
+                    if pipe is not None:
+                        pipe.close()
+    error = _first_error(processes)
+    if error is not None:
+        raise error
+    return (processes[0].result or ("result", None))[1]
+
+
+def _payload(train: Callable[..., Any], args: Sequence[Any]) -> bytes:
+    from colabkeep.frameworks.torch.ranks import streams
+
+    try:
+        return to_process((train, tuple(args), streams()))
+    except Exception as error:
+        where = next(_cannot_travel("the function", train, 0), None) or next(
+            (path for index, each in enumerate(args) for path in _cannot_travel(f"argument {index}", each, 0)), "it"
+        )
+        raise UsageError(
+            problem=f"{where} cannot be sent to another process: {type(error).__name__}: {str(error)[:200]}. Nothing "
+            "was begun.",
+            remedy="Make it inside of what the processes run: open files, locks and connections in the data set's "
+            "__getitem__ or in the training function, not before.",
+        ) from error
+
+
+def _cannot_travel(path: str, value: Any, depth: int) -> Iterator[str]:
+    """The innermost members that cannot be sent, by the way to them."""
+    try:
+        to_process(value)
+    except Exception:  # noqa: BLE001  # of any kind: pickling calls code of whoever wrote the class
+        members = vars(value) if hasattr(value, "__dict__") else value if isinstance(value, Mapping) else {}
+        found = False
+        if depth < 6:
+            for name, member in members.items():
+                for inner in _cannot_travel(f"{path}.{name}", member, depth + 1):
+                    found = True
+                    yield inner
+        if not found:
+            yield f"{path} ({type(value).__name__})"
+
+
+def _begin(rank: int, devices: int, folder: str, payload: bytes) -> _Process:
+    reader, writer = os.pipe()
+    here = Environment.here().environ
+    visible = [each.strip() for each in here.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    environ = {
+        **here,
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(devices),
+        # Each sees its own card alone, as "cuda".
+        "CUDA_VISIBLE_DEVICES": visible[rank] if rank < len(visible) else str(rank),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if sys.platform == "linux":  # they talk on this machine alone
+        environ = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **environ}
+    popen = subprocess.Popen(  # noqa: S603  # this interpreter
+        [sys.executable, "-c", _CHILD, str(writer), folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environ,
+        pass_fds=[writer],
+        start_new_session=True,  # Ctrl-C comes to this process, which passes it on once
+    )
+    os.close(writer)
+    process = _Process(rank, popen, os.fdopen(reader, "rb", buffering=0))
+    threading.Thread(target=_give, args=(popen, payload), name="colabkeep-launch", daemon=True).start()
+    return process
+
+
+def _give(popen: subprocess.Popen[bytes], payload: bytes) -> None:
+    """The pipe stays open: its end tells the process that this one is gone."""
+    if popen.stdin is not None:
+        try:
+            popen.stdin.write(len(payload).to_bytes(8, "little") + payload)
+            popen.stdin.flush()
+        except OSError:  # it has ended already, which is told by its status
+            return
+
+
+def _attend(
+    processes: Sequence[_Process], observers: Sequence[Callable[[Event], object]], say: Callable[[str], object]
+) -> None:
+    """Pass on what they say and show, until all have ended; the others soon after the first that failed."""
+    heard = list(observers)
+    with selectors.DefaultSelector() as selector:
+        for each in processes:
+            for pipe, receive in ((each.popen.stdout, _say), (each.answers, _receive)):
+                if pipe is not None and not pipe.closed:
+                    selector.register(pipe, selectors.EVENT_READ, (each, receive))
+        while selector.get_map():
+            for key, _ in selector.select(0.5):
+                process, receive = key.data
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fileobj)
+                receive(process, data, heard, say)
+            _end_with_the_first(processes)
+
+
+def _end_with_the_first(processes: Sequence[_Process]) -> None:
+    now = time.monotonic()
+    for each in processes:
+        ended = each.popen.poll()
+        failed = each.result is not None and each.result[0] == "error"
+        if each.failed_at is None and (failed or (ended is not None and each.result is None)):
+            each.failed_at = now
+    first = min((each.failed_at for each in processes if each.failed_at is not None), default=None)
+    if first is not None and now > first + _GRACE:
+        for each in processes:
+            each.popen.kill()
+
+
+def _say(process: _Process, data: bytes, _: list[Any], say: Callable[[str], object]) -> None:
+    """Whole lines, as they come; those of the others are marked."""
+    process.said += data
+    *lines, rest = process.said.split(b"\n")
+    if not data and rest:
+        lines, rest = [*lines, rest], bytearray()
+    process.said = bytearray(rest)
+    for line in lines:
+        text = line.decode(errors="replace")
+        say(text if process.rank == 0 else f"[rank {process.rank}] {text}")
+
+
+def _receive(
+    process: _Process, data: bytes, observers: list[Callable[[Event], object]], say: Callable[[str], object]
+) -> None:
+    process.heard += data
+    while len(process.heard) >= 8:
+        size = int.from_bytes(process.heard[:8], "little")
+        if len(process.heard) < 8 + size:
+            return
+        message, process.heard = bytes(process.heard[8 : 8 + size]), process.heard[8 + size :]
+        kind, *rest = from_process(message)
+        if kind == "event":
+            _show(observers, say, rest)
+        elif kind == "recall":
+            _show(observers, say, rest, "recall")
+        else:
+            process.result = (kind, *rest)
+
+
+def _show(
+    observers: list[Callable[[Event], object]],
+    say: Callable[[str], object],
+    told: Sequence[Any],
+    method: str = "__call__",
+) -> None:
+    for observer in tuple(observers):
+        try:
+            if hasattr(observer, method):
+                getattr(observer, method)(*told)
+        except Exception as error:  # noqa: BLE001  # a display that fails ends no training
+            observers.remove(observer)
+            say(f"A display failed and is not called any more ({type(error).__name__}: {error}).")
+
+
+def _first_error(processes: Sequence[_Process]) -> BaseException | None:
+    """That of the process which failed first; the others fail because it is gone."""
+    failed = [each for each in processes if each.failed_at is not None]
+    if not failed:
+        return None
+    first = min(each.failed_at or 0.0 for each in failed)
+    soon = [each for each in failed if (each.failed_at or 0.0) <= first + _SOON]
+    silent = [each for each in soon if each.result is None]
+    if silent:
+        return _ended_silently(silent[0], len(processes))
+    told = [(each.rank, *each.result[1:]) for each in soon if each.result is not None]
+    rank, error, text, _ = min(told, key=lambda each: bool(each[3]))
+    if isinstance(error, BaseException):
+        error.__cause__ = _Remote(f"rank {rank} of {len(processes)}:\n{text}")
+        return error
+    return ProcessFailed(problem=f"Rank {rank} of {len(processes)} ended with an error:\n{text}", remedy=_AGAIN)
+
+
+class _Remote(Exception):
+    """The traceback of another process."""
+
+
+_AGAIN = "The last checkpoint stands: run this cell again, and the training goes on from there."
+
+
+def _ended_silently(process: _Process, size: int) -> ProcessFailed:
+    status = process.popen.returncode
+    how = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+    memory = " Linux does that when the memory of the machine runs out." if status == -signal.SIGKILL else ""
+    return ProcessFailed(
+        problem=f"Rank {process.rank} of {size} was ended {how} and could not say why.{memory} The other processes "
+        "were ended, too.",
+        remedy=_AGAIN,
+    )
+
+
+def child() -> None:
+    """What such a process does."""
+    from colabkeep.frameworks.torch.ranks import join, lost, put_streams
+
+    answers, folder = os.fdopen(int(sys.argv[1]), "wb", buffering=0), sys.argv[2]
+    payload = _read(int.from_bytes(_read(8), "little"))
+    threading.Thread(target=_die_with_parent, name="colabkeep-parent", daemon=True).start()
+    sys.argv[:] = [""]
+    writing = threading.Lock()
+
+    def send(message: tuple[Any, ...]) -> None:
+        data = to_process(message)
+        with writing:
+            answers.write(len(data).to_bytes(8, "little") + data)
+
+    here = Environment.here().environ
+    rank, ranks = int(here["RANK"]), int(here["WORLD_SIZE"])
+    try:
+        with join(rank, ranks, folder):
+            train, args, theirs = from_process(payload)
+            put_streams(theirs)
+            FORWARD.set(Forward(send))
+            result = train(*args)
+        send(("result", result if rank == 0 else None))
+    except BaseException as error:  # noqa: BLE001  # it is raised in the process that began this one
+        text = "".join(traceback.format_exception(error))
+        try:
+            from_process(to_process(error))
+            send(("error", error, text, lost(error)))
+        except Exception:  # noqa: BLE001  # one that cannot be sent is told by its text
+            send(("error", None, text, lost(error)))
+        os._exit(1)
+
+
+def _read(size: int) -> bytes:
+    """From the pipe of the process that began this one."""
+    data = bytearray()
+    while len(data) < size:
+        piece = os.read(0, min(size - len(data), 1 << 20))
+        if not piece:
+            _die()
+        data += piece
+    return bytes(data)
+
+
+def _die_with_parent() -> None:
+    os.read(0, 1)  # nothing more comes but its end
+    _die()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,182 @@
+"""A run that several processes train together: rank 0 takes it, restores it, saves it and decides; the others get from
+it what it loaded, and their random streams go into its checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from colabkeep.checkpoint.codec import decode_part, encode_parts, unpack
+from colabkeep.checkpoint.restore import Loaded
+from colabkeep.core.errors import ColabKeepError, UsageError
+from colabkeep.core.manifest import Manifest
+from colabkeep.core.state import Tree, derive
+from colabkeep.frameworks.base import Framework, Ranks
+
+_T = TypeVar("_T")
+
+_FAILED, _EMPTY, _FULL = "failed", "empty", "full"
+
+
+class Decision(NamedTuple):
+    """What all processes do at this boundary. `saves`: the run is saved; `signal`: the number of the signal by which
+    somebody asked one of them to stop, 0 for none; `ends`: 1 where `max_time` is over, 2 where the session ends."""
+
+    saves: bool
+    signal: int
+    ends: int
+
+
+class Group:
+    """The processes of one run. All calls are made by all of them, in the same order, on the training thread."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self.rank, self.size = ranks.rank, ranks.size
+        self.leads = ranks.rank == 0
+        self._handed = False
+
+    def together(self, opening: Callable[[], _T]) -> _T:
+        """What `opening` gives, if it ended well in all processes.
+
+        Raises:
+            UsageError: it failed in another one. Its own error is raised as it is.
+        """
+        try:
+            opened = opening()
+        except BaseException as error:
+            with suppress(RuntimeError):  # the others are gone already
+                if self.leads and not self._handed:
+                    self._send({"kind": _FAILED, "why": _said(error)}, ())
+                self._ranks.highest([1 + self.rank])
+            raise
+        (failed,) = self._ranks.highest([0])
+        if failed:
+            raise UsageError(
+                problem=f"This run is trained by {self.size} processes, and rank {failed - 1} could not begin. Nothing "
+                "was trained.",
+                remedy="Its own error is in what it printed.",
+            )
+        return opened
+
+    def hand_out(self, loaded: Loaded | None) -> None:
+        """Rank 0 gives the others what it loaded."""
+        self._handed = True
+        if loaded is None:
+            self._send({"kind": _EMPTY}, ())
+            return
+        parts, pieces = _packed(loaded.parts)
+        manifest = {"id": loaded.manifest.id, "text": loaded.manifest.to_bytes().decode()}
+        self._send({"kind": _FULL, "manifest": manifest, "parts": parts}, pieces)
+
+    def take(self) -> Loaded | None:
+        """The others get it.
+
+        Raises:
+            UsageError: rank 0 could not begin.
+        """
+        data = self._ranks.from_first(None)
+        size = int.from_bytes(data[:8], "little")
+        head = json.loads(bytes(data[8 : 8 + size]))
+        if head["kind"] == _FAILED:
+            raise UsageError(
+                problem=f"Rank 0 could not begin this run: {head['why']}",
+                remedy="Nothing was trained. See the whole error in what rank 0 printed.",
+            )
+        if head["kind"] == _EMPTY:
+            return None
+        manifest = Manifest.from_bytes(head["manifest"]["text"].encode(), id=head["manifest"]["id"])
+        return Loaded(manifest=manifest, parts=_unpacked(head["parts"], memoryview(data)[8 + size :]))
+
+    def decide(self, *, saves: bool, signal: int, ends: int) -> Decision:
+        """What all do, of what each wants; when to save is for rank 0 alone."""
+        told = self._ranks.highest([int(saves and self.leads), signal, ends])
+        return Decision(bool(told[0]), told[1], told[2])
+
+    def any(self, wish: bool) -> bool:
+        """Does one of them wish it?"""
+        return bool(self._ranks.highest([int(wish)])[0])
+
+    def streams(self, framework: Framework, parts: Mapping[str, object]) -> Tree:
+        """For a checkpoint: these parts of all the others, their random streams. Only rank 0 gets them."""
+        data = b""
+        if not self.leads:
+            snapshot = framework.capture(parts).finish()
+            try:
+                nodes, pieces = _packed(snapshot.parts)
+                data = b"".join([_head({"parts": nodes}), *pieces])
+            finally:
+                snapshot.release()
+        told = self._ranks.to_first(data)
+        return {"processes": self.size, "streams": [_streams_of(each) for each in told[1:]]}
+
+    def own(self, framework: Framework, stored: Mapping[str, Tree], seed: int, step: int) -> Mapping[str, Tree]:
+        """What of a checkpoint is for this process: with the random streams that it had then; where there were not as
+        many processes, with new ones."""
+        if self.leads or not stored:
+            return stored
+        ranks: Any = stored.get("ranks")
+        if ranks is not None and ranks["processes"] == self.size:
+            return {**stored, **ranks["streams"][self.rank - 1]}
+        streams = framework.rng()
+        before = streams.state_dict()
+        self.begin(seed, step)
+        snapshot = framework.capture({"rng": streams}).finish()
+        try:
+            tree = _copied(snapshot.parts)["rng"]
+        finally:
+            snapshot.release()
+        streams.load_state_dict(before)
+        return {**stored, "rng": tree["state"], "rng_at_epoch": tree["state"]}
+
+    def begin(self, seed: int, step: int) -> None:
+        """Begin the random streams of this process: those of rank 0 are the user's own."""
+        if not self.leads:
+            self._ranks.seed(derive(seed, "rank", self.rank, step))
+
+    def _send(self, head: Mapping[str, Any], pieces: Sequence[memoryview]) -> None:
+        self._ranks.from_first([memoryview(_head(head)), *pieces])
+
+
+def _said(error: BaseException) -> str:
+    text = error.problem if isinstance(error, ColabKeepError) else f"{type(error).__name__}: {error}"
+    return text[:2000]
+
+
+def _head(head: Mapping[str, Any]) -> bytes:
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+def _packed(parts: Mapping[str, Tree]) -> tuple[Any, list[memoryview]]:
+    """Trees as JSON, and the bytes of their tensors."""
+    encoded = encode_parts(parts)
+    pieces = [chunk for pack in encoded.packs for chunk in pack.chunks()]
+    return {"trees": encoded.parts, "packs": [pack.size for pack in encoded.packs]}, pieces
+
+
+def _unpacked(nodes: Any, data: memoryview) -> dict[str, Tree]:
+    packs = list(_packs(nodes["packs"], data))
+    return {name: decode_part(node, packs) for name, node in nodes["trees"].items()}
+
+
+def _packs(sizes: Sequence[int], data: memoryview) -> Iterator[Mapping[str, Any]]:
+    at = 0
+    for size in sizes:
+        yield unpack(data[at : at + size])
+        at += size
+
+
+def _streams_of(data: bytes) -> dict[str, Tree]:
+    size = int.from_bytes(data[:8], "little")
+    trees = _unpacked(json.loads(data[8 : 8 + size])["parts"], memoryview(bytearray(data))[8 + size :])
+    return {name: tree["state"] for name, tree in trees.items()}
+
+
+def _copied(parts: Mapping[str, Tree]) -> dict[str, Tree]:
+    """The same trees, in memory of their own."""
+    nodes, pieces = _packed(parts)
+    return _unpacked(nodes, memoryview(bytearray(b"".join(pieces))))

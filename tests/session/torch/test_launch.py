@@ -1,0 +1,194 @@
+"""`devices=` and `launch`: processes that are really begun, from a script without `if __name__` and from a kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+from nbclient import NotebookClient
+
+import colabkeep
+from colabkeep.core.errors import ProcessFailed, UsageError
+
+FIT = """
+import hashlib, os, signal, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import colabkeep
+
+folder, kill = sys.argv[1], sys.argv[2]
+made = torch.Generator().manual_seed(0)
+x = torch.randn(90, 6, generator=made)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+loader = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=10, shuffle=True)
+calls = 0
+
+def step_fn(model, batch):
+    global calls
+    calls += 1
+    time.sleep(0.02)
+    if kill == f"{os.environ.get('RANK')} {calls}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if calls == 1:
+        print("begun", os.environ["RANK"], flush=True)
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+result = colabkeep.resumable_fit(
+    model, loader, optimizer=optimizer, step_fn=step_fn, max_epochs=3, run_name="r", storage=folder,
+    save_every="3 steps", devices=2, progress="text", on_bad_gpu="ignore",
+)
+kept = colabkeep.load_weights("r", storage=folder)
+assert all(torch.equal(kept[name], tensor) for name, tensor in model.state_dict().items())
+assert len(optimizer.state) == 4 and next(iter(optimizer.state.values()))["step"] == 27
+print("digest", hashlib.sha256(b"".join(each.numpy().tobytes() for each in model.state_dict().values())).hexdigest())
+print(result)
+"""
+
+
+def script(folder: Path, *arguments: object) -> subprocess.Popen[str]:
+    path = folder / "train.py"
+    path.write_text(FIT)
+    command = [sys.executable, str(path), *map(str, arguments)]
+    environ = {**os.environ, "OMP_NUM_THREADS": "2", "COLABKEEP_LANG": "en"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+
+
+def test_a_script_that_is_killed_goes_on_with_the_same_bits_and_has_the_weights_itself(tmp_path: Path) -> None:
+    """A process that dies is named; the display of the cell shows the run."""
+    whole, _ = script(tmp_path, tmp_path / "whole", "").communicate(timeout=200)
+    assert "finished at step 27" in whole
+    assert "<FitResult 'r': finished, 3 epochs, 27 steps>" in whole
+    assert {"begun 0", "[rank 1] begun 1"} < set(whole.splitlines())
+    killed = script(tmp_path, tmp_path / "run", "1 14")
+    _, errors = killed.communicate(timeout=200)
+    assert killed.returncode == 1
+    assert "Rank 1 of 2 was ended by SIGKILL" in errors
+    resumed, errors = script(tmp_path, tmp_path / "run", "").communicate(timeout=200)
+    digests = [[line for line in said.splitlines() if line.startswith("digest")] for said in (whole, resumed)]
+    assert digests[0] == digests[1] != [], errors
+
+
+def test_ctrl_c_saves_the_last_step_of_all(tmp_path: Path) -> None:
+    """The notebook's stop button sends SIGINT to the kernel, which passes it on."""
+    process = script(tmp_path, tmp_path / "run", "")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "begun" in line:
+            break
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=100)
+    assert process.returncode == -signal.SIGINT, errors
+    assert "stopped" in said
+    steps = [int(path.name[:12]) for path in (tmp_path / "run" / "r" / "checkpoints").glob("*.json")]
+    assert 0 < max(steps) < 27
+    assert f"at step {max(steps)};" in said
+
+
+def test_processes_do_not_outlive_the_one_that_began_them(tmp_path: Path) -> None:
+    """Killed with SIGKILL, as a machine's memory guard does."""
+    process = script(tmp_path, tmp_path / "run", "")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "begun" in line:
+            break
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert len(children) >= 2
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + 30
+    while time.monotonic() < end and any(Path(f"/proc/{pid}/cmdline").exists() for pid in children):
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children)
+
+
+class Broken(Exception):
+    """One that no other process can make from its arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first)
+
+
+def test_what_a_process_returns_prints_and_raises_comes_out_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error is raised as itself, with the traceback of the process as its cause; the others end with it."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[3])  # from where this file is imported there, too
+    offset = torch.tensor([1.5])
+
+    def work(number: int, how: str) -> Any:
+        rank = int(os.environ["RANK"])
+        total = offset * number
+        torch.distributed.all_reduce(total)
+        print("here", rank)
+        if rank == 1 and how:
+            raise ValueError(how) if how != "odd" else Broken(how, how)
+        torch.distributed.barrier()
+        return total
+
+    assert torch.equal(colabkeep.launch(work, [2, ""], devices=2), torch.tensor([6.0]))
+    assert {"here 0", "[rank 1] here 1"} <= set(capsys.readouterr().out.splitlines())
+    with pytest.raises(ValueError, match="on purpose") as caught:
+        colabkeep.launch(work, [2, "on purpose"], devices=2)
+    assert "rank 1 of 2" in str(caught.value.__cause__)
+    with pytest.raises(ProcessFailed, match="Rank 1 of 2 ended with an error"):
+        colabkeep.launch(work, [2, "odd"], devices=2)
+
+
+def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) -> None:
+    """By the way to it."""
+
+    class Reads(torch.utils.data.Dataset[torch.Tensor]):
+        def __init__(self) -> None:
+            self.guard = threading.Lock()
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.ones(2)
+
+    model = torch.nn.Linear(2, 1)
+    words: dict[str, Any] = {
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step_fn": lambda model, batch: model(batch).mean(),
+        "max_epochs": 1,
+        "storage": tmp_path / "runs",
+        "on_bad_gpu": "ignore",
+    }
+    loader = torch.utils.data.DataLoader(Reads())
+    with pytest.raises(UsageError, match=r"train_loader\.dataset\.guard \(lock\) cannot be sent"):
+        colabkeep.resumable_fit(model, loader, **words, run_name="r", devices=2)
+    with pytest.raises(UsageError, match="run_name is not given"):
+        colabkeep.resumable_fit(model, loader, **words, devices=2)
+    for wrong in (0, True, "two", 1.5):
+        with pytest.raises(UsageError, match="is not known"):
+            colabkeep.resumable_fit(model, loader, **words, run_name="r", devices=wrong)  # type: ignore[arg-type]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -> None:
+    """A real kernel: functions of the cell travel, and the training's display is the cell's one output of HTML."""
+    text = FIT.replace("import hashlib, os, signal, sys, time", "import hashlib, os, signal, time")
+    text = text.replace("folder, kill = sys.argv[1], sys.argv[2]", f"folder, kill = {str(tmp_path / 'run')!r}, ''")
+    cells = [nbformat.v4.new_code_cell(text.replace('progress="text"', 'progress="html"'))]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    where = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=200, kernel_name="python3", resources=where).execute()
+    outputs = json.dumps(notebook.cells[0].outputs)
+    assert "text/html" in outputs
+    assert "finished, 3 epochs, 27 steps" in outputs
+    assert "[rank 1] begun 1" in outputs

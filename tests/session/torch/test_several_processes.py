@@ -1,0 +1,285 @@
+"""Several real processes of torch.distributed (gloo) train one run: killed and stopped anywhere, the same bits; with
+another number of them, the same batches, steps and learning rates, and the same weights up to rounding."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import colabkeep
+from tests.programs import Program
+
+TRAINING = """
+import hashlib, json, os, signal, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+import colabkeep
+
+rank, size, file, folder, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], json.loads(sys.argv[5])
+if size > 1:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
+torch.set_default_dtype(getattr(torch, words.get("dtype", "float32")))
+torch.manual_seed(rank)  # the weights of rank 0 count
+seen = open(f"{folder}.seen", "a")
+
+class Points(Dataset):
+    def __init__(self, count):
+        made = torch.Generator().manual_seed(1)
+        self.x = torch.randn(count, 6, generator=made)
+        self.y = (self.x.sum(1) > 0).long()
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, index):
+        noise = 0.1 * torch.randn(6) if words.get("draws") else 0.0
+        return self.x[index] + noise, self.y[index], index
+
+layers = [nn.Linear(6, 12), nn.ReLU(), *([nn.Dropout(0.2), nn.BatchNorm1d(12)] if words.get("draws") else [])]
+model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("wrong") != rank else 3))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+loader = DataLoader(Points(words.get("samples", 53 if words.get("draws") else 49)), batch_size=8, shuffle=True)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+if words.get("other") == rank:
+    loader = DataLoader(Points(48), batch_size=8, shuffle=True)
+steps = 0
+
+def act():
+    global steps
+    steps += 1
+    time.sleep(0.02)  # so that some saves have arrived
+    if words.get("at") == [rank, steps]:
+        how = words["how"]
+        if how == "error":
+            raise ValueError("on purpose")
+        os.kill(os.getpid(), getattr(signal, how))
+
+def loss_of(model, batch):
+    x, y, indices = batch
+    if model.training:
+        seen.write(f"{run_step()} {indices.tolist()}\\n")
+        seen.flush()
+    return nn.functional.cross_entropy(model(x), y)
+
+def listen(event):
+    kind = type(event).__name__
+    if kind in ("Restored", "RestoredInexactly"):
+        print(json.dumps([kind, getattr(event, "reason", "")]), flush=True)
+
+def digest():
+    found = hashlib.sha256()
+    for each in (*model.state_dict().values(), *(t for s in optimizer.state.values() for t in s.values())):
+        found.update(each.numpy().tobytes())
+    return found.hexdigest()
+
+common = dict(storage=folder, save_every="3 steps", progress=False, callbacks=[listen], **words.get("more", {}))
+if words.get("fit"):
+    class Average:  # called after each step
+        def update_parameters(self, model):
+            act()
+        def state_dict(self):
+            return {}
+        def load_state_dict(self, state):
+            pass
+    def run_step():
+        return steps
+    result = colabkeep.resumable_fit(
+        model, loader, optimizer=optimizer, step_fn=loss_of, val_loader=DataLoader(Points(21), batch_size=5),
+        scheduler=scheduler, scheduler_interval="step", max_epochs=3, run_name="r", ema=Average(),
+        gradient_clip_val=1.0, accumulate_grad_batches=words.get("accumulate", 1), on_bad_gpu="ignore", **common
+    )
+    end = {"step": result.steps, "history": result.history}
+else:
+    wrapped = nn.parallel.DistributedDataParallel(model) if size > 1 else model
+    with colabkeep.Run("r", model=wrapped, optimizer=optimizer, scheduler=scheduler, **common) as run:
+        def run_step():
+            return run.progress.step
+        assert (run.rank, run.ranks) == (rank, size)
+        for epoch in run.epochs(3):
+            for batch in run.batches(loader):
+                optimizer.zero_grad()
+                loss = loss_of(wrapped, batch)
+                (loss * run.batch_weight).backward()
+                optimizer.step()
+                scheduler.step()
+                act()
+                run.step(loss=loss)
+    end = {"step": run.progress.step, "stopped": run.stopped}
+weights = torch.cat([each.detach().flatten() for each in model.parameters()]).double().tolist()
+rates = scheduler.get_last_lr()
+print(json.dumps(["End", {**end, "digest": digest(), "weights": weights, "rates": rates}]), flush=True)
+"""
+
+
+def newest_step(folder: Path) -> int:
+    """Of the newest checkpoint."""
+    return max(int(path.name[:12]) for path in (folder / "r" / "checkpoints").glob("*.json"))
+
+
+IN_BOTH = pytest.mark.parametrize("fit", [True, False], ids=["resumable_fit", "Run"])
+
+
+class Ended:
+    """What the processes of a session said, by rank."""
+
+    def __init__(self, said: list[tuple[str, str]], status: list[int]) -> None:
+        self.status = status
+        self.errors = [errors for _, errors in said]
+        self.told = [[json.loads(line) for line in out.splitlines() if line.startswith("[")] for out, _ in said]
+
+    @property
+    def end(self) -> dict[str, Any]:
+        return next(value for kind, value in self.told[0] if kind == "End")
+
+    def reasons(self) -> list[str]:
+        return [value for kind, value in self.told[0] if kind == "RestoredInexactly"]
+
+    @property
+    def resumed(self) -> bool:
+        return any(kind == "Restored" for kind, _ in self.told[0])
+
+
+def session(folder: Path, size: int, within: float = 120.0, **words: Any) -> Ended:
+    """One session of so many processes, until all of them have ended."""
+    file = folder.with_name(f"{folder.name}.{len([*folder.parent.iterdir()])}")
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(Program(TRAINING, rank, size, file, folder, json.dumps(words))) for rank in range(size)
+        ]
+        said = [each.communicate(within) for each in ranks]
+        return Ended(said, [each.wait() for each in ranks])
+
+
+@IN_BOTH
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_ends_the_others_and_the_run_goes_on_with_the_same_bits(
+    tmp_path: Path, fit: bool, killed: int
+) -> None:
+    """With dropout, BatchNorm and a data set that draws, each rank with random streams of its own."""
+    words = {"fit": fit, "draws": True, "accumulate": 2 if fit else 1}
+    whole = session(tmp_path / "whole", 2, **words)
+    assert whole.status == [0, 0], whole.errors
+    broken = session(tmp_path / "broken", 2, **words, at=[killed, 8], how="SIGKILL")
+    assert broken.status[killed] == -signal.SIGKILL
+    assert broken.status[1 - killed] > 0, "the other one heard of it"
+    resumed = session(tmp_path / "broken", 2, **words)
+    assert resumed.status == [0, 0], resumed.errors
+    assert resumed.resumed
+    assert not resumed.reasons()
+    assert resumed.end == whole.end
+
+
+@IN_BOTH
+def test_another_number_of_processes_goes_on_with_the_same_batches_and_weights_up_to_rounding(
+    tmp_path: Path, fit: bool
+) -> None:
+    """1 → 2 → 3 → 1, killed three times, against one process alone; in float64 nothing but rounding is left. The last
+    batch of an epoch has one sample, so that a rank of several has none of its own."""
+    words = {"fit": fit, "dtype": "float64"}
+    alone = session(tmp_path / "alone", 1, **words)
+    assert alone.status == [0], alone.errors
+    chain = [session(tmp_path / "chain", size, **words, at=[0, 8], how="SIGKILL") for size in (1, 2, 3)]
+    assert [each.resumed for each in chain] == [False, True, True]
+    last = session(tmp_path / "chain", 1, **words)
+    assert last.status == [0], last.errors
+    assert "3 process(es) trained this run, and now 1" in last.reasons()[0]
+    assert last.end["step"] == alone.end["step"] == 21
+    assert last.end["rates"] == alone.end["rates"]
+    assert last.end["weights"] == pytest.approx(alone.end["weights"], rel=0, abs=1e-10)
+    if fit:
+        for ours, theirs in zip(last.end["history"], alone.end["history"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-9)
+
+
+def test_each_sample_is_seen_once_in_an_epoch_by_all_ranks_together(tmp_path: Path) -> None:
+    """But for the one that a rank without a sample of its own computes beside the others, with the weight 0."""
+    done = session(tmp_path / "run", 2, samples=48)
+    assert done.status == [0, 0], done.errors
+    lines = (tmp_path / "run.seen").read_text().splitlines()
+    by_step: dict[int, list[int]] = {}
+    for line in lines:
+        step, _, indices = line.partition(" ")
+        by_step.setdefault(int(step), []).extend(json.loads(indices))
+    assert len(by_step) == 18
+    assert all(len(indices) == 8 for indices in by_step.values())
+    for epoch in range(3):
+        seen = Counter(index for step in range(6 * epoch, 6 * epoch + 6) for index in by_step[step])
+        assert seen == Counter(range(48))
+
+
+@IN_BOTH
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
+def test_a_stop_that_one_rank_hears_of_stops_all_with_the_last_step_saved(tmp_path: Path, fit: bool, how: str) -> None:
+    """Nobody waits for somebody who has left."""
+    words = {"fit": fit, "draws": True}
+    whole = session(tmp_path / "whole", 2, **words)
+    stopped = session(tmp_path / "stopped", 2, **words, at=[1, 11], how=how)
+    assert stopped.status == ([143, 143] if how == "SIGTERM" else [-2, -2]), stopped.errors
+    assert newest_step(tmp_path / "stopped") == 11
+    resumed = session(tmp_path / "stopped", 2, **words)
+    assert resumed.end == whole.end
+    assert not resumed.reasons()
+
+
+def test_max_time_ends_all_with_the_last_step_saved(tmp_path: Path) -> None:
+    """Each has a clock of its own, and all leave at the same step."""
+    done = session(tmp_path / "run", 2, more={"max_time": 0.001})
+    assert done.status == [0, 0], done.errors
+    ends = [value for told in done.told for kind, value in told if kind == "End"]
+    assert [end["step"] for end in ends] == [1, 1]
+    assert ends[0]["stopped"] == "max_time"
+    assert session(tmp_path / "run", 2).end["step"] == 21
+
+
+def test_an_error_of_one_rank_is_its_own_and_the_last_checkpoint_stands(tmp_path: Path) -> None:
+    """The other one ends, too; nothing that only one of them knows is saved."""
+    whole = session(tmp_path / "whole", 2)
+    broken = session(tmp_path / "run", 2, at=[1, 8], how="error")
+    assert broken.status == [1, 1]
+    assert "ValueError: on purpose" in broken.errors[1]
+    assert 3 <= newest_step(tmp_path / "run") < 8
+    assert session(tmp_path / "run", 2).end == whole.end
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_begin_is_named_in_the_others(tmp_path: Path, rank: int) -> None:
+    """One builds another model than the run has: nothing is trained."""
+    words: dict[str, Any] = {"fit": True}
+    assert session(tmp_path / "run", 2, **words, at=[0, 8], how="SIGKILL").status[0] == -signal.SIGKILL
+    done = session(tmp_path / "run", 2, **words, wrong=rank)
+    assert done.status == [1, 1]
+    assert "does not fit what was handed in" in done.errors[rank]
+    named = "Rank 0 could not begin this run: The run 'r' does not fit" if rank == 0 else "rank 1 could not begin"
+    assert named in done.errors[1 - rank]
+
+
+def test_a_run_of_several_processes_is_one_for_every_tool(tmp_path: Path) -> None:
+    """Weights are whole, and the checkpoint says how many processes made it."""
+    assert session(tmp_path / "run", 2, fit=True).status == [0, 0]
+    weights = colabkeep.load_weights("r", storage=tmp_path / "run")
+    assert {name: tuple(tensor.shape) for name, tensor in weights.items()}["0.weight"] == (12, 6)
+    manifest = max((tmp_path / "run" / "r" / "checkpoints").glob("*.json")).read_text()
+    assert json.loads(manifest)["fingerprint"]["processes"] == "2"
+
+
+def test_what_would_train_another_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DistributedSampler shares the samples out already; micro-batches are those of one process."""
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    data, model = TensorDataset(torch.ones(8, 2), torch.ones(8, 1)), torch.nn.Linear(2, 1)
+    sampler: Any = DistributedSampler(data, num_replicas=2, rank=0)
+    words: Any = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "loss_fn": torch.nn.functional.mse_loss}
+    with pytest.raises(colabkeep.ColabKeepError, match="has a DistributedSampler"):
+        colabkeep.resumable_fit(
+            model, DataLoader(data, sampler=sampler), **words, max_epochs=1, run_name="r", storage=tmp_path
+        )
+    monkeypatch.setattr("colabkeep.frameworks.torch.adapter.place", lambda: (0, 2))
+    with pytest.raises(colabkeep.ColabKeepError, match="micro_batch computes the batches of one process"):
+        colabkeep.resumable_fit(model, DataLoader(data), **words, micro_batch=2, max_epochs=1, run_name="r")
