@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The loggers of other programs' kind, with the newest wandb and MLflow: their tests, in an environment of its own, because
-# MLflow wants other versions than constraints.txt has. Needs the package index; the tests themselves reach nothing. Leaves
-# no trace. PYTHON=python3.12 chooses the Python, TORCH_INDEX is as for newest_trainers.sh.
+# `loggers=[…]` with the newest wandb and MLflow: its tests, in an environment of its own, because MLflow wants other
+# versions than constraints.txt has. Needs the package index; the tests themselves reach nothing. Leaves no trace.
+# PYTHON=python3.12 chooses the Python, TORCH_INDEX is as for newest_trainers.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,5 +19,6 @@ cp -r README.md LICENSE pyproject.toml colabkeep tests "$work/source" # pip buil
 cd "$work/source"
 # Of MLflow, what writes a database: the rest is a server, and a gigabyte.
 pip install ".[tensorboard,wandb]" mlflow-skinny sqlalchemy alembic hypothesis pytest pytest-timeout pytest-xdist
-pip list --format=freeze | grep -E '^(wandb|mlflow-skinny|SQLAlchemy|tensorboard)=='
+python -c 'from importlib.metadata import version
+print(*(f"{name} {version(name)}" for name in ("wandb", "mlflow-skinny", "SQLAlchemy", "tensorboard")), sep=" · ")'
 python -m pytest tests/session/torch/test_loggers.py --frameworks=torch --no-skips -n 2 "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Do the integrations work with the newest releases of the trainers? Their tests, in an environment of its own with what
 # the package index has today; torch alone is the one of constraints.txt. Leaves no trace. Prints the versions and the
-# result as a row for the table in CONTRIBUTING.md. Meant for a timer, once a week. PYTHON=python3.12 chooses the Python, TORCH_INDEX another
-# index for the build of torch without CUDA, and none if it is empty.
+# result as a row for the table in CONTRIBUTING.md. Meant for a timer, once a week. PYTHON=python3.12 chooses the
+# Python, TORCH_INDEX another index for the build of torch without CUDA, and none if it is empty.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -6,6 +6,7 @@ import csv
 import json
 import struct
 import sys
+import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,23 +92,35 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path, fresh: bool) -> None:
     assert [each.step for each in files.Scalars("accuracy")] == [2, 4, 6]
 
 
-def rows_of_wandb(file: Path) -> dict[int, dict[str, Any]]:
-    """What a `.wandb` file says of each step: a log of LevelDB's kind, with records of W&B's own."""
+def records_of_wandb(file: Path) -> list[Any]:
+    """A `.wandb` file: a log of LevelDB's kind, with records of W&B's own."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, place, piece, rows = file.read_bytes(), 7, b"", {}
+    data, place, piece, records = file.read_bytes(), 7, b"", []
     while place + 7 <= len(data):
         length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        if place + 7 + length > len(data):  # half written
+            break
         piece += data[place + 7 : place + 7 + length]
         place += 7 + length
         if (1 << 15) - place % (1 << 15) < 7:  # the rest of a block
             place += -place % (1 << 15)
         if kind in (1, 4):  # whole, or the last part
-            record, piece = Record.FromString(piece), b""
-            if record.WhichOneof("record_type") == "history":
-                step, items = record.history.step.num, record.history.item
-                assert step not in rows, f"step {step} is there twice"
-                rows[step] = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
+            records.append(Record.FromString(piece))
+            piece = b""
+    return records
+
+
+def rows_of_wandb(file: Path) -> dict[int, dict[str, Any]]:
+    """What the file of a run that is over says of each step. W&B's own process may write its end a moment later."""
+    while not (records := records_of_wandb(file)) or records[-1].WhichOneof("record_type") != "exit":
+        time.sleep(0.05)
+    rows: dict[int, dict[str, Any]] = {}
+    for record in records:
+        if record.WhichOneof("record_type") == "history":
+            step, items = record.history.step.num, record.history.item
+            assert step not in rows, f"step {step} is there twice"
+            rows[step] = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
     return rows
 
 
