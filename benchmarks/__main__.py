@@ -34,6 +34,7 @@ NAMES = (
     "folders",
     "kills",
     "peers",
+    "trainers",
     "gpu",
     "paddles",
 )

@@ -33,6 +33,7 @@ NAMES = (
     "folders",
     "kills",
     "peers",
+    "trainers",
     "gpu",
 )
 PADDLES = "paddles"
