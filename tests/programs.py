@@ -28,6 +28,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType, TracebackType
@@ -67,7 +68,8 @@ class Program:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, and nobody has asked yet
+                os.kill(self.pid, number)
 
     def wait(self, timeout: float = 250.0) -> int:
         """Its exit status, negative for a signal."""

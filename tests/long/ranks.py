@@ -1,0 +1,101 @@
+"""SIGKILL of a random process of several that train together: every run must end as the uninterrupted one.
+
+    python -m tests.long.ranks --kills 200 [--seed 1] [--json]
+
+Run it from the repository (some ten minutes on two cores). Two or three real processes (gloo) train with dropout,
+BatchNorm and a data set that draws, by `resumable_fit` and by a loop with `Run` and DistributedDataParallel; at some
+moment one of them is killed, or all are. The others have to end by themselves. After its share of kills a run may
+finish, and has to have the weights, the optimizer's state and the history of the uninterrupted one. In every other run
+the number of processes changes from session to session, in float64: there the weights have to agree to 1e-10. The exit
+status is 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.programs import Program
+from tests.trainings.ranks import Ended, session
+
+KILLS_PER_RUN = 8
+LONGEST = 3.0  # seconds from the beginning of a session to its kill
+NEAR = 1e-10
+
+
+def killer(chance: random.Random) -> Callable[[Sequence[Program]], None]:
+    """Kills one of the processes, or all, after a while."""
+    delay, alone, which = chance.uniform(0, LONGEST), chance.random() < 0.7, chance.random()
+
+    def kill(ranks: Sequence[Program]) -> None:
+        time.sleep(delay)
+        for each in [ranks[int(which * len(ranks))]] if alone else ranks:
+            each.send_signal(signal.SIGKILL)
+
+    return kill
+
+
+def one_run(folder: Path, chance: random.Random, kills: int, **words: Any) -> tuple[int, list[str]]:
+    """A run that is killed so often, and what is wrong with it. Gives the sessions that went on from a checkpoint."""
+    fit, changes = words["fit"], words.get("dtype") == "float64"
+    size = chance.choice((2, 3))
+    whole = session(folder / "whole", 1 if changes else size, **words)
+    resumed = 0
+    for _ in range(kills):
+        count = chance.choice((1, 2, 3)) if changes else size
+        done = session(folder / "run", count, killer(chance), **words)
+        resumed += done.resumed
+        if any(each == "timeout" for each in done.errors):
+            return resumed, ["a process did not end"]
+    last = session(folder / "run", size, **words)
+    return resumed + last.resumed, wrong(last, whole, fit=fit, changes=changes)
+
+
+def wrong(last: Ended, whole: Ended, *, fit: bool, changes: bool) -> list[str]:
+    """What differs between a run and the uninterrupted one."""
+    if any(last.status) or any(whole.status):
+        return [f"status {last.status}: {last.errors}"]
+    if not changes:
+        return [] if last.end == whole.end else [f"{last.end} is not {whole.end}"]
+    found = [name for name in ("step", "rates") if last.end[name] != whole.end[name]]
+    apart = max(abs(a - b) for a, b in zip(last.end["weights"], whole.end["weights"], strict=True))
+    return [*found, *([f"weights are {apart} apart"] if apart > NEAR else [])]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(arguments)
+    chance, began = random.Random(asked.seed), time.monotonic()
+    killed, number, resumed, failures = 0, 0, 0, list[str]()  # 55 samples: BatchNorm needs two in each of three
+    while killed < asked.kills:
+        kills = min(KILLS_PER_RUN, asked.kills - killed)
+        fit, changes = number % 2 == 0, number % 4 >= 2
+        words = {"fit": fit, **({"dtype": "float64"} if changes else {"draws": True, "samples": 55})}
+        with tempfile.TemporaryDirectory() as folder:
+            times, faults = one_run(Path(folder), chance, kills, **words)
+        killed, number, resumed = killed + kills, number + 1, resumed + times
+        faults = [f"run {number} ({words}): {fault}" for fault in faults]
+        failures += faults
+        if not asked.json:
+            print(f"{killed} kills, {number} runs, {resumed} sessions resumed, {len(failures)} wrong", flush=True)
+            print("\n".join(faults), end="\n" if faults else "", flush=True)
+    result = {"kills": killed, "runs": number, "resumed": resumed, "wrong": failures}
+    if asked.json:
+        print(json.dumps({**result, "seconds": round(time.monotonic() - began)}))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""A training in several real processes of torch.distributed (gloo), as a program; and its sessions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.programs import Program
+
+TRAINING = """
+import hashlib, json, os, signal, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+import colabkeep
+
+rank, size, file, folder, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], json.loads(sys.argv[5])
+if size > 1:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
+torch.set_default_dtype(getattr(torch, words.get("dtype", "float32")))
+torch.manual_seed(rank)  # the weights of rank 0 count
+seen = open(f"{folder}.seen", "a")
+
+class Points(Dataset):
+    def __init__(self, count):
+        made = torch.Generator().manual_seed(1)
+        self.x = torch.randn(count, 6, generator=made)
+        self.y = (self.x.sum(1) > 0).long()
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, index):
+        noise = 0.1 * torch.randn(6) if words.get("draws") else 0.0
+        return self.x[index] + noise, self.y[index], index
+
+layers = [nn.Linear(6, 12), nn.ReLU(), *([nn.Dropout(0.2), nn.BatchNorm1d(12)] if words.get("draws") else [])]
+model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("wrong") != rank else 3))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+loader = DataLoader(Points(words.get("samples", 53 if words.get("draws") else 49)), batch_size=8, shuffle=True)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+if words.get("other") == rank:
+    loader = DataLoader(Points(48), batch_size=8, shuffle=True)
+steps = 0
+
+def act():
+    global steps
+    steps += 1
+    time.sleep(0.02)  # so that some saves have arrived
+    if words.get("at") == [rank, steps]:
+        how = words["how"]
+        if how == "error":
+            raise ValueError("on purpose")
+        os.kill(os.getpid(), getattr(signal, how))
+
+def loss_of(model, batch):
+    x, y, indices = batch
+    if model.training:
+        seen.write(f"{run_step()} {indices.tolist()}\\n")
+        seen.flush()
+    return nn.functional.cross_entropy(model(x), y)
+
+def listen(event):
+    kind = type(event).__name__
+    if kind in ("Restored", "RestoredInexactly"):
+        print(json.dumps([kind, getattr(event, "reason", "")]), flush=True)
+
+def digest():
+    found = hashlib.sha256()
+    for each in (*model.state_dict().values(), *(t for s in optimizer.state.values() for t in s.values())):
+        found.update(each.numpy().tobytes())
+    return found.hexdigest()
+
+common = dict(storage=folder, save_every="3 steps", progress=False, callbacks=[listen], **words.get("more", {}))
+if words.get("fit"):
+    class Average:  # called after each step
+        def update_parameters(self, model):
+            act()
+        def state_dict(self):
+            return {}
+        def load_state_dict(self, state):
+            pass
+    def run_step():
+        return steps
+    result = colabkeep.resumable_fit(
+        model, loader, optimizer=optimizer, step_fn=loss_of, val_loader=DataLoader(Points(21), batch_size=5),
+        scheduler=scheduler, scheduler_interval="step", max_epochs=3, run_name="r", ema=Average(),
+        gradient_clip_val=1.0, accumulate_grad_batches=words.get("accumulate", 1), on_bad_gpu="ignore", **common
+    )
+    end = {"step": result.steps, "history": result.history}
+else:
+    wrapped = nn.parallel.DistributedDataParallel(model) if size > 1 else model
+    with colabkeep.Run("r", model=wrapped, optimizer=optimizer, scheduler=scheduler, **common) as run:
+        def run_step():
+            return run.progress.step
+        assert (run.rank, run.ranks) == (rank, size)
+        for epoch in run.epochs(3):
+            for batch in run.batches(loader):
+                optimizer.zero_grad()
+                loss = loss_of(wrapped, batch)
+                (loss * run.batch_weight).backward()
+                optimizer.step()
+                scheduler.step()
+                act()
+                run.step(loss=loss)
+    end = {"step": run.progress.step, "stopped": run.stopped}
+weights = torch.cat([each.detach().flatten() for each in model.parameters()]).double().tolist()
+rates = scheduler.get_last_lr()
+print(json.dumps(["End", {**end, "digest": digest(), "weights": weights, "rates": rates}]), flush=True)
+"""
+
+
+class Ended:
+    """What the processes of a session said, by rank."""
+
+    def __init__(self, said: list[tuple[str, str]], status: list[int]) -> None:
+        self.status = status
+        self.errors = [errors for _, errors in said]
+        self.told = [[json.loads(line) for line in out.splitlines() if line.startswith("[")] for out, _ in said]
+
+    @property
+    def end(self) -> dict[str, Any]:
+        return next(value for kind, value in self.told[0] if kind == "End")
+
+    def reasons(self) -> list[str]:
+        return [value for kind, value in self.told[0] if kind == "RestoredInexactly"]
+
+    @property
+    def resumed(self) -> bool:
+        return any(kind == "Restored" for kind, _ in self.told[0])
+
+
+def session(
+    folder: Path,
+    size: int,
+    meanwhile: Callable[[Sequence[Program]], object] = lambda ranks: None,
+    within: float = 120.0,
+    **words: Any,
+) -> Ended:
+    """One session of so many processes, until all of them have ended. `meanwhile`: what is done to them."""
+    file = folder.with_name(f"{folder.name}.{len([*folder.parent.iterdir()])}")
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(Program(TRAINING, rank, size, file, folder, json.dumps(words))) for rank in range(size)
+        ]
+        meanwhile(ranks)
+        said = [each.communicate(within) for each in ranks]
+        return Ended(said, [each.wait() for each in ranks])
+
+
+def newest_step(folder: Path) -> int:
+    """Of the newest checkpoint."""
+    return max(int(path.name[:12]) for path in (folder / "r" / "checkpoints").glob("*.json"))
