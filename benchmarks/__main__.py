@@ -22,6 +22,7 @@ NAMES = (
     "accelerators",
     "doctor",
     "loop",
+    "ranks",
     "saving",
     "memory",
     "background",

@@ -21,6 +21,7 @@ NAMES = (
     "accelerators",
     "doctor",
     "loop",
+    "ranks",
     "saving",
     "memory",
     "background",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +67,8 @@ def loss_of(model, batch):
 
 def listen(event):
     kind = type(event).__name__
-    if kind in ("Restored", "RestoredInexactly"):
-        print(json.dumps([kind, getattr(event, "reason", "")]), flush=True)
+    if kind in ("Restored", "RestoredInexactly", "RunStarted"):
+        print(json.dumps([kind, getattr(event, "reason", "") or list(getattr(event, "reasons", ()))]), flush=True)
 
 def digest():
     found = hashlib.sha256()
@@ -91,7 +94,9 @@ if words.get("fit"):
     )
     end = {"step": result.steps, "history": result.history}
 else:
-    wrapped = nn.parallel.DistributedDataParallel(model) if size > 1 else model
+    # Else it sums the gradients of a session's first step in another order, which rounds otherwise from three on.
+    keeps = not words.get("plain")
+    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=keeps) if size > 1 else model
     with colabkeep.Run("r", model=wrapped, optimizer=optimizer, scheduler=scheduler, **common) as run:
         def run_step():
             return run.progress.step
@@ -117,6 +122,7 @@ class Ended:
 
     def __init__(self, said: list[tuple[str, str]], status: list[int]) -> None:
         self.status = status
+        self.ended = 0  # of those that had to be ended, as a launcher does
         self.errors = [errors for _, errors in said]
         self.told = [[json.loads(line) for line in out.splitlines() if line.startswith("[")] for out, _ in said]
 
@@ -139,15 +145,23 @@ def session(
     within: float = 120.0,
     **words: Any,
 ) -> Ended:
-    """One session of so many processes, until all of them have ended. `meanwhile`: what is done to them."""
+    """One session of so many processes, until all of them have ended, or were ended by `within` seconds. `meanwhile`:
+    what is done to them."""
     file = folder.with_name(f"{folder.name}.{len([*folder.parent.iterdir()])}")
     with ExitStack() as stack:
         ranks = [
             stack.enter_context(Program(TRAINING, rank, size, file, folder, json.dumps(words))) for rank in range(size)
         ]
         meanwhile(ranks)
-        said = [each.communicate(within) for each in ranks]
-        return Ended(said, [each.wait() for each in ranks])
+        end, waiting = time.monotonic() + within, 0
+        for each in ranks:
+            with suppress(subprocess.TimeoutExpired):
+                each.wait(max(0.0, end - time.monotonic()))
+            waiting += each.returncode is None
+            each.send_signal(signal.SIGKILL)
+        ended = Ended([each.communicate() for each in ranks], [each.wait() for each in ranks])
+        ended.ended = waiting
+        return ended
 
 
 def newest_step(folder: Path) -> int:

@@ -112,12 +112,25 @@ def exactness(tensors: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module
             f"torch.compile chooses kernels by timing them ({', '.join(tuned)}): another may win next time. "
             "Compile without that mode."
         )
+    obstacles += [_DDP] if place()[1] > 2 and any(map(_rebuilds, modules)) else []
     return Exactness(
         same=f"{', '.join(same[:-1])} and {same[-1]}",
         obstacles=tuple(obstacles),
         exceptions=tuple(_exceptions(facts)) if "cpu" in kinds else (),
         notes=tuple(_unread(facts)),
     )
+
+
+_DDP = (
+    "DistributedDataParallel sums the gradients of a session's first step in another order than those of the others, "
+    "which rounds otherwise from three processes on. Write "
+    "DistributedDataParallel(model, find_unused_parameters=True), which keeps to one order."
+)
+
+
+def _rebuilds(module: torch.nn.Module) -> bool:
+    kind: Any = getattr(torch.nn.parallel, "DistributedDataParallel", ())
+    return isinstance(module, kind) and not getattr(module, "find_unused_parameters", True)
 
 
 def _on_cuda(facts: Mapping[str, str]) -> Iterator[str]:

@@ -144,3 +144,10 @@ def test_what_would_train_another_run_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("colabkeep.frameworks.torch.adapter.place", lambda: (0, 2))
     with pytest.raises(colabkeep.ColabKeepError, match="micro_batch computes the batches of one process"):
         colabkeep.resumable_fit(model, DataLoader(data), **words, micro_batch=2, max_epochs=1, run_name="r")
+
+
+@pytest.mark.parametrize(("size", "said"), [(2, False), (3, True)])
+def test_what_ddp_adds_in_another_order_is_said(tmp_path: Path, size: int, said: bool) -> None:
+    """Of two numbers the sum is the same in either order."""
+    done = session(tmp_path / "run", size, plain=True)
+    assert ("find_unused_parameters=True" in "".join(str(told) for told in done.told[0])) is said
