@@ -21,6 +21,7 @@ torch as tensors, with JAX as arrays. No framework is imported that Keras has no
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import Counter
@@ -37,6 +38,7 @@ from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted
 from colabkeep.core.settings import Item, Plain
 from colabkeep.integrations.keras_data import changes, find_source
+from colabkeep.integrations.keras_files import load_file
 from colabkeep.integrations.keras_insides import check, inside, unknown
 from colabkeep.integrations.memories import Memories
 
@@ -72,22 +74,27 @@ class Resumable(Callback):  # type: ignore[misc]  # types are the same where Ker
 
     Args:
         run_name: names the run in the storage; the same name goes on with the same run.
+        resume_from: a file that Keras saved ("model.keras", "best.weights.h5"). A new run begins with its weights, and
+            with its optimizer where the file has one; a run that has a checkpoint goes on with its own.
         words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
             max_time, seed, state, callbacks, progress, and the others. What `fit` measures is logged by its own names:
             "loss", "accuracy", "val_loss", …
 
     Raises:
         UsageError: the insides of this version of Keras are not those known. From `fit`, as the following: the model is
-            trained on several devices, another callback resumes it too, or the backend is not known.
+            trained on several devices, another callback resumes it too, the backend is not known, or `resume_from` is
+            damaged or holds what Keras never writes.
+        Incompatible: `resume_from` was saved from another model or optimizer.
         UnknownArgument: a word that `colabkeep.Run` does not know.
         RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
     """
 
     async_safe = True  # Keras may call on_train_batch_end beside the training
 
-    def __init__(self, run_name: str, **words: Any) -> None:
+    def __init__(self, run_name: str, *, resume_from: str | os.PathLike[str] | None = None, **words: Any) -> None:
         super().__init__()
         check()
+        self.resume_from = resume_from
         self.run: Run | None = None  # of the latest fit: run.save(), run.progress, run.durability
         self.seed: int = words.get("seed", 0)
         self.loss: Any = None  # of the batch that was told last
@@ -208,6 +215,8 @@ class Fitting:
         self._stand_in()
         try:
             run.tell(Noted(text=f"Keras {keras.__version__} on {keras.backend.backend()}: {self._source.promise}"))
+            if self._keep.resume_from is not None:
+                self._begin_from(self._keep.resume_from, new=run.resumed_from is None)
             self._tell(run)
             self._counted = run.progress.step
             self._epochs = run.epochs(self._epochs_asked - self._first)
@@ -221,6 +230,12 @@ class Fitting:
             if not self._leave(error):
                 raise
         model._initial_epoch = self._first + self._epoch if self.live else self._behind
+
+    def _begin_from(self, file: str | os.PathLike[str], *, new: bool) -> None:
+        if new:
+            self._state.lines += load_file(self._model, file)
+        else:
+            self._state.lines.append(f"This run goes on from its own checkpoint, and not from {os.fspath(file)}")
 
     # What the parts of the run ask for.
 

@@ -12,7 +12,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "colabkeep" / "integrations"
 # Trainer → the modules that work with it. paddle_hapi has its few names, and their check, in the module itself.
 TRAINERS = {
-    "keras": ("keras", "keras_data"),
+    "keras": ("keras", "keras_data", "keras_files"),
     "lightning": ("lightning", "lightning_files"),
     "transformers": ("transformers", "pretrained"),
 }
