@@ -26,6 +26,8 @@ def find_strange(table: Table, package: str = "") -> str | None:
             owner = getattr(owner, kind) if kind else owner
         except (ImportError, AttributeError):
             return kind or module
+        if kind and not isinstance(owner, type):
+            return kind
         named = named_by(owner) if kind else frozenset[str]()
         for name, known in names.items():
             there = [each for each in name.split("|") if not each or each in named or hasattr(owner, each)]
