@@ -466,7 +466,7 @@ class Loop:
             ends = 2 if deadline is not None and deadline.ends else ends
         decided = group.decide(saves=reason is not None, signal=self._signals.requested or 0, ends=ends)
         if any(decided):
-            self._state.gather(group, self.progress)
+            self._gather(group)
         if decided.saves:
             scheduler.save(reason or "asked", wait=scheduler.waits or self._spec.waits)
         if self._event_bus.queue:
@@ -476,6 +476,10 @@ class Loop:
             self._signals.honour()
         if decided.ends:
             raise StopTraining("max_time" if decided.ends == 1 else "session_end")
+
+    def _gather(self, group: Group) -> None:
+        if other := self._state.gather(group, self.progress):
+            self._event_bus.once(other)
 
     def _stops(self, now: float) -> bool:
         """Is it time to leave?"""

@@ -171,7 +171,7 @@ class Run(Loop):
         if self._spec.group is not None:
             now = False
             if not inside:
-                self._state.gather(self._spec.group, self.progress)
+                self._gather(self._spec.group)
         if inside and not now:
             self._save_scheduler.ask(reason, wait=wait)
         else:
@@ -246,7 +246,7 @@ def _leave(run: Run, error: BaseException | None) -> None:
     event_bus, scheduler, saver = run._event_bus, run._save_scheduler, run._saver
     clean = error is None or isinstance(error, StopTraining)
     if run._spec.group is not None and clean:  # all of them are here
-        run._state.gather(run._spec.group, run.progress)
+        run._gather(run._spec.group)
     run._signals.leave(lambda number: event_bus.queue.append(scheduler.answer(number)))
     try:
         obstacle = scheduler.leave(error, event_bus.drain, finished=run.finished, resumes_behind=run.resumes_behind)

@@ -558,11 +558,18 @@ class LoopState:
             values |= {"streams": streams, "streams_at_epoch": self._at_epoch["streams"]}
         return {"rng": self._rng, **{name: Value(value) for name, value in values.items()}}
 
-    def gather(self, group: Group, progress: Progress) -> None:
-        """The next checkpoint is of this boundary, and all processes are at it."""
-        if self.others is None or self.others[0] != progress:
-            parts = {"rng": self._rng, "rng_at_epoch": Value(self._at_epoch["rng"])}
-            self.others = progress, group.streams(self._framework, parts)
+    def gather(self, group: Group, progress: Progress) -> str:
+        """The next checkpoint is of this boundary, and all processes are at it. Returns a sentence where one of them
+        reads other data than this one."""
+        if self.others is not None and self.others[0] == progress:
+            return ""
+        records = Value(self.data.records)
+        parts = {"rng": self._rng, "rng_at_epoch": Value(self._at_epoch["rng"]), "data": records}
+        told = group.streams(self._framework, parts)
+        theirs = [each.pop("data") for each in told["streams"]]
+        self.others = progress, told
+        other = [rank for rank, each in enumerate(theirs, 1) if _others_data(self.data.records, each)]
+        return _OTHERS_DATA.format(rank=other[0]) if other else ""
 
     def arrive(self) -> None:
         """The training is where the checkpoint was taken: all is in force from here on, the random streams last."""
@@ -722,6 +729,24 @@ def _refuse_graph(name: str, value: Any) -> None:
             problem=f"run.state.{name} still has the graph that it was computed with, which no checkpoint can hold.",
             remedy=f"Detach it where the step ends, as training by pieces does: run.state.{name} = {name}.detach().",
         )
+
+
+_OTHERS_DATA = (
+    "Rank {rank} reads other samples than rank 0: the data set is made anew in each process, with random numbers, a "
+    "random_split or an order of files that nothing fixes. Each batch is put together from both. Seed what makes it, "
+    "the same in all processes: torch.manual_seed(0) before it is made."
+)
+
+
+def _others_data(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Are samples at the same places others, of data that does not change by itself?"""
+    for name in ours.keys() & theirs.keys():
+        one, other = ours[name], theirs[name]
+        if not one["varies"] and not other["varies"]:
+            mine, same = one["samples"] or {}, other["samples"] or {}
+            if any(tuple(mine[at]) != tuple(same[at]) for at in mine.keys() & same.keys()):
+                return True
+    return False
 
 
 class Averages(Mapping[str, float]):

@@ -30,7 +30,7 @@ seen = open(f"{folder}.seen", "a")
 
 class Points(Dataset):
     def __init__(self, count):
-        made = torch.Generator().manual_seed(1)
+        made = torch.Generator().manual_seed(1 + rank * words.get("unseeded", 0))
         self.x = torch.randn(count, 6, generator=made)
         self.y = (self.x.sum(1) > 0).long()
     def __len__(self):
@@ -67,6 +67,8 @@ def loss_of(model, batch):
 
 def listen(event):
     kind = type(event).__name__
+    if kind == "Noted":
+        print(json.dumps([kind, event.text]), flush=True)
     if kind in ("Restored", "RestoredInexactly", "RunStarted"):
         print(json.dumps([kind, getattr(event, "reason", "") or list(getattr(event, "reasons", ()))]), flush=True)
 

@@ -151,3 +151,11 @@ def test_what_ddp_adds_in_another_order_is_said(tmp_path: Path, size: int, said:
     """Of two numbers the sum is the same in either order."""
     done = session(tmp_path / "run", size, plain=True)
     assert ("find_unused_parameters=True" in "".join(str(told) for told in done.told[0])) is said
+
+
+@pytest.mark.parametrize("unseeded", [0, 1])
+def test_data_that_each_process_made_for_itself_is_told(tmp_path: Path, unseeded: int) -> None:
+    """As a data set of random numbers without a seed: every batch would be of two of them."""
+    done = session(tmp_path / "run", 2, unseeded=unseeded)
+    told = [value for kind, value in done.told[0] if kind == "Noted" and "reads other samples than rank 0" in value]
+    assert len(told) == unseeded
