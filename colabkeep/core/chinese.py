@@ -1846,6 +1846,7 @@ CHINESE: Mapping[str, str] = {
     "{} is a link to another place": "{} 是指向其他位置的链接",
     "{} is in it twice": "{} 在其中出现了两次",
     "the values of {} are in another file": "{} 的值在另一个文件中",
+    "{} is stored in pieces or compressed": "{} 以分块或压缩方式存储",
     "{} is no array of numbers": "{} 不是数值数组",
     "{} was saved from another model or optimizer: {} arrays are not in it, {} are only in it, {} have another shape or type. One is {}.": "{} 保存自另一个模型或优化器：缺少 {} 个数组，多出 {} 个，另有 {} 个的形状或类型不同。其中之一是 {}。",
     "Build and compile the model as it was for that file. To begin with its weights and another optimizer, save them alone: model.save_weights before compile.": "请按保存该文件时的方式构建并编译模型。若要用其权重和另一个优化器开始，请单独保存权重：在 compile 之前调用 model.save_weights。",

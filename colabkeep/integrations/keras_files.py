@@ -8,12 +8,14 @@ import math
 import os
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import h5py
+import keras
 from keras.src.saving.saving_lib import H5IOStore
 
 from colabkeep.core.errors import Incompatible, UsageError
@@ -24,6 +26,7 @@ __all__ = ["load_file"]
 _WEIGHTS = "model.weights.h5"  # in a .keras
 _OPTIMIZER = "optimizer/"
 Kind: TypeAlias = tuple[tuple[int, ...], str]
+_UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError, TypeError, ValueError)
 _ROOM = 64 << 20  # bytes of an H5 file beside its values: names and tables
 
 
@@ -78,7 +81,7 @@ class _Names(H5IOStore):  # type: ignore[misc]
         return self
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self.found[f"{self._place}{key}"] = (tuple(value.shape), _kind(str(value.dtype)))
+        self.found[f"{self._place}{key}"] = (tuple(value.shape), _kind(keras.backend.standardize_dtype(value.dtype)))
 
 
 def _kind(dtype: str) -> str:
@@ -106,8 +109,13 @@ def _read(path: Path, most: int) -> dict[str, Kind]:
                 if size > most:
                     raise _refused(path, f"{_WEIGHTS} would take {size:,} bytes; this model needs less than {most:,}")
                 content = stack.enter_context(archive.open(_WEIGHTS))
+                while content.read(1 << 20):  # to its checksum, which is looked at there
+                    pass
+                content.seek(0)
             return dict(_arrays(path, stack.enter_context(h5py.File(content, "r")), "", set()))
-    except (OSError, zipfile.BadZipFile, KeyError, RuntimeError) as error:
+    except UsageError:
+        raise
+    except _UNREADABLE as error:
         raise UsageError(
             problem=f"{path} is damaged: it cannot be read ({str(error).splitlines()[0]:.200}).",
             remedy="Begin from an older file.",
@@ -128,8 +136,12 @@ def _arrays(path: Path, group: Any, place: str, seen: set[Any]) -> Iterator[tupl
         if isinstance(each, h5py.Group):
             yield from _arrays(path, each, f"{inner}/", seen)
             continue
-        if not isinstance(each, h5py.Dataset) or each.external or each.is_virtual:
+        if not isinstance(each, h5py.Dataset):
+            raise _refused(path, f"{inner} is no array of numbers")
+        if each.external or each.is_virtual:
             raise _refused(path, f"the values of {inner} are in another file")
+        if each.chunks is not None:  # one small array may be in a piece that fills the memory
+            raise _refused(path, f"{inner} is stored in pieces or compressed")
         narrow = each.dtype.kind == "V" and each.dtype.itemsize == 2 and each.attrs.get("dtype") == "bfloat16"
         if each.shape is None or (each.dtype.kind not in "biufc" and not narrow):
             raise _refused(path, f"{inner} is no array of numbers")

@@ -152,8 +152,16 @@ def text(opened: Any, file: Path) -> None:
     opened[BIAS] = ["a", "b", "c", "d"]
 
 
-def bomb(opened: Any, file: Path) -> None:
-    opened.create_dataset(BIAS, (1 << 40,), "f4", chunks=(1 << 16,), compression="gzip")
+def huge(opened: Any, file: Path) -> None:
+    opened.create_dataset(BIAS, (1 << 40,), "f4")
+
+
+def packed(opened: Any, file: Path) -> None:
+    opened.create_dataset(BIAS, (4,), "f4", maxshape=(None,), chunks=(1 << 24,), compression="gzip")
+
+
+def named(opened: Any, file: Path) -> None:
+    opened[BIAS] = np.dtype("f4")
 
 
 HOSTILE: dict[str, tuple[Callable[[Any, Path], None], str]] = {
@@ -163,7 +171,9 @@ HOSTILE: dict[str, tuple[Callable[[Any, Path], None], str]] = {
     "a soft link": (soft, "a link to another place"),
     "a circle": (circle, "in it twice"),
     "text": (text, "no array of numbers"),
-    "a bomb": (bomb, "1 have another shape"),
+    "a type": (named, "no array of numbers"),
+    "a huge array": (huge, "1 have another shape"),
+    "a packed array": (packed, "in pieces or compressed"),
 }
 
 
@@ -175,8 +185,23 @@ def test_a_file_that_keras_never_writes_is_refused(tmp_path: Path, trained: Any,
     trained.save_weights(file)
     replaced(make)(file)
     model = build()
+    before = [keras.ops.convert_to_numpy(each.value).tobytes() for each in model.weights]
     with pytest.raises(ColabKeepError, match=words):
         begin(tmp_path, file, model)
+    assert [keras.ops.convert_to_numpy(each.value).tobytes() for each in model.weights] == before
+
+
+def test_a_run_whose_file_was_refused_begins_with_the_next_one(tmp_path: Path, trained: Any) -> None:
+    """It has no checkpoint of its own, so the file that is named next is not passed over."""
+    file = tmp_path / "model.keras"
+    trained.save(file)
+    whole = file.read_bytes()
+    place = whole.index(keras.ops.convert_to_numpy(trained.layers[0].kernel).tobytes())
+    file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])  # one bit of a weight
+    with pytest.raises(UsageError, match="is damaged"):
+        begin(tmp_path, file, build())
+    file.write_bytes(whole)
+    assert begin(tmp_path, file, build())[0] == bits(trained)
 
 
 def test_an_archive_that_would_grow_without_end_is_refused(tmp_path: Path, trained: Any) -> None:
