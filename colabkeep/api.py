@@ -14,6 +14,7 @@ from colabkeep.core.events import Event, MachineChecked
 from colabkeep.core.policies import OVERHEAD, Mode, SaveEvery
 from colabkeep.core.settings import OnChange
 from colabkeep.core.system import Environment, SystemClock
+from colabkeep.frameworks.shared.settings import mark, marked
 from colabkeep.keep.session import KeptFolder
 from colabkeep.keep.wiring import FolderArguments, wire_folder
 from colabkeep.platforms import find_platform
@@ -533,15 +534,19 @@ def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Disp
     told = {**words, "progress": bool(shown), "devices": 1}
     result, states = begin_processes(_fit_here, [told], devices=devices, say=_line, observers=shown)
     for name, part in _parts(words).items():
-        part.load_state_dict(states[name])
+        state, record = states[name]
+        part.load_state_dict(state)
+        if record:
+            mark(part, record)
     done: FitResult = result
     return done
 
 
 def _fit_here(words: Mapping[str, Any]) -> tuple[FitResult, dict[str, Any]]:
-    """In one of the processes: train; what came of it, and the state of what was handed in."""
+    """In one of the processes: train; what came of it, and of each object that was handed in the state, and the mark
+    by which the next session in one process knows what training moved."""
     result = resumable_fit(**words)
-    return result, {name: part.state_dict() for name, part in _parts(words).items()}
+    return result, {name: (part.state_dict(), marked(part)) for name, part in _parts(words).items()}
 
 
 def _parts(words: Mapping[str, Any]) -> dict[str, Any]:

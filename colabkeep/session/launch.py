@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -73,6 +74,7 @@ class _Process:
     said: bytearray = field(default_factory=bytearray)
     result: tuple[Any, ...] | None = None
     failed_at: float | None = None
+    silent: bool = False  # it has closed the pipe: nothing more will be heard of it
 
 
 def begin_processes(
@@ -103,6 +105,9 @@ def begin_processes(
             raise
         finally:
             for each in processes:
+                if each.silent:  # it is ending by itself, and how is to be told
+                    with suppress(subprocess.TimeoutExpired):
+                        each.popen.wait(_SOON)
                 each.popen.kill()
                 each.popen.wait()
                 for pipe in (each.popen.stdout, each.popen.stdin, each.answers):
@@ -204,6 +209,7 @@ def _attend(
                 data = os.read(key.fd, 1 << 16)
                 if not data:
                     selector.unregister(key.fileobj)
+                    process.silent = process.silent or key.fileobj is process.answers
                 receive(process, data, heard, say)
             _end_with_the_first(processes)
 
@@ -211,9 +217,8 @@ def _attend(
 def _end_with_the_first(processes: Sequence[_Process]) -> None:
     now = time.monotonic()
     for each in processes:
-        ended = each.popen.poll()
-        failed = each.result is not None and each.result[0] == "error"
-        if each.failed_at is None and (failed or (ended is not None and each.result is None)):
+        failed = each.silent if each.result is None else each.result[0] == "error"
+        if each.failed_at is None and failed:
             each.failed_at = now
     first = min((each.failed_at for each in processes if each.failed_at is not None), default=None)
     if first is not None and now > first + _GRACE:

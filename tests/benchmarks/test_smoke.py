@@ -72,7 +72,7 @@ def test_all_benchmarks_can_be_asked_for() -> None:
     """What is named in this test is what `python benchmarks` knows, and each has its page."""
     listed = subprocess.run(
         [sys.executable, BENCHMARKS, "--help"],
-        env={**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).resolve().parents[1]), "COLUMNS": "200"},
+        env={**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).resolve().parents[1]), "COLUMNS": "500"},
         capture_output=True,
         text=True,
         check=True,

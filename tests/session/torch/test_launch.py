@@ -134,6 +134,8 @@ def test_what_a_process_returns_prints_and_raises_comes_out_here(
         total = offset * number
         torch.distributed.all_reduce(total)
         print("here", rank)
+        if rank == 1 and how == "exit":
+            os._exit(3)
         if rank == 1 and how:
             raise ValueError(how) if how != "odd" else Broken(how, how)
         torch.distributed.barrier()
@@ -144,6 +146,8 @@ def test_what_a_process_returns_prints_and_raises_comes_out_here(
     with pytest.raises(ValueError, match="on purpose") as caught:
         colabkeep.launch(work, [2, "on purpose"], devices=2)
     assert "rank 1 of 2" in str(caught.value.__cause__)
+    with pytest.raises(ProcessFailed, match="Rank 1 of 2 was ended with status 3"):
+        colabkeep.launch(work, [2, "exit"], devices=2)
     with pytest.raises(ProcessFailed, match="Rank 1 of 2 ended with an error"):
         colabkeep.launch(work, [2, "odd"], devices=2)
 
@@ -192,3 +196,27 @@ def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -
     assert "text/html" in outputs
     assert "finished, 3 epochs, 27 steps" in outputs
     assert "[rank 1] begun 1" in outputs
+
+
+def test_the_same_cell_again_in_the_same_kernel_knows_what_the_training_moved(tmp_path: Path) -> None:
+    """The rate that a schedule came to is not one that somebody has written."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    words: dict[str, Any] = {
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "loss_fn": torch.nn.functional.mse_loss,
+        "run_name": "r",
+        "storage": tmp_path,
+        "on_bad_gpu": "ignore",
+        "progress": False,
+    }
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1)), batch_size=4
+    )
+    assert colabkeep.resumable_fit(model, loader, **words, max_epochs=2, devices=2).steps == 4
+    assert optimizer.param_groups[0]["lr"] == 0.025
+    assert colabkeep.resumable_fit(model, loader, **words, max_epochs=3).steps == 6
+    assert colabkeep.resumable_fit(model, loader, **words, max_epochs=4, devices=2).steps == 8
+    assert optimizer.param_groups[0]["lr"] == 0.1 / 16
