@@ -325,11 +325,13 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     check_word("on_bad_gpu", on_bad_gpu, "advise", "stop", "ignore")
     shown = _displays(progress)
     if (count := _processes(devices)) > 1:
+        _check_first(on_bad_gpu, storage, run_name, shown)
         return _fit_on_several(words, count, shown)
     run = _record(RunArguments, words, observers=(*shown, *_loggers(loggers), *check_callbacks(callbacks)))
     # An invalid argument is refused before the GPU is tried.
     plan = plan_fit(_record(FitArguments, words, run=run))
-    _check_first(on_bad_gpu, storage, run_name, shown)
+    if plan.leads:
+        _check_first(on_bad_gpu, storage, run_name, shown)
     return FitResult.of(fit(plan))
 
 
@@ -531,7 +533,7 @@ def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Disp
             problem="verify_resume tries a training out in one process, and devices= asks for several.",
             remedy="Try it with devices=1.",
         )
-    told = {**words, "progress": bool(shown), "devices": 1}
+    told = {**words, "progress": bool(shown), "devices": 1, "on_bad_gpu": "ignore"}  # it was looked at here
     result, states = begin_processes(_fit_here, [told], devices=devices, say=_line, observers=shown)
     for name, part in _parts(words).items():
         state, record = states[name]

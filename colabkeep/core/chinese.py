@@ -1112,6 +1112,7 @@ CHINESE: Mapping[str, str] = {
     "verify_resume tries a training out in one process, and devices= asks for several.": "verify_resume 在一个进程中试运行训练，而 devices= 要求多个进程。",
     "DistributedDataParallel sums the gradients of a session's first step in another order than those of the others, which rounds otherwise from three processes on. Write DistributedDataParallel(model, find_unused_parameters=True), which keeps to one order.": "DistributedDataParallel 在每个会话的第一步以不同于其他步的顺序对梯度求和，三个或更多进程时舍入会不同。请写 DistributedDataParallel(model, find_unused_parameters=True)，它始终保持同一顺序。",
     "Rank {} reads other samples than rank 0: the data set is made anew in each process, with random numbers, a random_split or an order of files that nothing fixes. Each batch is put together from both. Seed what makes it, the same in all processes: torch.manual_seed(0) before it is made.": "rank {} 读到的样本与 rank 0 不同：数据集在每个进程中重新生成，用到了没有固定的随机数、random_split 或文件顺序。每一批都由两者拼成。请在生成它之前，在所有进程中设置相同的种子：torch.manual_seed(0)。",
+    "Several GPUs sum their gradients by NCCL, and colabkeep has not been able to see on real ones that a resumed training sums in the same order.": "多块 GPU 通过 NCCL 对梯度求和，而 colabkeep 尚未能在真实的卡上确认恢复后的训练以相同顺序求和。",
     "Try it with devices=1.": "请用 devices=1 试运行。",
     "run_name is not given, and the processes that train do not know what this notebook is called.": "没有给出 run_name，而负责训练的进程不知道这个笔记本的名称。",
     'Write a name of your own: run_name="my-run".': '请自己起一个名字：run_name="my-run"。',

@@ -205,7 +205,7 @@ class FitState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitPlan:
     """What the loop works with, everything found and checked. The loaders are made ones, too, where the arguments have
-    data sets. `pieces`: None where all batches are computed as a whole."""
+    data sets. `pieces`: None where all batches are computed as a whole. `leads`: this process saves and shows."""
 
     arguments: FitArguments
     data: Data
@@ -215,6 +215,7 @@ class FitPlan:
     pieces: Pieces | None
     state: FitState
     starting: Starting
+    leads: bool = True
 
 
 def plan_fit(arguments: FitArguments) -> FitPlan:
@@ -259,6 +260,7 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
         pieces=None if arguments.micro_batch == "auto" and not micro.adapts else pieces,
         state=state,
         starting=starting,
+        leads=framework.place()[0] == 0,
     )
 
 

@@ -125,9 +125,11 @@ def _payload(train: Callable[..., Any], args: Sequence[Any]) -> bytes:
     try:
         return to_process((train, tuple(args), streams()))
     except Exception as error:
-        where = next(_cannot_travel("the function", train, 0), None) or next(
-            (path for index, each in enumerate(args) for path in _cannot_travel(f"argument {index}", each, 0)), "it"
-        )
+        paths = [
+            *_cannot_travel("the function", train, 0),
+            *(path for number, each in enumerate(args) for path in _cannot_travel(f"args[{number}]", each, 0)),
+        ]
+        where = paths[0].removeprefix("args[0].") if paths else "something in it"
         raise UsageError(
             problem=f"{where} cannot be sent to another process: {type(error).__name__}: {str(error)[:200]}. Nothing "
             "was begun.",

@@ -449,7 +449,7 @@ class Loop:
         reason = reason or self._save_scheduler.due(now)
         if reason is not None:
             if reason == "deadline":
-                _tell_end(self, now)
+                _end_session(self, now)
             self._save_scheduler.save(reason, wait=self._save_scheduler.waits or self._spec.waits)
         if self._event_bus.queue:
             self._event_bus.drain()
@@ -462,7 +462,7 @@ class Loop:
         reason = (reason or scheduler.due(now)) if group.leads else None
         ends = 1 if now >= self._until else 0
         if reason == "deadline":
-            _tell_end_of(self, now)
+            _tell_deadline(self, now)
             ends = 2 if deadline is not None and deadline.ends else ends
         decided = group.decide(saves=reason is not None, signal=self._signals.requested or 0, ends=ends)
         if any(decided):
@@ -491,7 +491,7 @@ class Loop:
         if self._stops(now):
             raise StopTraining("max_time")
         if self._position.blind and self._save_scheduler.ends(now):
-            _tell_end(self, now)
+            _end_session(self, now)
 
     def _end_epoch(self) -> None:
         """The epoch's body is done."""
@@ -613,14 +613,14 @@ def _no_steps_here(*, in_epoch: bool) -> UsageError:
     )
 
 
-def _tell_end(run: Loop, now: float) -> None:
+def _end_session(run: Loop, now: float) -> None:
     """The end of the session is near; leave if training ends by itself before it."""
-    _tell_end_of(run, now)
+    _tell_deadline(run, now)
     if run._spec.deadline is not None and run._spec.deadline.ends:
         raise StopTraining("session_end")
 
 
-def _tell_end_of(run: Loop, now: float) -> None:
+def _tell_deadline(run: Loop, now: float) -> None:
     deadline, takes = run._spec.deadline, run._save_scheduler.until_safe(now)
     if deadline is not None:
         run._event_bus.tell(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))

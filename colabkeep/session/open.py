@@ -54,7 +54,7 @@ from colabkeep.core.events import (
 )
 from colabkeep.core.layout import CHECKPOINT_ID
 from colabkeep.core.manifest import Manifest, Progress
-from colabkeep.core.policies import OVERHEAD, EveryEpochs, Mode, parse_save_every, read_overhead
+from colabkeep.core.policies import OVERHEAD, EverySteps, Mode, parse_save_every, read_overhead
 from colabkeep.core.state import Tree
 from colabkeep.core.system import Clock, Environment, SystemClock
 from colabkeep.frameworks import find_framework
@@ -501,15 +501,13 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     machine = ask_machine(here)
     remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
     starting.lap("ready")
-    store = find_store(arguments.storage, remounting.ask)
     try:
-        name, note = choose_name(arguments.run_name, store, here)
-        refuse_reserved(store, name)
-        starting.lap("storage")
-    except BaseException:
-        if store is not arguments.storage:
-            store.close()
+        store, name, note = _find_place(arguments, here, remounting)
+    except BaseException as error:
+        if group is not None:
+            group.fail(error)
         raise
+    starting.lap("storage")
     if rehearsal is not None:
         rehearsal.framework = framework.name
     notes = filter(None, (note, framework.untrained(parts)))
@@ -533,6 +531,19 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     )
 
 
+def _find_place(arguments: RunArguments, here: Environment, remounting: Remounting) -> tuple[Store, str, str]:
+    """The store, the name of the run in it, and a sentence about the name."""
+    store = find_store(arguments.storage, remounting.ask)
+    try:
+        name, note = choose_name(arguments.run_name, store, here)
+        refuse_reserved(store, name)
+    except BaseException:
+        if store is not arguments.storage:
+            store.close()
+        raise
+    return store, name, note
+
+
 def _follow(
     arguments: RunArguments, parts: Mapping[str, object], framework: Framework, group: Group, starting: Starting
 ) -> RunSpec:
@@ -542,7 +553,7 @@ def _follow(
         arguments,
         storage="memory://",
         resume="auto",
-        save_every=EveryEpochs(sys.maxsize),
+        save_every=EverySteps(sys.maxsize),
         keep_last=None,
         monitor=None,
         max_time=None,

@@ -48,10 +48,7 @@ class Group:
         try:
             opened = opening()
         except BaseException as error:
-            with suppress(RuntimeError):  # the others are gone already
-                if self.leads and not self._handed:
-                    self._send({"kind": _FAILED, "why": _said(error)}, ())
-                self._ranks.highest([1 + self.rank])
+            self.fail(error)
             raise
         (failed,) = self._ranks.highest([0])
         if failed:
@@ -61,6 +58,13 @@ class Group:
                 remedy="Its own error is in what it printed.",
             )
         return opened
+
+    def fail(self, error: BaseException) -> None:
+        """This process cannot begin, and the others are told, who are beginning or about to."""
+        with suppress(RuntimeError):  # they are gone already
+            if self.leads and not self._handed:
+                self._send({"kind": _FAILED, "why": _said(error)}, ())
+            self._ranks.highest([1 + self.rank])
 
     def hand_out(self, loaded: Loaded | None) -> None:
         """Rank 0 gives the others what it loaded."""

@@ -42,7 +42,17 @@ class Points(Dataset):
 layers = [nn.Linear(6, 12), nn.ReLU(), *([nn.Dropout(0.2), nn.BatchNorm1d(12)] if words.get("draws") else [])]
 model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("wrong") != rank else 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-loader = DataLoader(Points(words.get("samples", 53 if words.get("draws") else 49)), batch_size=8, shuffle=True)
+points = Points(words.get("samples", 53 if words.get("draws") else 49))
+loader = DataLoader(points, batch_size=8, shuffle=True)
+if words.get("sampler"):
+    loader = DataLoader(points, batch_size=8, sampler=torch.utils.data.DistributedSampler(points))
+if words.get("kind") == "list":
+    loader = list(DataLoader(points, batch_size=8))
+if words.get("kind") == "stream":
+    class Stream:
+        def __iter__(self):
+            return iter(DataLoader(points, batch_size=8))
+    loader = Stream()
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
 if words.get("other") == rank:
     loader = DataLoader(Points(48), batch_size=8, shuffle=True)
@@ -103,15 +113,20 @@ else:
         def run_step():
             return run.progress.step
         assert (run.rank, run.ranks) == (rank, size)
-        for epoch in run.epochs(3):
+        def step(batch):
+            optimizer.zero_grad()
+            loss = loss_of(wrapped, batch)
+            (loss * run.batch_weight).backward()
+            optimizer.step()
+            scheduler.step()
+            act()
+            run.step(loss=loss)
+        if "steps" in words:
+            for _ in run.steps(words["steps"]):
+                step(run.next(loader))
+        for epoch in run.epochs(3) if "steps" not in words else ():
             for batch in run.batches(loader):
-                optimizer.zero_grad()
-                loss = loss_of(wrapped, batch)
-                (loss * run.batch_weight).backward()
-                optimizer.step()
-                scheduler.step()
-                act()
-                run.step(loss=loss)
+                step(batch)
     end = {"step": run.progress.step, "stopped": run.stopped}
 weights = torch.cat([each.detach().flatten() for each in model.parameters()]).double().tolist()
 rates = scheduler.get_last_lr()

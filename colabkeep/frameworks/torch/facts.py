@@ -112,6 +112,11 @@ def exactness(tensors: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module
             f"torch.compile chooses kernels by timing them ({', '.join(tuned)}): another may win next time. "
             "Compile without that mode."
         )
+    if place()[1] > 1 and "cuda" in kinds:
+        obstacles.append(
+            "Several GPUs sum their gradients by NCCL, and colabkeep has not been able to see on real ones that a "
+            "resumed training sums in the same order."
+        )
     obstacles += [_DDP] if place()[1] > 2 and any(map(_rebuilds, modules)) else []
     return Exactness(
         same=f"{', '.join(same[:-1])} and {same[-1]}",

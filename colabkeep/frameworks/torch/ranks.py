@@ -74,11 +74,6 @@ class TorchRanks:
         dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
         return [int(number) for number in told.tolist()]
 
-    def total(self, numbers: Sequence[float]) -> list[float]:
-        told = torch.tensor(numbers, dtype=torch.float64, device="cpu")
-        dist.all_reduce(told, group=self._group)
-        return [float(number) for number in told.tolist()]
-
     def from_first(self, pieces: Iterable[memoryview] | None) -> bytearray:
         given = [piece.cast("B") for piece in pieces or () if piece.nbytes]
         (count,) = self._broadcast([len(given)])

@@ -48,7 +48,7 @@ def step_fn(model, batch):
 
 result = colabkeep.resumable_fit(
     model, loader, optimizer=optimizer, step_fn=step_fn, max_epochs=3, run_name="r", storage=folder,
-    save_every="3 steps", devices=2, progress="text", on_bad_gpu="ignore",
+    save_every="3 steps", devices=2, progress="text",
 )
 kept = colabkeep.load_weights("r", storage=folder)
 assert all(torch.equal(kept[name], tensor) for name, tensor in model.state_dict().items())
@@ -66,10 +66,19 @@ def script(folder: Path, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
 
 
+def begun(folder: Path) -> subprocess.Popen[str]:
+    """One that has begun to train."""
+    process = script(folder, folder / "run", "")
+    assert process.stdout is not None
+    assert any("begun" in line for line in process.stdout)
+    return process
+
+
 def test_a_script_that_is_killed_goes_on_with_the_same_bits_and_has_the_weights_itself(tmp_path: Path) -> None:
     """A process that dies is named; the display of the cell shows the run."""
     whole, _ = script(tmp_path, tmp_path / "whole", "").communicate(timeout=200)
     assert "finished at step 27" in whole
+    assert whole.count("No GPU was found") == 1  # the check at the start, once
     assert "<FitResult 'r': finished, 3 epochs, 27 steps>" in whole
     assert {"begun 0", "[rank 1] begun 1"} < set(whole.splitlines())
     killed = script(tmp_path, tmp_path / "run", "1 14")
@@ -83,11 +92,7 @@ def test_a_script_that_is_killed_goes_on_with_the_same_bits_and_has_the_weights_
 
 def test_ctrl_c_saves_the_last_step_of_all(tmp_path: Path) -> None:
     """The notebook's stop button sends SIGINT to the kernel, which passes it on."""
-    process = script(tmp_path, tmp_path / "run", "")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "begun" in line:
-            break
+    process = begun(tmp_path)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=100)
@@ -100,11 +105,7 @@ def test_ctrl_c_saves_the_last_step_of_all(tmp_path: Path) -> None:
 
 def test_processes_do_not_outlive_the_one_that_began_them(tmp_path: Path) -> None:
     """Killed with SIGKILL, as a machine's memory guard does."""
-    process = script(tmp_path, tmp_path / "run", "")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "begun" in line:
-            break
+    process = begun(tmp_path)
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     assert len(children) >= 2
     process.kill()
@@ -174,7 +175,7 @@ def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) ->
         "on_bad_gpu": "ignore",
     }
     loader = torch.utils.data.DataLoader(Reads())
-    with pytest.raises(UsageError, match=r"train_loader\.dataset\.guard \(lock\) cannot be sent"):
+    with pytest.raises(UsageError, match=r"^train_loader\.dataset\.guard \(lock\) cannot be sent"):
         colabkeep.resumable_fit(model, loader, **words, run_name="r", devices=2)
     with pytest.raises(UsageError, match="run_name is not given"):
         colabkeep.resumable_fit(model, loader, **words, devices=2)

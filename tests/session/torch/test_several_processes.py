@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import colabkeep
 from tests.trainings.ranks import newest_step, session
@@ -130,20 +129,50 @@ def test_a_run_of_several_processes_is_one_for_every_tool(tmp_path: Path) -> Non
     assert json.loads(manifest)["fingerprint"]["processes"] == "2"
 
 
-def test_what_would_train_another_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_train_another_run_is_refused(tmp_path: Path) -> None:
     """A DistributedSampler shares the samples out already; micro-batches are those of one process."""
-    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+    for words, said in (
+        ({"sampler": True}, "has a DistributedSampler"),
+        ({"fit": True, "more": {"micro_batch": 2}}, "micro_batch computes the batches of one process"),
+    ):
+        done = session(tmp_path / "run", 2, **words)
+        assert done.status == [1, 1]
+        assert all(said in errors for errors in done.errors)
 
-    data, model = TensorDataset(torch.ones(8, 2), torch.ones(8, 1)), torch.nn.Linear(2, 1)
-    sampler: Any = DistributedSampler(data, num_replicas=2, rank=0)
-    words: Any = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "loss_fn": torch.nn.functional.mse_loss}
-    with pytest.raises(colabkeep.ColabKeepError, match="has a DistributedSampler"):
-        colabkeep.resumable_fit(
-            model, DataLoader(data, sampler=sampler), **words, max_epochs=1, run_name="r", storage=tmp_path
-        )
-    monkeypatch.setattr("colabkeep.frameworks.torch.adapter.place", lambda: (0, 2))
-    with pytest.raises(colabkeep.ColabKeepError, match="micro_batch computes the batches of one process"):
-        colabkeep.resumable_fit(model, DataLoader(data), **words, micro_batch=2, max_epochs=1, run_name="r")
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_batches_that_come_whole_are_cut_in_each_process(tmp_path: Path, kind: str) -> None:
+    """A list of batches, and a stream whose length nobody knows: killed, the same bits; alone, up to rounding."""
+    words = {"kind": kind, "dtype": "float64"}
+    whole = session(tmp_path / "whole", 2, **words)
+    assert whole.status == [0, 0], whole.errors
+    assert session(tmp_path / "run", 2, **words, at=[1, 12], how="SIGKILL").status[1] == -signal.SIGKILL
+    resumed = session(tmp_path / "run", 2, **words)
+    assert resumed.resumed
+    assert resumed.end == whole.end
+    alone = session(tmp_path / "alone", 1, **words)
+    assert alone.end["step"] == whole.end["step"]
+    assert whole.end["weights"] == pytest.approx(alone.end["weights"], rel=0, abs=1e-10)
+
+
+def test_a_loop_of_steps_draws_its_part_of_each_batch(tmp_path: Path) -> None:
+    """`run.steps` with `run.next`: killed, the same bits; alone, up to rounding."""
+    words = {"steps": 20, "dtype": "float64"}
+    whole, alone = session(tmp_path / "whole", 2, **words), session(tmp_path / "alone", 1, **words)
+    assert session(tmp_path / "run", 2, **words, at=[0, 12], how="SIGKILL").status[0] == -signal.SIGKILL
+    resumed = session(tmp_path / "run", 2, **words)
+    assert resumed.resumed
+    assert resumed.end == whole.end
+    assert whole.end["weights"] == pytest.approx(alone.end["weights"], rel=0, abs=1e-10)
+
+
+def test_a_rank_0_that_finds_no_place_to_save_is_named_in_the_others(tmp_path: Path) -> None:
+    """Before the run is opened: nobody waits for what never comes."""
+    (tmp_path / "run").write_text("a file where the folder should be")
+    done = session(tmp_path / "run", 2, within=60)
+    assert done.status == [1, 1]
+    assert done.ended == 0
+    assert "Rank 0 could not begin this run" in done.errors[1]
 
 
 @pytest.mark.parametrize(("size", "said"), [(2, False), (3, True)])
