@@ -1,7 +1,7 @@
 """The Chinese of what people are told, by the English. `{}` is a place for what differs; a number in a place is that of the
 English text's, from 0, where the order is another. `language` reads it.
 """
-# ruff: noqa: E501, RUF001
+# ruff: noqa: E501, RUF001  # one entry a line; Chinese punctuation
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ _LONGEST, _LOOKS = 4000, 1000
 _DEEPEST, _TOGETHER = 12, 12  # texts in the places of others, parts of a text that are one to the table
 _WORD = re.compile(r"[A-Za-z]{2,}")
 # Where a text is taken apart if no template has it as a whole, and what stands between the parts in Chinese.
-_JOINTS = (("\n", "\n"), (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"))  # noqa: RUF001
+_JOINTS = (("\n", "\n"), (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"))  # noqa: RUF001  # full-width
+_NARROW = {chinese: english for english, chinese in _JOINTS}
 _LEFT = re.compile(r"[A-Za-z]{2,} [a-z]{2,}")  # English
 _MARKS = re.compile(r"(\s*(?:[!→·✔▲-]|\[colabkeep\])\s+|\s+|, |; |: | \()")
 _BESIDE = ("", " ")  # between places that are taken for one, until it is known what stands in them
@@ -241,6 +242,6 @@ def _joined(parts: Iterator[tuple[str, str]], joint: str) -> str:
             text = f"{text[:-1]}。" if before and text.endswith(".") else text
             text += "" if text.endswith(tuple(_ENDS)) else " "
         elif number:
-            text += joint if changed or before or joint == "\n" else {"；": "; ", "：": ": ", "，": ", "}[joint]  # noqa: RUF001
+            text += joint if changed or before or joint == "\n" else _NARROW[joint]
         text, before = text + chinese, changed
     return text

@@ -143,7 +143,7 @@ def train(
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
     with (
         tempfile.TemporaryFile() as complaints,
-        subprocess.Popen(command, **pipes, stderr=complaints, start_new_session=True) as process,  # noqa: S603
+        subprocess.Popen(command, **pipes, stderr=complaints, start_new_session=True) as process,  # noqa: S603  # our own
     ):
         try:
             watch(session)

@@ -238,4 +238,4 @@ def to_process(value: Any) -> bytes:
 
 def from_process(data: bytes) -> Any:
     """What was packed so, from a process of our own, through a pipe."""
-    return pickle.loads(data)  # noqa: S301
+    return pickle.loads(data)  # noqa: S301 - of this library, begun by it or its parent

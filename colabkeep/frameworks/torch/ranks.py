@@ -108,7 +108,7 @@ class TorchRanks:
         return [int(number) for number in told.tolist()]
 
 
-class DataParallel:
+class Reducer:
     """One model in each of several processes: the same weights, and gradients that are the sum over all.
 
     Gradients are summed when all of a step are there, in buckets. Buffers are those of rank 0, as in torch's

@@ -187,28 +187,28 @@ class TorchTraining(Arithmetic):
         self._here = self._device.type == "cpu"  # nothing to move, and a loss is read without a wait
         self._plain = self._here and self.precision == "32-true"  # nor to cast
         self.scaler = gradient_scaler(self.precision, self._device, options.optimizer)
-        self._parallel: Any = None
+        self._reducer: Any = None
         if place()[1] > 1:
-            from colabkeep.frameworks.torch.ranks import DataParallel
+            from colabkeep.frameworks.torch.ranks import Reducer
 
-            self._parallel = DataParallel(options.model, options.optimizer)
+            self._reducer = Reducer(options.model, options.optimizer)
 
     def align(self) -> None:
-        if self._parallel is not None:
-            self._parallel.align()
+        if self._reducer is not None:
+            self._reducer.align()
 
     def reduce(self, losses: Sequence[Any]) -> Sequence[Any]:
-        return losses if self._parallel is None else self._parallel.reduce(losses)
+        return losses if self._reducer is None else self._reducer.reduce(losses)
 
     def step(self) -> None:
         super().step()
-        if self._parallel is not None:
-            self._parallel.buffers()
+        if self._reducer is not None:
+            self._reducer.buffers()
 
     def together(self, means: Mapping[str, Any]) -> Mapping[str, float | None]:
-        if self._parallel is None:
+        if self._reducer is None:
             return super().together(means)
-        told = self._parallel.total([number for mean in means.values() for number in (float(mean.sum), mean.weight)])
+        told = self._reducer.total([number for mean in means.values() for number in (float(mean.sum), mean.weight)])
         sums = zip(means, told[::2], told[1::2], strict=True)
         return {name: total / weight if weight else None for name, total, weight in sums}
 

@@ -80,7 +80,7 @@ class Hub:
         self.handle = handle
         self.folder = folder
         own = {
-            "KAGGLEHUB_CACHE": os.path.join(folder, "downloads"),  # noqa: PTH118
+            "KAGGLEHUB_CACHE": os.path.join(folder, "downloads"),  # noqa: PTH118  # a text, for an environment
             "DISABLE_KAGGLE_CACHE": "true",  # else nothing is downloaded, but attached, and waited for without a bound
             "DISABLE_COLAB_CACHE": "true",
         }

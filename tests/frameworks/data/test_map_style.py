@@ -201,7 +201,7 @@ CHANGES = {
     "no shuffling": (lambda kit: kit.loader(kit.Noisy()), r"RandomSampler → Sequen(ce|tial)Sampler"),
     "fewer samples": (lambda kit: kit.LOADERS["fewer samples"](kit.Noisy()), "samples in an epoch: 13 → 9"),
     "the user's batches": (lambda kit: kit.by_batches(kit.Noisy(), BySize(13)), "RandomSampler → BySize"),
-    "one of two ranks": (lambda kit: kit.LOADERS["distributed"](kit.Noisy()), r"RandomSampler → Distributed|: 13 → 7"),
+    "a rank's sampler": (lambda kit: kit.LOADERS["distributed"](kit.Noisy()), r"RandomSampler → Distributed|: 13 → 7"),
     "a stream": (lambda kit: NoMap(), "a map-style DataLoader → a loader read from its beginning"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -151,6 +152,25 @@ def test_what_a_process_returns_prints_and_raises_comes_out_here(
         colabkeep.launch(work, [2, "exit"], devices=2)
     with pytest.raises(ProcessFailed, match="Rank 1 of 2 ended with an error"):
         colabkeep.launch(work, [2, "odd"], devices=2)
+
+
+def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp_path: Path) -> None:
+    """Else a dropout would be the same in all processes, and a run in one cell other than in two."""
+
+    def draw() -> list[Any]:
+        words: dict[str, Any] = {"storage": tmp_path, "progress": False}
+        with colabkeep.Run("r", model=torch.nn.Linear(2, 1), **words):
+            of_all: list[Any] = [None, None]
+            torch.distributed.all_gather_object(of_all, [torch.rand(3).tolist(), random.random()])
+        return of_all
+
+    torch.manual_seed(11)
+    random.seed(11)
+    first, second = colabkeep.launch(draw, devices=2)
+    torch.nn.Linear(2, 1)
+    assert first == [torch.rand(3).tolist(), random.random()]
+    assert first[0] != second[0]
+    assert first[1] != second[1]
 
 
 def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) -> None:
