@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from string import Formatter
 from typing import Literal, TypeAlias
@@ -40,6 +40,20 @@ def language(environment: Environment | None = None) -> Language:
 def said(text: str, to: Language | str | None = None) -> str:
     """An English text in the language `to`, by default the one that `language` tells."""
     return _chinese(text) if (language() if to is None else to) == "zh" else text
+
+
+def said_by(templates: Iterable[str], text: str) -> str:
+    """What another program says, in the reader's language: a text that one of these templates of the table has. What it
+    puts into their places stays as it is, and so does any other text."""
+    if language() != "zh":
+        return text
+    from colabkeep.core.chinese import CHINESE
+
+    for english in templates:
+        values = _Template(english, CHINESE[english]).values(text)
+        if values is not None:
+            return CHINESE[english].format(*values)
+    return text
 
 
 # -- the table -----------------------------------------------------------------------------------------

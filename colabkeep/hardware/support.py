@@ -196,7 +196,7 @@ def architectures(version: str, machine: str) -> tuple[str, ...] | None:
 def wheels_for(capability: Capability, driver: str | None = None, python: Python | None = None) -> str:
     """One sentence: the newest official torch wheel with kernels for cards of this capability, and how to get it. Where
     a `driver` or a `python` is told, one that runs there; where none does, what it would take."""
-    card = f"cards of compute capability {capability[0]}.{capability[1]}"
+    card = f"cards with compute capability {capability[0]}.{capability[1]}"
     known = _wheels_with(capability)
     if not known:
         return f"No official torch wheel from {_RELEASES[0].series} to {_RELEASES[-1].series} has kernels for {card}."
@@ -209,17 +209,22 @@ def wheels_for(capability: Capability, driver: str | None = None, python: Python
         )
     fitting = [(series, tag) for series, tag in running if python is None or _is_for(python, series)]
     series, tag = (fitting or running)[-1]
-    newest = f"The newest official torch wheel that has kernels for {card}"
-    runs = [] if running[-1] == known[-1] else [f"runs on driver {driver}"]
+    runs = "" if running[-1] == known[-1] else f" and runs on driver {driver}"
     if python is not None and not fitting:
         first, last = _pythons(series)
         return (
-            f"{' and '.join([newest, *runs])} is {series} for {tag}, which is made for Python 3.{first} to 3.{last}, "
-            f"and this is {python[0]}.{python[1]}: in an environment with Python 3.{last} run {_install(series, tag)}."
+            f"The newest official torch wheel that has kernels for {card}{runs} is {series} for {tag}, which is made "
+            f"for Python 3.{first} to 3.{last}, and this is {python[0]}.{python[1]}: in an environment with Python "
+            f"3.{last} run {_install(series, tag)}."
         )
     if python is not None and fitting[-1] != running[-1]:
-        runs.append(f"is made for Python {python[0]}.{python[1]}")
-    return f"{' and '.join([newest, *runs])} is {series} for {tag}: {_install(series, tag)}."
+        major, minor = python
+        drives = f" and runs on driver {driver} and Python {major}.{minor}"
+        runs = drives if runs else f" and fits Python {major}.{minor}"
+    return (
+        f"The newest official torch wheel that has kernels for {card}{runs} is {series} for {tag}: "
+        f"{_install(series, tag)}."
+    )
 
 
 def has_wheel(capability: Capability, driver: str | None = None, python: Python | None = None) -> bool:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from typing import Any, NoReturn
 
 from colabkeep._version import __version__
 from colabkeep.checkpoint.inspect import find_run, run_names
@@ -23,7 +24,7 @@ from colabkeep.core.errors import (
     StoreError,
     UsageError,
 )
-from colabkeep.core.language import said
+from colabkeep.core.language import said, said_by
 from colabkeep.core.policies import OVERHEAD
 from colabkeep.core.system import Environment, SystemClock
 from colabkeep.session.open import RunArguments, find_store
@@ -100,8 +101,36 @@ def _status(words: argparse.Namespace) -> int:
     return status
 
 
+# What argparse says of a command line (Python 3.10 to 3.14), perhaps behind "argument --mode: ".
+_ARGUMENT = ("argument {}",)
+_WRONG = (
+    "the following arguments are required: {}",
+    "unrecognized arguments: {}",
+    "invalid choice: {} (choose from {})",
+    "invalid {} value: {}",
+    "expected one argument",
+    "not allowed with argument {}",
+    "ignored explicit argument {}",
+    "ambiguous option: {} could match {}",
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that says in the reader's language what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        """End, as argparse does: the usage, and a line."""
+        self.print_usage(sys.stderr)
+        argument, colon, wrong = message.partition(": ") if message.startswith("argument ") else ("", "", message)
+        told = f"{said_by(_ARGUMENT, argument)}{colon}{said_by(_WRONG, wrong)}"
+        self.exit(2, f"{self.prog}: {said('error: ')}{told}\n")
+
+
 class _Help(argparse.HelpFormatter):
     """Help in the reader's language."""
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, said("usage: ") if prefix is None else prefix)
 
     def add_text(self, text: str | None) -> None:
         super().add_text(None if text is None else said(text))
@@ -118,7 +147,7 @@ class _RawHelp(_Help, argparse.RawDescriptionHelpFormatter):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="colabkeep",
         description="The trainings that colabkeep keeps: list, inspect, verify, export, copy, delete.",
         epilog=_EXIT_CODES,
@@ -204,10 +233,8 @@ def _add_keeping(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restore", choices=("auto", "never", "overwrite"), default="auto", help="what becomes of files that are there"
     )
-    for word in ("include", "exclude"):
-        parser.add_argument(
-            f"--{word}", action="append", default=[], metavar="PATTERN", help=f"files to {word}, as *.pt"
-        )
+    for word, files in (("include", "keep only such files, as *.pt"), ("exclude", "keep no such files, as *.pt")):
+        parser.add_argument(f"--{word}", action="append", default=[], metavar="PATTERN", help=files)
     parser.add_argument("--keep-last", type=int, default=2, metavar="N", help="the newest N versions stay (default: 2)")
     parser.add_argument("--every", default="1 min", metavar="TIME", help="between two versions (default: 1 min)")
     parser.add_argument("--max-time", metavar="TIME", help="interrupt the program after so long, as Ctrl-C does")

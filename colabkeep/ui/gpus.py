@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from colabkeep.core.arguments import door
+from colabkeep.core.language import said
 from colabkeep.hardware.catalogue import (
     MODES,
     UNCERTAINTY,
@@ -81,7 +82,8 @@ class Comparison(Report):
         yield from aligned([_HEAD, *map(_cells, self.rows)], right=range(1, 8))
         yield from ("", *_NOTES, "", _FITS)
         yield from aligned([("", *_MODES), *self._fitting()], right=range(1, len(_MODES) + 1))
-        yield from ("", *(f"{mode.name}: {mode.bytes_per_parameter:g} bytes ({mode.parts})" for mode in MODES))
+        yield ""
+        yield from (f"{mode.name}: {mode.bytes_per_parameter:g} bytes per parameter ({mode.parts})" for mode in MODES)
 
     def to_dict(self) -> Record:
         """The comparison for programs: "cards" as in `rows`, "uncertainty" of each speed as a share of it,
@@ -97,7 +99,7 @@ class Comparison(Report):
         cards = [(*_cells(row), row["torch_text"] or "") for row in self.rows]
         modes = [(mode.name, f"{mode.bytes_per_parameter:g}", mode.parts) for mode in MODES]
         fitting = table("", ("", *_MODES), self._fitting(), right=range(1, len(_MODES) + 1))
-        fits = join(wide(fitting), table("", ("mode", "bytes per parameter", "of which"), modes))
+        fits = join(wide(fitting), table("", ("way of training", "bytes per parameter", "of which"), modes))
         return join(
             wide(table(_FREE, [_HEAD[column] for column in _SHORT], free)),
             *map(paragraph, _NOTES),
@@ -132,12 +134,12 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["name"],
         f"{row['memory_gib']:g}",
         _rounded(row["bandwidth_gb_s"]),
-        "none" if tensor == 0 else _rounded(tensor),
+        said("none") if tensor == 0 else _rounded(tensor),
         *(_one_digit(speed.get(workload)) for workload in _WORKLOADS),
-        row["tier"],
+        said(row["tier"]),
         row["sixteen_bit"],
-        ", ".join(row["free"]),
-        row["torch"] or "",
+        ", ".join(map(said, row["free"])),
+        said(row["torch"] or ""),
     )
 
 
