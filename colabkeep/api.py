@@ -250,6 +250,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     accumulate_grad_batches: int = 1,
     micro_batch: int | Literal["auto"] | None = None,
     gradient_clip_val: float | None = None,
+    count_tokens: Callable[[Any], Any] | None = None,
     seed: int = 0,
     callbacks: Iterable[Callable[[Event], object]] = (),
     loggers: Loggers = (),
@@ -295,6 +296,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             (default). `step_fn` works with batches of tensors whose first dimension is the samples. With torch only.
         gradient_clip_val: the largest norm of all gradients together. A Paddle optimizer that has a grad_clip of its
             own clips by that instead: one of the two, not both.
+        count_tokens: how many tokens a batch of `train_loader` has, as in ``lambda batch: batch["input_ids"].numel()``;
+            the panel then tells tokens per second. It changes nothing in the training.
         on_change: as for `Run`; also for loss_fn or step_fn, batch size, accumulation, clipping, precision and
             scheduler_interval, which "keep" cannot bring back.
         run_name: as for `Run`. Without one the run is called after the notebook or program, where that is known

@@ -47,6 +47,7 @@ class FitArguments(TrainingOptions):
     val_loader: Any = None
     scheduler_interval: Literal["auto", "epoch", "step"] = "auto"
     ema: Any = None
+    count_tokens: Callable[[Any], Any] | None = None
     max_epochs: int | None = None
     max_steps: int | None = None
 
@@ -275,7 +276,12 @@ def _check(arguments: FitArguments) -> None:
                 remedy=f"Write it without quotes and without a point: {name}=30.",
             )
     words = ("model", "train_loader", "optimizer", "scheduler", "ema", "loss_fn", "step_fn", "val_loader")
-    refuse_classes(**{word: getattr(arguments, word) for word in words})
+    refuse_classes(count_tokens=arguments.count_tokens, **{word: getattr(arguments, word) for word in words})
+    if arguments.count_tokens is not None and not callable(arguments.count_tokens):
+        raise UsageError(
+            problem=f"count_tokens is a {type(arguments.count_tokens).__name__}, which cannot be called.",
+            remedy='Pass a function of a batch: count_tokens=lambda batch: batch["input_ids"].numel().',
+        )
     check_word("scheduler_interval", arguments.scheduler_interval, "auto", "epoch", "step")
     ema = arguments.ema
     if ema is not None and not hasattr(ema, "update_parameters"):
@@ -419,13 +425,17 @@ def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None) -> None:
     if arguments.max_steps is not None and run.progress.step >= arguments.max_steps:
         run.stop("max_steps")
     accumulate, backward = arguments.accumulate_grad_batches, plan.training.backward
-    step = _step(run, plan)
-    together = run.ranks > 1
+    tokens: list[Any] = []  # of each batch of the window
+    step = _step(run, plan, tokens)
+    together, count = run.ranks > 1, arguments.count_tokens
     size, done = 1, run.progress.batches  # a session begins at the boundary of a window
     window: list[tuple[Any, float]] = []
     for _, batch in run.enumerate(plan.train_loader):  # nobody need look who counts
         if accumulate > 1:
             size = _window(accumulate, run.epoch_batches, done)
+        if count is not None:
+            told = _one_number(count(batch))
+            tokens.append(told if run.batch_weight else 0)  # else another process counts it
         if together:  # each process has its part of the batch, of its loss, and of the gradient
             part = run.batch_weight / run.ranks
             window.append((backward(batch, share=part / size) * part, run.batch_samples or 1))
@@ -445,8 +455,18 @@ def _window(accumulate: int, length: int | None, done: int) -> int:
     return accumulate if length is None else max(1, min(accumulate, length - done))
 
 
-def _step(run: Run, plan: FitPlan) -> Callable[[list[tuple[Any, float]]], None]:
-    """What ends a window, with all that does not change looked up once."""
+def _one_number(tokens: Any) -> Any:
+    if not isinstance(tokens, (int, float)) and not (hasattr(tokens, "item") and math.prod(tokens.shape) == 1):
+        raise UsageError(
+            problem=f"count_tokens returned a {type(tokens).__name__}; it must return one number.",
+            remedy='Let it return how many tokens the batch has: lambda batch: batch["input_ids"].numel().',
+        )
+    return tokens
+
+
+def _step(run: Run, plan: FitPlan, tokens: list[Any]) -> Callable[[list[tuple[Any, float]]], None]:
+    """What ends a window, with all that does not change looked up once. `tokens`: of the window's batches, where they
+    are counted."""
     arguments, training, add, done = plan.arguments, plan.training, plan.state.mean.add, run.step
     update = training.step
     ema, model, max_steps = arguments.ema, arguments.model, arguments.max_steps
@@ -455,8 +475,9 @@ def _step(run: Run, plan: FitPlan) -> Callable[[list[tuple[Any, float]]], None]:
 
     def step(window: list[tuple[Any, float]]) -> None:
         if together:
-            losses = training.reduce([loss for loss, _ in window])
-            window[:] = [(loss, weight) for loss, (_, weight) in zip(losses, window, strict=True)]
+            summed = training.reduce([*(loss for loss, _ in window), *tokens])
+            tokens[:] = summed[len(window) :]
+            window[:] = [(loss, weight) for loss, (_, weight) in zip(summed, window, strict=False)]
         update()
         if ema is not None:
             ema.update_parameters(model)
@@ -465,8 +486,10 @@ def _step(run: Run, plan: FitPlan) -> Callable[[list[tuple[Any, float]]], None]:
         for loss, weight in window:  # not before: an exception inside a window leaves the state of the last step whole
             add(loss, weight)
         last = window[-1][0]
+        counted = sum(tokens) if tokens else None
         window.clear()
-        done(loss=last, grad_norm=training.grad_norm)
+        tokens.clear()
+        done(loss=last, grad_norm=training.grad_norm, tokens=counted)
         if max_steps is not None and run.progress.step >= max_steps:
             run.stop("max_steps")
 

@@ -58,7 +58,7 @@ if words.get("kind") == "stream":
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
 if words.get("other") == rank:
     loader = DataLoader(Points(48), batch_size=8, shuffle=True)
-steps = 0
+steps, tokens = 0, []
 
 def act():
     global steps
@@ -79,6 +79,8 @@ def loss_of(model, batch):
 
 def listen(event):
     kind = type(event).__name__
+    if kind == "StepDone" and event.tokens is not None:
+        tokens.append(float(event.tokens))
     if kind == "Noted":
         print(json.dumps([kind, event.text]), flush=True)
     if kind in ("Restored", "RestoredInexactly", "RunStarted"):
@@ -104,9 +106,10 @@ if words.get("fit"):
     result = colabkeep.resumable_fit(
         model, loader, optimizer=optimizer, step_fn=loss_of, val_loader=DataLoader(Points(21), batch_size=5),
         scheduler=scheduler, scheduler_interval="step", max_epochs=3, run_name="r", ema=Average(),
-        gradient_clip_val=1.0, accumulate_grad_batches=words.get("accumulate", 1), on_bad_gpu="ignore", **common
+        gradient_clip_val=1.0, accumulate_grad_batches=words.get("accumulate", 1), on_bad_gpu="ignore",
+        count_tokens=(lambda batch: batch[0].numel()) if words.get("tokens") else None, **common
     )
-    end = {"step": result.steps, "history": result.history}
+    end = {"step": result.steps, "history": result.history, "tokens": tokens}
 else:
     # Else it sums the gradients of a session's first step in another order, which rounds otherwise from three on.
     keeps = not words.get("plain")

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import colabkeep
+from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, StepDone
 
 pytestmark = pytest.mark.torch
@@ -65,6 +66,42 @@ def test_clipping_tells_the_norm_that_it_found_and_reading_its_time(tmp_path: Pa
     colabkeep.resumable_fit(model, loader, optimizer=optimizer, run_name="whole", **words)
     assert [step.grad_norm for step in told] == [None] * 4
     assert [step.tokens for step in told] == [None] * 4
+
+
+def test_tokens_are_counted_of_each_batch_of_a_step(tmp_path: Path) -> None:
+    """Those of all batches between two updates, of this session; a mask's sum is a tensor, and counts as well."""
+    told: list[StepDone] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, StepDone):
+            told.append(event)
+
+    words: dict[str, Any] = {"loss_fn": F.cross_entropy, "storage": tmp_path, "progress": False, "callbacks": [hear]}
+    words |= {"run_name": "r", "accumulate_grad_batches": 3, "save_every": None}
+    model, optimizer, loader = parts()
+    counts = {"numel": lambda batch: batch[0].numel(), "a tensor": lambda batch: torch.ones_like(batch[0]).sum()}
+    for epochs, count in enumerate(counts.values(), start=1):
+        told.clear()
+        colabkeep.resumable_fit(model, loader, optimizer=optimizer, max_epochs=epochs, count_tokens=count, **words)
+        assert [int(step.tokens) for step in told] == [3 * 16, 4 * 16]  # the rest of the epoch is a step of one batch
+
+
+@pytest.mark.parametrize(
+    ("count", "problem"),
+    [
+        (128, "count_tokens is a int, which cannot be called."),
+        (type("Count", (), {}), "count_tokens is the class Count, not an object of it."),
+        (lambda batch: None, "count_tokens returned a NoneType; it must return one number."),
+        (lambda batch: batch[0], "count_tokens returned a Tensor; it must return one number."),
+    ],
+)
+def test_what_cannot_count_tokens_is_refused(tmp_path: Path, count: Any, problem: str) -> None:
+    """With the line to write instead."""
+    model, optimizer, loader = parts()
+    words: dict[str, Any] = {"loss_fn": F.cross_entropy, "max_epochs": 1, "storage": tmp_path, "progress": False}
+    with pytest.raises(UsageError) as raised:
+        colabkeep.resumable_fit(model, loader, optimizer=optimizer, run_name="r", count_tokens=count, **words)
+    assert raised.value.problem == problem
 
 
 def test_a_loop_tells_its_norm_and_its_tokens(tmp_path: Path) -> None:

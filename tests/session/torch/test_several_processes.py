@@ -74,6 +74,13 @@ def test_each_sample_is_seen_once_in_an_epoch_by_all_ranks_together(tmp_path: Pa
         assert seen == Counter(range(48))
 
 
+def test_tokens_are_those_of_all_ranks_together(tmp_path: Path) -> None:
+    """A sample that a rank computes beside the others, with the weight 0, is counted once."""
+    done = session(tmp_path / "run", 2, fit=True, tokens=True)  # the last of 49 samples is a batch
+    assert done.status == [0, 0], done.errors
+    assert done.end["tokens"] == [6 * (49 * epoch + min(8 * step, 49)) for epoch in range(3) for step in range(1, 8)]
+
+
 @IN_BOTH
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
 def test_a_stop_that_one_rank_hears_of_stops_all_with_the_last_step_saved(tmp_path: Path, fit: bool, how: str) -> None:
