@@ -216,7 +216,8 @@ class RunStarted(Event):
     machine's disk the checkpoints lie, or come by; None where they do not. `ends_at`: when the machine goes at the
     latest, in seconds since 1970 (UTC), as far as that is known; `ends_source` says from what. `keeps`: the folder
     of another program that is kept; "" for a training. `monitor`: the metric by which the best checkpoint is chosen,
-    "" where none is, and `mode`, "min" or "max"."""
+    "" where none is, and `mode`, "min" or "max". `asked`: what was written as ``storage=…``, as Python has it; "" where
+    it is the platform's own place that is meant."""
 
     run: str
     session: str
@@ -232,6 +233,7 @@ class RunStarted(Event):
     keeps: str = ""
     monitor: str = ""
     mode: str = "min"
+    asked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

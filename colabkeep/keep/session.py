@@ -118,6 +118,7 @@ class FolderSpec:
     observers: tuple[Observer, ...] = ()
     notes: tuple[str, ...] = ()
     marks: Path | None = None
+    asked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +245,7 @@ class KeptFolder:
                 ends_at=None if spec.deadline is None else clock.time() + spec.deadline.at - now,
                 ends_source="" if spec.deadline is None else spec.deadline.source,
                 keeps=self.folder,
+                asked=spec.asked,
             )
         )
         if machine is not None:

@@ -17,6 +17,7 @@ from colabkeep.platforms import find_platform
 from colabkeep.session.machine import Deadline, ask_machine, find_deadline
 from colabkeep.session.open import (
     RunArguments,
+    asked_for,
     cache_folder,
     check_word,
     choose_name,
@@ -98,6 +99,7 @@ def wire_folder(words: FolderArguments) -> KeptFolder:
             observers=words.observers,
             notes=tuple(filter(None, (note, twice, _until(deadline, clock)))),
             marks=None if disk is None else disk / "folders",
+            asked=asked_for(words.storage),
         )
     )
 

@@ -67,7 +67,7 @@ from colabkeep.session.ranks import Group
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.state import LoopState, RunSettings, is_own, read_own
 from colabkeep.stores import open_store
-from colabkeep.stores.base import Lock, Store, StoreContext
+from colabkeep.stores.base import Lock, Store, StoreContext, to_type
 
 Observer: TypeAlias = Callable[[Event], object]
 
@@ -954,4 +954,10 @@ def run_started(spec: RunSpec, session: str) -> RunStarted:
         ends_source="" if deadline is None else deadline.source,
         monitor="" if best is None else best.monitor,
         mode="min" if best is None else best.mode,
+        asked=asked_for(spec.arguments.storage),
     )
+
+
+def asked_for(storage: object) -> str:
+    """As `RunStarted` has it."""
+    return "" if isinstance(storage, str) and storage == "auto" else to_type(storage)

@@ -82,6 +82,14 @@ def shown(storage: object) -> str:
     return repr(" + ".join(map(_place, storage.split(" + "))))
 
 
+def to_type(storage: object) -> str:
+    """What was written as ``storage=…``, to be written again, without what may be a secret; of an object, the word."""
+    if isinstance(storage, tuple | list):
+        return f"({', '.join(map(to_type, storage))})"
+    path = os.fspath(storage) if isinstance(storage, os.PathLike) else storage
+    return shown(path) if isinstance(path, str) and not is_key_file(path) else "storage"
+
+
 def _place(side: str) -> str:
     """One side of a pair, or the only one."""
     url = _URL.fullmatch(side.strip())

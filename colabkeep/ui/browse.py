@@ -6,7 +6,6 @@ button is a method.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from colabkeep.core.system import Clock, Environment, SystemClock
 from colabkeep.platforms.base import front_end
 from colabkeep.session.open import find_store
 from colabkeep.session.prune import DeletionPlan, delete_run, plan_deletion
-from colabkeep.stores.base import Store
+from colabkeep.stores.base import Store, to_type
 from colabkeep.ui import drawing as draw
 from colabkeep.ui import records, text
 from colabkeep.ui.drawing import BLUE, GREEN, GREY, RED, Colour, Markup
@@ -193,7 +192,7 @@ class Browser:
             yield from aligned([head, *rows], right=right) if rows else ["  no checkpoint yet"]
             yield from (f"  {line}" for line in _said(run))
         name, curve = self.runs[0]["name"], "" if of_folder(self.runs[0]["checkpoints"]) else ", the loss curve"
-        yield from ("", "What you can type", f"  browser = colabkeep.browse({_given(self.storage)})")
+        yield from ("", "What you can type", f"  browser = colabkeep.browse({to_type(self.storage)})")
         for act, what in (
             ("report", f"its history: sessions, saves{curve}"),
             ("verify", "read every file again"),
@@ -267,15 +266,6 @@ def _going(plan: DeletionPlan, would: str) -> Iterator[str]:
     yield f"{plan.run}: the whole run with {number} checkpoint(s), {free} in {len(plan.files)} file(s), {would}"
     if plan.others:
         yield f"  {len(plan.others)} file(s) below its folder are not the run's, and stay: {', '.join(plan.others[:3])}"
-
-
-def _given(storage: object) -> str:
-    """What was written as storage=…, to be written again."""
-    if isinstance(storage, str | os.PathLike):
-        return repr(os.fspath(storage))
-    if isinstance(storage, tuple | list):
-        return f"({', '.join(map(_given, storage))})"
-    return "storage"
 
 
 # -- the page ------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from colabkeep.core.errors import (
 from colabkeep.core.language import said, said_by
 from colabkeep.core.policies import OVERHEAD
 from colabkeep.core.system import Environment, SystemClock
-from colabkeep.session.open import RunArguments, find_store
+from colabkeep.session.open import RunArguments, asked_for, find_store
 from colabkeep.session.prune import plan_prune, prune
 from colabkeep.session.weights import choose
 from colabkeep.stores.base import BytesSource
@@ -279,7 +279,7 @@ def _report(words: argparse.Namespace) -> int:
 
     page = _page(words, "report.html")
     with closing(find_store(words.storage)) as store:
-        report = report_on(store, words.run)
+        report = report_on(store, words.run, asked_for(words.storage))
     if page is not None:
         page.write(BytesSource(report.to_html(interactive=words.interactive).encode(errors="replace")))
     lines = report.lines() if page is None else [f"{page.path}: the report on {text.plain(report.run_history.run)}"]
@@ -293,7 +293,7 @@ def _compare(words: argparse.Namespace) -> int:
 
     page = _page(words, "compare.html")
     with closing(find_store(words.storage)) as store:
-        compared = compare_in(store, words.runs, words.metric, words.mode)
+        compared = compare_in(store, words.runs, words.metric, words.mode, asked_for(words.storage))
     if page is not None:
         page.write(BytesSource(compared.to_html(interactive=words.interactive).encode(errors="replace")))
     lines = compared.lines() if page is None else [f"{page.path}: {len(compared.rows)} run(s) compared"]

@@ -18,7 +18,7 @@ from colabkeep.core.manifest import Manifest
 from colabkeep.core.settings import Plain, Settings, changes, from_text, same
 from colabkeep.core.system import SystemClock
 from colabkeep.session.history import RunHistory, read_history
-from colabkeep.session.open import find_store
+from colabkeep.session.open import asked_for, find_store
 from colabkeep.session.state import plain_points
 from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
@@ -65,7 +65,7 @@ def compare(
     """
     store = find_store(storage)
     try:
-        return compare_in(store, [runs] if isinstance(runs, str) else _listed(runs), metric, mode)
+        return compare_in(store, [runs] if isinstance(runs, str) else _listed(runs), metric, mode, asked_for(storage))
     finally:
         if store is not storage:
             store.close()
@@ -75,8 +75,10 @@ def _listed(runs: Any) -> list[Any]:
     return list(runs) if isinstance(runs, Iterable) else [runs]
 
 
-def compare_in(store: Store, patterns: Sequence[str], metric: str | None, mode: str | None) -> Comparison:
-    """The comparison of the runs in a store; raises as `compare`."""
+def compare_in(
+    store: Store, patterns: Sequence[str], metric: str | None, mode: str | None, asked: str = ""
+) -> Comparison:
+    """The comparison of the runs in a store, whose place was `asked` for by ``storage=…``; raises as `compare`."""
     if mode not in (None, "min", "max"):
         raise UsageError(problem=f"mode={mode!r} is unknown.", remedy='Pass mode="min" or mode="max".')
     if not all(isinstance(pattern, str) for pattern in patterns):
@@ -96,7 +98,7 @@ def compare_in(store: Store, patterns: Sequence[str], metric: str | None, mode: 
     if not trainings:
         raise UsageError(
             problem="These are folders of other programs, whose metrics colabkeep does not know.",
-            remedy=f'colabkeep.report("{found[0]}") shows one of them.',
+            remedy=f"colabkeep.report({found[0]!r}{asked and f', storage={asked}'}) shows one of them.",
         )
     metric, mode = _judge(trainings, metric, mode)
     told = _differing([_settings(Repository(store, history.run)) for history in trainings])

@@ -128,7 +128,7 @@ EN: Words = {
     "exactness.mostly": "Exact after a resume, except for what is named here",
     "exactness.course": "Equivalent after a resume, but not the same bits: why",
     "events": "Last events",
-    "as-of": "As of {time} UTC. If that is long ago, this is not live: colabkeep.report({run}) shows the whole "
+    "as-of": "As of {time} UTC. If that is long ago, this is not live: colabkeep.report({call}) shows the whole "
     "history.",
     "status": "How it is now: {page}",
     "record": "The same panel, which stays readable when this notebook is opened again",
@@ -313,7 +313,7 @@ ZH: Words = {
     "exactness.mostly": "恢复后逐位一致，但以下情况除外",
     "exactness.course": "恢复后训练等效，但并非逐位一致，原因如下",
     "events": "最近的事件",
-    "as-of": "截至 {time} UTC。如果时间已久，说明面板已不再更新：请用 colabkeep.report({run}) 查看完整记录。",
+    "as-of": "截至 {time} UTC。如果时间已久，说明面板已不再更新：请用 colabkeep.report({call}) 查看完整记录。",
     "status": "当前状态：{page}",
     "record": "同一面板的静态版本，重新打开笔记本时仍可查看",
     "numbers.loss": "损失 {loss}",

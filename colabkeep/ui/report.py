@@ -18,7 +18,7 @@ from colabkeep.core.events import has_arrived
 from colabkeep.core.language import language, said
 from colabkeep.core.system import SystemClock
 from colabkeep.session.history import Message, RepeatedSteps, RunHistory, Save, SessionHistory, read_history
-from colabkeep.session.open import find_store
+from colabkeep.session.open import asked_for, find_store
 from colabkeep.session.state import plain_points
 from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
@@ -54,18 +54,18 @@ def report(run_name: str | None = None, *, storage: Storage = "auto") -> RunRepo
     """
     store = find_store(storage)
     try:
-        return report_on(store, run_name)
+        return report_on(store, run_name, asked_for(storage))
     finally:
         if store is not storage:
             store.close()
 
 
-def report_on(store: Store, run: str | None) -> RunReport:
-    """The report on a run in a store; raises as `report`."""
-    return RunReport(read_history(store, _the_only(store) if run is None else run, _tell), SystemClock().time())
+def report_on(store: Store, run: str | None, asked: str = "") -> RunReport:
+    """The report on a run in a store, whose place was `asked` for by ``storage=…``; raises as `report`."""
+    return RunReport(read_history(store, _the_only(store, asked) if run is None else run, _tell), SystemClock().time())
 
 
-def _the_only(store: Store) -> str:
+def _the_only(store: Store, asked: str) -> str:
     names = run_names(store)
     if not names:
         raise CheckpointNotFound(
@@ -75,7 +75,8 @@ def _the_only(store: Store) -> str:
     if len(names) > 1:
         raise UsageError(
             problem=f"There are {len(names)} runs in {store.url}: {', '.join(names)}.",
-            remedy=f'Say which one: colabkeep.report("{names[0]}"), or `colabkeep report {names[0]}`.',
+            remedy=f"Say which one: colabkeep.report({names[0]!r}{asked and f', storage={asked}'}), or "
+            f"`colabkeep report {names[0]}{asked and f' --storage {asked}'}`.",
         )
     return names[0]
 
@@ -196,7 +197,8 @@ class RunReport(Report):
                 _folded("From the start to the first step", _starts(run)),
                 _folded("What could not be read", _left_out(run)),
                 draw.paragraph(
-                    f"As of {utc_time(self.as_of)}. It is not live: run colabkeep.report() again.", quiet=True
+                    f"As of {utc_time(self.as_of)}. It is not live: make the report again for the rest.",
+                    quiet=True,
                 ),
             ),
             colour,

@@ -20,7 +20,7 @@ from colabkeep.core.errors import RunBusy, UsageError
 from colabkeep.core.system import Environment
 from colabkeep.session.open import take_lock
 from colabkeep.stores import open_store
-from colabkeep.stores.base import Entry
+from colabkeep.stores.base import Entry, to_type
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.faults import FaultyStore
@@ -263,6 +263,7 @@ def test_deleting_by_typing_asks_for_the_same(storage, kit):
     assert [run["name"] for run in browser.runs] == ["second"]
     assert closed == []
     assert "browser = colabkeep.browse(storage)" in repr(browser)
+    assert to_type((storage, "s3://key:secret@bucket/runs")) == f"({str(storage)!r}, 's3://…@bucket/runs')"
 
 
 def test_in_a_shell_no_widget_is_loaded(storage):

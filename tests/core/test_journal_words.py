@@ -23,7 +23,7 @@ from colabkeep.core.manifest import Progress
 
 FIRST = {
     "RunStarted": "run session storage promise folder ends_at ends_source exactness reasons unseen precision keeps "
-    "monitor mode",
+    "monitor mode asked",
     "LengthTold": "max_epochs max_steps",
     "MachineChecked": "verdict lines",
     "MachineGiven": "platform kind accelerators id",

@@ -169,11 +169,15 @@ def test_what_a_killed_kernel_showed_last_stays_in_the_notebook(notebook: Notebo
     reopened: Any = nbformat.read(notebook.saved, as_version=4)
     html = html_of(reopened.cells[1].outputs)
     assert "Saved up to step 3" in text_of(html)
-    assert "If that is long ago, this is not live: colabkeep.report('r') shows the whole history." in text_of(html)
+    advice = re.search(r"this is not live: (colabkeep\.report\(.*?\)) shows the whole history", text_of(html))
+    assert advice
+    assert advice[1] == "colabkeep.report('r', storage='runs')"
     assert "not live" in picture_of(html)
     found = LINE.fullmatch(reopened.cells[1].outputs[0].data["text/plain"])
     assert found
     assert int(found[3]) >= 3
+    outputs = notebook.run(f"str({advice[1]})")[0]  # pasted into a new kernel
+    assert "r: " in outputs[0].data["text/plain"]
 
 
 def test_a_display_that_fails_becomes_lines_of_text_and_training_goes_on(notebook: Notebook) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,7 +147,9 @@ def test_without_a_name_the_only_run_is_meant(tmp_path: Path, kit: SimpleNamespa
     kit.session(tmp_path, clock, to=3, run_name="q")
     with pytest.raises(UsageError, match=r"There are 2 runs in .*: q, r\.") as error:
         colabkeep.report(storage=tmp_path)
-    assert 'colabkeep.report("q")' in error.value.remedy
+    said = f"Say which one: colabkeep.report('q', storage={str(tmp_path)!r}), or `colabkeep report q --storage "
+    assert error.value.remedy == f"{said}{str(tmp_path)!r}`."
+    assert main(["report", *shlex.split(error.value.remedy.split("`")[1])[2:]]) == 0
 
 
 def test_reading_changes_nothing(told: Path) -> None:

@@ -122,7 +122,10 @@ def test_a_notebook_of_somebody_else_tells_how_far_it_was_when_its_kernel_died(
         "As of",
     ):
         assert words in text
-    assert "If that is long ago, this is not live: colabkeep.report('digits') shows the whole history." in text
+    assert (
+        "If that is long ago, this is not live: colabkeep.report('digits', storage='runs') shows the whole history."
+        in text
+    )
 
     seen(lambda: pixels(panel.locator("img").first, AMBER.paper) > 2_000, "the mark that it is not live")
     assert panel.evaluate(HIDDEN) == []

@@ -404,8 +404,9 @@ def render(state: PanelState, *, stale_after: float = _STALE_AFTER, status: str 
     # What a resume restores, what prevents the same bits, and what no checkpoint sees.
     promises = filter(None, (started.promise, *started.reasons, started.unseen, started.precision))
     happened = (f"{utc_time(each.at, '%H:%M:%S')} {each.text}" for each in state.happened)
-    run = draw.escape(repr(started.run) if started.run else "", 200)
-    as_of = Markup(draw.escape(words["as-of"]).format(time=utc_time(state.now, "%Y-%m-%d %H:%M:%S"), run=run))
+    run, storage = started.run and repr(started.run), started.asked and f"storage={started.asked}"
+    call = draw.escape(", ".join(filter(None, (run, storage))), 500)
+    as_of = Markup(draw.escape(words["as-of"]).format(time=utc_time(state.now, "%Y-%m-%d %H:%M:%S"), call=call))
     said = draw.paragraph(draw.escape(says(state), 900), strong=state.phase in _URGENT)
     checkpoints = draw.wide(
         draw.table(
