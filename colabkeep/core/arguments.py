@@ -15,7 +15,7 @@ from inspect import Parameter, Signature, signature
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from colabkeep.core.errors import UnknownArgument, UsageError
+from colabkeep.core.errors import UnknownArgument, UsageError, fold
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|[a-z]+?)s?(?=[\s\d]|$)\s*")
@@ -258,7 +258,11 @@ def door(foreign: Mapping[str, str] = _NONE) -> Callable[[Callable[_P, _R]], Cal
         @wraps(function)
         def checked(*positional: _P.args, **words: _P.kwargs) -> _R:
             _check(name, parameters, positional[own:], words, foreign)
-            return function(*positional, **words)
+            try:
+                return function(*positional, **words)
+            except Exception as error:
+                fold(error)
+                raise
 
         return checked
 

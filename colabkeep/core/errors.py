@@ -269,6 +269,16 @@ def in_short(error: BaseException) -> list[str]:
     return [*lines, "", f"{type(error).__name__}: {error}", *left_out]
 
 
+def fold(error: BaseException) -> None:
+    """Of an error in what the user wrote, called from here: IPython leaves colabkeep's frames out, and says how many.
+    A script's traceback, and that of an error in a library or here, is whole."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [number for number, frame in enumerate(frames) if frame.f_code.co_filename.startswith(_LIBRARIES[0])]
+    if ours and any(not _of_library(frame.f_code.co_filename) for frame in frames[ours[-1] :]):
+        for number in ours:
+            frames[number].f_locals["__tracebackhide__"] = True
+
+
 def _of_library(file: str) -> bool:
     return file.startswith(_LIBRARIES) or any(part in _PACKAGES for part in Path(file).parts)
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from colabkeep.checkpoint.restore import understood
-from colabkeep.core.errors import RunBusy, StoreBusy, UsageError
+from colabkeep.core.errors import RunBusy, StoreBusy, UsageError, fold
 from colabkeep.core.events import (
     AlreadyComplete,
     Durability,
@@ -29,6 +29,7 @@ from colabkeep.core.events import (
     RestoredInexactly,
     RunStopped,
 )
+from colabkeep.core.language import said
 from colabkeep.core.manifest import Manifest
 from colabkeep.frameworks.base import Batch, Unseen
 from colabkeep.session.loop import EventBus, Loop, arrive
@@ -119,6 +120,8 @@ class Run(Loop):
                 raise
             if isinstance(error, KeyboardInterrupt):
                 _say_saved(self, error)
+            elif error is not None:
+                fold(error)
         return isinstance(error, StopTraining)
 
     @property
@@ -284,17 +287,19 @@ def _let_go(run: Run, error: BaseException | None) -> None:
 
 
 def _say_saved(run: Run, stop: KeyboardInterrupt) -> None:
-    """In a notebook, what is saved in place of a traceback: whoever has stopped a training knows why it stopped."""
+    """What is saved: in a notebook in place of a traceback, for whoever has stopped a training knows why it stopped;
+    elsewhere as its last line."""
     saved = run._saver.saved or (run._session.progress if run.checkpoint else None)
     step, known = run.progress.step, run.durability
     if saved is None:
-        said = f"stopped at step {step}. Nothing is saved: the same cell starts from zero."
+        text = f"stopped at step {step}. Nothing is saved: the same cell starts from zero."
     else:
         there = "" if known.checkpoint is None else f"step {known.step}"
         where = "" if known.step >= saved.step else f" on this machine, {known.place.url} has {there or 'nothing yet'}"
         after = "" if saved.step >= step else f"; the {step - saved.step} step(s) after it are repeated"
-        said = f"stopped at step {step}. Saved: step {saved.step}{where}{after}. Run the same cell again to continue."
-    stop._render_traceback_ = lambda: [f"KeyboardInterrupt: {said}"]  # type: ignore[attr-defined]  # asked by IPython
+        text = f"stopped at step {step}. Saved: step {saved.step}{where}{after}. Run the same cell again to continue."
+    stop.args = (said(text),)
+    stop._render_traceback_ = lambda: [f"KeyboardInterrupt: {stop}"]  # type: ignore[attr-defined]  # asked by IPython
 
 
 def _show_last(run: Run) -> None:
