@@ -793,6 +793,11 @@ class Averages(Mapping[str, float]):
         self._add()
         return len(self._means)
 
+    def __repr__(self) -> str:
+        self._add()
+        means = ((name, mean.value()) for name, mean in self._means.items())
+        return f"run.average({', '.join(f'{name}={value:.6g}' for name, value in means if value is not None)})"
+
     def __getattr__(self, name: str) -> float:
         if not name.startswith("_") and name in self:
             return self[name]

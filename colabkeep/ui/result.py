@@ -63,7 +63,7 @@ class FitResult(fit.FitResult):
         best = (
             "" if self.best is None else f", best {self.best.monitor} {self.best.value:.6g} in epoch {self.best.epoch}"
         )
-        state = end_of(self.stopped, self.nan_since)
+        state = _ended(self.stopped, self.nan_since)
         return f"<FitResult {self.run_name!r}: {state}, {self.epochs} epochs, {self.steps} steps{best}>"
 
     def _measured(self) -> curve.Measured:
@@ -104,7 +104,7 @@ def run_html(run: Run) -> Markup:
         state_chip(phase, words_of(language()), loss=""),
         draw.badge(run.name),
         _why(phase, run.stopped, nan_since),
-        draw.paragraph(f"Epoch {progress.epoch + 1}, step {progress.step}.", strong=True),
+        draw.paragraph(f"Epoch {_epoch(run)}, step {progress.step}.", strong=True),
         draw.paragraph(run.durability.sentence),
         curve.loss_curve(points, taken_over(run.resumed_from), nan_since, measured=curve.measured_in(run.history))
         if points
@@ -118,9 +118,20 @@ def run_text(run: Run) -> str:
     """The same in one line."""
     if not run.began:
         return f"<Run {run.name!r}: not started>"
-    progress, state = run.progress, "training" if run.stopped is None else f"stopped ({run.stopped})"
+    state = "training" if run.stopped is None else _ended(run.stopped, run.losses.proof.broken)
     saved = run.checkpoint or "none"
-    return f"<Run {run.name!r}: {state}, epoch {progress.epoch + 1}, step {progress.step}, newest checkpoint {saved}>"
+    return f"<Run {run.name!r}: {state}, epoch {_epoch(run)}, step {run.progress.step}, newest checkpoint {saved}>"
+
+
+def _epoch(run: Run) -> int:
+    """The one under way, or the last one that was trained, from 1."""
+    return run.progress.epoch + (run.stopped is None or run.progress.batches > 0)
+
+
+def _ended(stopped: str, nan_since: int | None) -> str:
+    """How, in a word or two."""
+    phase = end_of(stopped, nan_since)
+    return {"interrupted": f"stopped ({stopped})", "diverged": "ended, loss not finite"}.get(phase, phase)
 
 
 def _why(phase: str, stopped: str | None, nan_since: int | None) -> Markup | str:

@@ -61,8 +61,42 @@ def test_a_run_says_how_far_it_is(tmp_path: Path) -> None:
                     f"<Run 'q': training, epoch 1, step {run.progress.step}, newest checkpoint "
                 )
             run.save(wait=True)
-    assert repr(run) == f"<Run 'q': stopped (finished), epoch 2, step 2, newest checkpoint {run.checkpoint}>"
+    assert repr(run) == f"<Run 'q': finished, epoch 1, step 2, newest checkpoint {run.checkpoint}>"
+    assert "Epoch 1, step 2." in run._repr_html_()
     assert repr(run.losses) == "<LossRecord: 2 losses, the newest 0.5 at step 2>"
+
+
+def test_the_means_of_an_epoch_are_one_line(tmp_path: Path) -> None:
+    """As they are now; looking changes nothing of them."""
+    model = torch.nn.Linear(1, 1)
+    with colabkeep.Run("q", model=model, storage=tmp_path, progress=False) as run:
+        for _ in run.epochs(1):
+            for loss in run.batches([1.0, 2.0]):
+                run.average(loss=torch.tensor(loss), weight=1)
+                run.step(loss=loss)
+            assert repr(run.average) == "run.average(loss=1.5)"
+            assert run.average.loss == 1.5
+        assert "object at" not in repr(run.average)
+
+
+def test_how_a_training_ended_is_told_in_the_words_of_the_panel(tmp_path: Path) -> None:
+    """A time limit stops it; of a loss that is no number the weights are told to be useless."""
+    model = torch.nn.Linear(1, 1)
+    words: dict[str, Any] = {"optimizer": torch.optim.SGD(model.parameters()), "progress": False, "max_epochs": 3}
+    data = [torch.ones(1, 1)] * 4
+
+    def short(model: Any, batch: Any) -> Any:
+        return model(batch).sum()
+
+    def broken(model: Any, batch: Any) -> Any:
+        return model(batch).sum() * float("nan")
+
+    for name, step_fn, more, said in (
+        ("t", short, {"max_time": 1e-9}, "stopped (max_time), "),
+        ("n", broken, {}, "ended, loss not finite, "),
+    ):
+        result = colabkeep.resumable_fit(model, data, step_fn=step_fn, run_name=name, storage=tmp_path, **words, **more)
+        assert repr(result).startswith(f"<FitResult {name!r}: {said}")
 
 
 def test_a_checkpoint_is_one_line(result: Any) -> None:
