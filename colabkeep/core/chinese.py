@@ -570,7 +570,7 @@ CHINESE: Mapping[str, str] = {
     "{}: {} bytes per parameter ({})": "{}：每个参数 {} 字节（{}）",
     "bytes per parameter": "每个参数的字节数",
     "of which": "其中",
-    "how to get such a torch": "如何安装这样的 torch",
+    "How to get such a torch": "如何安装这样的 torch",
     "GPUs for training, the fastest first": "训练用 GPU，最快的在前",
     "GPUs that are free somewhere, the fastest first": "有免费来源的 GPU，最快的在前",
     "free today": "目前免费",

@@ -29,7 +29,7 @@ from colabkeep.session.open import find_store, state_parts
 from colabkeep.session.scheduler import Sessions, earlier_lifetimes
 from colabkeep.stores import Storage
 from colabkeep.stores.base import BytesSource, Store, sides
-from colabkeep.ui.drawing import Markup, join, paragraph, table, wide
+from colabkeep.ui.drawing import Markup, join, paragraph, table
 from colabkeep.ui.terminal import MovingLine
 from colabkeep.ui.text import Record, Report, aligned, plain, size_text
 
@@ -389,7 +389,7 @@ class BenchReport(Report):
 
     def _repr_html_(self) -> Markup:
         found = table(self._title(), _HEAD, self._rows(), right=(1,))
-        return join(wide(found), *map(paragraph, self._sentences()))
+        return join(found, *map(paragraph, self._sentences()))
 
     def _title(self) -> str:
         return f"What saving costs here, measured in {self.took:.0f} s"

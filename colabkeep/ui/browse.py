@@ -298,7 +298,7 @@ def _run_box(run: Record) -> Markup:
         if rows
         else draw.paragraph(f"{run['name']}: no checkpoint yet")
     )
-    return _box(draw.wide(found), *_said(run), colour=GREY if run["error"] is None else RED)
+    return _box(found, *_said(run), colour=GREY if run["error"] is None else RED)
 
 
 def _listing(browser: Browser) -> Markup:

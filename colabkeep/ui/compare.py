@@ -219,7 +219,7 @@ class Comparison(Report):
         judged = {row.history.run: figures.measured(row.history.logged).get(self.metric, []) for row in drawn}
         caption = f"{len(self.rows)} run(s), the best {self.metric} first"
         parts = [
-            draw.wide(draw.table(draw.escape(caption, 200), self._head(), rows, right=self._numbers())),
+            draw.table(draw.escape(caption, 200), self._head(), rows, right=self._numbers()),
             curve.overlaid(self.metric, judged, dots=True),
             curve.overlaid(LOSS, losses, dots=False),
             *(draw.paragraph(line, quiet=True) for line in self._notes()),

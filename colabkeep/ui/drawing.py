@@ -103,33 +103,34 @@ def link(text: object, path: str) -> Markup:
 def table(
     caption: object, columns: Sequence[object], rows: Iterable[Sequence[object]], *, right: Collection[int] = ()
 ) -> Markup:
-    """A table with a caption and a head; the columns of the numbers in `right` end together."""
+    """A table with a caption and a head; the columns of the numbers in `right` end together. One that is wider than the
+    page scrolls by itself."""
     sides = ["right" if index in right else "left" for index in range(len(columns))]
-    cell = "padding:1px 12px 1px 0"
+    cell = "padding:1px 6px"
     head = "".join(
         f'<th scope="col" style="{cell};text-align:{side};color:{GREY.ink}">{escape(name)}</th>'
         for side, name in zip(sides, columns, strict=True)
     )
-    # The background is said for each row: notebooks stripe those of tables that say nothing.
+    # What notebooks have rules of their own for is said here: they stripe rows, and JupyterLab puts cells to the right.
     body = "".join(
         f'<tr style="background:{TEXT.paper}">'
         + "".join(
-            f'<td style="{cell}{";text-align:right" if side == "right" else ""}">{escape(value) or "&nbsp;"}</td>'
+            f'<td style="{cell};text-align:{side}">{escape(value) or "&nbsp;"}</td>'
             for side, value in zip(sides, row, strict=True)
         )
         + "</tr>"
         for row in rows
     )
-    return Markup(
+    return wide(
         f'<table style="border-collapse:collapse;font-size:13px;margin:4px 0;white-space:nowrap;color:{TEXT.ink};'
-        f'background:{TEXT.paper}"><caption style="text-align:left;font-weight:bold;color:{TEXT.ink}">'
-        f"{escape(caption)}</caption>"
+        f'background:{TEXT.paper}"><caption style="padding:1px 6px;text-align:left;font-weight:bold;color:{TEXT.ink};'
+        f'background:{TEXT.paper}">{escape(caption)}</caption>'
         f'<thead><tr style="background:{TEXT.paper}">{head}</tr></thead><tbody>{body}</tbody></table>'
     )
 
 
-def wide(content: Markup) -> Markup:
-    """What may be wider than the page scrolls by itself."""
+def wide(content: str) -> Markup:
+    """HTML that may be wider than the page scrolls by itself."""
     return Markup(f'<div style="overflow-x:auto">{content}</div>')
 
 

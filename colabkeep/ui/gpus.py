@@ -22,7 +22,7 @@ from colabkeep.hardware.catalogue import (
     usable_bytes,
 )
 from colabkeep.hardware.support import wheels_for, wheels_in_short
-from colabkeep.ui.drawing import details, join, paragraph, table, wide
+from colabkeep.ui.drawing import details, items, join, paragraph, table
 from colabkeep.ui.text import Record, Report, aligned
 
 
@@ -79,7 +79,7 @@ class Comparison(Report):
     def lines(self) -> Iterator[str]:
         """The comparison as lines of text."""
         yield _TITLE
-        yield from aligned([_HEAD, *map(_cells, self.rows)], right=range(1, 8))
+        yield from aligned([_HEAD, *map(_cells, self.rows)], right=range(1, 7))
         yield from ("", *_NOTES, "", _FITS)
         yield from aligned([("", *_MODES), *self._fitting()], right=range(1, len(_MODES) + 1))
         yield ""
@@ -96,14 +96,18 @@ class Comparison(Report):
 
     def _repr_html_(self) -> str:
         free = [[_cells(row)[column] for column in _SHORT] for row in self.rows if row["free"]]
-        cards = [(*_cells(row), row["torch_text"] or "") for row in self.rows]
         modes = [(mode.name, f"{mode.bytes_per_parameter:g}", mode.parts) for mode in MODES]
         fitting = table("", ("", *_MODES), self._fitting(), right=range(1, len(_MODES) + 1))
-        fits = join(wide(fitting), table("", ("way of training", "bytes per parameter", "of which"), modes))
+        fits = join(fitting, table("", ("way of training", "bytes per parameter", "of which"), modes))
+        torch: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row["torch_text"] is not None:
+                torch.setdefault(row["torch_text"], []).append(row["name"])
         return join(
-            wide(table(_FREE, [_HEAD[column] for column in _SHORT], free)),
+            table(_FREE, [_HEAD[column] for column in _SHORT], free, right=range(2, 6)),
             *map(paragraph, _NOTES),
-            details(_TITLE, wide(table(_TITLE, (*_HEAD, "how to get such a torch"), cards))),
+            details(_TITLE, table("", _HEAD, map(_cells, self.rows), right=range(1, 7))),
+            details("How to get such a torch", items(f"{', '.join(names)}: {how}" for how, names in torch.items())),
             details(_FITS, fits),
         )
 
@@ -116,7 +120,7 @@ _TITLE = "GPUs for training, the fastest first"
 _FREE = "GPUs that are free somewhere, the fastest first"
 _WORKLOADS = {"cnn": "CNN", "transformer": "Transformer", "rnn": "RNN"}
 _HEAD = ("", "GiB", "GB/s", "tensor", *_WORKLOADS.values(), "tier", "16 bit", "free today", "torch wheels with kernels")
-_SHORT = (0, 1, 4, 5, 6, 7, 8, 9)  # columns that fit a cell
+_SHORT = (0, 9, 1, 4, 5, 6, 7, 8)  # columns that fit a cell, what matters most first
 _MODES = tuple(mode.name for mode in MODES)
 _NOTES = (
     "Speed: times a T4 with 16-bit mixed precision, give or take 30 %. tensor: fp16 TFLOPS of the tensor cores.",

@@ -456,19 +456,15 @@ def _session_tables(run: RunHistory) -> Iterator[Markup]:
     if earlier:
         lines = "\n".join(html_escape(line) for line in aligned([_sessions_head(run), *earlier]))
         yield draw.details(
-            f"The first {len(earlier)} sessions", draw.wide(Markup(f'<pre style="font-size:11px">{lines}</pre>'))
+            f"The first {len(earlier)} sessions", draw.wide(f'<pre style="font-size:11px">{lines}</pre>')
         )
-    yield draw.wide(draw.table("Sessions, the first one first", _sessions_head(run), rows[-_ROWS:]))
+    yield draw.table("Sessions, the first one first", _sessions_head(run), rows[-_ROWS:])
 
 
 def _save_table(run: RunHistory) -> Markup | str:
     head, rows, right = _save_rows(run, _newest_saves(run, _SAVED))
     what = "Versions" if run.folder else "Saves"
-    return (
-        draw.wide(draw.table(f"{said(what)}, the newest of {run.totals.saves}", head, rows, right=right))
-        if rows
-        else ""
-    )
+    return draw.table(f"{said(what)}, the newest of {run.totals.saves}", head, rows, right=right) if rows else ""
 
 
 def _folded(summary: str, texts: Iterable[str]) -> Markup | str:

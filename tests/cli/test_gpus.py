@@ -61,11 +61,11 @@ def test_a_speed_is_shown_with_no_more_digits_than_are_known():
 
 
 class Tables(html.parser.HTMLParser):
-    """The cells of each table, checking that every tag that opens also closes."""
+    """The cells of each table, and the items of lists, checking that every tag that opens also closes."""
 
     def __init__(self):
         super().__init__()
-        self.open, self.tables = [], []
+        self.open, self.tables, self.items = [], [], []
 
     def handle_starttag(self, tag, attrs):
         assert tag not in ("script", "style", "link", "img")
@@ -78,6 +78,8 @@ class Tables(html.parser.HTMLParser):
             self.tables[-1].append([])
         elif tag in ("td", "th"):
             self.tables[-1][-1].append("")
+        elif tag == "li":
+            self.items.append("")
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -85,6 +87,8 @@ class Tables(html.parser.HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] in ("td", "th"):
             self.tables[-1][-1][-1] += data
+        elif self.open and self.open[-1] == "li":
+            self.items[-1] += data
 
 
 def test_a_notebook_shows_tables():
@@ -98,8 +102,12 @@ def test_a_notebook_shows_tables():
     assert [row[0] for row in free] == [row["name"] for row in comparison.rows if row["free"]]
     assert [row[0] for row in body] == [row["name"] for row in comparison.rows]
     assert {len(row) for row in body} == {len(head)}
-    assert any("pip install" in row[-1] for row in body)
     assert len(fits) == 2
+    ways = [item.partition(": ") for item in parser.items]
+    assert {name: way for names, _, way in ways for name in names.split(", ")} == {
+        row["name"]: row["torch_text"] for row in comparison.rows if row["torch_text"]
+    }
+    assert len({way for _, _, way in ways}) == len(ways), "each is told once"
 
 
 def test_comparing_loads_no_framework():

@@ -29,7 +29,8 @@ FAINT = """root => {
   };
   const paper = element => {
     const own = element ? getComputedStyle(element).backgroundColor : 'rgb(255, 255, 255)';
-    return own === 'rgba(0, 0, 0, 0)' ? paper(element.parentElement) : own;
+    const behind = element?.tagName === 'CAPTION' ? element.parentElement : element;  // a table is not painted below it
+    return own === 'rgba(0, 0, 0, 0)' ? paper(behind.parentElement) : own;
   };
   const texts = [...root.querySelectorAll('*')].filter(element => element.offsetParent !== null &&
     [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()));

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import textwrap
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,55 @@ def test_nothing_is_cut_in_any_state(chromium: Any) -> None:
                     page.set_viewport_size({"width": width, "height": 800})
                     assert panel.evaluate(HIDDEN) == [], (phase, width)
                     assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth"), (phase, width)
+
+
+TYPED = (
+    """
+    from functools import partial
+    import colabkeep, torch
+    data = [torch.ones(2, 1)] * 3
+    def fit(name, rate):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        words = dict(step_fn=lambda model, batch: model(batch).mean(), storage="typed", progress=False)
+        return colabkeep.resumable_fit(model, data, optimizer=optimizer, run_name=name, max_epochs=2, **words)
+    other = fit("other", 0.2)
+    fit("one", 0.1)
+    """,
+    "other.checkpoints",
+    'colabkeep.report("one", storage="typed")',
+    'colabkeep.compare(storage="typed")',
+    "colabkeep.compare_gpus()",
+    "colabkeep.check()",
+    'colabkeep.bench(storage="typed", size="1MB")',
+)
+
+
+def test_what_is_typed_can_be_read_on_a_dark_page(laboratory: Laboratory, opening: Opening) -> None:
+    """With what is folded opened; and texts in tables begin together, whatever JupyterLab's own rules for them say."""
+    laboratory.write("typed.ipynb", *map(textwrap.dedent, TYPED))
+    laboratory.theme("Dark")
+    try:
+        with opening() as sheet:
+            sheet.open("typed.ipynb")
+            sheet.run()
+            for number in range(len(TYPED)):
+                cell = sheet.page.locator(".jp-CodeCell").nth(number)
+                cell.scroll_into_view_if_needed()
+                shown = cell.locator(".jp-RenderedHTML")
+                shown.wait_for(timeout=120_000)
+                for folded in shown.locator("details").all():
+                    folded.evaluate("details => details.open = true")
+                faint = [text for _, text in shown.evaluate(FAINT) if text != "●"]  # a mark, not a text
+                assert faint == [], TYPED[number]
+                assert shown.evaluate(HIDDEN) == [], TYPED[number]
+                for table in shown.locator("table").all():
+                    sides = "cells => cells.map(cell => getComputedStyle(cell).textAlign)"
+                    heads = table.locator("thead th").evaluate_all(sides)
+                    for row in table.locator("tbody tr").all()[:3]:
+                        assert row.locator("td").evaluate_all(sides) == heads, TYPED[number]
+    finally:
+        laboratory.theme("Light")
 
 
 def keep(picture: bytes, name: str, folder: Path) -> None:

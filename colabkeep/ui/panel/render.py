@@ -408,13 +408,11 @@ def render(state: PanelState, *, stale_after: float = _STALE_AFTER, status: str 
     call = draw.escape(", ".join(filter(None, (run, storage))), 500)
     as_of = Markup(draw.escape(words["as-of"]).format(time=utc_time(state.now, "%Y-%m-%d %H:%M:%S"), call=call))
     said = draw.paragraph(draw.escape(says(state), 900), strong=state.phase in _URGENT)
-    checkpoints = draw.wide(
-        draw.table(
-            words["checkpoints"],
-            [words[f"column.{name}"] for name in ("step", "size", "level", "where")],
-            _rows(state, words),
-            right=(0, 1),
-        )
+    checkpoints = draw.table(
+        words["checkpoints"],
+        [words[f"column.{name}"] for name in ("step", "size", "level", "where")],
+        _rows(state, words),
+        right=(0, 1),
     )
     session = draw.paragraph(draw.escape(session_time(state), 500), quiet=True)
     parts = (
@@ -501,7 +499,7 @@ def _epochs(state: PanelState, names: Sequence[str]) -> Markup:
         value = f"{best.metrics[judge]:.4g}"
         caption = words["epochs.best"].format(name=plain(judge, limit=40), value=value, epoch=best.epoch + 1)
     columns = [words["column.epoch"], *(draw.escape(name, 60) for name in shown), words["column.seconds"]]
-    return draw.wide(draw.table(caption, columns, cells, right=range(len(columns))))
+    return draw.table(caption, columns, cells, right=range(len(columns)))
 
 
 def _top(state: PanelState, words: Words) -> Markup:
