@@ -38,7 +38,7 @@ from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted
 from colabkeep.core.settings import Item, Plain
 from colabkeep.integrations.keras_data import changes, find_source
-from colabkeep.integrations.keras_files import load_file
+from colabkeep.integrations.keras_files import ToldFile, load_file
 from colabkeep.integrations.keras_insides import check, inside, unknown
 from colabkeep.integrations.memories import Memories
 
@@ -205,9 +205,11 @@ class Fitting:
         model, callbacks = self._model, self._callbacks
         callbacks.callbacks.pop()  # what called this
         self._source = find_source(self._iterator, self._keep.seed)
-        self._state = State(self)
+        optimizers = Optimizers(self)
+        names = {id(variable): name for name, variable in _named(model.variables)}
+        self._state = State(self, ToldFile(model, names, optimizers.all))
         run = self._keep.make_run(
-            model=_weights(model), optimizer=Optimizers(self), seed=self._keep.seed, state={"keras": self._state}
+            model=_weights(model), optimizer=optimizers, seed=self._keep.seed, state={"keras": self._state}
         )
         run.saves_inside = False
         run.__enter__()
@@ -544,16 +546,16 @@ class Optimizers:
         model = fitting.model
         held = [each for layer in model._flatten_layers() for each in vars(layer).values()]
         found = [each for each in (model.optimizer, *held) if isinstance(each, keras.optimizers.Optimizer)]
-        self._optimizers = list({id(each): each for each in found}.values())
+        self.all = list({id(each): each for each in found}.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Their variables, in order."""
         self._fitting.model  # noqa: B018  # brings the variables up to date
-        return {str(n): [_stored(v) for v in each.variables] for n, each in enumerate(self._optimizers)}
+        return {str(n): [_stored(v) for v in each.variables] for n, each in enumerate(self.all)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """In place; later, where the variables are not there yet."""
-        for number, optimizer in enumerate(self._optimizers):
+        for number, optimizer in enumerate(self.all):
             values = state.get(str(number), [])
             if optimizer.built or len(optimizer.variables) == len(values):
                 _fill(optimizer, values)
@@ -580,11 +582,12 @@ def _build(optimizer: Any, build: Callable[[Any], Any], values: Sequence[Any], v
 
 class State:
     """What `fit` has come to beside weights and optimizers: the metrics of the epoch, what its callbacks and its data
-    set remember, the seeds of what was drawn without one, and whether a callback ended the training."""
+    set remember, the seeds of what was drawn without one, and whether a callback ended the training. With it goes what
+    an export needs."""
 
-    def __init__(self, fitting: Fitting) -> None:
+    def __init__(self, fitting: Fitting, file: ToldFile) -> None:
         self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
-        self._fitting = fitting
+        self._fitting, self._file = fitting, file
         self._callbacks = Memories(fitting.others, _tensor_type(), _SET_BY_FIT)
         self._unkept: set[str] = set()
         self._ended_of: int | None = None  # epochs that were asked for when a callback ended it
@@ -607,6 +610,7 @@ class State:
             "seeds": None if seeds is None else _stored(seeds.state),
             "ended_of": fitting.epochs_asked if fitting.ended else None,
             "settings": self._settings,
+            "file": self._file.told(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -45,6 +45,7 @@ TABLE: Table = {
     f"{_ADAPTERS}torch_data_loader_adapter:TorchDataLoaderAdapter": {"_dataloader": None},
     "keras.src.random.seed_generator": {"global_seed_generator": []},
     "keras.src.backend.common.global_state": {"get_global_attribute": ["name", "*"]},
+    "keras.src.saving.serialization_lib": {"ObjectSharingScope": []},
     "keras.src.saving.saving_lib": {
         "H5IOStore": ["*"],
         "_save_state": ["saveable", "weights_store", "assets_store", "inner_path", "visited_saveables"],

@@ -33,7 +33,7 @@ from colabkeep.session.weights import choose
 from colabkeep.stores.base import BytesSource
 from colabkeep.ui import auth, copy, demo, export, records, text
 from colabkeep.ui.terminal import MovingLine
-from colabkeep.ui.trainers import FORMATS
+from colabkeep.ui.trainers import FORMATS, KERAS_NAMES
 
 _EXIT_CODES = """\
 exit status:
@@ -185,7 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     exported = command("export", _export)
     exported.add_argument("run", type=_name, help="the run's name")
     exported.add_argument(
-        "out", nargs="?", help="the file (default: model.safetensors); of a kept folder, an empty folder"
+        "out",
+        nargs="?",
+        help="the file (default: model.safetensors), by its ending one of Keras's; of a kept folder, an empty folder",
     )
     exported.add_argument(
         "--which", default="latest", metavar="latest|best|ID", help="the checkpoint (default: latest)"
@@ -338,6 +340,8 @@ def _export(words: argparse.Namespace) -> int:
             record = export.export_folder(run, words.which, words.out, lambda id, why: _skipped(words, id, why))
             _print(words, record, text.exported_folder_lines(record))
             return 0
+        if words.format is None and (words.out or "").endswith(KERAS_NAMES):
+            words.format = "keras"
         if words.format is not None:
             loaded = choose(run, words.which, best, lambda id, why: _skipped(words, id, why))
             record = FORMATS[words.format](loaded, words.part, words.out or words.run, force=words.force)

@@ -115,6 +115,9 @@ def exported_lines(record: Record) -> Iterator[str]:
     """What was written where."""
     what = f"{record['tensors']} tensors, {size_text(record['bytes'])}, checkpoint {record['checkpoint']}"
     yield f"{record['file']}: {what}, SHA-256 {record['sha256']}"
+    if record.get("uncompiled"):
+        own = plain(record["uncompiled"], 200)
+        yield f"It is not compiled, for this in compile is your own: {own}. Compile the model before you train it."
 
 
 def exported_folder_lines(record: Record) -> Iterator[str]:

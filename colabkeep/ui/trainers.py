@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from colabkeep.checkpoint.restore import Loaded
-from colabkeep.core.errors import CheckpointNotFound, UsageError
-from colabkeep.session.weights import plain_weights
+from colabkeep.core.errors import CheckpointDamaged, CheckpointNotFound, ColabKeepError, UsageError
+from colabkeep.core.state import HostTensor
+from colabkeep.session.weights import plain_tensor, plain_weights
 from colabkeep.stores.base import BytesSource
+from colabkeep.ui import keras_file
 from colabkeep.ui.export import Target, write_tensors
-from colabkeep.ui.text import Record
+from colabkeep.ui.text import Record, plain
 
 
 def to_transformers(loaded: Loaded, part: str, out: str, *, force: bool) -> Record:
@@ -56,7 +59,112 @@ def to_lightning(loaded: Loaded, part: str, out: str, *, force: bool) -> Record:
     )
 
 
+def to_keras(loaded: Loaded, part: str, out: str, *, force: bool) -> Record:
+    """A `.keras` that `keras.models.load_model` loads, or a `.weights.h5` that a model's `load_weights` loads: weights,
+    and the optimizers as far as they had come. As `out` ends; a `.keras` where it has no ending.
+
+    Raises:
+        CheckpointNotFound: the run was not trained by `fit` of Keras with Resumable, or by one of an older colabkeep.
+        CheckpointDamaged: what the run keeps of its model does not fit its values.
+        UsageError: the model cannot be described without code, a file exists and `force` is not given, or `out` ends in
+            another way.
+        MissingDependency: h5py is not installed.
+        NotStorable, StoreError: as `export_weights`.
+    """
+    manifest, told = loaded.manifest, _told(loaded, "keras")
+    if part != "model" or not told:
+        raise CheckpointNotFound(
+            problem=f"Checkpoint {manifest.id} does not hold what a file of Keras needs beside the weights"
+            f"{' of ' + part if part != 'model' else ''}: a run keeps it of the model that fit trains with Resumable.",
+            remedy="Leave out --format: the weights are written to one safetensors file, under their names.",
+        )
+    if not isinstance(told.get("file"), str):
+        raise CheckpointNotFound(
+            problem=f"Checkpoint {manifest.id} was saved by an older colabkeep, which did not keep what a file of "
+            "Keras needs beside the weights.",
+            remedy=f"Run the notebook again with this version: {_RERUN} What is trained from then on can be exported.",
+        )
+    path = Path(out).expanduser()
+    if not path.suffix and not path.is_dir():
+        path = path.with_name(path.name + keras_file.ARCHIVE)
+    if not path.is_dir() and not path.name.endswith(KERAS_NAMES):
+        raise UsageError(
+            problem=f"{path.name} is not a name by which Keras knows a file.",
+            remedy="Let it end in .keras (the whole model) or in .weights.h5 (its weights and optimizer).",
+        )
+    target = Target(str(path), force=force, name=f"model{keras_file.ARCHIVE}")
+    whole = target.path.name.endswith(keras_file.ARCHIVE)
+    try:
+        file = keras_file.unpacked(told["file"])
+        description = _described(file, manifest.run) if whole else ""
+        arrays = list(_arrays(loaded, file["arrays"]))
+        content = keras_file.weights_file(arrays, file["groups"])
+        if whole:
+            content = keras_file.archive(description, content, str(file["keras"]), manifest.created)
+    except ColabKeepError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointDamaged(
+            problem=f"What checkpoint {manifest.id} keeps of its model does not fit its values. Nothing was written. "
+            f"({plain(repr(error), 200)})",
+            remedy="Export another checkpoint; this one was not written by colabkeep as it is.",
+        ) from error
+    source = BytesSource(content)
+    target.write(source)
+    return {
+        "file": str(target.path),
+        "checkpoint": manifest.id,
+        "tensors": len(arrays),
+        "bytes": source.size,
+        "sha256": source.sha256,
+        "uncompiled": file.get("uncompiled") if whole else None,
+    }
+
+
+_RERUN = 'fit puts the weights of the run into the model, and model.save("model.keras") writes it.'
+
+
+def _described(file: Mapping[str, Any], run: str) -> str:
+    """The model's description, of which everything was looked at."""
+    lacks, description = file["lacks"], None
+    if file["config"] is not None:
+        description = json.loads(file["config"])
+        lacks = keras_file.find_foreign(description)
+    if lacks is not None or not isinstance(description, dict):
+        raise UsageError(
+            problem="A .keras file holds the model's description too, and in that of this model is what is not Keras's "
+            f"own, or may run code: {plain(lacks, 200)}. So none is written.",
+            remedy=f"Write a weights file: colabkeep export {run} {run}.weights.h5. It goes into the model that your "
+            f'notebook builds and compiles, by model.load_weights("{run}.weights.h5").',
+        )
+    return json.dumps(description)
+
+
+def _arrays(loaded: Loaded, places: Any) -> Iterator[tuple[str, HostTensor, bool]]:
+    """Place in the file, values, whether they are bfloat16."""
+    if not isinstance(places, list):
+        raise UsageError(
+            problem="The checkpoint does not hold all that Keras would write to a file of this model: "
+            f"{plain(places, 200)}.",
+            remedy=f"Run the notebook again: {_RERUN}",
+        )
+    weights = _tree(loaded, "model")
+    for place, number, name, narrow in places:
+        leaf = weights[name] if number is None else _tree(loaded, "optimizer")[str(number)][name]
+        yield place, plain_tensor(place, leaf), bool(narrow)
+
+
+def _tree(loaded: Loaded, part: str) -> Any:
+    """The values of a part, however its framework has them."""
+    tree: Any = loaded.parts[part]
+    return tree["weights"] if "weights" in tree else tree["state"]
+
+
+KERAS_NAMES = (keras_file.ARCHIVE, keras_file.WEIGHTS)
+"""How the names of files end of which the format needs not be named."""
+
 FORMATS: dict[str, Callable[..., Record]] = {
+    "keras": to_keras,
     "lightning": to_lightning,
     "transformers": to_transformers,
 }
