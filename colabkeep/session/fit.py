@@ -227,12 +227,6 @@ def plan_fit(arguments: FitArguments) -> FitPlan:
     arguments = replace(arguments, optimizer=optimizer, scheduler=scheduler, run=arguments.run.read())
     starting.lap("ready")
     framework = find_framework([arguments.model, optimizer])
-    if arguments.micro_batch is not None and framework.place()[1] > 1:
-        raise UsageError(
-            problem="micro_batch computes the batches of one process in pieces, and this training runs as several.",
-            remedy="Leave it out: each process has its part of the batch. For less memory take a smaller batch_size, "
-            "with accumulate_grad_batches=….",
-        )
     training = framework.training(arguments)
     data = framework.data()
     loader = data.as_loader(arguments.train_loader, arguments.batch_size)
@@ -436,13 +430,13 @@ def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None) -> None:
         if count is not None:
             told = _one_number(count(batch))
             tokens.append(told if run.batch_weight else 0)  # else another process counts it
-        if together:  # each process has its part of the batch, of its loss, and of the gradient
-            part = run.batch_weight / run.ranks
-            window.append((backward(batch, share=part / size) * part, run.batch_samples or 1))
-        elif micro is None:
-            window.append((backward(batch, share=1.0 / size), run.batch_samples or 1))
+        # Each of several processes has its part of the batch, of its loss, and of the gradient.
+        part = run.batch_weight / run.ranks if together else 1.0
+        if micro is None:
+            loss = backward(batch, share=part / size)
+            window.append((loss * part if together else loss, run.batch_samples or 1))
         else:
-            micro(batch, 1.0 / size, window)
+            micro(batch, part, size, window)
         if len(window) == size:
             done += size
             step(window)

@@ -12,6 +12,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -28,10 +29,13 @@ from colabkeep.core.events import Event, StepDone
 from colabkeep.core.system import Environment
 from colabkeep.frameworks.shared.workers import from_process, to_process
 
+_LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]))
 _CHILD = "from colabkeep.session.launch import child; child()"
 _GRACE = 30.0  # seconds that the other processes have to end by themselves, when one has ended with an error
 _SOON = 3.0  # seconds in which the one whose error came first is found: the others lose their connection to it
 _STEPS = 0.25  # seconds between two steps that are shown
+_PULSE = 2.0  # seconds between two words of a process about where it is
+_LONG = 60.0  # seconds that the others wait for a process before that is told; then twice as long, and so on
 
 
 class Forward:
@@ -73,6 +77,8 @@ class _Process:
     heard: bytearray = field(default_factory=bytearray)
     said: bytearray = field(default_factory=bytearray)
     result: tuple[Any, ...] | None = None
+    waited: float | None = None  # seconds that it has waited for the others
+    where: str = ""
     failed_at: float | None = None
     silent: bool = False  # it has closed the pipe: nothing more will be heard of it
 
@@ -205,6 +211,7 @@ def _attend(
             for pipe, receive in ((each.popen.stdout, _say), (each.answers, _receive)):
                 if pipe is not None and not pipe.closed:
                     selector.register(pipe, selectors.EVENT_READ, (each, receive))
+        told = 0.0
         while selector.get_map():
             for key, _ in selector.select(0.5):
                 process, receive = key.data
@@ -214,6 +221,7 @@ def _attend(
                     process.silent = process.silent or key.fileobj is process.answers
                 receive(process, data, heard, say)
             _end_with_the_first(processes)
+            told = _tell_who_is_waited_for(processes, told, say)
 
 
 def _end_with_the_first(processes: Sequence[_Process]) -> None:
@@ -226,6 +234,22 @@ def _end_with_the_first(processes: Sequence[_Process]) -> None:
     if first is not None and now > first + _GRACE:
         for each in processes:
             each.popen.kill()
+
+
+def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Callable[[str], object]) -> float:
+    """Nobody can tell a process that hangs from one that loads for long; where it is says more. `told`: after how many
+    seconds of waiting it was said last; returned is the same."""
+    waits = max((each.waited or 0.0 for each in processes), default=0.0)
+    late = [each for each in processes if each.waited is None and each.where and each.result is None]
+    if waits < _LONG or not late:
+        return 0.0
+    if waits < 2 * told:
+        return told
+    say(
+        f"Rank {late[0].rank} has been waited for by the others for {waits:.0f} s. It is at {late[0].where}. If "
+        "nothing takes that long there, stop this cell and run it again: the training goes on from its last checkpoint."
+    )
+    return waits
 
 
 def _say(process: _Process, data: bytes, _: list[Any], say: Callable[[str], object]) -> None:
@@ -254,6 +278,8 @@ def _receive(
             _show(observers, say, rest)
         elif kind == "recall":
             _show(observers, say, rest, "recall")
+        elif kind == "pulse":
+            process.waited, process.where = rest
         else:
             process.result = (kind, *rest)
 
@@ -311,7 +337,7 @@ def _ended_silently(process: _Process, size: int) -> ProcessFailed:
 
 def child() -> None:
     """What such a process does."""
-    from colabkeep.frameworks.torch.ranks import join, lost, put_streams
+    from colabkeep.frameworks.torch.ranks import WAITING, join, lost, put_streams
 
     answers, folder = os.fdopen(int(sys.argv[1]), "wb", buffering=0), sys.argv[2]
     payload = _read(int.from_bytes(_read(8), "little"))
@@ -324,12 +350,19 @@ def child() -> None:
         with writing:
             answers.write(len(data).to_bytes(8, "little") + data)
 
+    def pulse() -> None:
+        while True:
+            time.sleep(_PULSE)
+            with suppress(OSError):  # it is ending
+                send(("pulse", WAITING.seconds(), _place()))
+
     here = Environment.here().environ
     rank, ranks = int(here["RANK"]), int(here["WORLD_SIZE"])
     try:
         with join(rank, ranks, folder):
             train, args, theirs = from_process(payload)
             put_streams(theirs)
+            threading.Thread(target=pulse, name="colabkeep-pulse", daemon=True).start()
             FORWARD.set(Forward(send))
             result = train(*args)
         send(("result", result if rank == 0 else None))
@@ -352,6 +385,15 @@ def _read(size: int) -> bytes:
             _die()
         data += piece
     return bytes(data)
+
+
+def _place() -> str:
+    """Where the main thread is: the innermost line, and the innermost one of the user's beside it."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    lines = [line for line in reversed(traceback.extract_stack(frame)) if line.filename != "<string>"]
+    own = [line for line in lines if not line.filename.startswith(_LIBRARIES)]
+    chosen = [*lines[:1], *(line for line in own[:1] if line != lines[0])]
+    return ", called from ".join(f"{Path(line.filename).name}, line {line.lineno}, in {line.name}" for line in chosen)
 
 
 def _die_with_parent() -> None:

@@ -34,7 +34,7 @@ from colabkeep.frameworks.shared.iterables import no_batches
 from colabkeep.session.data_fingerprint import SameData
 from colabkeep.session.machine import StopRequests
 from colabkeep.session.open import Observer, OpenSession, RunSpec, as_event, checked_length
-from colabkeep.session.ranks import Group
+from colabkeep.session.ranks import AtATime, Group
 from colabkeep.session.scheduler import SaveScheduler, StopTraining
 from colabkeep.session.state import Averages, LoopState, Place, Position, RunState
 
@@ -389,6 +389,11 @@ class Loop:
     def updates_begun(self) -> bool:
         """Has the optimizer, or a schedule, begun to move on in the step under way? Then it cannot be done again."""
         return self._boundary.torn
+
+    def agree_on(self, at_a_time: AtATime) -> None:
+        """Of several processes, all take the least of these at the end of each step."""
+        if self._spec.group is not None:
+            self._spec.group.at_a_time = at_a_time
 
     @property
     def saving(self) -> bool:

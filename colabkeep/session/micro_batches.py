@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from colabkeep.core.events import Noted, RestoredInexactly
 from colabkeep.frameworks.base import Pieces
+from colabkeep.frameworks.shared.loaders import Share
 from colabkeep.frameworks.shared.pieces import largest_piece
 from colabkeep.session.run import Run
 
@@ -47,6 +48,10 @@ class MicroBatch:
         """Does it become smaller where memory runs out?"""
         return self.asked == "auto" and bool(self.card)
 
+    def take(self, samples: int) -> None:
+        """So many at a time from here on, as this device, or that of another process, cannot do more."""
+        self.now = self.fits[self.card] = samples
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds; empty where no batch was ever cut."""
         return {"now": self.now, "fits": dict(self.fits)} if self.now is not None or self.fits else {}
@@ -69,10 +74,13 @@ class MicroBatch:
 
 
 class _Held(NamedTuple):
-    """A batch of the step under way."""
+    """A batch of the step under way, of `samples`; of several processes, the `part` of it that this one has, in which
+    there are `own` samples. `share`: what the batch counts in the step."""
 
     batch: Any
     samples: int | None
+    own: int | None
+    part: float
     share: float
 
 
@@ -83,15 +91,20 @@ class MicroBatches:
     """
 
     def __init__(self, run: Run, pieces: Pieces, micro: MicroBatch, largest: int | None) -> None:
-        self._run, self._pieces, self._micro, self._largest = run, pieces, micro, largest
+        self._run, self._pieces, self._micro = run, pieces, micro
+        self._largest = None if largest is None else -(-largest // run.ranks)
         self._held: list[_Held] = []
         self._told = self._checked = self._excused = False
         self._steps = 0
         self._streams: object = None
+        self._said: int | None = None  # the samples at a time that were told
+        if micro.adapts:
+            run.agree_on(micro)
 
-    def __call__(self, batch: Any, share: float, window: list[tuple[Any, float]]) -> None:
-        """Compute a batch and append its loss to the window, with the number of its samples. The losses of batches
-        before it in the window are others afterwards where the step was begun again.
+    def __call__(self, batch: Any, part: float, size: int, window: list[tuple[Any, float]]) -> None:
+        """Compute a batch, or the `part` of it that this process has, and append its loss to the window of `size`
+        batches, with the number of its samples. The losses of batches before it in the window are others afterwards
+        where the step was begun again.
 
         Raises:
             UsageError: the batch has to be cut and cannot be, or the loss is no mean over samples.
@@ -100,11 +113,14 @@ class MicroBatches:
             self._held.clear()
             self._excused = False
             self._steps += 1
+            if self._told and self._micro.now != self._said:
+                self._tell_theirs()
             if self._micro.adapts or not self._checked:
                 self._run.mark_step()
             if not self._told:
                 self._streams = self._pieces.streams()
-        held = _Held(batch, self._run.batch_samples, share)
+        samples = self._run.batch_samples
+        held = _Held(batch, samples, self._own(samples), part, part / size)
         self._held.append(held)
         self._check(held, window)
         while not self._computed(window):
@@ -113,12 +129,18 @@ class MicroBatches:
         if not self._told and (self._steps > 1 or self._micro.resumed or not self._micro.adapts):
             self._tell_first(held)
 
+    def _own(self, samples: int | None) -> int | None:
+        if samples is None or self._run.ranks == 1:
+            return samples
+        begin, end = Share(self._run.rank, self._run.ranks).held(samples)
+        return end - begin
+
     def _computed(self, window: list[tuple[Any, float]]) -> bool:
         """Compute the batches that are not in the window; False where one does not fit, and fewer samples might."""
         try:
-            for batch, samples, share in self._held[len(window) :]:
-                loss = self._pieces.backward(batch, samples, self._micro.now, share)
-                window.append((loss, samples or 1))
+            for batch, samples, own, part, share in self._held[len(window) :]:
+                loss = self._pieces.backward(batch, own, self._micro.now, share)
+                window.append((loss if part == 1.0 else loss * part, samples or 1))
         except Exception as error:
             if not self._pieces.is_out_of_memory(error):
                 raise
@@ -128,7 +150,7 @@ class MicroBatches:
         return True
 
     def _may_shrink(self, held: _Held) -> bool:
-        piece = None if held.samples is None else largest_piece(held.samples, self._micro.now)
+        piece = None if held.own is None else largest_piece(held.own, self._micro.now)
         if not self._micro.adapts:
             text = 'Write fewer: micro_batch=…, or "auto".' if self._micro.card else ""
         elif piece is None:
@@ -158,8 +180,8 @@ class MicroBatches:
         if saving:
             self._excused = True
             return
-        tried = largest_piece(failed.samples or 1, micro.now)
-        micro.now = micro.fits[micro.card] = -(-tried // 2)
+        tried = largest_piece(failed.own or 1, micro.now)
+        micro.take(-(-tried // 2))
         if self._told:
             run.tell(
                 Noted(
@@ -168,11 +190,21 @@ class MicroBatches:
                     "otherwise from here on."
                 )
             )
+            self._said = micro.now
         self._check(failed, window)
+
+    def _tell_theirs(self) -> None:
+        self._said = self._micro.now
+        self._run.tell(
+            Noted(
+                text=f"Step {self._run.progress.step + 1}: another process has no memory for more than {self._said} "
+                "samples at a time, and all take as many from here on. Sums are rounded otherwise from here on."
+            )
+        )
 
     def _check(self, held: _Held, window: list[tuple[Any, float]]) -> None:
         """Before the first cut: may this training be cut?"""
-        micro, samples = self._micro.now, held.samples
+        micro, samples = self._micro.now, held.own
         if self._checked or micro is None or samples is None or samples <= micro:
             return
         self._checked = True
@@ -184,9 +216,11 @@ class MicroBatches:
             self._run.tell(Noted(text=text))
 
     def _tell_first(self, held: _Held) -> None:
-        self._told = True
-        run, of = self._run, self._largest or held.samples
+        self._told, self._said = True, self._micro.now
+        run, of = self._run, self._largest or held.own
         if text := self._sentence(of):
+            if run.ranks > 1:
+                text = f"{run.ranks} processes share each batch: {of} samples for each." + f" {text}"
             run.tell(Noted(text=text))
         if (other := self._micro.other(of)) is not None:
             run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=other))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from colabkeep.checkpoint.codec import decode_part, encode_parts, unpack
 from colabkeep.checkpoint.restore import Loaded
@@ -18,7 +18,19 @@ from colabkeep.frameworks.base import Framework, Ranks
 
 _T = TypeVar("_T")
 
+
+class AtATime(Protocol):
+    """How many samples a process computes at a time: `now`, None for all that it has of a batch."""
+
+    now: int | None
+
+    def take(self, samples: int) -> None:
+        """So many from here on."""
+        ...
+
+
 _FAILED, _EMPTY, _FULL = "failed", "empty", "full"
+_ALL = 1 << 62  # samples: more than any batch has
 
 
 class Decision(NamedTuple):
@@ -37,6 +49,7 @@ class Group:
         self._ranks = ranks
         self.rank, self.size = ranks.rank, ranks.size
         self.leads = ranks.rank == 0
+        self.at_a_time: AtATime | None = None  # where it becomes less when memory runs out: all take the least then
         self._handed = False
 
     def together(self, opening: Callable[[], _T]) -> _T:
@@ -97,7 +110,10 @@ class Group:
 
     def decide(self, *, saves: bool, signal: int, ends: int) -> Decision:
         """What all do, of what each wants; when to save is for rank 0 alone."""
-        told = self._ranks.highest([int(saves and self.leads), signal, ends])
+        mine = _ALL if self.at_a_time is None else self.at_a_time.now or _ALL
+        told = self._ranks.highest([int(saves and self.leads), signal, ends, -mine])
+        if self.at_a_time is not None and -told[3] < mine:
+            self.at_a_time.take(-told[3])
         return Decision(bool(told[0]), told[1], told[2])
 
     def any(self, wish: bool) -> bool:

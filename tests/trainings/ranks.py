@@ -55,6 +55,9 @@ if words.get("kind") == "stream":
         def __iter__(self):
             return iter(DataLoader(points, batch_size=8))
     loader = Stream()
+if "memory" in words:  # the rank whose card has room for so many samples, and from which step on
+    from colabkeep.frameworks.torch import pieces
+    pieces.TorchPieces.card = property(lambda self: "Small", lambda self, value: None)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
 if words.get("other") == rank:
     loader = DataLoader(Points(48), batch_size=8, shuffle=True)
@@ -73,6 +76,10 @@ def act():
 def loss_of(model, batch):
     x, y, indices = batch
     if model.training:
+        if "memory" in words:
+            small, room, begins = words["memory"]
+            if rank == small and len(x) > room and steps >= begins:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory, as a small card says")
         seen.write(f"{run_step()} {indices.tolist()}\\n")
         seen.flush()
     return nn.functional.cross_entropy(model(x), y)

@@ -122,7 +122,7 @@ def exactness(tensors: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module
         same=f"{', '.join(same[:-1])} and {same[-1]}",
         obstacles=tuple(obstacles),
         exceptions=tuple(_exceptions(facts)) if "cpu" in kinds else (),
-        notes=tuple(_unread(facts)),
+        notes=(*_unread(facts), *(_batch_statistics(modules) if place()[1] > 1 else ())),
     )
 
 
@@ -131,6 +131,25 @@ _DDP = (
     "which rounds otherwise from three processes on. Write "
     "DistributedDataParallel(model, find_unused_parameters=True), which keeps to one order."
 )
+
+
+def _batch_statistics(modules: Iterable[torch.nn.Module]) -> Iterator[str]:
+    """What is another training with another number of processes."""
+    kind: Any = torch.nn.modules.batchnorm._BatchNorm
+    layers = {
+        name.removeprefix("module.") or type(each).__name__: each
+        for module in modules
+        for name, each in module.named_modules()
+        if isinstance(each, kind) and not isinstance(each, torch.nn.SyncBatchNorm)
+    }
+    if layers:
+        more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+        yield (
+            f"BatchNorm ({next(iter(layers))}{more}) takes mean and variance of the part of a batch that a process "
+            "has, so another number of processes is another training. On GPUs, "
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), before the optimizer is made, takes them of the "
+            "whole batch."
+        )
 
 
 def _rebuilds(module: torch.nn.Module) -> bool:

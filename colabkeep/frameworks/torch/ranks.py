@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -54,6 +55,27 @@ def put_streams(taken: tuple[Any, Any, Any]) -> None:
     torch.cuda.manual_seed_all(torch.initial_seed())
 
 
+class Waiting:
+    """Since when this process waits in a collective of its run for the others: what a thread beside it can tell."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._since = None
+
+    def seconds(self) -> float | None:
+        """How long it has waited; None where it does not."""
+        since = self._since
+        return None if since is None else time.monotonic() - since
+
+
+WAITING = Waiting()
+
+
 def lost(error: BaseException) -> bool:
     """Is it what a process meets whose partner has ended?"""
     text = str(error)
@@ -71,7 +93,8 @@ class TorchRanks:
 
     def highest(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
+        with WAITING:
+            dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
         return [int(number) for number in told.tolist()]
 
     def from_first(self, pieces: Iterable[memoryview] | None) -> bytearray:
@@ -84,14 +107,16 @@ class TorchRanks:
                 buffer = torch.frombuffer(bytearray(given[index]), dtype=torch.uint8)
             else:
                 buffer = torch.frombuffer(received, dtype=torch.uint8, offset=end - size, count=size)
-            dist.broadcast(buffer, 0, group=self._group)
+            with WAITING:
+                dist.broadcast(buffer, 0, group=self._group)
         return received
 
     def to_first(self, data: bytes) -> list[bytes]:
         sizes = self.highest([len(data) if rank == self.rank else 0 for rank in range(self.size)])
         padded = torch.frombuffer(bytearray(data.ljust(max(sizes))), dtype=torch.uint8)
         all_of_them = [torch.empty_like(padded) for _ in sizes] if self.rank == 0 else None
-        dist.gather(padded, all_of_them, 0, group=self._group)
+        with WAITING:
+            dist.gather(padded, all_of_them, 0, group=self._group)
         found = zip(all_of_them or (), sizes, strict=False)
         return [each.numpy().tobytes()[:size] for each, size in found]
 
@@ -104,7 +129,8 @@ class TorchRanks:
 
     def _broadcast(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        dist.broadcast(told, 0, group=self._group)
+        with WAITING:
+            dist.broadcast(told, 0, group=self._group)
         return [int(number) for number in told.tolist()]
 
 
@@ -148,15 +174,17 @@ class Reducer:
         told = torch.tensor([not each for each in missing], dtype=exact, device=device)
         numbers = (torch.as_tensor(loss, dtype=told.dtype, device=device).reshape(1) for loss in losses)
         told = torch.cat([told, *numbers])
-        dist.all_reduce(told)
-        somewhere = told[: len(held)].tolist() if any(missing) else [1.0] * len(held)
+        with WAITING:
+            dist.all_reduce(told)
+            somewhere = told[: len(held)].tolist() if any(missing) else [1.0] * len(held)
         summed = [p for p, count in zip(held, somewhere, strict=True) if count]
         for p in summed:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
         for bucket in _buckets([p.grad for p in summed if p.grad is not None]):
             flat = torch.cat([each.reshape(-1) for each in bucket])
-            dist.all_reduce(flat)
+            with WAITING:
+                dist.all_reduce(flat)
             _spread(flat, bucket)
         sums = told[len(held) :]
         return sums.tolist() if device.type == "cpu" else list(sums.unbind())
@@ -164,14 +192,16 @@ class Reducer:
     def total(self, numbers: Sequence[float]) -> list[float]:
         """The sums over all processes."""
         told = torch.tensor(numbers, dtype=torch.float64, device="cpu")
-        dist.all_reduce(told, group=self._group)
+        with WAITING:
+            dist.all_reduce(told, group=self._group)
         return [float(number) for number in told.tolist()]
 
     def _send(self, tensors: Iterable[torch.Tensor]) -> None:
         with torch.no_grad():
             for bucket in _buckets([each.detach() for each in tensors]):
                 flat = torch.cat([each.reshape(-1) for each in bucket])
-                dist.broadcast(flat, 0)
+                with WAITING:
+                    dist.broadcast(flat, 0)
                 _spread(flat, bucket)
 
 

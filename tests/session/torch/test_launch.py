@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -203,6 +205,47 @@ def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) ->
         with pytest.raises(UsageError, match="is not known"):
             colabkeep.resumable_fit(model, loader, **words, run_name="r", devices=wrong)  # type: ignore[arg-type]
     assert not (tmp_path / "runs").exists()
+
+
+class Listening(io.StringIO):
+    """Standard output that makes a file when it is told who is waited for."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def write(self, text: str) -> int:
+        if "has been waited for" in text:
+            self._file.touch()
+        return super().write(text)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_process_that_lets_the_others_wait_is_named_and_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
+) -> None:
+    """One that is loading for long, or hangs: nothing is ended, and the training goes on when it does."""
+    told = tmp_path / "told"
+
+    def load_for_long() -> None:
+        end = time.monotonic() + 100
+        while not told.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    def work() -> int:
+        with colabkeep.Run("r", model=torch.nn.Linear(2, 1), storage=tmp_path / "runs", progress=False) as run:
+            for step in run.steps(3):
+                if step == 1 and run.rank == slow:
+                    load_for_long()
+                run.step(loss=0.5)
+        return run.progress.step
+
+    monkeypatch.setattr(sys, "stdout", Listening(told))
+    monkeypatch.setattr("colabkeep.session.launch._LONG", 2.0)
+    assert colabkeep.launch(work, devices=2) == 3
+    lines = [line for line in sys.stdout.getvalue().splitlines() if "waited for" in line]  # type: ignore[attr-defined]
+    assert f"Rank {slow} has been waited for by the others for " in lines[0]
+    assert re.search(r"It is at test_launch\.py, line \d+, in load_for_long\. If", lines[0])
 
 
 def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -> None:

@@ -137,14 +137,45 @@ def test_a_run_of_several_processes_is_one_for_every_tool(tmp_path: Path) -> Non
 
 
 def test_what_would_train_another_run_is_refused(tmp_path: Path) -> None:
-    """A DistributedSampler shares the samples out already; micro-batches are those of one process."""
-    for words, said in (
-        ({"sampler": True}, "has a DistributedSampler"),
-        ({"fit": True, "more": {"micro_batch": 2}}, "micro_batch computes the batches of one process"),
-    ):
-        done = session(tmp_path / "run", 2, **words)
-        assert done.status == [1, 1]
-        assert all(said in errors for errors in done.errors)
+    """A DistributedSampler shares the samples out already."""
+    done = session(tmp_path / "run", 2, sampler=True)
+    assert done.status == [1, 1]
+    assert all("has a DistributedSampler" in errors for errors in done.errors)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_micro_batches_are_pieces_of_what_each_process_has(tmp_path: Path, accumulate: int) -> None:
+    """Two at a time of the four, or fewer, that a process has of a batch: the weights of whole ones, up to rounding."""
+    words: dict[str, Any] = {"fit": True, "dtype": "float64", "accumulate": accumulate}
+    whole = session(tmp_path / "whole", 2, **words)
+    pieces = session(tmp_path / "pieces", 2, **words, more={"micro_batch": 2})
+    assert pieces.status == [0, 0], pieces.errors
+    assert pieces.end["weights"] == pytest.approx(whole.end["weights"], rel=0, abs=1e-10)
+    for ours, theirs in zip(pieces.end["history"], whole.end["history"], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-9)
+    said = [value for kind, value in pieces.told[0] if kind == "Noted" and "2 processes share each batch" in value]
+    assert said == [
+        "2 processes share each batch: 4 samples for each. micro_batch=2: 2 of the 4 samples of a batch are computed "
+        "at a time; the result is that of batches of 4 up to rounding."
+    ]
+    assert session(tmp_path / "run", 2, **words, more={"micro_batch": 2}, at=[1, 5], how="SIGKILL").status[1] < 0
+    assert session(tmp_path / "run", 2, **words, more={"micro_batch": 2}).end == pieces.end
+
+
+@pytest.mark.parametrize("small", [0, 1])
+def test_memory_that_runs_out_in_one_process_makes_the_pieces_of_all_smaller(tmp_path: Path, small: int) -> None:
+    """From the next step on; so a session that goes on, and begins with what rank 0 saved, rounds as this one did."""
+    words: dict[str, Any] = {"fit": True, "draws": True, "samples": 48, "more": {"micro_batch": "auto"}}
+    whole = session(tmp_path / "whole", 2, **words, memory=[small, 2, 6])
+    assert whole.status == [0, 0], whole.errors
+    text = "\n".join(value for kind, value in whole.told[0] if kind == "Noted")
+    mine, theirs = "Step 7: 4 samples at a time did not fit", "Step 8: another process has no memory for more than 2"
+    assert ((mine in text), (theirs in text)) == ((True, False) if small == 0 else (False, True))
+    broken = session(tmp_path / "run", 2, **words, memory=[small, 2, 6], at=[0, 12], how="SIGKILL")
+    assert broken.status[0] == -signal.SIGKILL
+    resumed = session(tmp_path / "run", 2, **words, memory=[small, 2, 0])
+    assert resumed.resumed
+    assert resumed.end["digest"] == whole.end["digest"]
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
@@ -183,10 +214,12 @@ def test_a_rank_0_that_finds_no_place_to_save_is_named_in_the_others(tmp_path: P
 
 
 @pytest.mark.parametrize(("size", "said"), [(2, False), (3, True)])
-def test_what_ddp_adds_in_another_order_is_said(tmp_path: Path, size: int, said: bool) -> None:
+def test_what_another_number_of_processes_changes_is_said(tmp_path: Path, size: int, said: bool) -> None:
     """Of two numbers the sum is the same in either order."""
-    done = session(tmp_path / "run", size, plain=True)
-    assert ("find_unused_parameters=True" in "".join(str(told) for told in done.told[0])) is said
+    done = session(tmp_path / "run", size, plain=True, draws=True)
+    told = "".join(str(told) for told in done.told[0])
+    assert ("find_unused_parameters=True" in told) is said
+    assert "BatchNorm (3) takes mean and variance of the part of a batch that a process has" in told
 
 
 @pytest.mark.parametrize("unseeded", [0, 1])
