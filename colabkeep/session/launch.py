@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from colabkeep.core.errors import ProcessFailed, UsageError
 from colabkeep.core.events import Event, StepDone
-from colabkeep.core.system import Environment
+from colabkeep.core.system import variables_here
 from colabkeep.frameworks.shared.workers import from_process, to_process
 
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]))
@@ -162,7 +162,7 @@ def _cannot_travel(path: str, value: Any, depth: int) -> Iterator[str]:
 
 def _begin(rank: int, devices: int, folder: str, payload: bytes) -> _Process:
     reader, writer = os.pipe()
-    here = Environment.here().environ
+    here = variables_here()
     visible = [each.strip() for each in here.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
     environ = {
         **here,
@@ -356,7 +356,7 @@ def child() -> None:
             with suppress(OSError):  # it is ending
                 send(("pulse", WAITING.seconds(), _place()))
 
-    here = Environment.here().environ
+    here = variables_here()
     rank, ranks = int(here["RANK"]), int(here["WORLD_SIZE"])
     try:
         with join(rank, ranks, folder):

@@ -109,9 +109,9 @@ class Group:
         return Loaded(manifest=manifest, parts=_unpacked(head["parts"], memoryview(data)[8 + size :]))
 
     def decide(self, *, saves: bool, signal: int, ends: int) -> Decision:
-        """What all do, of what each wants; when to save is for rank 0 alone."""
+        """What all do, of what each wants; rank 0 alone wants to save."""
         mine = _ALL if self.at_a_time is None else self.at_a_time.now or _ALL
-        told = self._ranks.highest([int(saves and self.leads), signal, ends, -mine])
+        told = self._ranks.highest([int(saves), signal, ends, -mine])
         if self.at_a_time is not None and -told[3] < mine:
             self.at_a_time.take(-told[3])
         return Decision(bool(told[0]), told[1], told[2])

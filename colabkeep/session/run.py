@@ -74,12 +74,11 @@ class Run(Loop):
         spec, session = self._spec, self._session
         self._state, self._saver = session.state, session.checkpointer
         self._position = Position(session.state, session.progress)
+        if spec.group is not None and self.resumed_from is None:
+            spec.group.begin(spec.arguments.seed, 0)
         self._boundary = spec.framework.boundary(spec.parts)
         self._boundary.mark()
         self._save_scheduler = SaveScheduler(spec, session, self._position, self._boundary)
-        if spec.group is not None and self.resumed_from is None:
-            spec.group.begin(spec.arguments.seed, 0)
-            self._boundary.mark()
         if session.progress.step:
             if self._boundary.gradients is not None:
                 self._boundary.gradients.load_state_dict(spec.framework.native(session.state.gradients))

@@ -147,9 +147,10 @@ def test_what_would_train_another_run_is_refused(tmp_path: Path) -> None:
 def test_micro_batches_are_pieces_of_what_each_process_has(tmp_path: Path, accumulate: int) -> None:
     """Two at a time of the four, or fewer, that a process has of a batch: the weights of whole ones, up to rounding."""
     words: dict[str, Any] = {"fit": True, "dtype": "float64", "accumulate": accumulate}
-    whole = session(tmp_path / "whole", 2, **words)
+    whole, alone = session(tmp_path / "whole", 2, **words), session(tmp_path / "alone", 1, **words)
     pieces = session(tmp_path / "pieces", 2, **words, more={"micro_batch": 2})
     assert pieces.status == [0, 0], pieces.errors
+    assert whole.end["weights"] == pytest.approx(alone.end["weights"], rel=0, abs=1e-10)
     assert pieces.end["weights"] == pytest.approx(whole.end["weights"], rel=0, abs=1e-10)
     for ours, theirs in zip(pieces.end["history"], whole.end["history"], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-9)
