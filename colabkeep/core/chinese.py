@@ -997,6 +997,8 @@ CHINESE: Mapping[str, str] = {
     "a step was begun twice: {}": "一步被执行了两次：{}",
     "Step {}: {} samples at a time did not fit into the memory of {}, so it was begun again with {}. That stays so; sums are rounded otherwise from here on.": "第 {0} 步：每次 {1} 个样本超出 {2} 的显存，因此改为每次 {3} 个重新执行，之后保持不变。此后求和的舍入会不同。",
     "BatchNorm ({}{}) takes mean and variance of the part of a batch that a process has, so another number of processes is another training. On GPUs, torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), before the optimizer is made, takes them of the whole batch.": "BatchNorm（{}{}）只用一个进程所得的那部分样本计算均值和方差，因此进程数不同就是不同的训练。在 GPU 上，于创建优化器之前写 torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)，即可用整个批次计算。",
+    'The model is on the CPU, and nothing is trained on this machine\'s {}. If that is not meant, write model.to("cuda") before the optimizer is made.': '模型在 CPU 上，这台机器的 {} 没有用于训练。如果这不是你的本意，请在创建优化器之前写 model.to("cuda")。',
+    "This notebook itself holds {} MiB of GPU {}, which the process that trains on it cannot use. Where memory is short, delete what is not needed, or restart the kernel, before.": "本笔记本自身占用 GPU {1} 的 {0} MiB，在其上训练的进程无法使用。如果显存紧张，请先删除不需要的内容，或重启内核。",
     "{} processes share each batch: {} samples for each.": "{} 个进程分担每个批次：各 {} 个样本。",
     "Rank {} has been waited for by the others for {} s. It is at {}. If nothing takes that long there, stop this cell and run it again: the training goes on from its last checkpoint.": "其他进程已等待进程 {} {} 秒。它正在 {}。如果那里没有需要这么久的工作，请停止本单元格并重新运行：训练会从最后一个检查点继续。",
     "Step {}: another process has no memory for more than {} samples at a time, and all take as many from here on. Sums are rounded otherwise from here on.": "第 {} 步：另一个进程的显存每次最多容纳 {} 个样本，从此所有进程都按此计算。此后求和的舍入会不同。",

@@ -109,6 +109,10 @@ class Framework(Protocol):
         """
         ...
 
+    def is_on_cpu(self, parts: Mapping[str, object]) -> bool:
+        """Is the run's model in host memory as a whole, though its user could have put it on a GPU?"""
+        ...
+
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
         """Load the trees into the live objects, in the mapping's order. Called after `check`
         found nothing. In place where the framework has places (parameters, buffers). `trees` may hold some of the

@@ -79,6 +79,9 @@ class NumpyFramework:
             lines += object_differences(name, parts[name], trees[name]) or _array_differences(name, parts, trees)
         return shortened(lines)
 
+    def is_on_cpu(self, parts: Mapping[str, object]) -> bool:
+        return False
+
     def untrained(self, parts: Mapping[str, object]) -> str:
         return ""  # nobody here knows an optimizer
 

@@ -31,6 +31,7 @@ from colabkeep.frameworks.shared.workers import from_process, to_process
 
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]))
 _CHILD = "from colabkeep.session.launch import child; child()"
+_MUCH = 256 << 20  # bytes of a GPU that this process holds, and says so
 _GRACE = 30.0  # seconds that the other processes have to end by themselves, when one has ended with an error
 _SOON = 3.0  # seconds in which the one whose error came first is found: the others lose their connection to it
 _STEPS = 0.25  # seconds between two steps that are shown
@@ -98,7 +99,15 @@ def begin_processes(
         ProcessFailed: a process ended without a word.
         Exception: as any of them raised it.
     """
+    from colabkeep.frameworks.torch.ranks import held
+
     payload = _payload(train, args)
+    for number, size in enumerate(held()):
+        if size >= _MUCH:
+            say(
+                f"This notebook itself holds {size / 2**20:.0f} MiB of GPU {number}, which the process that trains on "
+                "it cannot use. Where memory is short, delete what is not needed, or restart the kernel, before."
+            )
     with tempfile.TemporaryDirectory(prefix="colabkeep-") as folder:
         processes = [_begin(rank, devices, folder, payload) for rank in range(devices)]
         try:

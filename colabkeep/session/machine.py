@@ -20,6 +20,8 @@ from colabkeep.core.events import MachineGiven
 from colabkeep.core.system import Clock, Environment
 from colabkeep.core.timeouts import TimedCall
 from colabkeep.hardware import find_accelerators
+from colabkeep.hardware.base import Accelerator
+from colabkeep.hardware.catalogue import find_card
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import SessionLimits
 from colabkeep.platforms.lifetime import session_time
@@ -47,6 +49,17 @@ def ask_machine(environment: Environment) -> Callable[[], MachineGiven]:
         )
 
     return answer
+
+
+def unused_card(machine: MachineGiven) -> str:
+    """What to say where a training on the CPU leaves a card of this machine alone; empty where it has none."""
+    cards = (name for name in machine.accelerators if find_card(Accelerator(kind="cuda", name=name)))
+    if (name := next(cards, None)) is None:
+        return ""
+    return (
+        f"The model is on the CPU, and nothing is trained on this machine's {name}. If that is not meant, write "
+        'model.to("cuda") before the optimizer is made.'
+    )
 
 
 def machine_id(environment: Environment) -> str:

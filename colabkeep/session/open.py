@@ -62,7 +62,15 @@ from colabkeep.frameworks.base import Framework, Inexact
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import DefaultStorage
 from colabkeep.session.data_fingerprint import SameData
-from colabkeep.session.machine import UNKNOWN, Deadline, UsualLifetime, ask_machine, find_deadline, usual_lifetime
+from colabkeep.session.machine import (
+    UNKNOWN,
+    Deadline,
+    UsualLifetime,
+    ask_machine,
+    find_deadline,
+    unused_card,
+    usual_lifetime,
+)
 from colabkeep.session.ranks import Group
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.state import LoopState, RunSettings, is_own, read_own
@@ -669,6 +677,8 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         if machine is not None:
             events.appendleft(machine)
             about |= {"machine": asdict(machine)}
+            if spec.framework.is_on_cpu(spec.parts) and (said := unused_card(machine)):
+                events.append(Noted(text=said))
         lease = take_lease(repository, session, about)
         starting.lap("ready")
         if group is not None:

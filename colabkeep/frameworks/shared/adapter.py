@@ -81,6 +81,9 @@ class Adapter:
         held = [each for part in self.of(parts, self._kit.optimizer).values() for each in self.trains(part)]
         return untrained(models, held, [name for name, each in models.get("model", ()) if self.is_trained(each)])
 
+    def is_on_cpu(self, parts: Mapping[str, object]) -> bool:
+        return False
+
     def trains(self, optimizer: Any) -> Iterable[Any]:
         """The parameters that an optimizer holds."""
         raise NotImplementedError

@@ -208,6 +208,10 @@ class TorchFramework(Adapter):
             return schedule_differences(name, target, tree)
         return super().differences(name, target, tree, names)
 
+    def is_on_cpu(self, parts: Mapping[str, object]) -> bool:
+        models = self.of(parts, torch.nn.Module).values()
+        return {each.device.type for model in models for each in model.parameters()} == {"cpu"}
+
     def trains(self, optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
         return parameters_of(optimizer)
 

@@ -25,6 +25,15 @@ def device_count() -> int:
     return int(torch.cuda.device_count())
 
 
+def held() -> list[int]:
+    """Bytes of each GPU that this process holds, once what torch only keeps for its next tensors is given back."""
+    cuda: Any = torch.cuda
+    if not cuda.is_initialized():
+        return []
+    cuda.empty_cache()
+    return [int(cuda.memory_reserved(number)) for number in range(device_count())]
+
+
 @contextmanager
 def join(rank: int, size: int, folder: str) -> Iterator[None]:
     """Be one of the processes of this machine that train together; they meet in a file of `folder`."""

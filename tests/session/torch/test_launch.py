@@ -207,6 +207,17 @@ def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) ->
     assert not (tmp_path / "runs").exists()
 
 
+def test_what_the_notebook_holds_of_a_gpu_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is measured in tests/simcuda; a few megabytes are not worth a line."""
+    monkeypatch.setattr("colabkeep.frameworks.torch.ranks.held", lambda: [300 << 20, 10 << 20])
+    assert colabkeep.launch(lambda: 7, devices=2) == 7
+    lines = [line for line in capsys.readouterr().out.splitlines() if "itself holds" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("This notebook itself holds 300 MiB of GPU 0, which")
+
+
 class Listening(io.StringIO):
     """Standard output that makes a file when it is told who is waited for."""
 

@@ -14,7 +14,7 @@ import pytest
 from torch import nn
 
 from colabkeep.checkpoint.repository import Repository
-from colabkeep.core.events import Event, MachineGiven
+from colabkeep.core.events import Event, MachineGiven, Noted
 from colabkeep.core.layout import seal
 from colabkeep.core.system import Environment
 from colabkeep.session.machine import ask_machine, earlier_cards, machine_id
@@ -81,6 +81,17 @@ def test_observers_and_the_journal_hear_which_machine_came(tmp_path: Path) -> No
     lines = [line for file in (tmp_path / "r/journal").iterdir() for line in file.read_text().splitlines()]
     noted = [record for line in lines if (record := json.loads(line)).get("event") == "MachineGiven"]
     assert [(record["platform"], record["accelerators"]) for record in noted] == [("colab", ["Tesla T4"])]
+
+
+@pytest.mark.parametrize(
+    ("cards", "said"),
+    [(("NVIDIA L4", "NVIDIA L4"), True), (("TPU v5e-8",), False), (("Apple M2",), False), ((), False)],
+)
+def test_a_card_that_is_left_alone_is_told(tmp_path: Path, cards: tuple[str, ...], said: bool) -> None:
+    """The model was not moved there: the training goes on all the same, many times slower than it could."""
+    told = [event.text for event in session(tmp_path, *cards) if isinstance(event, Noted)]
+    lines = [text.partition(". ")[0] for text in told if "nothing is trained on" in text]
+    assert lines == ["The model is on the CPU, and nothing is trained on this machine's NVIDIA L4"] * said
 
 
 @pytest.mark.parametrize("machine", [None, [], "Tesla T4", {"accelerators": "Tesla T4"}, {"accelerators": [7]}, {}])
