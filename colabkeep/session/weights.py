@@ -17,20 +17,31 @@ from colabkeep.core.state import HostTensor, Tagged, Tree
 from colabkeep.frameworks import open_framework
 from colabkeep.frameworks.base import Framework
 from colabkeep.session.open import find_store
+from colabkeep.session.state import is_own
 from colabkeep.stores import Storage
 
 
 def weights_of(loaded: Loaded, part: str) -> Mapping[str, HostTensor | Tree]:
-    """Name → tensor leaf of one part of a checkpoint: parameters and persistent buffers."""
-    tree = loaded.parts.get(part)
-    weights = tree.get("weights") if isinstance(tree, dict) else None
-    if isinstance(weights, Mapping):
+    """Name → tensor leaf of one part of a checkpoint: parameters and persistent buffers; of a model that gives its
+    state as arrays, these."""
+    weights = _weights_in(loaded.parts.get(part))
+    if weights is not None:
         return weights
-    models = [name for name, tree in loaded.parts.items() if isinstance(tree, dict) and "weights" in tree]
+    models = [name for name, tree in loaded.parts.items() if not is_own(name) and _weights_in(tree) is not None]
     raise CheckpointNotFound(
         problem=f"Checkpoint {loaded.manifest.id} holds no weights in a part {part!r}.",
         remedy=f"Parts with weights: {', '.join(models)}." if models else "It was saved without a model.",
     )
+
+
+def _weights_in(tree: Tree) -> Mapping[str, HostTensor | Tree] | None:
+    if not isinstance(tree, dict):
+        return None
+    weights, state = tree.get("weights"), tree.get("state")
+    if isinstance(weights, dict):
+        return weights
+    whole = isinstance(state, dict) and state and all(isinstance(each, HostTensor | Tagged) for each in state.values())
+    return state if whole else None
 
 
 def plain_weights(loaded: Loaded, part: str) -> dict[str, HostTensor]:

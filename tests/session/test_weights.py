@@ -14,6 +14,7 @@ import safetensors
 import safetensors.numpy
 
 import colabkeep
+from colabkeep.core.errors import CheckpointNotFound
 from colabkeep.core.state import HostTensor
 from colabkeep.session.weights import widened
 from colabkeep.ui.cli import main
@@ -118,3 +119,43 @@ def test_an_export_says_who_can_read_it(trained: SimpleNamespace, framework_name
     with safetensors.safe_open(out, "np") as file:
         assert file.metadata()["format"] == {"torch": "pt", "paddle": "np"}[framework_name]
     assert sorted(safetensors.numpy.load_file(out)) == sorted(trained.model)
+
+
+class InArrays:
+    """A model of no framework that has models: Keras's on JAX is handed in so."""
+
+    def __init__(self) -> None:
+        self.weights = {"dense/kernel": np.arange(6.0).reshape(2, 3), "dense/bias": np.ones(3, np.float32)}
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        return self.weights
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        self.weights = state
+
+
+def test_a_model_that_gives_its_state_as_arrays_has_weights(tmp_path: Path) -> None:
+    """Nothing that is no array is taken for one."""
+    model, words = InArrays(), {"storage": tmp_path, "progress": False}
+    with colabkeep.Run("r", model=model, state={"other": InNumbers()}, **words) as run:
+        run.save(wait=True)
+    found = colabkeep.load_weights("r", storage=tmp_path)
+    assert {name: array.tolist() for name, array in found.items()} == {
+        name: array.tolist() for name, array in model.weights.items()
+    }
+    file = tmp_path / "r.safetensors"
+    assert main(["export", "r", str(file), "--storage", str(tmp_path)]) == 0
+    assert safetensors.numpy.load_file(file)["dense/kernel"].tolist() == model.weights["dense/kernel"].tolist()
+    with pytest.raises(CheckpointNotFound, match=r"no weights in a part 'state\.other'") as caught:
+        colabkeep.load_weights("r", storage=tmp_path, part="state.other")
+    assert caught.value.remedy == "Parts with weights: model."
+
+
+class InNumbers:
+    """What has a number beside its array."""
+
+    def state_dict(self) -> dict[str, object]:
+        return {"array": np.ones(2), "number": 3}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        pass
