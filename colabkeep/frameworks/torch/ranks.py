@@ -177,24 +177,25 @@ class Reducer:
                 problem="A gradient is sparse, and sparse gradients are not summed over several processes.",
                 remedy="Build the embedding with sparse=False, or train in one process.",
             )
-        device = held[0].device if held else torch.device("cpu")
+        device, kind = (held[0].device, held[0].dtype) if held else (torch.device("cpu"), torch.float64)
+        if kind not in (torch.float32, torch.float64):  # in 16 bits a loss would lose digits
+            kind = torch.float32
         missing = [p.grad is None for p in held]
-        exact = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-        told = torch.tensor([not each for each in missing], dtype=exact, device=device)
-        numbers = (torch.as_tensor(loss, dtype=told.dtype, device=device).reshape(1) for loss in losses)
-        told = torch.cat([told, *numbers])
-        with WAITING:
-            dist.all_reduce(told)
-            somewhere = told[: len(held)].tolist() if any(missing) else [1.0] * len(held)
-        summed = [p for p, count in zip(held, somewhere, strict=True) if count]
-        for p in summed:
+        told = torch.tensor([not each for each in missing], dtype=kind, device=device)
+        told = torch.cat([told, *(torch.as_tensor(loss, dtype=kind, device=device).reshape(1) for loss in losses)])
+        for p in held:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-        for bucket in _buckets([p.grad for p in summed if p.grad is not None]):
+        # What is told goes with the gradients: each time that processes wait for each other costs more than it sends.
+        for bucket in _buckets([told, *(p.grad for p in held if p.grad is not None)]):
             flat = torch.cat([each.reshape(-1) for each in bucket])
             with WAITING:
                 dist.all_reduce(flat)
             _spread(flat, bucket)
+        if any(missing):
+            for p, count in zip(held, told.tolist(), strict=False):
+                if not count:
+                    p.grad = None
         sums = told[len(held) :]
         return sums.tolist() if device.type == "cpu" else list(sums.unbind())
 
