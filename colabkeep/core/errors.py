@@ -262,7 +262,7 @@ def in_short(error: BaseException) -> list[str]:
         whole: list[str] = shown.structured_traceback(type(error), error, error.__traceback__, tb_offset=1)
         return whole
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _of_library(frame.filename)]
+    own = [frame for frame in frames if not of_library(frame.filename)]
     name = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)
     lines = [f"{_place(frame, name(frame.filename))}\n    {frame.line}" for frame in own if frame.line]
     left_out = ["(The whole traceback: %tb Verbose)"] if shell is not None and len(own) < len(frames) else []
@@ -274,12 +274,13 @@ def fold(error: BaseException) -> None:
     A script's traceback, and that of an error in a library or here, is whole."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     ours = [number for number, frame in enumerate(frames) if frame.f_code.co_filename.startswith(_LIBRARIES[0])]
-    if ours and any(not _of_library(frame.f_code.co_filename) for frame in frames[ours[-1] :]):
+    if ours and any(not of_library(frame.f_code.co_filename) for frame in frames[ours[-1] :]):
         for number in ours:
             frames[number].f_locals["__tracebackhide__"] = True
 
 
-def _of_library(file: str) -> bool:
+def of_library(file: str) -> bool:
+    """Is a file of code colabkeep's, Python's own, or of an installed package?"""
     return file.startswith(_LIBRARIES) or any(part in _PACKAGES for part in Path(file).parts)
 
 

@@ -12,7 +12,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -24,12 +23,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from colabkeep.core.errors import ProcessFailed, UsageError
+from colabkeep.core.errors import ProcessFailed, UsageError, of_library
 from colabkeep.core.events import Event, StepDone
 from colabkeep.core.system import variables_here
 from colabkeep.frameworks.shared.workers import from_process, to_process
 
-_LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]))
 _CHILD = "from colabkeep.session.launch import child; child()"
 _MUCH = 256 << 20  # bytes of a GPU that this process holds, and says so
 _GRACE = 30.0  # seconds that the other processes have to end by themselves, when one has ended with an error
@@ -255,7 +253,7 @@ def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Cal
     if waits < 2 * told:
         return told
     say(
-        f"Rank {late[0].rank} has been waited for by the others for {waits:.0f} s. It is at {late[0].where}. If "
+        f"The other processes have waited {waits:.0f} s for rank {late[0].rank}, which is at {late[0].where}. If "
         "nothing takes that long there, stop this cell and run it again: the training goes on from its last checkpoint."
     )
     return waits
@@ -346,7 +344,7 @@ def _ended_silently(process: _Process, size: int) -> ProcessFailed:
 
 def child() -> None:
     """What such a process does."""
-    from colabkeep.frameworks.torch.ranks import WAITING, join, lost, put_streams
+    from colabkeep.frameworks.torch.ranks import WAITING, Waiting, join, lost, put_streams
 
     answers, folder = os.fdopen(int(sys.argv[1]), "wb", buffering=0), sys.argv[2]
     payload = _read(int.from_bytes(_read(8), "little"))
@@ -359,11 +357,13 @@ def child() -> None:
         with writing:
             answers.write(len(data).to_bytes(8, "little") + data)
 
+    waiting = Waiting()
+
     def pulse() -> None:
         while True:
             time.sleep(_PULSE)
             with suppress(OSError):  # it is ending
-                send(("pulse", WAITING.seconds(), _place()))
+                send(("pulse", waiting.seconds(), _place()))
 
     here = variables_here()
     rank, ranks = int(here["RANK"]), int(here["WORLD_SIZE"])
@@ -373,6 +373,7 @@ def child() -> None:
             put_streams(theirs)
             threading.Thread(target=pulse, name="colabkeep-pulse", daemon=True).start()
             FORWARD.set(Forward(send))
+            WAITING.set(waiting)
             result = train(*args)
         send(("result", result if rank == 0 else None))
     except BaseException as error:  # noqa: BLE001  # it is raised in the process that began this one
@@ -400,7 +401,7 @@ def _place() -> str:
     """Where the main thread is: the innermost line, and the innermost one of the user's beside it."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     lines = [line for line in reversed(traceback.extract_stack(frame)) if line.filename != "<string>"]
-    own = [line for line in lines if not line.filename.startswith(_LIBRARIES)]
+    own = [line for line in lines if not of_library(line.filename)]
     chosen = [*lines[:1], *(line for line in own[:1] if line != lines[0])]
     return ", called from ".join(f"{Path(line.filename).name}, line {line.lineno}, in {line.name}" for line in chosen)
 

@@ -57,7 +57,7 @@ def unused_card(machine: MachineGiven) -> str:
     if (name := next(cards, None)) is None:
         return ""
     return (
-        f"The model is on the CPU, and nothing is trained on this machine's {name}. If that is not meant, write "
+        f"The model is on the CPU, and this machine has a GPU: {name}. To train on it, write "
         'model.to("cuda") before the optimizer is made.'
     )
 

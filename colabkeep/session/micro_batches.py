@@ -220,7 +220,7 @@ class MicroBatches:
         run, of = self._run, self._largest or held.own
         if text := self._sentence(of):
             if run.ranks > 1:
-                text = f"{run.ranks} processes share each batch: {of} samples for each." + f" {text}"
+                text = " ".join([f"{run.ranks} processes share each batch: {of} samples for each.", text])
             run.tell(Noted(text=text))
         if (other := self._micro.other(of)) is not None:
             run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=other))

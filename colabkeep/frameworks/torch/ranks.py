@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import accumulate
 from typing import Any
 
@@ -82,7 +83,8 @@ class Waiting:
         return None if since is None else time.monotonic() - since
 
 
-WAITING = Waiting()
+WAITING: ContextVar[Waiting | None] = ContextVar("colabkeep_waiting", default=None)
+"""In a process that was begun here: what its launcher looks at."""
 
 
 def lost(error: BaseException) -> bool:
@@ -98,11 +100,12 @@ class TorchRanks:
 
     def __init__(self) -> None:
         self.rank, self.size = place()
+        self._waiting = WAITING.get() or Waiting()
         self._group: Any = dist.new_group(backend="gloo")
 
     def highest(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        with WAITING:
+        with self._waiting:
             dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
         return [int(number) for number in told.tolist()]
 
@@ -116,7 +119,7 @@ class TorchRanks:
                 buffer = torch.frombuffer(bytearray(given[index]), dtype=torch.uint8)
             else:
                 buffer = torch.frombuffer(received, dtype=torch.uint8, offset=end - size, count=size)
-            with WAITING:
+            with self._waiting:
                 dist.broadcast(buffer, 0, group=self._group)
         return received
 
@@ -124,7 +127,7 @@ class TorchRanks:
         sizes = self.highest([len(data) if rank == self.rank else 0 for rank in range(self.size)])
         padded = torch.frombuffer(bytearray(data.ljust(max(sizes))), dtype=torch.uint8)
         all_of_them = [torch.empty_like(padded) for _ in sizes] if self.rank == 0 else None
-        with WAITING:
+        with self._waiting:
             dist.gather(padded, all_of_them, 0, group=self._group)
         found = zip(all_of_them or (), sizes, strict=False)
         return [each.numpy().tobytes()[:size] for each, size in found]
@@ -138,7 +141,7 @@ class TorchRanks:
 
     def _broadcast(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        with WAITING:
+        with self._waiting:
             dist.broadcast(told, 0, group=self._group)
         return [int(number) for number in told.tolist()]
 
@@ -152,6 +155,7 @@ class Reducer:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
+        self._waiting = WAITING.get() or Waiting()
         self._group: Any = dist.new_group(backend="gloo")  # of numbers that are in host memory
 
     def align(self) -> None:
@@ -189,7 +193,7 @@ class Reducer:
         # What is told goes with the gradients: each time that processes wait for each other costs more than it sends.
         for bucket in _buckets([told, *(p.grad for p in held if p.grad is not None)]):
             flat = torch.cat([each.reshape(-1) for each in bucket])
-            with WAITING:
+            with self._waiting:
                 dist.all_reduce(flat)
             _spread(flat, bucket)
         if any(missing):
@@ -202,7 +206,7 @@ class Reducer:
     def total(self, numbers: Sequence[float]) -> list[float]:
         """The sums over all processes."""
         told = torch.tensor(numbers, dtype=torch.float64, device="cpu")
-        with WAITING:
+        with self._waiting:
             dist.all_reduce(told, group=self._group)
         return [float(number) for number in told.tolist()]
 
@@ -210,7 +214,7 @@ class Reducer:
         with torch.no_grad():
             for bucket in _buckets([each.detach() for each in tensors]):
                 flat = torch.cat([each.reshape(-1) for each in bucket])
-                with WAITING:
+                with self._waiting:
                     dist.broadcast(flat, 0)
                 _spread(flat, bucket)
 

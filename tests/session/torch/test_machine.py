@@ -90,8 +90,8 @@ def test_observers_and_the_journal_hear_which_machine_came(tmp_path: Path) -> No
 def test_a_card_that_is_left_alone_is_told(tmp_path: Path, cards: tuple[str, ...], said: bool) -> None:
     """The model was not moved there: the training goes on all the same, many times slower than it could."""
     told = [event.text for event in session(tmp_path, *cards) if isinstance(event, Noted)]
-    lines = [text.partition(". ")[0] for text in told if "nothing is trained on" in text]
-    assert lines == ["The model is on the CPU, and nothing is trained on this machine's NVIDIA L4"] * said
+    lines = [text.partition(". ")[0] for text in told if "The model is on the CPU" in text]
+    assert lines == ["The model is on the CPU, and this machine has a GPU: NVIDIA L4"] * said
 
 
 @pytest.mark.parametrize("machine", [None, [], "Tesla T4", {"accelerators": "Tesla T4"}, {"accelerators": [7]}, {}])
