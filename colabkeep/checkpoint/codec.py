@@ -19,7 +19,7 @@ from datetime import date, datetime, timedelta
 from itertools import chain
 from math import prod
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from colabkeep.core.errors import NotStorable
 from colabkeep.core.layout import costly
@@ -492,6 +492,7 @@ _READERS: dict[str, Callable[[Any, Callable[[Any], HostTensor]], Any]] = {
     "$text": lambda n, get: bytes.fromhex(n).decode("utf-8", "surrogatepass"),
     "$float": lambda n, get: struct.unpack(">d", bytes.fromhex(n))[0],
     "$tensor": lambda n, get: get(n),
+    "$referred": lambda n, get: get(_Referred(n)),
     "$tag": lambda n, get: Tagged(_text(n[0]), decode(n[1], get)),
     "$tuple": lambda n, get: tuple(decode(n, get)),
     "$dict": _mapping,
@@ -513,6 +514,30 @@ _READERS: dict[str, Callable[[Any, Callable[[Any], HostTensor]], Any]] = {
     "$date": lambda n, get: date.fromisoformat(n),
     "$timedelta": lambda n, get: timedelta(*n),
 }
+
+
+class _Referred(tuple[Any, ...]):
+    """What names a tensor that no pack holds: its key, dtype, shape and checksum."""
+
+    __slots__ = ()
+
+    @property
+    def tensor(self) -> HostTensor:
+        """The tensor, without bytes."""
+        key, dtype, shape, checksum = self
+        if _text(dtype) not in DTYPE_BITS:
+            raise UnknownKind(f"a weight that it names is of the unknown dtype {dtype:.40}")
+        if not (type(shape) is list and all(type(size) is int and size >= 0 for size in shape)):
+            raise ValueError("a shape is not one")
+        if not _CHECKSUM.fullmatch(_text(checksum)) or not _text(key):
+            raise ValueError("a checksum is not one")
+        size = prod(shape) * DTYPE_BITS[dtype] // 8
+        return HostTensor(
+            dtype=dtype, shape=tuple(shape), data=cast("memoryview", Withheld(size)), frozen=True, referred=checksum
+        )
+
+
+_CHECKSUM = re.compile(r"[0-9a-f]{64}")
 
 
 def _text(node: Any) -> str:
@@ -664,12 +689,13 @@ class _Walk:
     """One walk through the parts of a snapshot: their JSON, and the tensors met, by home.
 
     `node` gives what stands for a tensor, by its key; the same object in one checkpoint after another, so that many
-    that are kept take little memory.
+    that are kept take little memory. `referred` keeps what stands for those that are named by their checksums alone.
     """
 
-    def __init__(self, node: Callable[[str], Any]) -> None:
+    def __init__(self, node: Callable[[str], Any], referred: dict[str, Any]) -> None:
         self.tensors: dict[Home, Members] = {}
         self._node = node
+        self._referred = referred
         self._part = ""
         self._keys: dict[int, str] = {}  # by the tensor's id
         self._taken = {"__metadata__"}  # means something else to readers of safetensors
@@ -696,7 +722,13 @@ class _Walk:
                 key, n = f"{path}#{n}", n + 1
             self._taken.add(key)
             self._keys[id(tensor)] = key
-            self.tensors.setdefault((self._part, tensor.frozen), {})[key] = tensor
+            if not tensor.referred:
+                self.tensors.setdefault((self._part, tensor.frozen), {})[key] = tensor
+        if tensor.referred:
+            told = [key, tensor.dtype, list(tensor.shape), tensor.referred]
+            if self._referred.get(key, {}).get("$referred") != told:
+                self._referred[key] = {"$referred": told}
+            return self._referred[key]
         return self._node(key)
 
 
@@ -708,6 +740,7 @@ class Encoder:
         self._grouping = Grouping()
         self._foretold = self._grouping.pack_of
         self._nodes: Mapping[str, Any] = {}
+        self._referred: dict[str, Any] = {}
 
     def encode(self, parts: Mapping[str, Tree]) -> Encoded:
         """Plan the packs and the JSON of a snapshot; nothing is copied, hashed or written yet.
@@ -715,7 +748,7 @@ class Encoder:
         Raises:
             NotStorable: a value cannot be kept; the error names its path.
         """
-        walk = _Walk(self._nodes.get)
+        walk = _Walk(self._nodes.get, self._referred)
         trees = walk.trees(parts)
         packs = self._grouping.packs(walk.tensors)
         pack_of = self._grouping.pack_of
@@ -723,7 +756,7 @@ class Encoder:
             # Which pack a tensor is in depends on how large its group becomes: only now is it known that it changed.
             self._nodes = {key: tensor_node([number, key]) for key, number in pack_of.items()}
             self._foretold = pack_of  # last: if that failed, the next snapshot makes them
-            trees = _Walk(self._nodes.__getitem__).trees(parts)
+            trees = _Walk(self._nodes.__getitem__, self._referred).trees(parts)
         return Encoded(parts=trees, packs=packs)
 
 
@@ -744,7 +777,11 @@ def decode_part(node: Any, packs: Sequence[Mapping[str, HostTensor]]) -> Tree:
         ValueError: the node is not one that `encode_parts` makes.
     """
 
+    named: dict[str, HostTensor] = {}
+
     def get(reference: Any) -> HostTensor:
+        if isinstance(reference, _Referred):
+            return named.setdefault(reference[0], reference.tensor)
         number, key = reference
         if number < 0:
             raise IndexError(number)

@@ -42,6 +42,9 @@ class HostTensor:
     is nobody else's; who restores it may keep it.
 
     What is stored and lasts may be let go of by who made it: `data` tells the size then, and no bytes.
+
+    `referred`: the BLAKE2b-256 of its bytes, in hex, of a weight that whoever resumes has already (a pretrained base):
+    a checkpoint holds that in the place of the bytes, which `data` never has.
     """
 
     dtype: str
@@ -50,6 +53,7 @@ class HostTensor:
     frozen: bool = False
     lasting: bool = False
     fresh: bool = False
+    referred: str = ""
 
     def let_go(self, recall: Callable[[], None]) -> None:
         """The bytes are stored, and their memory goes. `recall` is called where they are needed once more."""
@@ -61,7 +65,7 @@ class Withheld:
 
     __slots__ = ("_recall", "nbytes")
 
-    def __init__(self, nbytes: int, recall: Callable[[], None]) -> None:
+    def __init__(self, nbytes: int, recall: Callable[[], None] = lambda: None) -> None:
         self.nbytes, self._recall = nbytes, recall
 
     def recall(self) -> None:
@@ -72,6 +76,11 @@ class Withheld:
         """
         self._recall()
         raise Stale
+
+
+def referred(leaf: Tree) -> str:
+    """The checksum by which a checkpoint names a weight that it does not hold; "" of all that it holds."""
+    return leaf.referred if isinstance(leaf, HostTensor) else ""
 
 
 @dataclass(frozen=True, slots=True)

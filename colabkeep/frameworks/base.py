@@ -22,7 +22,7 @@ allocated (never in the checkpoint's buffer: unaligned memory changes bits in so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -98,6 +98,22 @@ class Framework(Protocol):
         """Compare what was stored with the live objects: names, shapes, dtypes, ties, optimizer
         class, parameter groups. Touches nothing. One sentence per difference; empty when
         `restore` will fit."""
+        ...
+
+    def checksums(self, parts: Mapping[str, object], named: Mapping[str, Container[str]]) -> dict[str, dict[str, str]]:
+        """Part → name → BLAKE2b-256 in hex of those tensors of its modules that are named, and of what belongs to them
+        where they are quantised. What has no bytes of its own is left out. Touches nothing."""
+        ...
+
+    def tensors(self, module: object, names: Container[str]) -> dict[str, Any]:
+        """Name → tensor of a module, as it is and where it is, of those that are named."""
+        ...
+
+    def refer(self, parts: Mapping[str, object], part: str, checksums: Mapping[str, str], base: str) -> int:
+        """From now on, captures show these tensors of a part by their checksums (`HostTensor.referred`), without bytes,
+        as long as they are frozen and have the very bytes. `base`: where those come from, kept as "base" in the
+        tree. Called before the first capture. Small ones, and what cannot be proven here, are stored all the same.
+        Returns the bytes that are not."""
         ...
 
     def untrained(self, parts: Mapping[str, object]) -> str:

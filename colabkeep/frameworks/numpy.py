@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from colabkeep.core.settings import Item
@@ -81,6 +81,15 @@ class NumpyFramework:
 
     def is_on_cpu(self, parts: Mapping[str, object]) -> bool:
         return False
+
+    def checksums(self, parts: Mapping[str, object], named: Mapping[str, Container[str]]) -> dict[str, dict[str, str]]:
+        return {part: {} for part in named}
+
+    def tensors(self, module: object, names: Container[str]) -> dict[str, Any]:
+        return {}
+
+    def refer(self, parts: Mapping[str, object], part: str, checksums: Mapping[str, str], base: str) -> int:
+        return 0
 
     def untrained(self, parts: Mapping[str, object]) -> str:
         return ""  # nobody here knows an optimizer

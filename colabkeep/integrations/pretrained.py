@@ -17,8 +17,10 @@ from transformers.trainer_callback import ExportableState
 
 from colabkeep.core.errors import Incompatible, UsageError
 from colabkeep.integrations.pickled import refuse_old_torch
+from colabkeep.integrations.transformers_insides import COMMIT, NAME, READ
+from colabkeep.session.frozen_base import Base
 
-__all__ = ["load_folder", "told_files"]
+__all__ = ["find_base", "load_folder", "told_files"]
 
 _WHOLE, _INDEX, _ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
@@ -46,6 +48,48 @@ def told_files(model: Any) -> dict[str, Any]:
     if model.can_generate():
         texts["generation_config.json"] = model.generation_config.to_json_string()
     return {"texts": texts, "weights": _WHOLE, "names": None}
+
+
+def find_base(model: Any, frozen: str | None) -> Base | None:
+    """What is frozen and was read from a pretrained base that has a name, so that whoever resumes has it again; None
+    where there is none. `frozen`: as `Resumable` has it.
+
+    That a weight was read is what `from_pretrained` marks it with. A head that was made anew has no mark, and an
+    embedding that was resized has new rows: both are stored.
+    """
+    adapted = _adapted(model)
+    inner = model.get_base_model() if adapted else model
+    config = getattr(inner, "config", None)
+    name = getattr(config, NAME, "") or (adapted and model.active_peft_config.base_model_name_or_path)
+    if config is None or not name or not hasattr(inner, "get_input_embeddings"):
+        return None
+    words = getattr(config.get_text_config(), "vocab_size", None)
+    resized = set() if words == _vocabulary(config, name) else _embeddings(inner)
+    return Base(
+        names=[
+            key
+            for key, each in model.named_parameters(remove_duplicate=False)
+            if not each.requires_grad and getattr(each, READ, False) and id(each) not in resized
+        ],
+        name=str(name),
+        revision=getattr(config, COMMIT, None) or "",
+        refer=frozen == "refer" or (frozen is None and adapted),
+    )
+
+
+def _vocabulary(config: Any, name: str) -> int | None:
+    """How many words the base has, as its files on this machine say; None where they do not."""
+    try:
+        there = type(config).from_pretrained(name, local_files_only=True)
+    except (OSError, ValueError):
+        return None
+    words: int | None = getattr(there.get_text_config(), "vocab_size", None)
+    return words
+
+
+def _embeddings(model: Any) -> set[int]:
+    modules = (model.get_input_embeddings(), model.get_output_embeddings())
+    return {id(each) for module in modules if module is not None for each in module.parameters()}
 
 
 def load_folder(trainer: Any, folder: str | os.PathLike[str], callbacks: Iterable[Any]) -> list[str]:

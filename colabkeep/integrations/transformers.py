@@ -32,7 +32,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import Trainer, TrainerCallback
@@ -44,9 +44,9 @@ from colabkeep.core.events import Noted
 from colabkeep.core.settings import Item, Plain
 from colabkeep.integrations.insides import named_by
 from colabkeep.integrations.memories import Memories
-from colabkeep.integrations.pretrained import load_folder, told_files
+from colabkeep.integrations.pretrained import find_base, load_folder, told_files
 from colabkeep.integrations.transformers_insides import SUMS, check
-from colabkeep.session.open import bare
+from colabkeep.session.open import bare, check_word
 
 __all__ = ["Resumable"]
 
@@ -97,8 +97,15 @@ class Resumable(TrainerCallback):
     `load_best_model_at_end=True` they are, and vanish with the machine: the best model can only be one of the session
     that ends the training.
 
+    Of a model with adapters (PEFT), the frozen weights that `from_pretrained` read are not stored: each checkpoint
+    names them by checksums, and a resume compares these with the base that the script has loaded, before anything is
+    changed.
+
     Args:
         run_name: names the run in the storage; the same name goes on with the same run.
+        frozen: "refer": the frozen weights of a pretrained base are not stored, also where the model has no adapters.
+            "store": they are, once in the run, so that it depends on nobody's else files. None: "refer" for a model
+            with adapters, "store" for any other.
         resume_from: a folder that the trainer saved ("out/checkpoint-500"), from which a new run begins: its weights,
             optimizer, schedule, scaler, step and log. A run that has a checkpoint of its own goes on with that.
         words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,
@@ -113,9 +120,19 @@ class Resumable(TrainerCallback):
         RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
     """
 
-    def __init__(self, run_name: str, *, resume_from: str | os.PathLike[str] | None = None, **words: Any) -> None:
+    def __init__(
+        self,
+        run_name: str,
+        *,
+        resume_from: str | os.PathLike[str] | None = None,
+        frozen: Literal["refer", "store"] | None = None,
+        **words: Any,
+    ) -> None:
         super().__init__()
         check()
+        if frozen is not None:
+            check_word("frozen", frozen, "refer", "store")
+        self.frozen = frozen
         self.resume_from = resume_from
         self.run: Run | None = None  # of the latest train(): run.save(), run.progress, run.durability
         self._run_name = run_name
@@ -139,6 +156,9 @@ class Resumable(TrainerCallback):
         """The run of one `train`, not entered yet."""
         state = {**parts.pop("state"), **(self._words.get("state") or {})}
         self.run = Run(self._run_name, **{**parts, **self._words, "state": state})
+        base = find_base(parts["model"], self.frozen)
+        if base is not None:
+            self.run.knows(base)
         return self.run
 
 

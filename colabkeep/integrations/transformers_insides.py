@@ -6,10 +6,16 @@ import transformers
 
 from colabkeep.integrations.insides import Table, find_strange, unknown
 
-__all__ = ["SUMS", "TABLE", "check"]
+__all__ = ["COMMIT", "NAME", "READ", "SUMS", "TABLE", "check"]
 
 SUMS = ("current_flos", "_total_loss_scalar", "_globalstep_last_logged")
 """Of the trainer, what it has added up."""
+
+NAME, COMMIT = "_name_or_path", "_commit_hash"
+"""Of a configuration, where it was read from. Where that is not said, all is stored."""
+
+READ = "_is_hf_initialized"
+"""What `from_pretrained` marks each weight with that it read from a file. Where it does not, all is stored."""
 
 TABLE: Table = {
     "transformers.trainer:Trainer": {

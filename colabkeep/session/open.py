@@ -62,6 +62,7 @@ from colabkeep.frameworks.base import Framework, Inexact
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import DefaultStorage
 from colabkeep.session.data_fingerprint import SameData
+from colabkeep.session.frozen_base import Base, begin, go_on
 from colabkeep.session.machine import (
     UNKNOWN,
     Deadline,
@@ -227,6 +228,7 @@ class RunSpec:
     What `resumable_fit` knows more: `loader` and `val_loader`, checked against the checkpoint before anything is
     touched; `max_epochs` and `max_steps`; `settings`, which the user may change from session to session without
     changing a bit, and a change is told; `precision`: what "auto" chose, a sentence; `exceptions`: as in `Exactness`.
+    `base`: what of the model is frozen and can be had again.
     """
 
     name: str
@@ -252,6 +254,7 @@ class RunSpec:
     precision: str = ""
     exceptions: tuple[str, ...] = ()
     group: Group | None = None
+    base: Base | None = None
 
 
 def choose_name(given: object, store: Store, here: Environment) -> tuple[str, str]:
@@ -669,7 +672,7 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         starting.lap("find")
         loaded = group.take() if group is not None and follows else _find(spec, repository, events)
         manifest = loaded.manifest if loaded else None
-        stored, data = understood(manifest, partial(_compared, spec, loaded, settings, events))
+        stored, data = understood(manifest, partial(_all_compared, spec, loaded, settings, events))
         starting.lap("read")
         _rehearse(spec)
         about |= {KEEPS: repr(retention)}
@@ -860,6 +863,23 @@ def _other_objects(spec: RunSpec, loaded: Loaded, seed: Any) -> list[str]:
     if seed != spec.arguments.seed:
         lines.append(f"seed was {seed} and is {spec.arguments.seed}: the rest of the epoch would be in another order")
     return lines
+
+
+def _all_compared(
+    spec: RunSpec, loaded: Loaded | None, settings: RunSettings, events: deque[Event]
+) -> tuple[Mapping[str, Tree], SameData]:
+    """As `_compared`; and then, for that reads all of them: are the weights that are only named the same?"""
+    found = _compared(spec, loaded, settings, events)
+    if loaded is None and spec.base is not None:
+        events.extend(begin(spec.framework, spec.parts, spec.base))
+    elif loaded is not None and (trees := {part: tree for part, tree in loaded.parts.items() if _has_base(tree)}):
+        apply, id = spec.arguments.on_change == "apply", loaded.manifest.id
+        events.extend(go_on(spec.framework, spec.parts, trees, spec.base, id, apply=apply))
+    return found
+
+
+def _has_base(tree: Tree) -> bool:
+    return isinstance(tree, dict) and "base" in tree
 
 
 def _rehearse(spec: RunSpec) -> None:

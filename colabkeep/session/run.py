@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -32,6 +33,7 @@ from colabkeep.core.events import (
 from colabkeep.core.language import said
 from colabkeep.core.manifest import Manifest
 from colabkeep.frameworks.base import Batch, Unseen
+from colabkeep.session.frozen_base import Base
 from colabkeep.session.loop import EventBus, Loop, arrive
 from colabkeep.session.machine import StopRequests
 from colabkeep.session.open import Observer, OpenSession, RunSpec, open_session, run_started
@@ -204,6 +206,10 @@ class Run(Loop):
     def tell(self, event: Event) -> None:
         """Hand an event to the observers and the journal."""
         self._event_bus.tell(event)
+
+    def knows(self, base: Base) -> None:
+        """What of the model comes from a pretrained base. Call it before the run is entered."""
+        self._spec = replace(self._spec, base=base)
 
     def begin_at(self, epoch: int, step: int) -> None:
         """A new run goes on from what another program trained: count from there. Call it before the loop."""

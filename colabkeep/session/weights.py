@@ -16,6 +16,7 @@ from colabkeep.core.policies import Mode
 from colabkeep.core.state import HostTensor, Tagged, Tree
 from colabkeep.frameworks import open_framework
 from colabkeep.frameworks.base import Framework
+from colabkeep.session.frozen_base import another_base, base_of, named_in, other_weights
 from colabkeep.session.open import find_store
 from colabkeep.session.state import is_own
 from colabkeep.stores import Storage
@@ -45,8 +46,32 @@ def _weights_in(tree: Tree) -> Mapping[str, HostTensor | Tree] | None:
 
 
 def plain_weights(loaded: Loaded, part: str) -> dict[str, HostTensor]:
-    """Name → row-major tensor of one part of a checkpoint; weights that are tied appear under each of their names."""
+    """Name → row-major tensor of one part of a checkpoint; weights that are tied appear under each of their names.
+
+    Raises:
+        UsageError: it names the weights of a base, and does not hold them.
+    """
+    refuse_named(loaded, part)
     return {name: plain_tensor(name, leaf) for name, leaf in weights_of(loaded, part).items()}
+
+
+def refuse_named(loaded: Loaded, part: str) -> None:
+    """Raise if a part names weights by their checksums.
+
+    Raises:
+        UsageError: it does.
+    """
+    tree, run = loaded.parts.get(part), loaded.manifest.run
+    named = named_in(tree)
+    if named:
+        base = base_of(tree) or "a pretrained base"
+        raise UsageError(
+            problem=f"Checkpoint {loaded.manifest.id} holds what was trained, and not the frozen base: {len(named)} "
+            f"weights of {base} are named by checksums only. So the whole model cannot be written.",
+            remedy=f"Write the adapter, which PEFT loads onto that base: colabkeep export {run} my-adapter --format "
+            f'transformers. Or load the base in Python first: colabkeep.load_weights("{run}", base=model) has all '
+            "weights then.",
+        )
 
 
 def plain_tensor(name: str, leaf: Tree) -> HostTensor:
@@ -104,7 +129,7 @@ def _row_major(name: str, host: HostTensor, stride: Tree) -> HostTensor:
 
 
 @door()
-def load_weights(
+def load_weights(  # noqa: PLR0913  # options by name
     run_name: str,
     *,
     storage: Storage = "auto",
@@ -113,6 +138,7 @@ def load_weights(
     monitor: str = "val_loss",
     mode: Mode = "min",
     framework: str | None = None,
+    base: object | None = None,
 ) -> dict[str, Any]:
     """The verified weights of a run: name → tensor, on the CPU, as the model's own `load_state_dict` takes them.
 
@@ -126,17 +152,29 @@ def load_weights(
             trained them, which must be installed then. Names, shapes and values are the same in each. NumPy has no
             bfloat16: there it becomes float32, which changes no value. Nothing is transposed for another framework:
             Paddle's `Linear` keeps its weight as [in, out], torch's as [out, in].
+        base: the model as the script makes it, adapters and all, with its frozen base loaded. Needed where a checkpoint
+            names the weights of the base and does not hold them: they are compared with the checksums, and those of
+            `base` are returned, where they are.
 
     Raises:
+        Incompatible: `base` is another one than the run was trained on.
         CheckpointNotFound: no such run, checkpoint or part.
         NoUsableCheckpoint, CheckpointDamaged: what there is cannot be used.
         MissingDependency: the framework is not installed here.
         NotStorable: a weight is of a kind that only its own framework has (sparse, complex128).
-        UsageError: there is no such framework, or it has no such dtype.
+        UsageError: there is no such framework, or it has no such dtype; or the weights of a base are needed.
     """
     loaded = choose(find_run(find_store(storage), run_name), which, KeepBest(n=1, monitor=monitor, mode=mode))
     adapter = _open(framework, loaded.manifest.framework)
     weights: Tree = dict(weights_of(loaded, part))
+    named = named_in(loaded.parts[part])
+    if base is not None and named and adapter.name == loaded.manifest.framework:
+        other = other_weights(adapter, part, base, named)
+        if other:
+            raise another_base(base_of(loaded.parts[part]), named, other, loaded.manifest.id)
+        held = {name: leaf for name, leaf in weights.items() if name not in named}
+        return {**adapter.native(held), **adapter.tensors(base, named)}
+    refuse_named(loaded, part)
     if adapter.name != loaded.manifest.framework:
         plain = plain_weights(loaded, part)
         weights = {name: widened(name, tensor) for name, tensor in plain.items()} if adapter.name == "numpy" else plain

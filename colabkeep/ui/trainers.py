@@ -10,7 +10,7 @@ from typing import Any
 from colabkeep.checkpoint.restore import Loaded
 from colabkeep.core.errors import CheckpointDamaged, CheckpointNotFound, ColabKeepError, UsageError
 from colabkeep.core.state import HostTensor
-from colabkeep.session.weights import plain_tensor, plain_weights
+from colabkeep.session.weights import plain_tensor, plain_weights, weights_of
 from colabkeep.stores.base import BytesSource
 from colabkeep.ui import keras_file
 from colabkeep.ui.export import Target, write_tensors
@@ -33,8 +33,8 @@ def to_transformers(loaded: Loaded, part: str, out: str, *, force: bool) -> Reco
             "a run keeps it of the model that a Trainer trains with Resumable.",
             remedy="Leave out --format: the weights are written to one safetensors file, for load_state_dict.",
         )
-    weights, names = plain_weights(loaded, part), files["names"]
-    chosen = weights if names is None else {name: weights[own] for name, own in names.items()}
+    names, leaves = files["names"], weights_of(loaded, part)
+    chosen = plain_weights(loaded, part) if names is None else _chosen(leaves, names)
     folder = Path(out).expanduser().absolute()
     if folder.is_file():
         raise UsageError(problem=f"{folder} is a file; it is untouched.", remedy="Name a folder.")
@@ -44,6 +44,10 @@ def to_transformers(loaded: Loaded, part: str, out: str, *, force: bool) -> Reco
     for name, text in texts.items():
         targets[name].write(BytesSource(text.encode()))
     return {"folder": str(folder), **record}
+
+
+def _chosen(leaves: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, HostTensor]:
+    return {name: plain_tensor(own, leaves[own]) for name, own in names.items()}
 
 
 def to_lightning(loaded: Loaded, part: str, out: str, *, force: bool) -> Record:  # noqa: ARG001  # as the others

@@ -15,10 +15,10 @@ import safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colabkeep.checkpoint.codec import decode_part, encode_parts, references, unpack
+from colabkeep.checkpoint.codec import UnknownKind, decode_part, encode_parts, references, unpack
 from colabkeep.core.errors import NotStorable
 from colabkeep.core.layout import dumps
-from colabkeep.core.state import HostTensor, Tagged
+from colabkeep.core.state import HostTensor, Tagged, Withheld
 
 any_text = st.text(st.characters(), max_size=6) | st.sampled_from(
     ["$int", "$", "", "\ud83d\ude00", "\udcff", "a.b", "#2"]
@@ -258,3 +258,31 @@ def test_a_time_is_a_time_and_a_day_a_day():
     value = [datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=timezone.utc), date(2024, 2, 29), timedelta(-1, 2, 3)]
     back = there_and_back({"part": value})["part"]
     assert [repr(member) for member in back] == [repr(member) for member in value]
+
+
+def test_a_weight_that_is_named_by_its_checksum_comes_back_without_bytes(kit):
+    """Under both of its names as one object, beside those that are stored; no pack holds it."""
+    named = HostTensor(dtype="F32", shape=(2, 3), data=Withheld(24), frozen=True, referred="ab" * 32)
+    parts = {"model": {"a": named, "b": named, "c": kit.floats(2)}}
+    encoded = encode_parts(parts)
+    assert [list(unpack(bytearray(b"".join(pack.chunks())))) for pack in encoded.packs] == [["model.c"]]
+    found = there_and_back(parts)["model"]
+    assert found["a"] is found["b"]
+    assert (found["a"].dtype, found["a"].shape, found["a"].referred) == ("F32", (2, 3), "ab" * 32)
+    assert found["a"].data.nbytes == 24
+
+
+@pytest.mark.parametrize(
+    ("node", "error"),
+    [
+        (["k", "F99", [1], "ab" * 32], UnknownKind),
+        (["k", "F32", [-1], "ab" * 32], ValueError),
+        (["k", "F32", [1], "xy" * 32], ValueError),
+        (["k", "F32", [1]], ValueError),
+        (7, ValueError),
+    ],
+)
+def test_a_name_that_is_made_up_is_refused(node, error):
+    """Whoever forges a checkpoint gets no tensor of another kind out of it."""
+    with pytest.raises(error):
+        decode_part({"$referred": node}, [])

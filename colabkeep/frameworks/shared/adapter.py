@@ -4,7 +4,8 @@ knows its kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -12,12 +13,14 @@ from colabkeep.core.errors import MemoryFull
 from colabkeep.core.settings import Item
 from colabkeep.core.state import Capture, Stateful, Tree
 from colabkeep.frameworks.shared.boundary import opaque_parts, updated_by_hand
-from colabkeep.frameworks.shared.capture import Captures, Kit, ParameterNames, Recorders, TensorPlaces
+from colabkeep.frameworks.shared.capture import Captures, Kit, ParameterNames, Recorders, Reference, TensorPlaces
 from colabkeep.frameworks.shared.describe import Describe, described
-from colabkeep.frameworks.shared.host_memory import HostMemory
+from colabkeep.frameworks.shared.host_memory import FrozenTensor, HostMemory, Proof
 from colabkeep.frameworks.shared.restore import untrained
 from colabkeep.frameworks.shared.rng import GlobalStreams
 from colabkeep.frameworks.shared.trees import missing_parts, object_differences, shortened
+
+_HASHERS = 4  # threads: each hashes about a gigabyte a second, and whoever trains has few cores
 
 
 class Adapter:
@@ -63,6 +66,43 @@ class Adapter:
     def copying(self) -> AbstractContextManager[Any]:
         """What is around planning and copying."""
         raise NotImplementedError
+
+    def checksums(self, parts: Mapping[str, object], named: Mapping[str, Container[str]]) -> dict[str, dict[str, str]]:
+        found = {}
+        for part, names in named.items():
+            tensors = {
+                place.name: place.tensor
+                for place in TensorPlaces(self._kit.module_layout, parts[part]).places
+                if place.tensor is not None and (place.name in names or (place.constant and place.weight in names))
+            }
+            with ThreadPoolExecutor(_HASHERS) as pool:
+                sums = pool.map(self._kit.checksum, tensors.values())
+                found[part] = {name: each.hex() for name, each in zip(tensors, sums, strict=True) if each is not None}
+        return found
+
+    def tensors(self, module: object, names: Container[str]) -> dict[str, Any]:
+        places = TensorPlaces(self._kit.module_layout, module).places
+        return {place.name: place.tensor.detach() for place in places if place.name in names}
+
+    def refer(self, parts: Mapping[str, object], part: str, checksums: Mapping[str, str], base: str) -> int:
+        places = TensorPlaces(self._kit.module_layout, parts[part]).places
+        chosen = {
+            place.name: place.tensor
+            for place in places
+            if place.name in checksums and self._kit.is_frozen(place) and self._kit.is_referable(place.tensor)
+        }
+        with self.copying():
+            copies = self._kit.copies()
+            now = {name: self._kit.frozen_now(tensor, copies) for name, tensor in chosen.items()}
+            copies.run()
+            copies.finish()
+        references = {
+            name: Reference(checksums[name], Proof(*frozen[:2], _proven_by(frozen, checksums[name])))
+            for name, frozen in now.items()
+        }
+        self._recorders.references[part] = base, references
+        own = {id(each): self._kit.size(each) for each in chosen.values()}
+        return sum(own.values())
 
     def check(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> Sequence[str]:
         lines = missing_parts(list(parts), list(trees))
@@ -121,3 +161,8 @@ class Adapter:
         return ParameterNames(
             (n, TensorPlaces(self._kit.module_layout, each).parameters()) for n, each in modules.items()
         )
+
+
+def _proven_by(frozen: FrozenTensor, checksum: str) -> bytes | None:
+    """What the checksum of a later capture is compared with."""
+    return bytes.fromhex(checksum) if frozen.landing is None else frozen.landing.bytes

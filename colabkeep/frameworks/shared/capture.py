@@ -72,18 +72,29 @@ class ParameterNames:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """One tensor's place. `kept` is false for non-persistent buffers."""
+    """One tensor's place. `kept` is false for non-persistent buffers. `constant`: it belongs to a quantised weight,
+    which nothing trains."""
 
     name: str
     owner: dict[str, Any]
     key: str
     parameter: bool
     kept: bool
+    constant: bool = False
 
     @property
     def tensor(self) -> Any:
         """What is there now: a tensor or None."""
         return self.owner[self.key]
+
+    @property
+    def weight(self) -> str:
+        """Of a `constant` one, the name of the weight that it belongs to."""
+        return self.name.rpartition(".")[0]
+
+
+def _none_beside(_start: str, _module: Any) -> Iterable[TensorPlace]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,8 @@ class ModuleLayout:
     told: Callable[[Any], Mapping[str, Any]]
     elsewhere: str
     """What to do with a tensor that is neither a parameter nor a buffer."""
+    beside: Callable[[str, Any], Iterable[TensorPlace]] = _none_beside
+    """Where a module, whose names start so, has tensors that are neither, and that are known."""
 
 
 class TensorPlaces:
@@ -169,6 +182,7 @@ class TensorPlaces:
         transient = getattr(module, self._layout.transient)
         for key in module._buffers:
             yield TensorPlace(start + key, module._buffers, key, parameter=False, kept=key not in transient)
+        yield from self._layout.beside(start, module)
 
 
 class Snapshot:
@@ -253,23 +267,37 @@ class Form(NamedTuple):
     late: bool = False
 
 
+class Reference(NamedTuple):
+    """A frozen tensor that is not stored: the checksum that checkpoints name it by, and what proves it."""
+
+    checksum: str
+    proof: Proof
+
+
 class Slot:
     """Host memory for one tensor, and the `HostTensor` that shows it.
 
     `new`: its bytes are others than those that `host` was shown with. `proof` is that of a tensor whose bytes are
-    stored and were let go of; one that was proven to be `restless` keeps its memory. `view`: the memory as a tensor of
-    the framework's, where one was needed.
+    stored, or referred to, and were let go of; one that was proven to be `restless` keeps its memory. `view`: the
+    memory as a tensor of the framework's, where one was needed.
     """
 
     __slots__ = ("address", "form", "host", "memory", "new", "proof", "restless", "view")
 
-    def __init__(self, form: Form, memory: HostMemory, *, frozen: bool = False) -> None:
+    def __init__(
+        self, form: Form, memory: HostMemory, *, frozen: bool = False, reference: Reference | None = None
+    ) -> None:
         self.form = form
         self.host = HostTensor(dtype=form.dtype, shape=form.shape, data=memoryview(b""), frozen=frozen, lasting=True)
         self.restless = False
         self.proof: Proof | None = None
         self.view: Any = None
-        self.regain(memory)
+        if reference is None:
+            self.regain(memory)
+        else:
+            self.new = False
+            self.host = replace(self.host, referred=reference.checksum)
+            self.let_go(reference.proof, memory)
 
     @property
     def size(self) -> int:
@@ -301,7 +329,7 @@ class Slot:
         self.memory = memory.take(self.form.size, late=self.form.late)
         self.address, self.view = address_of(self.memory), None
         self.proof, self.new = None, True
-        self.host = replace(self.host, data=self.memory)
+        self.host = replace(self.host, data=self.memory, referred="")
 
 
 class Kit:
@@ -357,6 +385,18 @@ class Kit:
 
     def is_frozen(self, place: TensorPlace) -> bool:
         """Is it a weight that training does not change?"""
+        raise NotImplementedError
+
+    def checksum(self, tensor: Any) -> bytes | None:
+        """The BLAKE2b-256 of its bytes, row-major; None where its bytes cannot be had. Any thread may call it."""
+        return None
+
+    def is_referable(self, tensor: Any) -> bool:
+        """Can it be proven at each capture, and is it worth that?"""
+        return False
+
+    def size(self, tensor: Any) -> int:
+        """Its bytes."""
         raise NotImplementedError
 
     def is_unfilled(self, place: TensorPlace) -> bool:
@@ -559,13 +599,14 @@ class Tensors:
                 self._frozen.append(entry)
             elif straight and slot.size <= _TINY and not slot.host.frozen and kit.is_here(tensor):
                 self._tiny.append(slot)
-                self._views.append((slot.memory, _view(address, slot.size)))
+                self._views.append((slot.memory, view(address, slot.size)))
             else:
                 self._others.append(entry)
         self._addresses = addresses
 
 
-def _view(address: int, size: int) -> memoryview:
+def view(address: int, size: int) -> memoryview:
+    """So many bytes of memory there, which the caller keeps alive."""
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
@@ -591,10 +632,13 @@ class Plan:
 
     def __init__(self, kit: Kit, memory: HostMemory, slots: SlotCache[Slot]) -> None:
         self._kit, self._memory, self._slots = kit, memory, slots
-        self._found: dict[int, tuple[Any, str, bool, list[tuple[dict[str, Tree], str]]]] = {}
+        self._found: dict[int, tuple[Any, str, Reference | bool, list[tuple[dict[str, Tree], str]]]] = {}
 
-    def show(self, tensor: Any, path: str, section: dict[str, Tree], key: str, *, frozen: bool = False) -> None:
-        """Let `section[key]` show what the tensor's slot holds, now and whenever that is new.
+    def show(
+        self, tensor: Any, path: str, section: dict[str, Tree], key: str, *, frozen: Reference | bool = False
+    ) -> None:
+        """Let `section[key]` show what the tensor's slot holds, now and whenever that is new. `frozen`: what names it,
+        where it is not to be stored.
 
         Raises:
             NotStorable: it has no data, or no form that can be kept.
@@ -619,12 +663,20 @@ class Plan:
             if slot is not None and slot.form.same == kit.same(tensor) and not (let_go and not frozen):
                 slots.keep(path, slot)
         new = {path: kit.form(t, keep_order=keep_order) for t, path, *_ in found if slots.kept(path) is None}
-        self._memory.expect(form.size for form in new.values())
+        references = {
+            path: frozen
+            for _, path, frozen, _ in found
+            if isinstance(frozen, Reference) and path in new and not new[path].details
+        }
+        self._memory.expect(form.size for path, form in new.items() if path not in references)
         entries = []
         for tensor, path, frozen, spots in found:
-            slot = slots.kept(path) or slots.keep(path, Slot(new[path], self._memory, frozen=frozen))
-            if slot.host.frozen != frozen:
-                slot.show(frozen=frozen)
+            slot = slots.kept(path)
+            if slot is None:
+                reference = references.get(path)
+                slot = slots.keep(path, Slot(new[path], self._memory, frozen=bool(frozen), reference=reference))
+            if slot.host.frozen != bool(frozen):
+                slot.show(frozen=bool(frozen))
             entries.append(Entry(path, tensor, slot, spots))
         slots.sweep()
         return Tensors(kit, entries, self._memory)
@@ -729,6 +781,8 @@ class ModuleRecorder:
         self._leaves = TensorLeaves(kit, memory, devices=False)
         self._slots: SlotCache[Slot] = SlotCache()
         self._tensors: Tensors | None = None
+        self.references: Mapping[str, Reference] = {}  # by name: what is not to be stored
+        self.base = ""  # and where that comes from
 
     def refresh(self) -> bool:
         """Plan anew if the module changed since. True when so."""
@@ -754,7 +808,8 @@ class ModuleRecorder:
             section[place.name] = self._leaves(place.tensor, f"{self.part}.{place.name}")
         extra = self._kit.beside(self.part, self._places, self._leaves)
         self._leaves.sweep()
-        return {"kind": "module", "weights": self._weights, "transient": self._transient, **extra}
+        base = {"base": self.base} if self.references else {}
+        return {"kind": "module", "weights": self._weights, "transient": self._transient, **extra, **base}
 
     def _new_plan(self) -> None:
         kit, places = self._kit, TensorPlaces(self._kit.module_layout, self.target)
@@ -771,7 +826,8 @@ class ModuleRecorder:
             elif kit.is_scattered(tensor):
                 scattered.append(place)
             else:
-                plan.show(tensor, path, weights if place.kept else transient, place.name, frozen=kit.is_frozen(place))
+                frozen = kit.is_frozen(place) and self.references.get(place.name, True)
+                plan.show(tensor, path, weights if place.kept else transient, place.name, frozen=frozen)
         self._tensors = plan.tensors(keep_order=False)
         self._places, self._scattered, self._unfilled = places, scattered, unfilled
         self._weights, self._transient = weights, transient
@@ -798,13 +854,15 @@ class ObjectRecorder:
 
 
 class Recorders:
-    """The recorders of all parts, and the names of the parameters that they share."""
+    """The recorders of all parts, and the names of the parameters that they share. `references`: by part, what of its
+    frozen tensors is not to be stored, and where that comes from."""
 
     def __init__(self, kit: Kit, memory: HostMemory) -> None:
         self._kit, self._memory = kit, memory
         self._modules: dict[str, ModuleRecorder] = {}
         self._others: dict[str, Recorder] = {}
         self._names = ParameterNames(())
+        self.references: dict[str, tuple[str, Mapping[str, Reference]]] = {}
 
     def refresh(self, parts: Mapping[str, object]) -> None:
         """Plan for exactly these parts; the memory of those that are gone is let go.
@@ -821,6 +879,7 @@ class Recorders:
                 module = self._modules.get(name)
                 if module is None or module.target is not target:
                     module = ModuleRecorder(name, target, self._kit, self._memory)
+                    module.base, module.references = self.references.get(name, ("", {}))
                 renamed = module.refresh() or renamed
                 modules[name] = module
             else:

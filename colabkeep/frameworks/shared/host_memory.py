@@ -487,6 +487,7 @@ class FrozenTensors:
     def as_stored(self, slot: Any, frozen: FrozenTensor, *, recalled: bool) -> bool:
         """Does it seem to be as it is stored? It is proven later then; else it is to be copied now."""
         known = slot.proof is not None and slot.proof[:2] == frozen[:2] and not recalled
+        known = known or bool(slot.host.referred)  # no copy is of use: its bytes alone say whether it may be named so
         (self._to_prove if known else self._copied).append((slot, frozen))
         return known
 

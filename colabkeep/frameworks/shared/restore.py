@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from colabkeep.core.errors import Incompatible, UsageError
-from colabkeep.core.state import Tree
+from colabkeep.core.state import Tree, referred
 from colabkeep.frameworks.shared.capture import TensorPlace, TensorPlaces
 from colabkeep.frameworks.shared.trees import object_differences
 
@@ -138,6 +138,8 @@ def restore_tensors(
     fills: list[tuple[Any, Any]] = []
     done: dict[int, Any] = {}  # what became of each live tensor: a tied one is filled once
     for name, leaf in {**tree["weights"], **tree.get("transient", {})}.items():
+        if referred(leaf):
+            continue  # it was compared, and is there
         place = live.get(name) or registered(name, modules)
         before = place.tensor
         if leaf is None:

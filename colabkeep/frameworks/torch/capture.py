@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +30,7 @@ from colabkeep.frameworks.shared.capture import (
     TensorPlace,
     Tensors,
     Watch,
+    view,
 )
 from colabkeep.frameworks.shared.host_memory import FrozenTensor, HostMemory
 from colabkeep.frameworks.shared.trees import (
@@ -39,7 +42,7 @@ from colabkeep.frameworks.shared.trees import (
     not_storable,
     told_state,
 )
-from colabkeep.frameworks.torch.copies import Copies, Devices, is_straight
+from colabkeep.frameworks.torch.copies import Copies, Devices, is_gapless, is_quantised, is_straight
 
 _PAIRS = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
@@ -178,7 +181,20 @@ class TorchKit(Kit):
         return FrozenTensor(tensor.data_ptr(), version, tensor.detach(), landing)
 
     def is_frozen(self, place: TensorPlace) -> bool:
-        return place.parameter and not place.tensor.requires_grad
+        return place.constant or (place.parameter and not place.tensor.requires_grad)
+
+    def checksum(self, tensor: torch.Tensor) -> bytes | None:
+        if tensor.is_meta or tensor.layout is not torch.strided or _leads_elsewhere(tensor):
+            return None
+        rows = tensor.detach().cpu().contiguous()
+        return hashlib.blake2b(view(rows.data_ptr(), rows.nbytes), digest_size=32).digest()
+
+    def is_referable(self, tensor: torch.Tensor) -> bool:
+        straight = tensor.layout is torch.strided and is_gapless(tensor, None)
+        return straight and tensor.nbytes >= host_memory.LET_GO and self.is_provable(tensor)
+
+    def size(self, tensor: torch.Tensor) -> int:
+        return tensor.nbytes
 
     def is_scattered(self, tensor: torch.Tensor) -> bool:
         return tensor.layout is not torch.strided
@@ -229,10 +245,14 @@ def _remedy(tensor: torch.Tensor) -> str:
         return "It is on the meta device and has no data. Call module.to_empty() or load it."
     if tensor.is_quantized:
         return "Quantized tensors cannot be trained: save x.dequantize(), or leave it out."
-    leads_elsewhere = torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)  # distributed, quantized
-    if tensor.is_nested or tensor.layout is _MKLDNN or tensor.dtype in _SUB_BYTE or leads_elsewhere:
+    if tensor.is_nested or tensor.layout is _MKLDNN or tensor.dtype in _SUB_BYTE or _leads_elsewhere(tensor):
         return "Make it an ordinary tensor first: x.to_dense(), x.full_tensor() or x.to(...)."
     return ""
+
+
+def _leads_elsewhere(tensor: torch.Tensor) -> bool:
+    """Is it a shell around others: distributed, quantized?"""
+    return bool(torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor))
 
 
 def _tensor_leaf(kit: TorchKit, tensor: torch.Tensor, path: str, leaves: TensorLeaves) -> Tree:
@@ -304,6 +324,38 @@ def _tells_plainly(module: torch.nn.Module) -> bool:
     return kind.state_dict is base.state_dict and kind._save_to_state_dict is base._save_to_state_dict
 
 
+# Of a weight that bitsandbytes has quantised, the scales are attributes (bitsandbytes 0.45 to 0.50, functional.py,
+# `QuantState.as_dict`; nn/modules.py, `Linear8bitLt._save_to_state_dict`). `state_dict()` tells them, and beside them
+# copies, and a text of what the code that loads the model says too.
+
+
+_SCALES = (("absmax", "absmax"), ("code", "quant_map"), ("offset", "nested_offset"))
+_NESTED = (("absmax", "nested_absmax"), ("code", "nested_quant_map"))
+_TOLD_BESIDE = re.compile(r"(.*\.)?(weight\.(nested_quant_map|quant_state\.bitsandbytes__\w+)|weight_format)")
+
+
+def _quantised(start: str, module: torch.nn.Module) -> Iterator[TensorPlace]:
+    for key, weight in module._parameters.items():
+        if weight is None or not is_quantised(weight):
+            continue
+        state = vars(weight).get("quant_state")
+        if state is not None:
+            owners = [(vars(state), _SCALES), *([(vars(state.state2), _NESTED)] if state.nested else ())]
+            for owner, names in owners:
+                for own, told in names:
+                    if isinstance(owner.get(own), torch.Tensor):
+                        yield TensorPlace(f"{start}{key}.{told}", owner, own, parameter=False, kept=True, constant=True)
+        for owner in (vars(weight), vars(getattr(module, "state", weight))):  # it goes from the one to the other
+            if isinstance(owner.get("SCB"), torch.Tensor):
+                yield TensorPlace(f"{start}SCB", owner, "SCB", parameter=False, kept=True, constant=True)
+                break
+
+
+def _told(module: torch.nn.Module) -> dict[str, Any]:
+    told = module.state_dict(keep_vars=True)
+    return {key: value for key, value in told.items() if not _TOLD_BESIDE.fullmatch(key)}
+
+
 _TORCH = ModuleLayout(
     children="_modules",
     transient="_non_persistent_buffers_set",
@@ -318,9 +370,10 @@ _TORCH = ModuleLayout(
         ),
     ),
     plain=_tells_plainly,
-    told=lambda module: module.state_dict(keep_vars=True),
+    told=_told,
     elsewhere="Its state_dict() holds more than parameters and buffers. Register them as buffers, or return "
     "them from get_extra_state() and take them back in set_extra_state().",
+    beside=_quantised,
 )
 TensorPlaces = partial(shared.TensorPlaces, _TORCH)
 """The places of a module and its children."""

@@ -382,13 +382,23 @@ _LARGE = 2**16  # bytes; from here on a copy is worth more than the microsecond 
 
 def is_straight(tensor: torch.Tensor, slot: Slot) -> bool:
     """Is it one gapless block of memory, in the very order that its slot has?"""
+    return is_gapless(tensor, slot.form.stride)
+
+
+def is_gapless(tensor: torch.Tensor, stride: tuple[int, ...] | None) -> bool:
+    """Is it one gapless block of memory, with these strides (None: row-major)?"""
     return (
-        type(tensor) in _EXACT
+        (type(tensor) in _EXACT or is_quantised(tensor))
         and (tensor.is_cpu or tensor.is_cuda)
-        and (tensor.is_contiguous() if slot.form.stride is None else tensor.stride() == slot.form.stride)
+        and (tensor.is_contiguous() if stride is None else tensor.stride() == stride)
         and not tensor.is_conj()
         and not tensor.is_neg()
     )
+
+
+def is_quantised(tensor: torch.Tensor) -> bool:
+    """Is it a weight of bitsandbytes? Its class only adds attributes: its bytes are where any tensor has them."""
+    return type(tensor).__module__.startswith("bitsandbytes.")
 
 
 def _memory_of(slot: Slot, source: torch.Tensor) -> torch.Tensor:

@@ -92,6 +92,8 @@ def view_host(host: HostTensor, dtype: torch.dtype | None = None) -> torch.Tenso
     Raises:
         CheckpointUnsupported: this torch has no such dtype.
     """
+    if host.referred:
+        raise ValueError("this weight is named by its checksum, and has no bytes here")
     kind = dtype or dtype_of(host.dtype)
     if kind is None:
         raise CheckpointUnsupported(
