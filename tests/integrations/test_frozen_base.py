@@ -72,10 +72,10 @@ def base(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def model_of(folder: Path, change: Callable[[Any], object] = lambda _: None) -> Any:
+def model_of(folder: Path, change: Callable[[Any], object] = lambda _: None, labels: int = 2) -> Any:
     """The base with LoRA. Its head is made anew, and as chance has it."""
     torch.seed()
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=labels)
     change(model)
     torch.manual_seed(0)
     return peft.get_peft_model(model, peft.LoraConfig(r=2, lora_dropout=0.1, task_type="SEQ_CLS"))
@@ -155,8 +155,8 @@ def test_a_killed_training_comes_to_the_same_and_the_store_has_no_byte_of_the_ba
 def test_a_head_that_is_made_anew_in_each_session_is_stored(tmp_path: Path) -> None:
     """It is frozen beside the one that is trained, and nobody else has it: a resume does not ask for it again."""
     with pytest.raises(RuntimeError, match="on purpose"):
-        train(tmp_path, model_of(copied(tmp_path)), Does(fail, 5))
-    train(tmp_path, model_of(copied(tmp_path)))
+        train(tmp_path, model_of(copied(tmp_path), labels=1000), Does(fail, 5))
+    train(tmp_path, model_of(copied(tmp_path), labels=1000))
     assert HEAD in stored(tmp_path)
 
 
