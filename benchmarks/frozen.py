@@ -2,6 +2,8 @@
 
 Frozen layers have no state in the optimizer. Each pair of figures is of one round: a save of the one, then of the
 other, from the second save on; what does not change was written by the first.
+
+And what a run's first save costs on a pretrained base that is named by checksums, against one that is stored.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from measuring import Figure, Setting, figure
 from torch import nn
 
 import colabkeep
+from colabkeep.session.frozen_base import Base
 
 LAYERS, FROZEN = 8, 6
 _BYTES, _SECONDS = "bytes written", "seconds until it is on disk"
@@ -34,7 +37,7 @@ _OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 def run(setting: Setting) -> list[Figure]:
     """Two optimizers: of a trained layer, one saves three times the weights, the other twice."""
     torch.set_num_threads(1)
-    return [each for name in _OPTIMIZERS for each in _with(name, setting)]
+    return [*(each for name in _OPTIMIZERS for each in _with(name, setting)), *_on_a_base(setting)]
 
 
 def _with(name: str, setting: Setting) -> list[Figure]:
@@ -57,6 +60,38 @@ def _with(name: str, setting: Setting) -> list[Figure]:
         figure(f"{title}: {what}", "times nothing frozen", values, goal=_GOALS.get(what))
         for what, values in found.items()
     ]
+
+
+def _on_a_base(setting: Setting) -> list[Figure]:
+    width, found = 64 if setting.quick else 3000, defaultdict[str, list[float]](list)
+    for _ in range(setting.rounds(5)):
+        stored, named = (_first_save(width, setting.folder / "base", refer=refer) for refer in (False, True))
+        for what in stored:
+            found[f"stored: {what}"].append(stored[what])
+            found[f"named by checksums: {what}"].append(named[what])
+    title = f"a frozen base of {LAYERS * width * width * 4 / 1e6:.0f} MB, a run's first save"
+    return [figure(f"{title}, {what}", what.rpartition(": ")[2], values) for what, values in found.items()]
+
+
+def _first_save(width: int, storage: Path, *, refer: bool) -> dict[str, float]:
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False).requires_grad_(False) for _ in range(LAYERS)))
+    model.append(nn.Linear(width, 8))
+    optimizer = torch.optim.AdamW(model[-1].parameters())
+    words: Any = {"storage": storage, "save_every": None, "progress": False}
+    run = colabkeep.Run("r", model=model, optimizer=optimizer, **words)
+    names = [name for name, each in model.named_parameters() if not each.requires_grad]
+    run.knows(Base(names=names, name="base", refer=refer))
+    os.sync()
+    start = time.perf_counter()
+    with run:
+        model(torch.randn(1, width)).mean().backward()
+        optimizer.step()
+        run.step()
+        run.save(wait=True)
+        seconds = time.perf_counter() - start
+    size = sum(path.stat().st_size for path in (storage / "r" / "blobs").iterdir())
+    shutil.rmtree(storage)
+    return {"MB": size / 1e6, "s": seconds}
 
 
 class _Trained:
