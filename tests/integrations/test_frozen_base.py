@@ -270,5 +270,6 @@ def test_the_adapter_is_exported_and_the_whole_only_onto_the_base(
 
 
 if __name__ == "__main__":
-    root = Path(sys.argv[1])
+    root = Path(sys.argv[1])  # a first session leaves a checkpoint, however slow the disk is
+    train(root / "kept", model_of(copied(root), headed(HEAD_OF_ALL)), last=4)
     train(root / "kept", model_of(copied(root), headed(HEAD_OF_ALL)), Does(die, int(sys.argv[2])))
