@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from colabkeep.core.arguments import Duration, door, read_duration
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, MachineChecked
+from colabkeep.core.language import said
 from colabkeep.core.policies import OVERHEAD, Mode, SaveEvery
 from colabkeep.core.settings import OnChange
 from colabkeep.core.system import Environment, SystemClock
@@ -20,7 +21,7 @@ from colabkeep.keep.wiring import FolderArguments, wire_folder
 from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
 from colabkeep.session.fit import FitArguments, fit, plan_fit
-from colabkeep.session.launch import FORWARD, begin_processes
+from colabkeep.session.launch import FORWARD, NotTogether, begin_processes
 from colabkeep.session.loop import EventBus
 from colabkeep.session.open import RunArguments, check_callbacks, check_word, open_home, wire_run
 from colabkeep.session.rehearsal import REHEARSAL
@@ -329,7 +330,13 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     shown = _displays(progress)
     if (count := _processes(devices)) > 1:
         _check_first(on_bad_gpu, storage, run_name, shown)
-        return _fit_on_several(words, count, shown)
+        try:
+            return _fit_on_several(words, count, shown)
+        except NotTogether as failed:
+            if devices != "auto":
+                raise
+            _line(_on_one(count, failed))
+        on_bad_gpu = "ignore"  # it was looked at
     run = _record(RunArguments, words, observers=(*shown, *_loggers(loggers), *check_callbacks(callbacks)))
     # An invalid argument is refused before the GPU is tried.
     plan = plan_fit(_record(FitArguments, words, run=run))
@@ -495,11 +502,25 @@ def launch(
             problem="colabkeep.launch was called in a process that colabkeep.launch began.",
             remedy="Call it once, outside of the function that it runs.",
         )
-    result: _T = begin_processes(train, args, devices=count, say=_line, observers=_displays(progress))
+    begin = partial(begin_processes, train, args, say=_line, observers=_displays(progress))
+    try:
+        result: _T = begin(devices=count)
+    except NotTogether as failed:
+        if devices != "auto":
+            raise
+        _line(_on_one(count, failed))
+        result = begin(devices=1)
     return result
 
 
 _line = partial(print, flush=True)
+
+
+def _on_one(count: int, failed: NotTogether) -> str:
+    return said(
+        f"{count} GPUs were tried together before the training, and that failed: {failed.why}. Nothing was lost: the "
+        "training runs on one GPU now, as with devices=1."
+    )
 
 
 def _processes(devices: object) -> int:
@@ -537,7 +558,11 @@ def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Disp
             remedy="Try it with devices=1.",
         )
     told = {**words, "progress": bool(shown), "devices": 1, "on_bad_gpu": "ignore"}  # it was looked at here
-    result, states = begin_processes(_fit_here, [told], devices=devices, say=_line, observers=shown)
+    from colabkeep.frameworks.torch.ranks import gradient_bytes
+
+    summed = gradient_bytes(words["model"])
+    begin = partial(begin_processes, say=_line, observers=shown, summed=summed)
+    result, states = begin(_fit_here, [told], devices=devices)
     for name, part in _parts(words).items():
         state, record = states[name]
         part.load_state_dict(state)

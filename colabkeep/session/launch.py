@@ -23,15 +23,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from colabkeep.core.errors import ProcessFailed, UsageError, of_library
+from colabkeep.core.errors import ColabKeepError, ProcessFailed, UsageError, of_library
 from colabkeep.core.events import Event, StepDone
+from colabkeep.core.language import said
 from colabkeep.core.system import variables_here
 from colabkeep.frameworks.shared.workers import from_process, to_process
 
+_GO = b"+"  # to a process that waits: all have met
 _CHILD = "from colabkeep.session.launch import child; child()"
 _MUCH = 256 << 20  # bytes of a GPU that this process holds, and says so
 _GRACE = 30.0  # seconds that the other processes have to end by themselves, when one has ended with an error
 _SOON = 3.0  # seconds in which the one whose error came first is found: the others lose their connection to it
+_TRIAL = 60.0  # seconds in which the processes have to have met, from the first one that is there
 _STEPS = 0.25  # seconds between two steps that are shown
 _PULSE = 2.0  # seconds between two words of a process about where it is
 _LONG = 60.0  # seconds that the others wait for a process before that is told; then twice as long, and so on
@@ -75,11 +78,26 @@ class _Process:
     answers: IO[bytes]
     heard: bytearray = field(default_factory=bytearray)
     said: bytearray = field(default_factory=bytearray)
+    there_at: float | None = None  # since when it is ready to meet the others
+    met: bool = False  # and they could sum over all of them
     result: tuple[Any, ...] | None = None
     waited: float | None = None  # seconds that it has waited for the others
     where: str = ""
     failed_at: float | None = None
     silent: bool = False  # it has closed the pipe: nothing more will be heard of it
+
+
+class NotTogether(ProcessFailed):
+    """The processes could not sum over all of them, and none has begun to train. `why`: a clause, without a point."""
+
+    def __init__(self, size: int, why: str) -> None:
+        super().__init__(
+            problem=f"{size} processes, one for each device, were tried together before the training, and that failed: "
+            f"{why}. Nothing was trained.",
+            remedy='Write devices=1, to train on one. devices="auto" does that by itself where several cannot work '
+            "together.",
+        )
+        self.why = why
 
 
 def begin_processes(
@@ -89,11 +107,15 @@ def begin_processes(
     devices: int,
     say: Callable[[str], object],
     observers: Sequence[Callable[[Event], object]] = (),
+    summed: int = 0,
 ) -> Any:
-    """What `train(*args)` returns in rank 0, of `devices` processes that each call it. `say`: prints a line.
+    """What `train(*args)` returns in rank 0, of `devices` processes that each call it. Several are tried first: none
+    begins before all of them have met. `say`: prints a line. `summed`: bytes that they will sum in a step, 0 where that
+    is not known; what it takes is measured.
 
     Raises:
         UsageError: it, or what goes with it, cannot be sent to another process.
+        NotTogether: the processes could not meet; `train` was called in none of them.
         ProcessFailed: a process ended without a word.
         Exception: as any of them raised it.
     """
@@ -103,19 +125,17 @@ def begin_processes(
     for number, size in enumerate(held()):
         if size >= _MUCH:
             say(
-                f"This notebook itself holds {size / 2**20:.0f} MiB of GPU {number}, which the process that trains on "
-                "it cannot use. Where memory is short, delete what is not needed, or restart the kernel, before."
+                said(
+                    f"This notebook itself holds {size / 2**20:.0f} MiB of GPU {number}, which the process that trains "
+                    "on it cannot use. Where memory is short, delete what is not needed, or restart the kernel, before."
+                )
             )
     with tempfile.TemporaryDirectory(prefix="colabkeep-") as folder:
-        processes = [_begin(rank, devices, folder, payload) for rank in range(devices)]
+        processes = [_begin(rank, devices, folder, payload, summed) for rank in range(devices)]
         try:
-            _attend(processes, observers, say)
-        except KeyboardInterrupt:
-            for each in processes:
-                if each.popen.poll() is None:
-                    each.popen.send_signal(signal.SIGINT)
-            _attend(processes, observers, say)  # another Ctrl-C does not wait
-            raise
+            together = devices == 1 or _try_out(processes, say)
+            if together:
+                _lead(processes, observers, say)
         finally:
             for each in processes:
                 if each.silent:  # it is ending by itself, and how is to be told
@@ -127,6 +147,9 @@ def begin_processes(
                     if pipe is not None:
                         pipe.close()
     error = _first_error(processes)
+    if not together:
+        why = f"they did not meet within {_TRIAL:.0f} s" if error is None else _in_a_line(error)
+        raise NotTogether(devices, why) from error
     if error is not None:
         raise error
     return (processes[0].result or ("result", None))[1]
@@ -167,7 +190,14 @@ def _cannot_travel(path: str, value: Any, depth: int) -> Iterator[str]:
             yield f"{path} ({type(value).__name__})"
 
 
-def _begin(rank: int, devices: int, folder: str, payload: bytes) -> _Process:
+def _in_a_line(error: BaseException) -> str:
+    if isinstance(error, ColabKeepError):
+        return error.problem.rstrip(".")
+    line = next(iter(str(error).splitlines()), "")[:300]
+    return f"{type(error).__name__}: {line.rstrip('.')}"
+
+
+def _begin(rank: int, devices: int, folder: str, payload: bytes, summed: int) -> _Process:
     reader, writer = os.pipe()
     here = variables_here()
     visible = [each.strip() for each in here.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
@@ -184,7 +214,7 @@ def _begin(rank: int, devices: int, folder: str, payload: bytes) -> _Process:
     if sys.platform == "linux":  # they talk on this machine alone
         environ = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **environ}
     popen = subprocess.Popen(  # noqa: S603  # this interpreter
-        [sys.executable, "-c", _CHILD, str(writer), folder],
+        [sys.executable, "-c", _CHILD, str(writer), folder, str(summed)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -208,10 +238,53 @@ def _give(popen: subprocess.Popen[bytes], payload: bytes) -> None:
             return
 
 
-def _attend(
+def _try_out(processes: Sequence[_Process], say: Callable[[str], object]) -> bool:
+    """Have all of them summed over all? Then they begin. None has called what it is to call before that. The time in
+    which they have to meet is watched over here: a process that meets nobody may hear nothing any more."""
+
+    def over() -> bool:
+        now = time.monotonic()
+        if all(each.met for each in processes):
+            return True
+        failed = [each.failed_at for each in processes if each.failed_at is not None]
+        if failed:
+            return len(failed) == len(processes) or now > min(failed) + _SOON
+        there = [each.there_at for each in processes if each.there_at is not None]
+        return bool(there) and now > min(there) + _TRIAL
+
+    _attend(processes, (), say, over)
+    if not all(each.met for each in processes):
+        return False
+    for each in processes:
+        if each.popen.stdin is not None:
+            with suppress(OSError):  # it has ended already, which is told by its status
+                each.popen.stdin.write(_GO)
+                each.popen.stdin.flush()
+    return True
+
+
+def _lead(
     processes: Sequence[_Process], observers: Sequence[Callable[[Event], object]], say: Callable[[str], object]
 ) -> None:
-    """Pass on what they say and show, until all have ended; the others soon after the first that failed."""
+    """Until all have ended. Ctrl-C goes on to them."""
+    try:
+        _attend(processes, observers, say)
+    except KeyboardInterrupt:
+        for each in processes:
+            if each.popen.poll() is None:
+                each.popen.send_signal(signal.SIGINT)
+        _attend(processes, observers, say)  # another Ctrl-C does not wait
+        raise
+
+
+def _attend(
+    processes: Sequence[_Process],
+    observers: Sequence[Callable[[Event], object]],
+    say: Callable[[str], object],
+    over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Pass on what they say and show, until all have ended, or it is `over`; the others end soon after the first that
+    failed."""
     heard = list(observers)
     with selectors.DefaultSelector() as selector:
         for each in processes:
@@ -219,7 +292,7 @@ def _attend(
                 if pipe is not None and not pipe.closed:
                     selector.register(pipe, selectors.EVENT_READ, (each, receive))
         told = 0.0
-        while selector.get_map():
+        while selector.get_map() and not over():
             for key, _ in selector.select(0.5):
                 process, receive = key.data
                 data = os.read(key.fd, 1 << 16)
@@ -253,8 +326,11 @@ def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Cal
     if waits < 2 * told:
         return told
     say(
-        f"The other processes have waited {waits:.0f} s for rank {late[0].rank}, which is at {late[0].where}. If "
-        "nothing takes that long there, stop this cell and run it again: the training goes on from its last checkpoint."
+        said(
+            f"The other processes have waited {waits:.0f} s for rank {late[0].rank}, which is at {late[0].where}. If "
+            "nothing takes that long there, stop this cell and run it again: the training goes on from its last "
+            "checkpoint."
+        )
     )
     return waits
 
@@ -287,6 +363,10 @@ def _receive(
             _show(observers, say, rest, "recall")
         elif kind == "pulse":
             process.waited, process.where = rest
+        elif kind == "there":
+            process.there_at = time.monotonic()
+        elif kind == "met":
+            process.met = True
         else:
             process.result = (kind, *rest)
 
@@ -303,7 +383,7 @@ def _show(
                 getattr(observer, method)(*told)
         except Exception as error:  # noqa: BLE001  # a display that fails ends no training
             observers.remove(observer)
-            say(f"A display failed and is not called any more ({type(error).__name__}: {error}).")
+            say(said(f"A display failed and is not called any more ({type(error).__name__}: {error})."))
 
 
 def _first_error(processes: Sequence[_Process]) -> BaseException | None:
@@ -344,11 +424,12 @@ def _ended_silently(process: _Process, size: int) -> ProcessFailed:
 
 def child() -> None:
     """What such a process does."""
-    from colabkeep.frameworks.torch.ranks import WAITING, Waiting, join, lost, put_streams
+    from colabkeep.frameworks.torch.ranks import SUMMING, WAITING, Waiting, join, lost, put_streams, try_out
 
-    answers, folder = os.fdopen(int(sys.argv[1]), "wb", buffering=0), sys.argv[2]
+    answers, folder, summed = os.fdopen(int(sys.argv[1]), "wb", buffering=0), sys.argv[2], int(sys.argv[3])
     payload = _read(int.from_bytes(_read(8), "little"))
-    threading.Thread(target=_die_with_parent, name="colabkeep-parent", daemon=True).start()
+    begins = threading.Event()
+    threading.Thread(target=_follow_parent, args=(begins,), name="colabkeep-parent", daemon=True).start()
     sys.argv[:] = [""]
     writing = threading.Lock()
 
@@ -368,7 +449,12 @@ def child() -> None:
     here = variables_here()
     rank, ranks = int(here["RANK"]), int(here["WORLD_SIZE"])
     try:
+        send(("there",))
         with join(rank, ranks, folder):
+            if ranks > 1:
+                SUMMING.set(try_out(rank, ranks, summed))
+                send(("met",))
+                begins.wait()
             train, args, theirs = from_process(payload)
             put_streams(theirs)
             threading.Thread(target=pulse, name="colabkeep-pulse", daemon=True).start()
@@ -406,8 +492,10 @@ def _place() -> str:
     return ", called from ".join(f"{Path(line.filename).name}, line {line.lineno}, in {line.name}" for line in chosen)
 
 
-def _die_with_parent() -> None:
-    os.read(0, 1)  # nothing more comes but its end
+def _follow_parent(begins: threading.Event) -> None:
+    if os.read(0, len(_GO)):
+        begins.set()
+        os.read(0, 1)  # nothing more comes but its end
     _die()
 
 

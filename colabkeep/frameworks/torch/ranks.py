@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,6 +48,62 @@ def join(rank: int, size: int, folder: str) -> Iterator[None]:
     dist.init_process_group(backend, init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     yield
     dist.destroy_process_group()
+
+
+def gradient_bytes(model: object) -> int:
+    """Bytes of gradients that a step makes; 0 of what is no model."""
+    if not isinstance(model, torch.nn.Module):
+        return 0
+    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+
+
+SUMMING: ContextVar[float | None] = ContextVar("colabkeep_summing", default=None)
+"""In a process that was begun here: the seconds that `try_out` told."""
+
+_TRIES = 5
+
+
+def try_out(rank: int, size: int, summed: int) -> float | None:
+    """Sum over all processes, on the device that trains, what is known beforehand; then tell the seconds that a step
+    spends on summing so many bytes of gradients, and on agreeing what is done next. None for 0 bytes.
+
+    The time is that of what `Reducer.reduce` does with a bucket, the median of five tries, as often as there are
+    buckets, and of one number over host memory. Nothing is copied that a step would not copy, and nobody waits for
+    another's batch in it. It takes no more memory than two buckets.
+
+    Raises:
+        RuntimeError: the group cannot be used, or the sum is wrong.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    numbers = torch.arange(1, 1025, dtype=torch.float64, device=device)
+    told = numbers * (rank + 1)
+    dist.all_reduce(told)
+    if not torch.equal(told, numbers * (size * (size + 1) // 2)):
+        raise RuntimeError("the sum over the processes was not that of their numbers")
+    if not summed:
+        return None
+    whole, rest = divmod(summed, _BUCKET)
+    seconds = _seconds(8, torch.device("cpu"))
+    seconds += whole * _seconds(_BUCKET, device) if whole else 0.0
+    seconds += _seconds(rest, device) if rest else 0.0
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # it is the training's
+    return seconds
+
+
+def _seconds(count: int, device: torch.device) -> float:
+    """What a sum of so many bytes takes, copied together before and apart after."""
+    halves = [torch.zeros(-(-count // 8), dtype=torch.float32, device=device) for _ in range(2)]
+    taken: list[float] = []
+    for _ in range(1 + _TRIES):  # the first one also makes what the others use
+        began = time.perf_counter()
+        flat = torch.cat(halves)
+        dist.all_reduce(flat)
+        _spread(flat, halves)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[1:])
 
 
 def streams() -> tuple[Any, Any, Any]:

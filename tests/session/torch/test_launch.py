@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +297,148 @@ def test_the_same_cell_again_in_the_same_kernel_knows_what_the_training_moved(tm
     assert colabkeep.resumable_fit(model, loader, **words, max_epochs=3).steps == 6
     assert colabkeep.resumable_fit(model, loader, **words, max_epochs=4, devices=2).steps == 8
     assert optimizer.param_groups[0]["lr"] == 0.1 / 16
+
+
+@contextmanager
+def stopped_as_soon_as_it_begins() -> Iterator[list[int]]:
+    """Stop the second process that this one begins. Its pid."""
+    found, over = list[int](), threading.Event()
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+
+    def watch() -> None:
+        while not over.is_set() and not found:
+            pids = [int(pid) for pid in children.read_text().split() if b"launch" in read(pid)]
+            if len(pids) == 2:
+                os.kill(pids[1], signal.SIGSTOP)
+                found.append(pids[1])
+
+    def read(pid: str) -> bytes:
+        with suppress(OSError):
+            return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b""
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+def words_of(folder: Path) -> dict[str, Any]:
+    """A training of four steps that says where it is."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    data = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1))
+
+    def loss_of(model: Any, batch: Any) -> Any:
+        print("trained in", "one" if os.environ.get("RANK") is None else "several")
+        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    return {
+        "model": model,
+        "train_loader": torch.utils.data.DataLoader(data, batch_size=4),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step_fn": loss_of,
+        "max_epochs": 2,
+        "run_name": "r",
+        "storage": folder / "runs",
+        "on_bad_gpu": "ignore",
+        "progress": False,
+    }
+
+
+@pytest.mark.parametrize("how", ["unreachable", "stopped"])
+def test_a_pair_that_cannot_sum_trains_on_one_with_auto_and_is_refused_when_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """A network interface that is not there, and a process that answers no more: nothing was trained before that."""
+    monkeypatch.setattr("colabkeep.frameworks.torch.ranks.device_count", lambda: 2)
+    monkeypatch.setattr("colabkeep.session.launch._TRIAL", 60.0 if how == "unreachable" else 3.0)
+    if how == "unreachable":
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
+    words = words_of(tmp_path)
+
+    def fit(devices: Any) -> tuple[int, list[int]]:
+        with stopped_as_soon_as_it_begins() if how == "stopped" else nullcontext([]) as stopped:
+            return colabkeep.resumable_fit(**words, devices=devices).steps, stopped
+
+    why = "none0" if how == "unreachable" else "they did not meet within 3 s"
+    with pytest.raises(ProcessFailed, match=f"failed: .*{why}.* Nothing was trained") as caught:
+        fit(2)
+    assert "Write devices=1" in caught.value.remedy
+    assert not (tmp_path / "runs").exists()
+    assert "trained in" not in capsys.readouterr().out
+    steps, stopped = fit("auto")
+    assert steps == 4
+    lines = capsys.readouterr().out.splitlines()
+    told = [line for line in lines if line.startswith("2 GPUs were tried together before the training, and that")]
+    assert len(told) == 1
+    assert why in told[0]
+    assert [line for line in lines if "trained in" in line] == ["trained in one"] * 4
+    assert not any(Path(f"/proc/{pid}").exists() for pid in stopped)
+
+
+def test_a_loop_of_ones_own_begins_in_one_process_where_the_pair_cannot_sum(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`launch` takes all there are by default; a number is a number."""
+    monkeypatch.setattr("colabkeep.frameworks.torch.ranks.device_count", lambda: 2)
+    monkeypatch.setattr("colabkeep.session.launch._TRIAL", 3.0)
+    with stopped_as_soon_as_it_begins():
+        assert colabkeep.launch(lambda: os.environ["WORLD_SIZE"]) == "1"
+    assert "the training runs on one GPU now" in capsys.readouterr().out
+    with stopped_as_soon_as_it_begins(), pytest.raises(ProcessFailed, match="they did not meet within 3 s"):
+        colabkeep.launch(lambda: None, devices=2)
+
+
+def test_what_a_step_spends_on_sums_is_measured_before_the_training(tmp_path: Path) -> None:
+    """In each process, of as many bytes as the model's gradients have; of a loop of one's own they are not known."""
+    from colabkeep.session.launch import begin_processes
+
+    def told() -> Any:
+        from colabkeep.frameworks.torch.ranks import SUMMING
+
+        of_all: list[Any] = [None, None]
+        torch.distributed.all_gather_object(of_all, SUMMING.get())
+        return of_all
+
+    assert colabkeep.launch(told, devices=2) == [None, None]
+    for size in (4, 32 << 20, 33 << 20):
+        assert all(each > 0 for each in begin_processes(told, devices=2, say=print, summed=size))
+
+
+def test_a_wrong_sum_is_no_pair() -> None:
+    """Here one process takes itself for another."""
+
+    def work() -> None:
+        from colabkeep.frameworks.torch.ranks import try_out
+
+        try_out(1, 2, 0)
+
+    with pytest.raises(RuntimeError, match="the sum over the processes was not that of their numbers"):
+        colabkeep.launch(work, devices=2)
+
+
+def test_a_process_that_has_met_the_others_begins_when_all_have(tmp_path: Path) -> None:
+    """One of them may have failed meanwhile, and the training then begins elsewhere."""
+    from colabkeep.session import launch
+
+    began = tmp_path / "began"
+    payload = launch._payload(began.touch, ())
+    processes = [launch._begin(rank, 2, str(tmp_path), payload, 0) for rank in range(2)]
+    try:
+        launch._attend(processes, (), print, lambda: all(each.met for each in processes))
+        until = time.monotonic() + 1
+        launch._attend(processes, (), print, lambda: time.monotonic() > until)
+        assert all(each.met and each.popen.poll() is None for each in processes)
+        assert not began.exists()
+        assert launch._try_out(processes, print)
+        launch._lead(processes, (), print)
+        assert began.exists()
+    finally:
+        for each in processes:
+            each.popen.kill()
+            each.popen.communicate()
+            each.answers.close()
