@@ -628,6 +628,10 @@ class Training(Protocol):
     scaler: object | None
     """The gradient scaler in use, a part of the run's state; None when the precision needs none."""
 
+    summing: float | None
+    """Seconds of a step that several processes spend on what they tell each other, measured before; None where that
+    is not known, or there is one."""
+
     grad_norm: Any
     """The norm of the last step's gradients before they were clipped, still on the device; None where none are."""
 

@@ -31,6 +31,7 @@ from colabkeep.session.open import (
     wire_run,
 )
 from colabkeep.session.run import Run
+from colabkeep.session.worth import Worth
 
 _ON_PLATEAUS = ("ReduceLROnPlateau", "ReduceOnPlateau")  # torch's, Paddle's: their step takes what was measured
 _EACH = {"epoch": "once per epoch", "step": "once per optimizer step"}
@@ -399,6 +400,9 @@ def train(run: Run, plan: FitPlan) -> None:
     micro = None
     if plan.pieces is not None:
         micro = MicroBatches(run, plan.pieces, state.micro, _batch_size(plan.train_loader))
+    worth = None
+    if plan.leads and run.ranks > 1 and plan.training.summing is not None:
+        worth = Worth(run.ranks, plan.training.summing, SystemClock(), run.tell)
     if run.resumed_from is None:
         plan.training.align()
     if plan.arguments.max_steps is not None:
@@ -407,20 +411,20 @@ def train(run: Run, plan: FitPlan) -> None:
         if not run.progress.batches:
             state.mean.reset()
         plan.training.train()
-        _epoch(run, plan, micro)
+        _epoch(run, plan, micro, worth)
         metrics = {"train_loss": state.mean.value(), "lr": plan.training.learning_rate(), **_validate(run, plan)}
         run.log(**{name: value for name, value in metrics.items() if value is not None})
         if plan.arguments.scheduler is not None and state.interval == "epoch":
             _step_scheduler(plan, metrics)
 
 
-def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None) -> None:
+def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None, worth: Worth | None) -> None:
     arguments = plan.arguments
     if arguments.max_steps is not None and run.progress.step >= arguments.max_steps:
         run.stop("max_steps")
     accumulate, backward = arguments.accumulate_grad_batches, plan.training.backward
     tokens: list[Any] = []  # of each batch of the window
-    step = _step(run, plan, tokens)
+    step = _step(run, plan, tokens, worth)
     together, count = run.ranks > 1, arguments.count_tokens
     size, done = 1, run.progress.batches  # a session begins at the boundary of a window
     window: list[tuple[Any, float]] = []
@@ -458,7 +462,7 @@ def _one_number(tokens: Any) -> Any:
     return tokens
 
 
-def _step(run: Run, plan: FitPlan, tokens: list[Any]) -> Callable[[list[tuple[Any, float]]], None]:
+def _step(run: Run, plan: FitPlan, tokens: list[Any], worth: Worth | None) -> Callable[[list[tuple[Any, float]]], None]:
     """What ends a window, with all that does not change looked up once. `tokens`: of the window's batches, where they
     are counted."""
     arguments, training, add, done = plan.arguments, plan.training, plan.state.mean.add, run.step
@@ -466,6 +470,8 @@ def _step(run: Run, plan: FitPlan, tokens: list[Any]) -> Callable[[list[tuple[An
     ema, model, max_steps = arguments.ema, arguments.model, arguments.max_steps
     scheduler = arguments.scheduler if plan.state.interval == "step" else None
     together = run.ranks > 1
+    if worth is not None:
+        worth.pause()
 
     def step(window: list[tuple[Any, float]]) -> None:
         if together:
@@ -484,6 +490,8 @@ def _step(run: Run, plan: FitPlan, tokens: list[Any]) -> Callable[[list[tuple[An
         window.clear()
         tokens.clear()
         done(loss=last, grad_norm=training.grad_norm, tokens=counted)
+        if worth is not None:
+            worth(last)
         if max_steps is not None and run.progress.step >= max_steps:
             run.stop("max_steps")
 

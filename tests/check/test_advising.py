@@ -70,7 +70,9 @@ def test_a_second_gpu_left_idle_is_told(session):
     """Two T4s: one trains; the line to put the other to use is given."""
     told = text(session("kaggle", T4, T4), "second-gpu-idle")
     assert "cuda:1" in told
-    assert "resumable_fit(…, devices=2)" in told
+    assert told.startswith('Tesla T4 x2: resumable_fit(…, devices="auto") trains on both, without it on one.')
+    told = text(session("kaggle", T4, T4, T4), "second-gpu-idle")
+    assert 'devices="auto") trains on all of them' in told
     assert "second-gpu-idle" not in codes(session("kaggle", T4))
     assert "gpus-differ" not in codes(session("kaggle", T4, T4))
 

@@ -313,6 +313,7 @@ class Arithmetic:
         self._clips = options.gradient_clip_val is not None
         self.scaler: Any = None
         self.grad_norm: Any = None
+        self.summing: float | None = None
 
     def train(self) -> None:
         """Put the model into training mode and clear gradients."""

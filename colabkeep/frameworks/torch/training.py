@@ -189,9 +189,10 @@ class TorchTraining(Arithmetic):
         self.scaler = gradient_scaler(self.precision, self._device, options.optimizer)
         self._reducer: Any = None
         if place()[1] > 1:
-            from colabkeep.frameworks.torch.ranks import Reducer
+            from colabkeep.frameworks.torch.ranks import SUMMING, Reducer
 
             self._reducer = Reducer(options.model, options.optimizer)
+            self.summing = SUMMING.get()
 
     def align(self) -> None:
         if self._reducer is not None:

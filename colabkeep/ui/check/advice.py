@@ -157,20 +157,17 @@ def _on_more_gpus(facts: Facts) -> Iterator[Advice]:
     ]
     if len(usable) < 2:
         return
-    put = f"put a second experiment on the next: {_CHOOSE[facts.framework].format(usable[1])}"
+    second = f"a second experiment on the next: {_CHOOSE[facts.framework].format(usable[1])}"
+    text = f"{len(usable)} GPUs, and a training here uses one of them. Put {second}, another run_name, another process."
     alike = len(usable) == len(gpus) and len({one.accelerator.name for one in gpus}) == 1
     if facts.framework == "torch" and alike:
-        put = (
-            f"for one training on all of them: resumable_fit(…, devices={len(usable)}), with batches large enough to "
-            "be worth the exchange of gradients (colabkeep has not run on two real GPUs yet: compare the speed with "
-            f"devices=1). Or {put}"
+        them = "both" if len(usable) == 2 else "all of them"
+        text = (
+            f'{gpus[0].accelerator.name} x{len(usable)}: resumable_fit(…, devices="auto") trains on {them}, without it '
+            "on one. What that is worth depends on the model: where it does not pay, a line tells in the first steps "
+            f"(colabkeep has not run on two real GPUs yet). Or put {second}, another run_name, another process."
         )
-    yield Advice(
-        code="second-gpu-idle",
-        text=f"{len(usable)} GPUs, and a training here uses one of them. {put[0].upper()}{put[1:]}, another run_name, "
-        "another process.",
-        warns=True,
-    )
+    yield Advice(code="second-gpu-idle", text=text, warns=True)
 
 
 def _on_framework(facts: Facts) -> Iterator[Advice]:
