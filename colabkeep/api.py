@@ -15,6 +15,7 @@ from colabkeep.core.language import said
 from colabkeep.core.policies import OVERHEAD, Mode, SaveEvery
 from colabkeep.core.settings import OnChange
 from colabkeep.core.system import Environment, SystemClock
+from colabkeep.frameworks.base import TrainingOptions
 from colabkeep.frameworks.shared.settings import mark, marked
 from colabkeep.keep.session import KeptFolder
 from colabkeep.keep.wiring import FolderArguments, wire_folder
@@ -258,6 +259,7 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     progress: Progress = True,
     on_bad_gpu: Literal["advise", "stop", "ignore"] = "advise",
     devices: int | Literal["auto"] = 1,
+    sync_batchnorm: bool = False,
 ) -> FitResult:
     """Train, and go on after any disconnect when the same cell is run again.
 
@@ -312,6 +314,10 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
             `batch_size` stays that of all together: each computes its part of each batch. With torch only. Without a
             GPU: so many processes on the CPU. What the processes need (model, loader, functions) is sent to them;
             `run_name` has to be written. See docs/several-gpus.md for what is the same, and what is not.
+        sync_batchnorm: BatchNorm takes mean and variance of the whole batch, over all GPUs of `devices`, and not of the
+            part that each computes. torch's SyncBatchNorm does that; the model has its own layers back at the end. Not
+            on the CPU, nor with `micro_batch`. In one process it changes nothing. A run keeps to what it began with, as
+            `on_change` says.
 
     Returns:
         FitResult: over all sessions of the run.
@@ -559,7 +565,9 @@ def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Disp
         )
     told = {**words, "progress": bool(shown), "devices": 1, "on_bad_gpu": "ignore"}  # it was looked at here
     from colabkeep.frameworks.torch.ranks import gradient_bytes
+    from colabkeep.frameworks.torch.training import refuse_sync
 
+    refuse_sync(_record(TrainingOptions, words))
     summed = gradient_bytes(words["model"])
     begin = partial(begin_processes, say=_line, observers=shown, summed=summed)
     result, states = begin(_fit_here, [told], devices=devices)

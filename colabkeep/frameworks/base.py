@@ -23,6 +23,7 @@ allocated (never in the checkpoint's buffer: unaligned memory changes bits in so
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -600,7 +601,8 @@ class TrainingOptions:
     functions `(output, target) -> number`, by name, or metric objects of the framework. `scheduler` is stepped by
     the loop, not by the arithmetic, which only looks whether it is the optimizer's. `precision`: "32-true", "16-mixed",
     "bf16-mixed" or "auto". `gradient_clip_val`: largest gradient norm, None for no clipping. `micro_batch`: how many
-    samples of a batch are computed at a time, or "auto"; None for all.
+    samples of a batch are computed at a time, or "auto"; None for all. `sync_batchnorm`: BatchNorm takes its statistics
+    over all processes.
     """
 
     model: Any
@@ -613,6 +615,7 @@ class TrainingOptions:
     accumulate_grad_batches: int = 1
     gradient_clip_val: float | None = None
     micro_batch: int | Literal["auto"] | None = None
+    sync_batchnorm: bool = False
 
 
 class Training(Protocol):
@@ -642,6 +645,10 @@ class Training(Protocol):
     def backward(self, batch: Any, *, share: float) -> Any:
         """Forward and backward of one micro-batch, its loss scaled by `share` of the accumulation
         window. Returns the unscaled loss, detached, still on its device."""
+        ...
+
+    def synchronised(self) -> AbstractContextManager[object]:
+        """While the run is open: the model as it is trained. Behind it the model has its own layers again."""
         ...
 
     def align(self) -> None:

@@ -278,6 +278,12 @@ def _check(arguments: FitArguments) -> None:
             remedy='Pass a function of a batch: count_tokens=lambda batch: batch["input_ids"].numel().',
         )
     check_word("scheduler_interval", arguments.scheduler_interval, "auto", "epoch", "step")
+    given: object = arguments.sync_batchnorm
+    if not isinstance(given, bool):
+        raise UsageError(
+            problem=f"sync_batchnorm must be True or False, and is {given!r:.100}.",
+            remedy="Write sync_batchnorm=True, or leave it out.",
+        )
     ema = arguments.ema
     if ema is not None and not hasattr(ema, "update_parameters"):
         raise UsageError(
@@ -382,7 +388,7 @@ def fit(plan: FitPlan) -> FitResult:
     """Train to the end, or until the session's time is up; tell what came of it."""
     spec = wire_fit(plan)
     run = Run(spec)
-    with run:
+    with plan.training.synchronised(), run:
         if (other := plan.state.other_precision()) is not None:
             run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=other))
         for said in filter(None, (plan.state.scaler_said(), plan.state.interval_said())):

@@ -50,6 +50,11 @@ def check_options(options: TrainingOptions) -> None:
     check_one_loss(optimizer)
     check_functions(options)
     _check_scheduler(optimizer, options.scheduler)
+    if options.sync_batchnorm:
+        raise UsageError(
+            problem="sync_batchnorm=True is for several processes, and with Paddle colabkeep trains in one.",
+            remedy="Leave it out.",
+        )
     if options.gradient_clip_val is not None and _clips(optimizer):
         raise UsageError(
             problem="Gradients would be clipped twice: by gradient_clip_val and by the optimizer's own grad_clip.",

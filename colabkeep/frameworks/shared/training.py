@@ -10,7 +10,7 @@ import inspect
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from inspect import getclosurevars, isfunction
 from typing import Any
@@ -319,6 +319,9 @@ class Arithmetic:
         """Put the model into training mode and clear gradients."""
         self._model.train()
         self.clear()
+
+    def synchronised(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def step(self) -> None:
         """Unscale, clip, one optimizer update (float16: none if a gradient is not finite), clear gradients."""

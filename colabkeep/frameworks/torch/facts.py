@@ -146,9 +146,9 @@ def _batch_statistics(modules: Iterable[torch.nn.Module]) -> Iterator[str]:
         more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
         yield (
             f"BatchNorm ({next(iter(layers))}{more}) takes mean and variance of the part of a batch that a process "
-            "has, so another number of processes is another training. On GPUs, "
-            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), before the optimizer is made, takes them of the "
-            "whole batch."
+            "has, so another number of processes is another training. On GPUs, resumable_fit(…, sync_batchnorm=True) "
+            "takes them of the whole batch; for a loop of your own, "
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before the optimizer is made does."
         )
 
 

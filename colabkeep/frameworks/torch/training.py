@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -166,6 +166,51 @@ def _non_blocking(to: Any) -> dict[str, bool]:
 # there is belongs to float16: before an update torch's gradient scaler has to know whether the gradients are finite.)
 
 
+def refuse_sync(options: TrainingOptions) -> None:
+    """Of a training in several processes: can BatchNorm take its statistics over all of them, where that is asked for?
+
+    Raises:
+        UsageError: no.
+    """
+    if not options.sync_batchnorm or not isinstance(options.model, torch.nn.Module):
+        return
+    if any(p.device.type == "cpu" for p in options.model.parameters()):
+        raise UsageError(
+            problem="sync_batchnorm=True is possible on GPUs only (torch's SyncBatchNorm takes no tensors of the CPU), "
+            "and this model is on the CPU.",
+            remedy="Leave it out: each process takes the statistics of its part of a batch then.",
+        )
+    if options.micro_batch is not None:
+        raise UsageError(
+            problem="With micro_batch the processes may cut their parts of a batch into different numbers of pieces, "
+            "and with sync_batchnorm=True each piece would wait for one of the others.",
+            remedy="Leave out one of the two.",
+        )
+
+
+@contextlib.contextmanager
+def sync_batchnorm(model: torch.nn.Module) -> Iterator[None]:
+    """BatchNorm takes its statistics over all processes: its layers are torch's SyncBatchNorm meanwhile, with the same
+    parameters and buffers, also in one process, so that a run goes on with any number. A model that is nothing but one
+    such layer stays what it is."""
+    kind: Any = torch.nn.modules.batchnorm._BatchNorm
+    own = [
+        (parent, name, layer)
+        for parent in model.modules()
+        for name, layer in parent.named_children()
+        if isinstance(layer, kind) and not isinstance(layer, torch.nn.SyncBatchNorm)
+    ]
+    convert: Any = torch.nn.SyncBatchNorm.convert_sync_batchnorm
+    if not isinstance(model, kind):
+        convert(model)
+    try:
+        yield
+    finally:
+        for parent, name, layer in own:
+            layer.train(parent.get_submodule(name).training)
+            parent.add_module(name, layer)  # its tensors are those that were trained, in place
+
+
 class TorchTraining(Arithmetic):
     """See `Arithmetic`. `precision` is what "auto" became on this machine.
 
@@ -188,11 +233,16 @@ class TorchTraining(Arithmetic):
         self._plain = self._here and self.precision == "32-true"  # nor to cast
         self.scaler = gradient_scaler(self.precision, self._device, options.optimizer)
         self._reducer: Any = None
+        self._sync = options.sync_batchnorm
         if place()[1] > 1:
+            refuse_sync(options)
             from colabkeep.frameworks.torch.ranks import SUMMING, Reducer
 
             self._reducer = Reducer(options.model, options.optimizer)
             self.summing = SUMMING.get()
+
+    def synchronised(self) -> contextlib.AbstractContextManager[object]:
+        return sync_batchnorm(self._model) if self._sync else super().synchronised()
 
     def align(self) -> None:
         if self._reducer is not None:
