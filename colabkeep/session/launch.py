@@ -37,6 +37,8 @@ _SOON = 3.0  # seconds in which the one whose error came first is found: the oth
 _TRIAL = 60.0  # seconds in which the processes have to have met, from the first one that is there
 _STEPS = 0.25  # seconds between two steps that are shown
 _PULSE = 2.0  # seconds between two words of a process about where it is
+_SILENT = 30.0  # seconds without such a word, while others wait, after which all are ended
+_LONGEST = 600.0  # seconds after which they wait no more, as NCCL's own; but for what rank 0 loads at the start
 _LONG = 60.0  # seconds that the others wait for a process before that is told; then twice as long, and so on
 
 
@@ -82,7 +84,9 @@ class _Process:
     met: bool = False  # and they could sum over all of them
     result: tuple[Any, ...] | None = None
     waited: float | None = None  # seconds that it has waited for the others
+    opens: bool = False  # for what rank 0 loads
     where: str = ""
+    heard_at: float | None = None  # when it last told that
     failed_at: float | None = None
     silent: bool = False  # it has closed the pipe: nothing more will be heard of it
 
@@ -256,6 +260,7 @@ def _try_out(processes: Sequence[_Process], say: Callable[[str], object]) -> boo
     if not all(each.met for each in processes):
         return False
     for each in processes:
+        each.heard_at = time.monotonic()
         if each.popen.stdin is not None:
             with suppress(OSError):  # it has ended already, which is told by its status
                 each.popen.stdin.write(_GO)
@@ -284,7 +289,11 @@ def _attend(
     over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Pass on what they say and show, until all have ended, or it is `over`; the others end soon after the first that
-    failed."""
+    failed.
+
+    Raises:
+        ProcessFailed: one of them hangs.
+    """
     heard = list(observers)
     with selectors.DefaultSelector() as selector:
         for each in processes:
@@ -302,6 +311,8 @@ def _attend(
                 receive(process, data, heard, say)
             _end_with_the_first(processes)
             told = _tell_who_is_waited_for(processes, told, say)
+            if (hangs := _who_hangs(processes)) is not None:
+                raise hangs
 
 
 def _end_with_the_first(processes: Sequence[_Process]) -> None:
@@ -335,6 +346,32 @@ def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Cal
     return waits
 
 
+def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
+    """Does one of them let the others wait for ever, as far as that can be told?"""
+    now, size = time.monotonic(), len(processes)
+    waiting = [each for each in processes if each.waited is not None]
+    for each in processes:
+        silence = 0.0 if each.heard_at is None or each.result or each.silent else now - each.heard_at
+        if silence >= _SILENT and any(other is not each for other in waiting):
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - silence))
+            where = f" It was last at {each.where}." if each.where else ""
+            return ProcessFailed(
+                problem=f"Nothing was heard of rank {each.rank} of {size} since {since}, for {silence:.0f} s, and the "
+                "others wait for it: its process is stopped, or a call in it holds the interpreter and does not "
+                f"return.{where} All processes were ended.",
+                remedy=_AGAIN,
+            )
+    waits = max((each.waited or 0.0 for each in waiting if not each.opens), default=0.0)
+    late = [each for each in processes if each.waited is None and each.where and each.result is None]
+    if waits < _LONGEST or not late:
+        return None
+    return ProcessFailed(
+        problem=f"The other processes have waited {waits:.0f} s for rank {late[0].rank} of {size}, which is at "
+        f"{late[0].where}. They do not wait longer than {_LONGEST:.0f} s, and all processes were ended.",
+        remedy=f"{_AGAIN} What takes longer in one process has to be done in all of them, or before.",
+    )
+
+
 def _say(process: _Process, data: bytes, _: list[Any], say: Callable[[str], object]) -> None:
     """Whole lines, as they come; those of the others are marked."""
     process.said += data
@@ -362,7 +399,8 @@ def _receive(
         elif kind == "recall":
             _show(observers, say, rest, "recall")
         elif kind == "pulse":
-            process.waited, process.where = rest
+            process.waited, process.opens, process.where = rest
+            process.heard_at = time.monotonic()
         elif kind == "there":
             process.there_at = time.monotonic()
         elif kind == "met":
@@ -444,7 +482,7 @@ def child() -> None:
         while True:
             time.sleep(_PULSE)
             with suppress(OSError):  # it is ending
-                send(("pulse", waiting.seconds(), _place()))
+                send(("pulse", waiting.seconds(), waiting.opens, _place()))
 
     here = variables_here()
     rank, ranks = int(here["RANK"]), int(here["WORLD_SIZE"])
@@ -455,9 +493,9 @@ def child() -> None:
                 SUMMING.set(try_out(rank, ranks, summed))
                 send(("met",))
                 begins.wait()
+            threading.Thread(target=pulse, name="colabkeep-pulse", daemon=True).start()
             train, args, theirs = from_process(payload)
             put_streams(theirs)
-            threading.Thread(target=pulse, name="colabkeep-pulse", daemon=True).start()
             FORWARD.set(Forward(send))
             WAITING.set(waiting)
             result = train(*args)

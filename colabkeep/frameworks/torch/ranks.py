@@ -123,10 +123,12 @@ def put_streams(taken: tuple[Any, Any, Any]) -> None:
 
 
 class Waiting:
-    """Since when this process waits in a collective of its run for the others: what a thread beside it can tell."""
+    """Since when this process waits in a collective of its run for the others: what a thread beside it can tell.
+    `opens`: for what rank 0 loads, which may take long."""
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self.opens = False
 
     def __enter__(self) -> None:
         self._since = time.monotonic()
@@ -167,6 +169,13 @@ class TorchRanks:
         return [int(number) for number in told.tolist()]
 
     def from_first(self, pieces: Iterable[memoryview] | None) -> bytearray:
+        self._waiting.opens = True
+        try:
+            return self._from_first(pieces)
+        finally:
+            self._waiting.opens = False
+
+    def _from_first(self, pieces: Iterable[memoryview] | None) -> bytearray:
         given = [piece.cast("B") for piece in pieces or () if piece.nbytes]
         (count,) = self._broadcast([len(given)])
         sizes = self._broadcast([piece.nbytes for piece in given] or [0] * count) if count else []

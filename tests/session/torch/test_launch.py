@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -259,6 +259,50 @@ def test_a_process_that_lets_the_others_wait_is_named_and_where_it_is(
     lines = [line for line in sys.stdout.getvalue().splitlines() if "have waited" in line]  # type: ignore[attr-defined]
     said = rf"have waited \d+ s for rank {slow}, which is at test_launch\.py, line \d+, in load_for_long\. If"
     assert re.search(said, lines[0])
+
+
+def steps_of(folder: Path, rank: int, act: Callable[[], object], open_late: bool = False) -> Callable[[], int]:
+    """A training of five steps that saves each, in which one process does something in the third."""
+
+    def work() -> int:
+        run = colabkeep.Run("r", model=torch.nn.Linear(2, 1), storage=folder, save_every="1 step", progress=False)
+        if open_late and run.rank == rank:
+            act()
+        with run:
+            for step in run.steps(5):
+                run.step(loss=0.5)
+                if step == 2 and run.rank == rank and not open_late:
+                    run.save(wait=True) if run.rank == 0 else None
+                    act()
+        return run.progress.step
+
+    return work
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_is_stopped_ends_the_others_with_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """It says which, and since when; what was saved before is there."""
+    monkeypatch.setattr("colabkeep.session.launch._SILENT", 5.0)
+    with pytest.raises(ProcessFailed, match=rf"Nothing was heard of rank {rank} of 2 since \d+:\d+:\d+, for") as caught:
+        colabkeep.launch(steps_of(tmp_path, rank, lambda: os.kill(os.getpid(), signal.SIGSTOP)), devices=2)
+    assert "The last checkpoint stands" in caught.value.remedy
+    assert colabkeep.launch(steps_of(tmp_path, rank, lambda: None), devices=2) == 5
+
+
+def test_nobody_waits_for_ever_for_a_process_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named with the line where it is. What rank 0 loads at the start may take longer."""
+
+    def load_for_long() -> None:
+        time.sleep(200.0)
+
+    monkeypatch.setattr("colabkeep.session.launch._LONGEST", 3.0)
+    said = r"waited \d+ s for rank 1 of 2, which is at test_launch\.py, line \d+, in load_for_long\. They do not"
+    with pytest.raises(ProcessFailed, match=said):
+        colabkeep.launch(steps_of(tmp_path, 1, load_for_long), devices=2)
+    opened_late = steps_of(tmp_path, 0, lambda: time.sleep(8.0), open_late=True)
+    assert colabkeep.launch(opened_late, devices=2) == 5
 
 
 def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -> None:
