@@ -330,6 +330,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
         RunBusy: another live process trains this run.
         SaveFailed: nothing of the training could be saved.
         TrainingDiverged: ``on_nan="stop"``, and the loss is NaN or infinite.
+        ProcessFailed: one of the processes of `devices` ended and could not say why, or let the others wait for ever;
+            or they could not meet, and nothing was trained. With "auto" one GPU trains then.
     """
     words = {**locals()}
     check_word("on_bad_gpu", on_bad_gpu, "advise", "stop", "ignore")
@@ -499,7 +501,8 @@ def launch(
 
     Raises:
         UsageError: the machine has fewer GPUs, or something cannot be sent to another process.
-        ProcessFailed: a process ended and could not say why.
+        ProcessFailed: a process ended and could not say why, or let the others wait for ever; or so many as `devices`
+            says could not meet, and `train` was not called. With "auto" one process is begun then.
         Exception: as the first of them raised it.
     """
     count = _processes(devices)

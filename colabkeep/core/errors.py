@@ -27,7 +27,7 @@
     │   └── BadAccelerator                      the card that came is not worth starting on (on_bad_gpu="stop")
     ├── RunBusy (BlockingIOError)               a live process trains this run
     ├── RunTakenOver                            a newer session took this run over
-    ├── ProcessFailed                           one of several processes of a training ended and did not say why
+    ├── ProcessFailed                           one of several processes of a training ended without a word, or hangs
     ├── TrainingDiverged (ArithmeticError)      the loss is no finite number (on_nan="stop")
     └── SaveFailed                              nothing of this training is safe
 
@@ -242,7 +242,8 @@ class TrainingDiverged(ColabKeepError, ArithmeticError):
 
 
 class ProcessFailed(ColabKeepError):
-    """One of the processes that train together ended, and could not say why."""
+    """One of the processes that train together ended and could not say why, let the others wait for ever, or could not
+    meet them."""
 
 
 class SaveFailed(ColabKeepError):

@@ -13,6 +13,10 @@
 # This notebook is a small chain of this kind: you can watch three batch runs in a few minutes. Try it in the
 # editor first, then press **Save Version**. You need not edit anything.
 #
+# *GPU T4 x2* are two cards, and both train: each computes its half of every batch. They are tried together before the
+# training begins. If that fails, one of them trains alone, and a line says why. With one card, or none, one process
+# trains. We have tried this with processes on the CPU, and never on real cards.
+#
 # *The outputs saved here come from the third version, which ran without a GPU on a stand-in for Kaggle, as in
 # colabkeep's own tests. Yours will show your machine and other times.*
 
@@ -119,6 +123,7 @@ result = colabkeep.resumable_fit(
     metrics={"accuracy": accuracy},
     max_epochs=1,
     run_name="digits-try",
+    devices="auto",
 )
 print(f"accuracy after one epoch: {result.history[-1]['val_accuracy']:.1%}")
 
@@ -135,31 +140,37 @@ print(f"accuracy after one epoch: {result.history[-1]['val_accuracy']:.1%}")
 #
 # A real chain needs no `STEPS_PER_VERSION`, because a batch run stops cleanly before Kaggle's limit. This is true
 # for `resumable_fit` and for this loop. `max_time="3 h"` stops earlier.
+#
+# The loop is one of your own. `colabkeep.launch` calls it in a process for each card; with two of them,
+# `DistributedDataParallel` sums their gradients.
 
 
 # %% tags=["chain"]
-def train(run_name, steps, **more_words):
-    """Train for so many steps at most, from where the run is."""
+def train(run_name, steps, resume="auto"):
+    """Train for so many steps at most, from where the run is. Is it finished, and at which step?"""
     model, optimizer = new_training()
-    loader = DataLoader(Digits(train=True), batch_size=64, shuffle=True)
-    with colabkeep.Run(run_name, model=model, optimizer=optimizer, **more_words) as run:
+    if torch.distributed.get_world_size() > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    loader = DataLoader(Digits(train=True), batch_size=64, shuffle=True)  # of all cards together
+    with colabkeep.Run(run_name, model=model, optimizer=optimizer, resume=resume) as run:
         began = run.progress.step
         for _ in run.epochs(EPOCHS):
             for images, digits in run.batches(loader):
                 loss = nn.functional.cross_entropy(model(images.to(DEVICE)), digits.to(DEVICE))
-                loss.backward()
+                (loss * run.batch_weight).backward()
                 optimizer.step()
                 optimizer.zero_grad()
                 run.step(loss=loss)
                 if run.progress.step - began >= steps:
                     run.stop("end of this version")
-    print(f"This version went on from step {began} and did {run.progress.step - began} steps.")
-    return run
+    if run.rank == 0:
+        print(f"This version went on from step {began} and did {run.progress.step - began} steps.")
+    return run.finished, run.progress.step
 
 
-run = train(RUN, STEPS_PER_VERSION)
-if run.finished:
-    print(f"The run is FINISHED, at step {run.progress.step}.")
+finished, step = colabkeep.launch(train, [RUN, STEPS_PER_VERSION], devices="auto")
+if finished:
+    print(f"The run is FINISHED, at step {step}.")
 else:
     print("Not through yet. Save Version; then Add Input → this notebook's output; then Save Version again.")
 
@@ -190,8 +201,8 @@ def fingerprint(run_name):
     return digest.hexdigest()
 
 
-if run.finished:
-    train(f"{RUN}-unbroken", steps=10**6, resume="never", progress=False)
+if finished:
+    colabkeep.launch(train, [f"{RUN}-unbroken", 10**6, "never"], devices="auto", progress=False)
     chain, unbroken = fingerprint(RUN), fingerprint(f"{RUN}-unbroken")
     print("in a chain of versions:", chain)
     print("without a break:       ", unbroken)
@@ -208,6 +219,6 @@ else:
 colabkeep.report(RUN)
 
 # %% [markdown]
-# The bits are equal on the same kind of machine. If two versions run on a T4 and one on a CPU, the bits differ, and the
-# run says so. [colab_demo](colab_demo.ipynb) shows when colabkeep saves, which cards are worth it, and how to load the
-# best weights.
+# The bits are equal on the same kind of machine. If two versions run on two T4 and one on one card or on a CPU, the
+# bits differ, and the run says so. [colab_demo](colab_demo.ipynb) shows when colabkeep saves, which cards are worth it,
+# and how to load the best weights.

@@ -13,12 +13,16 @@ from tests.fakes.platforms import fake_kaggle
 pytestmark = pytest.mark.torch  # the notebook trains with it
 
 
-def test_a_chain_of_versions_ends_like_one_long_training(maker, shown, tmp_path):
+@pytest.mark.parametrize("devices", ['"auto"', "2"])
+def test_a_chain_of_versions_ends_like_one_long_training(maker, shown, tmp_path, devices):
     """Tried in the editor, then three batch runs, given only the output of the one before: no step is done twice, and
-    the weights are those of the unbroken training."""
+    the weights are those of the unbroken training. In two processes, as on two cards, it is the same."""
     output, began = None, []
     for run_type in ("Interactive", "Batch", "Batch"):
         notebook = maker.source("kaggle_demo")
+        assert sum(cell.source.count('devices="auto"') for cell in notebook.cells) == 3
+        for cell in notebook.cells:
+            cell.source = cell.source.replace('devices="auto"', f"devices={devices}")
         inputs = {} if output is None else {"notebooks/you/kaggle-demo": output}
         with fake_kaggle(tmp_path, run_type=run_type, inputs=inputs) as machine:
             maker.execute(notebook, machine.environment.folder, machine)
