@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -21,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 import colabkeep
 
 rank, size, file, folder, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], json.loads(sys.argv[5])
-if size > 1:
+if size > 1 and not torch.distributed.is_initialized():
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
 torch.set_default_dtype(getattr(torch, words.get("dtype", "float32")))
@@ -146,6 +147,20 @@ print(json.dumps(["End", {**end, "digest": digest(), "weights": weights, "rates"
 """
 
 
+LAUNCHING = """
+import sys
+import colabkeep
+
+def train(code, arguments):
+    import os, sys
+    sys.argv[:] = ["-c", os.environ["RANK"], *arguments]
+    exec(compile(code, "<training>", "exec"), {"__name__": "__main__"})
+
+colabkeep.launch(train, [sys.argv[1], sys.argv[2:]], devices=int(sys.argv[2]), progress=False)
+"""
+_MARK = "COLABKEEP_TESTS_SESSION"
+
+
 class Ended:
     """What the processes of a session said, by rank."""
 
@@ -153,7 +168,7 @@ class Ended:
         self.status = status
         self.ended = 0  # of those that had to be ended, as a launcher does
         self.errors = [errors for _, errors in said]
-        self.told = [[json.loads(line) for line in out.splitlines() if line.startswith("[")] for out, _ in said]
+        self.told = [[json.loads(line) for line in out.splitlines() if line.startswith('["')] for out, _ in said]
 
     @property
     def end(self) -> dict[str, Any]:
@@ -191,6 +206,47 @@ def session(
         ended = Ended([each.communicate() for each in ranks], [each.wait() for each in ranks])
         ended.ended = waiting
         return ended
+
+
+def launched(
+    folder: Path,
+    size: int,
+    meanwhile: Callable[[Program, Callable[[], Sequence[int]]], object] = lambda parent, children: None,
+    within: float = 120.0,
+    **words: Any,
+) -> Ended:
+    """The same, begun by `colabkeep.launch` in one program. `meanwhile` gets that, and what tells the processes that it
+    has begun. Those that are still there `within` seconds after their parent's end are ended, and counted."""
+    mark = f"{folder}.{len([*folder.parent.iterdir()])}"
+    beside = folder.with_name("beside")  # what a killed parent leaves
+    beside.mkdir(exist_ok=True)
+    environ = {**os.environ, _MARK: mark, "TMPDIR": str(beside), "COLABKEEP_LANG": "en"}
+    with Program(LAUNCHING, TRAINING, size, mark, folder, json.dumps(words), environ=environ) as parent:
+        meanwhile(parent, lambda: [pid for pid in _marked(mark) if pid != parent.pid])
+        with suppress(subprocess.TimeoutExpired):
+            parent.wait(120.0)
+        waiting = int(parent.returncode is None)
+        parent.send_signal(signal.SIGKILL)
+        said, status = parent.communicate(), parent.wait()
+    end = time.monotonic() + within
+    while (left := _marked(mark)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    ended = Ended([said], [status])
+    ended.ended = waiting + len(left)
+    return ended
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes of a session, by a variable that each of them got from its parent."""
+    found = []
+    for each in Path("/proc").iterdir():
+        with suppress(OSError):
+            if each.name.isdecimal() and f"{_MARK}={mark}".encode() in (each / "environ").read_bytes().split(b"\0"):
+                found.append(int(each.name))
+    return found
 
 
 def newest_step(folder: Path) -> int:
