@@ -160,10 +160,10 @@ def begin_processes(
 
 
 def _payload(train: Callable[..., Any], args: Sequence[Any]) -> bytes:
-    from colabkeep.frameworks.torch.ranks import streams
+    from colabkeep.frameworks.torch.ranks import modes, streams
 
     try:
-        return to_process((train, tuple(args), streams()))
+        return to_process((train, tuple(args), streams(), modes()))
     except Exception as error:
         paths = [
             *_cannot_travel("the function", train, 0),
@@ -462,7 +462,16 @@ def _ended_silently(process: _Process, size: int) -> ProcessFailed:
 
 def child() -> None:
     """What such a process does."""
-    from colabkeep.frameworks.torch.ranks import SUMMING, WAITING, Waiting, join, lost, put_streams, try_out
+    from colabkeep.frameworks.torch.ranks import (
+        SUMMING,
+        WAITING,
+        Waiting,
+        join,
+        lost,
+        put_modes,
+        put_streams,
+        try_out,
+    )
 
     answers, folder, summed = os.fdopen(int(sys.argv[1]), "wb", buffering=0), sys.argv[2], int(sys.argv[3])
     payload = _read(int.from_bytes(_read(8), "little"))
@@ -494,8 +503,9 @@ def child() -> None:
                 send(("met",))
                 begins.wait()
             threading.Thread(target=pulse, name="colabkeep-pulse", daemon=True).start()
-            train, args, theirs = from_process(payload)
+            train, args, theirs, chosen = from_process(payload)
             put_streams(theirs)
+            put_modes(chosen)
             FORWARD.set(Forward(send))
             WAITING.set(waiting)
             result = train(*args)

@@ -5,6 +5,7 @@ with their trainer.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import io
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
 from typing import Any, ClassVar
 
 from colabkeep.frameworks.base import Probe, Probed
@@ -233,7 +235,17 @@ def to_process(value: Any) -> bytes:
     """
     import cloudpickle
 
-    return bytes(cloudpickle.dumps(value))
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            # A module of a class of its own, as torch.backends.cudnn is, is found by its name like any other.
+            own = isinstance(obj, ModuleType) and type(obj) is not ModuleType
+            if own and sys.modules.get(obj.__name__) is obj:
+                return importlib.import_module, (obj.__name__,)
+            return super().reducer_override(obj)
+
+    file = io.BytesIO()
+    Pickler(file).dump(value)
+    return file.getvalue()
 
 
 def from_process(data: bytes) -> Any:

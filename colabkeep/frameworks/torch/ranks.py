@@ -122,6 +122,23 @@ def put_streams(taken: tuple[Any, Any, Any]) -> None:
     torch.cuda.manual_seed_all(torch.initial_seed())
 
 
+def modes() -> tuple[Any, ...]:
+    """What was chosen for all of torch here, for a process that is to compute alike: deterministic kernels, cuDNN's
+    choice of them, and the type of new tensors."""
+    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    cudnn: Any = torch.backends.cudnn
+    return deterministic, (cudnn.deterministic, cudnn.benchmark), torch.get_default_dtype()
+
+
+def put_modes(taken: tuple[Any, ...]) -> None:
+    """Choose the same."""
+    (deterministic, warns), (chosen, tries), kind = taken
+    torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+    cudnn: Any = torch.backends.cudnn
+    cudnn.deterministic, cudnn.benchmark = chosen, tries
+    torch.set_default_dtype(kind)
+
+
 class Waiting:
     """Since when this process waits in a collective of its run for the others: what a thread beside it can tell.
     `opens`: for what rank 0 loads, which may take long."""

@@ -177,6 +177,34 @@ def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp
     assert first[1] != second[1]
 
 
+def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
+    """With the kernels that it chose for equal bits, and the type of new tensors."""
+
+    def chosen() -> Any:
+        cudnn = torch.backends.cudnn
+        kinds = torch.get_default_dtype(), cudnn.deterministic, cudnn.benchmark
+        return (
+            kinds,
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+
+    before = chosen()
+    kind, cudnn = torch.get_default_dtype(), torch.backends.cudnn
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_default_dtype(torch.float64)
+        cudnn.deterministic, cudnn.benchmark = True, True
+        here = chosen()
+        assert here == ((torch.float64, True, True), True, True) != before
+        assert colabkeep.launch(chosen, devices=2) == here
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_default_dtype(kind)
+        cudnn.deterministic, cudnn.benchmark = False, False
+    assert chosen() == before
+
+
 def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) -> None:
     """By the way to it."""
 
