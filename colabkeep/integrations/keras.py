@@ -16,7 +16,7 @@ the frame of the `fit` that calls it, and for the time of that one stands in for
 * `train_function` and `evaluate` of the model: an error that ends them ends the run.
 
 What is not public in Keras is listed and looked at in `keras_insides`. Weights are taken as the backend has them: with
-torch as tensors, with JAX as arrays. No framework is imported that Keras has not imported.
+torch as tensors, with JAX and TensorFlow as arrays. No framework is imported that Keras has not imported.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -37,14 +38,14 @@ from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted
 from colabkeep.core.settings import Item, Plain
-from colabkeep.integrations.keras_data import changes, find_source
+from colabkeep.integrations.keras_data import Pipeline, build_model, changes, find_source, traced
 from colabkeep.integrations.keras_files import ToldFile, load_file
 from colabkeep.integrations.keras_insides import check, inside, unknown
 from colabkeep.integrations.memories import Memories
 
 __all__ = ["Resumable"]
 
-_BACKENDS = ("torch", "jax")
+_BACKENDS = ("torch", "jax", "tensorflow")
 _FITS_OWN = {"self", "epoch_iterator", "callbacks", "epochs", "initial_epoch", "epoch"}  # its variables
 _GLOBAL_SEED = "global_seed_generator"
 
@@ -151,13 +152,15 @@ def _check(model: Any, callbacks: Iterable[object]) -> None:
             remedy='Set os.environ["KERAS_BACKEND"] = "torch" (or "jax") before the first import of keras, in a new '
             "session; or keep the folder that BackupAndRestore writes to, with colabkeep.keep_folder(…): docs/keep.md.",
         )
-    wrapped = type(model).__name__ == "DistributedDataParallel"
+    shared_out = getattr(model, "_distribute_strategy", None) is not None
+    wrapped = type(model).__name__ == "DistributedDataParallel" or shared_out
     jax: Any = sys.modules.get("jax") if backend == "jax" else None
     if wrapped or keras.distribution.distribution() is not None or (jax is not None and jax.process_count() > 1):
         raise UsageError(
             problem="This model is trained on several devices or by several processes, and Resumable keeps trainings "
             "on one device.",
-            remedy="Leave keras.distribution and DistributedDataParallel out: a model is trained on one GPU then.",
+            remedy="Leave keras.distribution, tf.distribute and DistributedDataParallel out: a model is trained on one "
+            "GPU then.",
         )
     others = [type(each).__name__ for each in callbacks if type(each).__name__ == "BackupAndRestore"]
     if others:
@@ -186,6 +189,7 @@ class Fitting:
         self._first, self._epochs_asked = fit["initial_epoch"], fit["epochs"]
         # Where no epoch is left: up to Keras 3.6 fit wants one, in which nothing happens.
         self._behind = self._epochs_asked - ("training_logs" not in fit)
+        build_model(model, self._iterator)
         _check(model, self._callbacks.callbacks)
         self.live = False
         self.ended = False  # by a callback
@@ -261,6 +265,11 @@ class Fitting:
         return self._source.dataset
 
     @property
+    def pipeline(self) -> Pipeline | None:
+        """That of `tf.data`, where it can tell its place."""
+        return self._source.loader if isinstance(self._source.loader, Pipeline) else None
+
+    @property
     def applies(self) -> bool:
         """Do new settings hold from here on?"""
         return self._keep.applies
@@ -311,8 +320,10 @@ class Fitting:
         if self._source.placed:
             listed = hasattr(iterator, "_enumerate_iterator")
             self._replace(iterator, "_enumerate_iterator" if listed else "enumerate_epoch", self._steps)
-        # The instance has the first one already.
-        self._train, model.train_function = model.train_function, partial(self._guarded, model.train_function)
+        self._train = model.train_function  # the instance has it already
+        given = self._source.placed and keras.backend.backend() == "tensorflow" and not model.run_eagerly
+        step = traced(self._train, iterator) if given else self._train
+        model.train_function = partial(self._guarded, step)
         self._replace(model, "evaluate", partial(self._evaluate, model.evaluate))
 
     def _replace(self, target: Any, name: str, by: Callable[..., Any]) -> None:
@@ -438,6 +449,14 @@ class Fitting:
         else:
             self._epoch, self._offset = epoch, run.progress.batches
             self._read, self.live = False, True
+            if self._offset and self._state.forgets_metrics:
+                run.tell(
+                    Noted(
+                        text="What the metrics had counted of this epoch is lost: they are made in its first step, "
+                        "and count from here. Weights are not affected. To keep them, call the model once before fit."
+                    )
+                )
+            self._state.forgets_metrics = False
 
     def _tell(self, run: Run) -> None:
         while self._state.lines:
@@ -526,7 +545,7 @@ def _stored(variable: Any) -> Any:
     """What a checkpoint can hold: a tensor of torch as it is, anything else as an array."""
     if keras.backend.backend() == "torch":
         return variable.value.detach()
-    array = np.asarray(variable.value)
+    array = np.array(variable.value) if keras.backend.backend() == "tensorflow" else np.asarray(variable.value)
     return array if array.dtype.kind in "biufc" else array.view(f"u{array.dtype.itemsize}")  # bfloat16 is no NumPy type
 
 
@@ -577,7 +596,9 @@ def _fill(optimizer: Any, values: Sequence[Any]) -> None:
 def _build(optimizer: Any, build: Callable[[Any], Any], values: Sequence[Any], variables: Any) -> None:
     vars(optimizer).pop("build", None)
     build(variables)
-    _fill(optimizer, values)
+    tensorflow: Any = sys.modules.get("tensorflow") if keras.backend.backend() == "tensorflow" else None
+    with nullcontext() if tensorflow is None else tensorflow.init_scope():  # it builds them while it traces a step
+        _fill(optimizer, values)
 
 
 class State:
@@ -587,6 +608,7 @@ class State:
 
     def __init__(self, fitting: Fitting, file: ToldFile) -> None:
         self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
+        self.forgets_metrics = False  # those that are made in the first step only
         self._fitting, self._file = fitting, file
         self._callbacks = Memories(fitting.others, _tensor_type(), _SET_BY_FIT)
         self._unkept: set[str] = set()
@@ -607,6 +629,7 @@ class State:
             "callbacks": self._callbacks.state_dict(),
             "compare": [getattr(each, "monitor_op", None) is not None for each in fitting.others],
             "dataset": self._of_dataset(),
+            "pipeline": fitting.pipeline.told() if fitting.pipeline is not None else None,
             "seeds": None if seeds is None else _stored(seeds.state),
             "ended_of": fitting.epochs_asked if fitting.ended else None,
             "settings": self._settings,
@@ -616,8 +639,10 @@ class State:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         fitting = self._fitting
-        for variable, value in zip(fitting.model.metrics_variables, state["metrics"], strict=False):
+        metrics = fitting.model.metrics_variables
+        for variable, value in zip(metrics, state["metrics"], strict=False):
             _assign(variable, value)
+        self.forgets_metrics = len(metrics) < len(state["metrics"])
         for each, compares in zip(fitting.others, state["compare"], strict=False):
             if compares and getattr(each, "monitor_op", 0) is None:
                 each._set_monitor_op()  # changes min_delta, which comes next
@@ -625,6 +650,8 @@ class State:
         self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
         for name, value in state["dataset"].items():
             setattr(fitting.dataset, name, value)
+        if fitting.pipeline is not None and state.get("pipeline") is not None:  # earlier versions knew none
+            fitting.pipeline.take(state["pipeline"])
         if state["seeds"] is not None:
             _assign(fitting.global_seed(make=True).state, state["seeds"])
         self._ended_of = state["ended_of"]

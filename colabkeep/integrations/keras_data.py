@@ -5,12 +5,14 @@ This module carries the user's own data: the engine looks in it for generators t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import keras
 import numpy as np
 
+from colabkeep.core.errors import NotStorable
 from colabkeep.core.state import derive
 from colabkeep.integrations.keras_insides import inside
 
@@ -66,6 +68,139 @@ class Drawn(Source):
     def end(self, epoch: int) -> None:
         if self.dataset is not None:
             self.dataset.on_epoch_end()  # type: ignore[attr-defined]
+
+
+class Piped(Source):
+    """A `tf.data` pipeline, whose iterators tell and take where they are."""
+
+    placed = True
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(
+            "a resumed epoch goes on at the batch that was saved, with what the pipeline had shuffled. Where shuffle() "
+            "has no seed, later epochs have another order than without the disconnect."
+        )
+        self.loader = pipeline
+
+    def length(self, epoch: int) -> int | None:
+        asked: int | None = self.loader.asked
+        return asked
+
+    def begin(self, epoch: int, *, resumed: bool) -> None:
+        self.loader.begin(resumed=resumed)
+
+    def end(self, epoch: int) -> None:
+        self.loader.end()
+
+
+class Pipeline:
+    """The epochs of a `tf.data` data set. `asked`: `steps_per_epoch`. An epoch goes on where the one before ended, if
+    it was told to be shorter.
+
+    In the middle of an epoch the engine stores and brings back where it is (`state_dict`), as for every loader. Between
+    epochs it knows no loader: `told` is a part of the run then.
+    """
+
+    def __init__(self, dataset: Any, iterator: Any, asked: int | None) -> None:
+        self.asked = asked
+        self._dataset, self._iterator = dataset, iterator
+        self._made = 1  # iterators, which a shuffle counts
+        self._given = 0  # batches of this iterator before this epoch
+        self._taken = 0  # batches of the epoch
+        self._over = False  # has the iterator given all?
+        self._between = True  # two epochs?
+        self._behind = 0  # batches to be read again before the first
+
+    def begin(self, *, resumed: bool) -> None:
+        """An epoch begins, or goes on."""
+        self._between = False
+        if self._over:
+            self._iterator, self._over = iter(self._dataset), False
+            self._made, self._given = self._made + 1, 0
+        if not resumed:
+            self._taken = 0
+
+    def end(self) -> None:
+        """All its batches were trained."""
+        self._between = True
+        self._given += self._taken
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._behind:
+            self._behind -= 1
+            next(self._iterator, None)
+        while self.asked is None or self._taken < self.asked:
+            batch = next(self._iterator, _NO_MORE)
+            if batch is _NO_MORE:
+                self._over = True
+                return
+            self._taken += 1
+            yield batch
+
+    def told(self) -> dict[str, Any]:
+        """Which iterator of how many it is at; between epochs also where that is, if its buffers are small."""
+        state = place_of(self._iterator) if self._between and not self._over else None
+        small = state is not None and state.nbytes <= LARGE
+        return {"made": self._made, "given": self._given, "over": self._over, "iterator": state if small else None}
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        """Go to the beginning of that epoch. A shuffle draws the order of an epoch when its iterator is made."""
+        for _ in range(told["made"] - self._made):
+            self._iterator = iter(self._dataset)
+        self._made, self._given, self._over = told["made"], told["given"], told["over"]
+        if told["iterator"] is not None:
+            go_to(self._iterator, told["iterator"])
+        elif not self._over:
+            self._behind = self._given
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is in the middle of an epoch, with what is in its buffers.
+
+        Raises:
+            NotStorable: those are large. An epoch is read again then.
+        """
+        state = place_of(self._iterator)
+        if state is None or state.nbytes > LARGE:
+            size = "" if state is None else f" ({state.nbytes >> 20} MiB)"
+            raise NotStorable(
+                problem=f"What this tf.data pipeline holds in its buffers{size} is too much for every checkpoint.",
+                remedy="Give shuffle() a smaller buffer, or shuffle the names of files before they are read.",
+            )
+        return {"iterator": state, "taken": self._taken}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go there."""
+        self._taken, self._behind = state["taken"], 0
+        go_to(self._iterator, state["iterator"])
+
+
+_NO_MORE = object()
+LARGE = 64 << 20  # bytes of a pipeline's buffers that are stored with each checkpoint at most
+
+
+def place_of(iterator: Any) -> np.ndarray[Any, Any] | None:
+    """Where an iterator of TensorFlow is, as bytes; None if something in its pipeline does not tell (a function of
+    Python, numbers drawn by `tf.random`)."""
+    import tensorflow as tf
+
+    resource = getattr(iterator, "_iterator_resource", None)
+    if resource is None:
+        return None
+    try:
+        # 2: an error where there is state that would be left out
+        state = tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=2)
+    except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError):
+        return None
+    return np.frombuffer(tf.io.serialize_tensor(state).numpy(), np.uint8)
+
+
+def go_to(iterator: Any, place: np.ndarray[Any, Any]) -> None:
+    """Put an iterator of TensorFlow where another one of the same pipeline was."""
+    import tensorflow as tf
+
+    tf.raw_ops.DeserializeIterator(
+        resource_handle=iterator._iterator_resource, serialized=tf.io.parse_tensor(place.tobytes(), tf.variant)
+    )
 
 
 class Batches(Sequence[Any]):
@@ -134,8 +269,10 @@ class ArrayBatches(Batches):
     def __init__(self, seed: int, adapter: Any, asked: int | None) -> None:
         super().__init__(seed, adapter.num_batches, asked)
         backend = keras.backend.backend()
-        self._sliceable = inside("convert_to_sliceable")(adapter._inputs, target_backend=backend)
-        self._convert = f"convert_to_{backend}_compatible"
+        # TensorFlow's own way makes a whole data set of them; slices are asked for as for NumPy.
+        sliced = "numpy" if backend == "tensorflow" else backend
+        self._sliceable = inside("convert_to_sliceable")(adapter._inputs, target_backend=sliced)
+        self._convert = "convert_to_tf_dataset_compatible" if sliced == "numpy" else f"convert_to_{backend}_compatible"
         self._samples, self._size, self._shuffle = adapter._num_samples, adapter._batch_size, adapter._shuffle
 
     def shuffled(self, generator: np.random.Generator) -> Any:
@@ -179,15 +316,49 @@ def _tensor(value: Any) -> Any:
     """What the backend's own iterators make of a piece of a batch."""
     if value is None:
         return None
-    if keras.backend.backend() == "torch":
+    if keras.backend.backend() in ("torch", "tensorflow") and not _composite(value):
         return keras.ops.convert_to_tensor(value)
     return value if hasattr(value, "shape") else np.asarray(value)
 
 
+def _composite(value: Any) -> bool:
+    """Is it a tensor of several parts (ragged, sparse)?"""
+    return hasattr(value, "with_row_splits_dtype") or hasattr(value, "dense_shape")
+
+
+def build_model(model: Any, iterator: Any) -> None:
+    """With TensorFlow, Keras builds a model, its metrics and its optimizer while it traces the first step, and a
+    checkpoint is loaded before that: so do it now, from the shapes of the batches, as Keras does with torch and JAX."""
+    dataset = getattr(iterator, "_distributed_dataset", None)
+    if dataset is not None:
+        # A model that is trained by its own train_step need not be one that can be called.
+        with suppress(Exception):
+            model._symbolic_build(data_batch=dataset.element_spec)
+
+
+def traced(train: Callable[[Any], Any], iterator: Any) -> Callable[[Any], Any]:
+    """`train_function` of TensorFlow for batches that are handed to it. Keras would trace it for the shape of the first
+    one, which is another in a session that begins with an epoch's shorter last batch, and would round otherwise there.
+    So it is traced for the shapes that Keras's own data sets tell."""
+    import tensorflow as tf
+
+    spec = iterator._distributed_dataset.element_spec
+    one: Any = tf.function(lambda data: train([data]), input_signature=[spec], autograph=False)
+
+    def step(batches: Any) -> Any:
+        logs = None
+        for batch in batches:
+            logs = one(tf.nest.pack_sequence_as(spec, tf.nest.flatten(batch)))
+        return logs
+
+    return step
+
+
 _AGAIN = (
     "an epoch that was cut off begins again at its first batch, for nobody can go to a place in {what}. It may give "
-    "other batches then, so the weights may differ from those without the disconnect. Arrays and "
-    "keras.utils.PyDataset go on at the batch."
+    "other batches then, so the weights may differ from those without the disconnect. Arrays, "
+    "keras.utils.PyDataset and, with TensorFlow, tf.data pipelines without tf.random and functions of Python go on at "
+    "the batch."
 )
 
 
@@ -213,7 +384,12 @@ def find_source(iterator: Any, seed: int) -> Source:
         drawn = Drawn(DatasetBatches(seed, adapter, asked), alone)
         drawn.dataset, drawn.loader.varies = dataset, changes(dataset)
         return drawn
-    torch = keras.backend.backend() == "torch"
-    if torch and not asked and isinstance(adapter, inside("TorchDataLoaderAdapter")):
+    backend = keras.backend.backend()
+    if backend == "tensorflow" and isinstance(adapter, inside("TFDatasetAdapter")):
+        dataset = iterator._distributed_dataset
+        first = iter(dataset)
+        if place_of(first) is not None:
+            return Piped(Pipeline(dataset, first, asked))
+    if backend == "torch" and not asked and isinstance(adapter, inside("TorchDataLoaderAdapter")):
         return Loaded(adapter._dataloader)
     return Source(_AGAIN.format(what=f"this data ({type(adapter).__name__.removesuffix('Adapter')})"))

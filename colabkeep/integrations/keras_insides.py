@@ -11,7 +11,7 @@ from colabkeep.core.errors import UsageError
 from colabkeep.integrations import insides
 from colabkeep.integrations.insides import Table, find_strange
 
-__all__ = ["TABLE", "check", "inside", "unknown"]
+__all__ = ["TABLE", "TENSORFLOW", "check", "inside", "unknown"]
 
 _KNOWN = "3.5 to 3.15"
 _TRAINERS = "keras.src.trainers."
@@ -41,6 +41,7 @@ TABLE: Table = {
         "shuffle": None,
         "_standardize_batch": ["batch"],
     },
+    f"{_ADAPTERS}tf_dataset_adapter": {"TFDatasetAdapter": ["dataset", "class_weight", "*"]},
     f"{_ADAPTERS}torch_data_loader_adapter": {"TorchDataLoaderAdapter": ["dataloader", "*"]},
     f"{_ADAPTERS}torch_data_loader_adapter:TorchDataLoaderAdapter": {"_dataloader": None},
     "keras.src.random.seed_generator": {"global_seed_generator": []},
@@ -54,11 +55,21 @@ TABLE: Table = {
     "keras:Model": {
         **dict.fromkeys(("_initial_epoch", "metrics_variables", "train_function")),
         "_flatten_layers": ["include_self", "recursive"],
+        "_symbolic_build": ["iterator", "data_batch"],
     },
     "keras.callbacks:Callback": {"_model": None},
     "keras.callbacks:CallbackList": {"_async_train|": None, "_flush_futures|": []},  # from 3.7 on
     "keras.callbacks:EarlyStopping": {"_set_monitor_op": []},
     "keras.utils:PyDataset": dict.fromkeys(("_workers", "_use_multiprocessing", "_max_queue_size")),
+}
+
+TENSORFLOW: Table = {
+    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer": {
+        "_distribute_strategy": None,
+        "_make_function": ["step_function"],  # from 3.7 on, and with it train_function takes batches
+    },
+    "keras.src.backend.tensorflow.trainer:TFEpochIterator": {"_distributed_dataset": None},
+    "tensorflow.python.data.ops.iterator_ops:OwnedIterator": {"_iterator_resource": None},
 }
 
 
@@ -69,6 +80,8 @@ def check() -> None:
         UsageError: something is not, or takes something else.
     """
     strange = find_strange(TABLE)
+    if strange is None and keras.backend.backend() == "tensorflow":
+        strange = find_strange(TENSORFLOW)
     if strange is not None:
         raise unknown(strange)
 
@@ -85,5 +98,5 @@ def unknown(what: str) -> UsageError:
         f"Keras {keras.__version__}",
         what,
         "Keep the folder that ModelCheckpoint or BackupAndRestore writes to instead: with colabkeep.keep_folder(…), "
-        f"see docs/keep.md. Or install a version that is known: Keras {_KNOWN}.",
+        f"see docs/keep.md. Or install a version that is known: Keras {_KNOWN} (with TensorFlow: 3.7 or newer).",
     )

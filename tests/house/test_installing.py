@@ -25,7 +25,7 @@ else:
 
 IMAGES = Path(__file__).parent / "images"
 LISTS = sorted(path.name for path in IMAGES.glob("[ck]*.txt"))
-FOR_OURSELVES = {"docs", "test", "test-paddle", "test-recipes", "test-tools"}  # extras that no user installs
+FOR_OURSELVES = {"docs", "test", "test-backends", "test-paddle", "test-recipes", "test-tools"}  # no user installs them
 
 
 @dataclass(frozen=True)

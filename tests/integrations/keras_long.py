@@ -127,7 +127,7 @@ def augmented(callbacks: list[Any], epochs: int) -> Any:
     )
 
 
-# keras.io/guides/custom_train_step_in_torch and …_in_jax, "Going lower-level".
+# keras.io/guides/custom_train_step_in_torch, …_in_jax and …_in_tensorflow, "Going lower-level".
 
 
 class CustomModel(keras.Model):  # type: ignore[misc]
@@ -144,7 +144,20 @@ class CustomModel(keras.Model):  # type: ignore[misc]
         return [self.loss_tracker, self.mae_metric]
 
     def train_step(self, *words: Any) -> Any:
-        return self.step_in_jax(*words) if keras.backend.backend() == "jax" else self.step_in_torch(*words)
+        return getattr(self, f"step_in_{keras.backend.backend()}")(*words)
+
+    def step_in_tensorflow(self, data: Any) -> Any:
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.loss_fn(y, y_pred)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.loss_tracker.update_state(loss)
+        self.mae_metric.update_state(y, y_pred)
+        return {metric.name: metric.result() for metric in self.metrics}
 
     def step_in_torch(self, data: Any) -> Any:
         import torch

@@ -238,9 +238,9 @@ def to_process(value: Any) -> bytes:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
             # A module of a class of its own, as torch.backends.cudnn is, is found by its name like any other.
-            own = isinstance(obj, ModuleType) and type(obj) is not ModuleType
-            if own and sys.modules.get(obj.__name__) is obj:
-                return importlib.import_module, (obj.__name__,)
+            name = getattr(obj, "__name__", "") if isinstance(obj, ModuleType) else ""
+            if type(obj) is not ModuleType and name and sys.modules.get(name) is obj:
+                return importlib.import_module, (name,)
             return super().reducer_override(obj)
 
     file = io.BytesIO()
