@@ -300,7 +300,7 @@ def _attend(
             for pipe, receive in ((each.popen.stdout, _say), (each.answers, _receive)):
                 if pipe is not None and not pipe.closed:
                     selector.register(pipe, selectors.EVENT_READ, (each, receive))
-        told = 0.0
+        told, looked = 0.0, time.monotonic()
         while selector.get_map() and not over():
             for key, _ in selector.select(0.5):
                 process, receive = key.data
@@ -311,6 +311,11 @@ def _attend(
                 receive(process, data, heard, say)
             _end_with_the_first(processes)
             told = _tell_who_is_waited_for(processes, told, say)
+            now = time.monotonic()
+            if now - looked > _PULSE:  # nobody listened meanwhile: the machine stood still, or a display was waited for
+                for each in processes:
+                    each.heard_at = None if each.heard_at is None else now
+            looked = now
             if (hangs := _who_hangs(processes)) is not None:
                 raise hangs
 

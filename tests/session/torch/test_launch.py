@@ -319,6 +319,28 @@ def test_a_process_that_is_stopped_ends_the_others_with_one_error(
     assert colabkeep.launch(steps_of(tmp_path, rank, lambda: None), devices=2) == 5
 
 
+class Blocking(io.StringIO):
+    """A place for what is printed that takes its time, once."""
+
+    def write(self, text: str) -> int:
+        if "this takes long" in text:
+            time.sleep(7.0)
+        return super().write(text)
+
+
+def test_a_process_is_not_silent_while_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shows the lines was slow, or the machine stood still: the others wait for one that is there."""
+    monkeypatch.setattr("colabkeep.session.launch._SILENT", 5.0)
+    monkeypatch.setattr(sys, "stdout", Blocking())
+
+    def load() -> None:
+        time.sleep(3.0)  # the others wait, and have told so
+        print("this takes long", flush=True)
+        time.sleep(8.0)
+
+    assert colabkeep.launch(steps_of(tmp_path, 1, load), devices=2) == 5
+
+
 def test_nobody_waits_for_ever_for_a_process_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named with the line where it is. What rank 0 loads at the start may take longer."""
 
