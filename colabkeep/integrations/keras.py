@@ -36,7 +36,7 @@ from keras.callbacks import Callback, ProgbarLogger
 
 from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
-from colabkeep.core.events import Noted
+from colabkeep.core.events import Noted, RestoredInexactly
 from colabkeep.core.settings import Item, Plain
 from colabkeep.integrations.keras_data import Pipeline, build_model, changes, find_source, traced
 from colabkeep.integrations.keras_files import ToldFile, load_file
@@ -54,6 +54,11 @@ _SET_BY_FIT = frozenset(
 )  # of a callback; the last is made when it is needed
 _SET_BY_KERAS = frozenset({"_workers", "_use_multiprocessing", "_max_queue_size"})  # of a PyDataset
 _LARGE = 1 << 24  # bytes of an attribute of a PyDataset that are stored with each checkpoint at most
+_OTHER_DATA = (
+    "the tf.data pipeline is another one than that of the checkpoint: it has other steps, or begins with other data, "
+    "or with the same in another order (names of files are often shuffled without a seed), so samples may come twice "
+    "in an epoch and others not at all"
+)
 _HEARD_EVERY = 16  # steps: where Keras calls callbacks beside the training, the loss is waited for so often
 _NUMBERED = re.compile(r"_\d+(?=/|$)")  # "dense_3" is the name of the same layer in a cell that is run again
 
@@ -224,6 +229,8 @@ class Fitting:
             if self._keep.resume_from is not None:
                 self._begin_from(self._keep.resume_from, new=run.resumed_from is None)
             self._tell(run)
+            if self._state.other_data:
+                run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=_OTHER_DATA))
             self._counted = run.progress.step
             self._epochs = run.epochs(self._epochs_asked - self._first)
             over = self._state.over()
@@ -609,6 +616,7 @@ class State:
     def __init__(self, fitting: Fitting, file: ToldFile) -> None:
         self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
         self.forgets_metrics = False  # those that are made in the first step only
+        self.other_data = False
         self._fitting, self._file = fitting, file
         self._callbacks = Memories(fitting.others, _tensor_type(), _SET_BY_FIT)
         self._unkept: set[str] = set()
@@ -651,7 +659,7 @@ class State:
         for name, value in state["dataset"].items():
             setattr(fitting.dataset, name, value)
         if fitting.pipeline is not None and state.get("pipeline") is not None:  # earlier versions knew none
-            fitting.pipeline.take(state["pipeline"])
+            self.other_data = not fitting.pipeline.take(state["pipeline"])
         if state["seeds"] is not None:
             _assign(fitting.global_seed(make=True).state, state["seeds"])
         self._ended_of = state["ended_of"]

@@ -6,7 +6,6 @@ This module carries the user's own data: the engine looks in it for generators t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import keras
@@ -110,6 +109,7 @@ class Pipeline:
         self._over = False  # has the iterator given all?
         self._between = True  # two epochs?
         self._behind = 0  # batches to be read again before the first
+        self._print = print_of(dataset)
 
     def begin(self, *, resumed: bool) -> None:
         """An epoch begins, or goes on."""
@@ -141,10 +141,12 @@ class Pipeline:
         """Which iterator of how many it is at; between epochs also where that is, if its buffers are small."""
         state = place_of(self._iterator) if self._between and not self._over else None
         small = state is not None and state.nbytes <= LARGE
-        return {"made": self._made, "given": self._given, "over": self._over, "iterator": state if small else None}
+        place = state if small else None
+        return {"made": self._made, "given": self._given, "over": self._over, "iterator": place, "print": self._print}
 
-    def take(self, told: Mapping[str, Any]) -> None:
-        """Go to the beginning of that epoch. A shuffle draws the order of an epoch when its iterator is made."""
+    def take(self, told: Mapping[str, Any]) -> bool:
+        """Go to the beginning of that epoch. A shuffle draws the order of an epoch when its iterator is made. Returned
+        is whether the pipeline is the one that was stored, as far as TensorFlow's fingerprint tells."""
         for _ in range(told["made"] - self._made):
             self._iterator = iter(self._dataset)
         self._made, self._given, self._over = told["made"], told["given"], told["over"]
@@ -152,6 +154,7 @@ class Pipeline:
             go_to(self._iterator, told["iterator"])
         elif not self._over:
             self._behind = self._given
+        return bool(told["print"] == self._print)
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is in the middle of an epoch, with what is in its buffers.
@@ -192,6 +195,15 @@ def place_of(iterator: Any) -> np.ndarray[Any, Any] | None:
     except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError):
         return None
     return np.frombuffer(tf.io.serialize_tensor(state).numpy(), np.uint8)
+
+
+def print_of(dataset: Any) -> str:
+    """TensorFlow's fingerprint of a pipeline: its steps and the arrays or names of files that it begins with, in their
+    order. Seeds are not in it. "" where this TensorFlow has none."""
+    import tensorflow as tf
+
+    take = getattr(tf.raw_ops, "DatasetFingerprint", None)
+    return "" if take is None else str(int(take(input_dataset=dataset._variant_tensor)))
 
 
 def go_to(iterator: Any, place: np.ndarray[Any, Any]) -> None:
@@ -331,9 +343,13 @@ def build_model(model: Any, iterator: Any) -> None:
     checkpoint is loaded before that: so do it now, from the shapes of the batches, as Keras does with torch and JAX."""
     dataset = getattr(iterator, "_distributed_dataset", None)
     if dataset is not None:
-        # A model that is trained by its own train_step need not be one that can be called.
-        with suppress(Exception):
+        # A model that is trained by its own train_step need not be one that can be called. Where its weights are
+        # there, at most its metrics come later, which `Fitting` tells.
+        try:
             model._symbolic_build(data_batch=dataset.element_spec)
+        except Exception:
+            if not model.variables:  # Keras's own words say what to do
+                raise
 
 
 def traced(train: Callable[[Any], Any], iterator: Any) -> Callable[[Any], Any]:

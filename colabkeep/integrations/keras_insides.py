@@ -70,6 +70,7 @@ TENSORFLOW: Table = {
     },
     "keras.src.backend.tensorflow.trainer:TFEpochIterator": {"_distributed_dataset": None},
     "tensorflow.python.data.ops.iterator_ops:OwnedIterator": {"_iterator_resource": None},
+    "tensorflow.python.data.ops.dataset_ops:DatasetV2": {"_variant_tensor": None},
 }
 
 

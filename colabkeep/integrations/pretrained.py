@@ -65,6 +65,7 @@ def find_base(model: Any, frozen: str | None) -> Base | None:
         return None
     words = getattr(config.get_text_config(), "vocab_size", None)
     resized = set() if words == _vocabulary(config, name) else _embeddings(inner)
+    local = Path(name).exists()  # it may vanish with the machine
     return Base(
         names=[
             key
@@ -73,7 +74,8 @@ def find_base(model: Any, frozen: str | None) -> Base | None:
         ],
         name=str(name),
         revision=getattr(config, COMMIT, None) or "",
-        refer=frozen == "refer" or (frozen is None and adapted),
+        refer=frozen == "refer" or (frozen is None and adapted and not local),
+        local=local and adapted and frozen is None,
     )
 
 

@@ -97,15 +97,16 @@ class Resumable(TrainerCallback):
     `load_best_model_at_end=True` they are, and vanish with the machine: the best model can only be one of the session
     that ends the training.
 
-    Of a model with adapters (PEFT), the frozen weights that `from_pretrained` read are not stored: each checkpoint
-    names them by checksums, and a resume compares these with the base that the script has loaded, before anything is
-    changed.
+    Of a model with adapters (PEFT), the frozen weights that `from_pretrained` read from the Hub are not stored: each
+    checkpoint names them by checksums, and a resume compares these with the base that the script has loaded, before
+    anything is changed.
 
     Args:
         run_name: names the run in the storage; the same name goes on with the same run.
         frozen: "refer": the frozen weights of a pretrained base are not stored, also where the model has no adapters.
-            "store": they are, once in the run, so that it depends on nobody's else files. None: "refer" for a model
-            with adapters, "store" for any other.
+            "store": they are, once in the run, so that it depends on nobody else's files. None: "refer" for a model
+            with adapters whose base has a name on the Hub, "store" for any other, and for a base in a folder of this
+            machine, which may vanish with it.
         resume_from: a folder that the trainer saved ("out/checkpoint-500"), from which a new run begins: its weights,
             optimizer, schedule, scaler, step and log. A run that has a checkpoint of its own goes on with that.
         words: those of `colabkeep.Run`: storage, resume, on_change, save_every, keep_last, keep_best, monitor, mode,

@@ -21,12 +21,14 @@ _NAMED = 5  # weights that an error names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """What of the model is frozen and was read from a pretrained base. `name`: on the Hub, or of a folder; `revision`:
-    the commit, "" where it is not known. `refer`: its weights are not to be stored."""
+    the commit, "" where it is not known. `refer`: its weights are not to be stored. `local`: it is a folder of this
+    machine."""
 
     names: Collection[str]
     name: str
     revision: str = ""
     refer: bool = True
+    local: bool = False
 
     @property
     def origin(self) -> str:
@@ -62,6 +64,12 @@ def begin(framework: Framework, parts: Mapping[str, object], base: Base) -> Iter
                 text=f"The frozen base {base.name} ({_size(size)}) is not stored: each checkpoint names it by its "
                 "checksums, and a resume compares them."
             )
+    elif base.local:
+        yield Noted(
+            text=f"The frozen base is stored with the run, once: it was read from {base.name}, and colabkeep cannot "
+            'see whether that folder outlives this machine. If you have it in each session, frozen="refer" names it '
+            "only."
+        )
 
 
 def go_on(

@@ -160,6 +160,10 @@ _BLIND = (
     "all of the epoch. For checkpoints inside it write: for batch in run.batches(loader); or, in a loop that counts "
     "steps: for step in run.steps(n), with run.next(loader)."
 )
+_AT_ITS_END = (
+    "Nobody can go to a place in these batches, so this run is saved at the end of each epoch only: a disconnect costs "
+    "all of the epoch."
+)
 _AROUND = (
     "This epoch takes steps outside of its loop over run.batches(), so it can be saved at its end only: a disconnect "
     "costs all of the epoch. Take each step inside of that loop, and do not collect its batches in a list."
@@ -425,7 +429,8 @@ class Loop:
     def _step_elsewhere(self, now: float) -> None:
         """A step was done in a loop that does not come back here."""
         if self._position.in_epoch:
-            self._event_bus.once(_AROUND if self._position.place is Place.BEHIND else _BLIND)
+            reason = _BLIND if self.saves_inside else _AT_ITS_END  # a trainer's user writes no loop
+            self._event_bus.once(_AROUND if self._position.place is Place.BEHIND else reason)
             self._event_bus.drain()
             if self._spec.group is None:
                 self._leave_if_asked(now)

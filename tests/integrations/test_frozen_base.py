@@ -86,7 +86,12 @@ def train(
 ) -> dict[str, Any]:
     """One session; the weights that it came to."""
     torch.set_num_threads(1)
-    words = {"save_every": "1 steps", "callbacks": [[].append if events is None else events.append], **words}
+    words = {
+        "frozen": "refer",
+        "save_every": "1 steps",
+        "callbacks": [[].append if events is None else events.append],
+        **words,
+    }
     args = transformers.TrainingArguments(
         str(folder / "own"),
         max_steps=last,
@@ -236,6 +241,22 @@ def test_what_is_not_stored_is_told_and_a_model_without_adapters_is_stored_as_ev
         assert (name in stored(tmp_path / f"{word}")) is (word is None)
     with pytest.raises(UsageError, match="frozen"):
         Resumable("bert", frozen="reference")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hub", [True, False])
+def test_a_base_of_the_hub_is_named_and_one_in_a_folder_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: bool
+) -> None:
+    """Nobody can see whether a folder outlives the machine; a name on the Hub does."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    events, model = list[Event](), model_of(copied(tmp_path))
+    if hub:
+        model.get_base_model().config._name_or_path = "somebody/bert"
+    train(tmp_path, model, events=events, last=2, frozen=None)
+    (told,) = (each.text for each in events if isinstance(each, Noted) and "frozen base" in each.text)
+    assert ("is not stored" in told) is hub
+    assert ('frozen="refer"' in told) is not hub
+    assert (DENSE in stored(tmp_path)) is not hub
 
 
 def test_the_adapter_is_exported_and_the_whole_only_onto_the_base(

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
-from colabkeep.core.events import Event, Noted
+from colabkeep.core.events import Event, Noted, RestoredInexactly
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", minversion="3.5")
@@ -52,6 +52,15 @@ class Breaking(keras.callbacks.Callback):  # type: ignore[misc]
         self.steps += 1
         if self.steps == self.step:
             raise Breakage
+
+
+class Interrupting(Breaking):
+    """Asks for the end of the session: it is saved behind this step."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps += 1
+        if self.steps == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Witness(keras.callbacks.Callback):  # type: ignore[misc]
@@ -311,6 +320,8 @@ def test_data_that_cannot_be_placed_begins_its_epoch_again_and_that_is_said(tmp_
         [word, epoch] for epoch in range(3) for word in ("begin", "end")
     ]
     assert any("begins again at its first batch" in line and "Generator" in line for line in found[-1])
+    assert any("saved at the end of each epoch only" in line for line in found[-1])
+    assert not any("run.batches" in line for line in found[-1])  # that is for loops of one's own
 
 
 @pytest.mark.parametrize("kind", ["a tf.data pipeline", "a pipeline without an end"])
@@ -353,6 +364,64 @@ def test_a_pipeline_that_does_not_tell_its_place_begins_its_epoch_again(tmp_path
     found = session(Breaking())
     assert [line[1] for line in found[4] if line[0] == "batch"][11:22] == list(range(11))
     assert any("begins again at its first batch" in line and "TFDataset" in line for line in found[-1])
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_pipeline_of_other_data_is_told(tmp_path: Path, other: bool) -> None:
+    """As where names of files are listed in another order in each session."""
+    if BACKEND != "tensorflow":
+        pytest.skip(f"not with {BACKEND}")
+    import tensorflow as tf
+
+    told: list[Event] = []
+    for session, order in enumerate((1, -1 if other else 1)):
+        keras.utils.set_random_seed(3)
+        samples = tf.data.Dataset.from_tensor_slices((X[::order], Y[::order])).shuffle(30, seed=4).batch(8)
+        words = {"callbacks": [told.append]}
+        if session == 0:
+            with pytest.raises(SystemExit):
+                fit(tmp_path, Interrupting(4), x=samples, y=None, batch_size=None, shuffle=False, words=words)
+        else:
+            fit(tmp_path, Breaking(), x=samples, y=None, batch_size=None, shuffle=False, words=words)
+    assert any(isinstance(each, RestoredInexactly) and "tf.data" in each.reason for each in told) is other
+
+
+class NotCallable(keras.Model):  # type: ignore[misc]
+    """Trained by its own step, and never called: its metrics are made there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = build()
+
+    def train_step(self, data: Any) -> Any:
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self.whole(x, training=True)
+            loss = self.compute_loss(x, y, y_pred)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return self.compute_metrics(x, y, y_pred)
+
+
+def test_metrics_that_come_with_the_first_step_are_told_to_be_lost(tmp_path: Path) -> None:
+    """Of the epoch that was cut off; its weights are the same."""
+    if BACKEND != "tensorflow":
+        pytest.skip(f"not with {BACKEND}")
+    told, weights = list[Event](), []
+    for folder, step in (("whole", 0), ("kept", 4), ("kept", 0)):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(3)
+        model = NotCallable()
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+        words: dict[str, Any] = {"storage": str(tmp_path / folder), "progress": False, "callbacks": [told.append]}
+        try:
+            model.fit(X, Y, batch_size=8, epochs=2, verbose=0, callbacks=[Resumable("n", **words), Interrupting(step)])
+        except SystemExit:
+            assert step
+        weights.append([keras.ops.convert_to_numpy(each.value).tolist() for each in model.trainable_variables])
+    assert weights[0] == weights[2]
+    assert sum(isinstance(each, Noted) and "metrics had counted" in each.text for each in told) == 1
 
 
 def samples_of(size: int) -> Any:
@@ -441,15 +510,6 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path, monkeypatch: 
             with pytest.raises(UsageError, match=r"_make_function(.|\n)*with TensorFlow: 3\.7"):
                 fit(tmp_path)
     assert not (tmp_path / "runs").exists()
-
-
-class Interrupting(Breaking):
-    """Asks for the end of the session: it is saved behind this step."""
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.steps += 1
-        if self.steps == self.step:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("size", "step"), [(11, 7), (27, 7)])
