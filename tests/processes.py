@@ -18,6 +18,7 @@ buffer are not there in a fork, and the next loader waits for them for ever (see
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -78,6 +79,12 @@ class Life:
             elif self.status is not None:  # loader workers that outlive it for a moment keep the pipe open
                 return
 
+    def show(self) -> None:
+        """Have it print on stderr where each of its threads is, if it lives."""
+        if self.status is None:
+            os.kill(self.pid, signal.SIGUSR2)
+            time.sleep(0.5)  # it writes that in its own time
+
     def kill(self) -> None:
         """SIGKILL, now."""
         if self.status is None:
@@ -110,6 +117,7 @@ def _work(work: Callable[[Say], None], writer: int) -> None:
     def say(*words: Any) -> None:
         os.write(writer, json.dumps(words).encode() + b"\n")  # one call: whole, for it is shorter than PIPE_BUF
 
+    faulthandler.register(signal.SIGUSR2, file=sys.__stderr__)
     gc.freeze()  # of the parent; each session looks through all that the collector knows
     status = 1
     try:

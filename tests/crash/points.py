@@ -2,7 +2,8 @@
 
 Its argument is the framework, "torch" or "paddle". Prints a JSON list, one record per point: its `name`, the step of
 the newest checkpoint that was `committed` before the kill, the step of the one that was `loaded` afterwards, verified
-(None: there was none), and whether the resumed run ended `equal` to an uninterrupted one.
+(None: there was none), the exit status with which the resumed run `ended`, and the paths of what is `unequal` to an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ def main() -> None:
             record = killed_at(training, number, folder)
             with Life(lambda say, folder=folder: cell(training, folder, lambda _: None)) as life:
                 list(life.messages(within=60))
-            records.append({**record, "equal": life.status == 0 and final_state(folder, RUN) == wanted})
+                life.show()
+            found = final_state(folder, RUN)
+            unequal = sorted(path for path in {*found, *wanted} if found.get(path) != wanted.get(path))
+            records.append({**record, "ended": life.status, "unequal": unequal})
     print(json.dumps(records))
 
 
