@@ -119,9 +119,19 @@ if words.get("fit"):
     )
     end = {"step": result.steps, "history": result.history, "tokens": tokens}
 else:
+    accelerator = None
+    if "accelerate" in words:
+        import accelerate
+        if size > 1:
+            told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
+            os.environ.update({name: str(value) for name, value in told.items()})
+        split = accelerate.utils.DataLoaderConfiguration(split_batches=words["accelerate"] == "split")
+        accelerator = accelerate.Accelerator(cpu=True, dataloader_config=split)
     # Else it sums the gradients of a session's first step in another order, which rounds otherwise from three on.
     keeps = not words.get("plain")
     wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=keeps) if size > 1 else model
+    if accelerator is not None:
+        wrapped, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
     with colabkeep.Run("r", model=wrapped, optimizer=optimizer, scheduler=scheduler, **common) as run:
         def run_step():
             return run.progress.step
@@ -129,7 +139,8 @@ else:
         def step(batch):
             optimizer.zero_grad()
             loss = loss_of(wrapped, batch)
-            (loss * run.batch_weight).backward()
+            weighted = loss * run.batch_weight
+            weighted.backward() if accelerator is None else accelerator.backward(weighted)
             optimizer.step()
             scheduler.step()
             act()

@@ -23,6 +23,7 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     IterDataPipe,
+    RandomSampler,
     Subset,
     TensorDataset,
     default_collate,
@@ -139,11 +140,11 @@ def unprepared(loader: Any) -> DataLoader[Any]:
         return loader  # type: ignore[no-any-return] # a DataLoader
     base = loader.__dict__.get("base_dataloader")  # past its __getattr__, which would ask the loader inside
     sharded = type(loader) is module.DataLoaderShard and not loader.skip_batches
-    if sharded and base is not None and not isinstance(base.dataset, IterableDataset) and _alone(loader):
+    if sharded and base is not None and not isinstance(base.dataset, IterableDataset):
         return base  # type: ignore[no-any-return]
     raise UsageError(
         problem=f"This loader was prepared by Accelerate ({type(loader).__name__}), in a way that cannot be resumed: "
-        "it skips, dispatches or streams batches, or shares them with other processes.",
+        "it skips, dispatches or streams batches.",
         remedy="Hand in the DataLoader as it was before accelerator.prepare, and move each batch yourself: "
         "batch = accelerate.utils.send_to_device(batch, accelerator.device). Model, optimizer and scheduler may be "
         "prepared as before.",
@@ -156,8 +157,31 @@ def around(loader: Any, adapted: DataLoader[Any]) -> Any:
     return adapted if unprepared(loader) is loader else shallow_copy(loader, type(loader), {"base_dataloader": adapted})
 
 
-def _alone(loader: Any) -> bool:
-    return getattr(loader.batch_sampler, "num_processes", 1) == 1  # that of a BatchSamplerShard
+def _unshared(loader: DataLoader[Any]) -> Any:
+    """What gives the indices of a map-style loader: where Accelerate shares them out, those of all processes together.
+
+    Raises:
+        UsageError: each process has batches of its own, and nothing says what they are together.
+    """
+    source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    module = sys.modules.get("accelerate.data_loader")
+    if module is None or type(source) is not module.BatchSamplerShard:
+        return source
+    batches, together = source.batch_sampler, 1 if source.split_batches else source.num_processes
+    if _plain(batches):
+        sampler = batches.sampler
+        if isinstance(sampler, RandomSampler) and loader.generator is None:
+            # The generator is Accelerate's, which gives none in one process: then it would be another order.
+            sampler = shallow_copy(sampler, type(sampler), {"generator": None})
+        return BatchSampler(sampler, batches.batch_size * together, batches.drop_last)
+    if source.split_batches:
+        return batches
+    raise UsageError(
+        problem=f"Accelerate gives each process other batches of the {type(batches).__name__}, and colabkeep cannot "
+        "see what a batch of all processes together is: another number of processes would make another training.",
+        remedy="Write Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True)), and let the sampler "
+        "give batches of the size that all processes have together.",
+    )
 
 
 # A worker that hands over tensors listens on a socket, `pymp-<8 letters>/listener-<8 letters>` (multiprocessing.util,
@@ -322,7 +346,7 @@ class TorchData(LoaderData):
         return map_style(loader)
 
     def sampling(self, loader: DataLoader[Any]) -> Sampling:
-        source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        source = _unshared(loader)
         if _plain(source):
             return Sampling(source.sampler, cut=(source.batch_size, source.drop_last))
         return Sampling(source, whole_batches=loader.batch_sampler is not None)

@@ -242,6 +242,37 @@ def test_what_cannot_be_resumed_is_refused_at_the_start(tmp_path: Path, name: st
     assert session.ends == []
 
 
+class Buckets:
+    """Batches of an own kind: each of neighbours."""
+
+    batch_size, drop_last = 4, False
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([list(range(4 * batch, 4 * batch + 4)) for batch in range(10)])
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split_batches", "own batches"])
+def test_a_batch_sampler_of_an_own_kind_has_batches_of_all_processes_if_they_are_split(
+    tmp_path: Path, split: bool
+) -> None:
+    """Dealt out one by one, nothing says what all processes compute in a step: this is refused, with the setting."""
+    session = Session()
+    loader = accelerate.data_loader.prepare_data_loader(
+        DataLoader(session.data, batch_sampler=Buckets()), num_processes=2, process_index=1, split_batches=split
+    )
+    if split:
+        session.train(tmp_path, loader, epochs=1)
+        assert session.ends == [False] * 9 + [True]
+        assert session.data.loaded == 40
+    else:
+        with pytest.raises(UsageError, match="other batches of the Buckets") as caught:
+            session.train(tmp_path, loader, epochs=1)
+        assert "split_batches=True" in caught.value.remedy
+
+
 def test_a_sampler_made_of_the_kernels_seed_names_the_line_that_seeds_it(tmp_path: Path) -> None:
     """Accelerate's seedable sampler takes the seed that torch had: without one, each session has another order."""
     first = Session(1, use_seedable_sampler=True)

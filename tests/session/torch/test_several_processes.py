@@ -4,6 +4,7 @@ another number of them, the same batches, steps and learning rates, and the same
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
@@ -58,15 +59,38 @@ def test_another_number_of_processes_goes_on_with_the_same_batches_and_weights_u
             assert ours == pytest.approx(theirs, rel=1e-9)
 
 
+@pytest.mark.parametrize("split", [True, False], ids=["split_batches", "own batches"])
+def test_a_loader_that_accelerate_shares_out_goes_on_with_the_same_bits(tmp_path: Path, split: bool) -> None:
+    """Its batches of all processes are one batch. With split_batches=True that is as large in one process."""
+    words: dict[str, Any] = {"accelerate": "split" if split else "own", "samples": 64, "dtype": "float64"}
+    whole = session(tmp_path / "whole", 2, **words)
+    assert whole.status == [0, 0], whole.errors
+    by_step = _seen(tmp_path / "whole")
+    steps = 8 if split else 4
+    assert list(by_step) == list(range(3 * steps))
+    assert {len(indices) for indices in by_step.values()} == {64 // steps}
+    for epoch in range(3):
+        seen = [index for step in range(steps * epoch, steps * epoch + steps) for index in by_step[step]]
+        assert sorted(seen) == list(range(64))
+    assert session(tmp_path / "run", 2, **words, at=[1, 5], how="SIGKILL").status[1] == -signal.SIGKILL
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    resumed = session(tmp_path / "run", 2, **words)
+    assert resumed.resumed
+    assert not resumed.reasons()
+    assert resumed.end == whole.end
+    alone = session(tmp_path / "other", 1, **words)
+    if split:
+        assert alone.resumed
+        assert alone.end["weights"] == pytest.approx(whole.end["weights"], rel=0, abs=1e-10)
+    else:
+        assert "batch size 16 → 8 in the middle of an epoch" in alone.errors[0]
+
+
 def test_each_sample_is_seen_once_in_an_epoch_by_all_ranks_together(tmp_path: Path) -> None:
     """But for the one that a rank without a sample of its own computes beside the others, with the weight 0."""
     done = session(tmp_path / "run", 2, samples=48)
     assert done.status == [0, 0], done.errors
-    lines = (tmp_path / "run.seen").read_text().splitlines()
-    by_step: dict[int, list[int]] = {}
-    for line in lines:
-        step, _, indices = line.partition(" ")
-        by_step.setdefault(int(step), []).extend(json.loads(indices))
+    by_step = _seen(tmp_path / "run")
     assert len(by_step) == 18
     assert all(len(indices) == 8 for indices in by_step.values())
     for epoch in range(3):
@@ -229,3 +253,12 @@ def test_data_that_each_process_made_for_itself_is_told(tmp_path: Path, unseeded
     done = session(tmp_path / "run", 2, unseeded=unseeded)
     told = [value for kind, value in done.told[0] if kind == "Noted" and "reads other samples than rank 0" in value]
     assert len(told) == unseeded
+
+
+def _seen(folder: Path) -> dict[int, list[int]]:
+    """Which samples all processes together computed, by step."""
+    by_step: dict[int, list[int]] = {}
+    for line in Path(f"{folder}.seen").read_text().splitlines():
+        step, _, indices = line.partition(" ")
+        by_step.setdefault(int(step), []).extend(json.loads(indices))
+    return dict(sorted(by_step.items()))
