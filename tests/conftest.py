@@ -77,6 +77,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted((item for item in items if item not in left), key=lambda item: tests[item.path])
 
 
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """Trainers of others leave variables of a launcher behind (Lightning: LOCAL_RANK, Accelerate then RANK), by which
+    the next test, or a program that it begins, would take itself for one of several processes."""
+    before = dict(os.environ)
+    yield
+    for name in {*os.environ} - {*before}:
+        del os.environ[name]
+    os.environ.update(before)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for `framework_name` is run with each framework of the environment."""
     if "framework_name" in metafunc.fixturenames:
