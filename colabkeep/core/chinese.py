@@ -1963,7 +1963,7 @@ CHINESE: Mapping[str, str] = {
     "; the service limits how often you can save (colabkeep doctor --storage=… shows the limits)": "；该服务限制了保存频率（colabkeep doctor --storage=… 可查看限额）",
     "; uploads are slower than saves, so the newest waiting checkpoint is uploaded next": "；上传比保存慢，因此接着上传最新的检查点",
     "A callback ended this training after epoch {}, so nothing is left to train. To continue anyway, ask for more than {} epochs.": "有回调在第 {} 轮之后结束了此训练，没有剩余的训练。如果仍要继续，请设置多于 {} 轮。",
-    "A callback ended this training at step {}, so nothing is left to train. To continue anyway, ask for more epochs or steps than then.": "有回调在第 {} 步结束了此训练，没有剩余的训练。如果仍要继续，请设置比当时更多的轮数或步数。",
+    "A callback ended this training at step {}, so nothing is left to train. To continue anyway, ask for more epochs, steps or time than then.": "有回调在第 {} 步结束了此训练，没有剩余的训练。如果仍要继续，请设置比当时更多的轮数、步数或时间。",
     "A callback ended this training at step {}, so nothing is left to train. To continue anyway, ask for more than {} steps.": "有回调在第 {} 步结束了此训练，没有剩余的训练。如果仍要继续，请设置多于 {} 步。",
     "All {} steps are trained. Ask for more to go on.": "全部 {} 步已训练完成。要继续请增大步数。",
     'Ask its owner to share the folder with you as Editor (in Drive: right click > Share), or train in a folder of your own: storage="drive://<another name>".': '请所有者将文件夹以“编辑者”权限共享给你（Drive 中：右键 > 共享），或在自己的文件夹中训练：storage="drive://<其他名称>"。',

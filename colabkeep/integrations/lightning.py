@@ -23,6 +23,7 @@ to 2.6; `lightning_insides` lists them, with what else is not documented, and lo
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import math
@@ -125,6 +126,12 @@ class Resumable:
         self._run_name = run_name
         self._words = words
         self._training: Training | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Resumable:
+        """Some copy all callbacks, or the trainer: the copy has not trained anything."""
+        copied = copy.copy(self)
+        vars(copied).update(run=None, _training=None)
+        return copied
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Everything is made and placed. From here on the trainer's loader comes through here."""
@@ -283,6 +290,7 @@ class Training:
         self._run = run
         if self._keep.resume_from is not None and run.resumed_from is None:
             self._state.lines += load_file(trainer, self._keep.resume_from, self._state.counters(self._loop))
+            self._state.look_at_clocks()
             run.begin_at(trainer.current_epoch, trainer.global_step)
         self._tell(run)
         self._counted = trainer.global_step
@@ -441,6 +449,9 @@ class Rest:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.loader, memo)
+
     def __len__(self) -> int:
         return len(self.loader)
 
@@ -470,11 +481,12 @@ class State:
             for name, value in vars(each).items()
             if isinstance(value, torch.nn.Module)
         }
-        targets = [module, trainer.datamodule, *(each for each in kept if not _named(each, *_BY_ITSELF))]
+        self._clocks = [each for each in kept if _named(each, *_BY_ITSELF)]
+        targets = [module, trainer.datamodule, *(each for each in kept if each not in self._clocks)]
         self._memories = Memories((each for each in targets if each is not None), torch.Tensor, given)
         self._metrics = {name: each for name, each in module.named_modules() if _named(each, "Metric")}
         self._written = self._settings()
-        self._ended_at: list[int] | None = None
+        self._ended_at: list[Any] | None = None
         self._said: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
@@ -489,7 +501,7 @@ class State:
             "logged": self._logged.state_dict(),
             "shown": {name: {k: v for k, v in getattr(connector, name).items() if _storable(v)} for name in SHOWN},
             "place": {name: getattr(connector, name) for name in self._place},
-            "ended_at": [loop.max_epochs, loop.max_steps] if trainer.should_stop else None,
+            "ended_at": self._limits() if trainer.should_stop else None,
             "memories": self._memories.state_dict(),
             "metrics": {name: self._told_by(each) for name, each in self._metrics.items()},
             "own": self._own.state_dict(),
@@ -535,6 +547,12 @@ class State:
             if name in self._metrics:
                 vars(self._metrics[name]).update(told)
         trainer.should_stop = self._ended_at is not None and not self._more()
+        self.look_at_clocks()
+
+    def look_at_clocks(self) -> None:
+        """One whose time was over already ends this session, too. When `fit` began, it did not know yet."""
+        for each in self._clocks:
+            each.on_fit_start(self._trainer, self._trainer.lightning_module)
 
     def over(self) -> str | None:
         """Why there is nothing left to train; None if there is."""
@@ -544,7 +562,7 @@ class State:
         if trainer.should_stop and loop._can_stop_early:
             return (
                 f"A callback ended this training at step {trainer.global_step}, so nothing is left to train. To "
-                "continue anyway, ask for more epochs or steps than then."
+                "continue anyway, ask for more epochs, steps or time than then."
             )
         return None
 
@@ -563,9 +581,13 @@ class State:
 
     def _more(self) -> bool:
         """Is more asked for than when a callback ended it?"""
-        loop = self._trainer.fit_loop
-        pairs = zip((loop.max_epochs, loop.max_steps), self._ended_at or (), strict=True)
+        pairs = zip(self._limits(), self._ended_at or (), strict=False)  # in older checkpoints there is no time
         return any(_length(now) > _length(then) for now, then in pairs)
+
+    def _limits(self) -> list[Any]:
+        """Epochs, steps, and seconds by each clock."""
+        loop = self._trainer.fit_loop
+        return [loop.max_epochs, loop.max_steps, *(each._duration for each in self._clocks)]
 
     def counters(self, loop: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         """The counters of a loop and of those in it."""

@@ -76,6 +76,7 @@ TABLE: Table = {
     },
     f"{_RESULTS}result:_ResultMetric": {f"{name}|": None for name in RESULT},
     "torchmetrics:Metric": {"_defaults": None, **dict.fromkeys(METRIC)},
+    "{}.callbacks:Timer": {"_duration": None},
     # What is set in callbacks and modules, and is nothing that they learnt.
     "{}.callbacks:ModelCheckpoint": {"_last_time_checked|": None, "_fs|": None},
     "{}:LightningModule": {"_hparams|": None, "_hparams_name|": None, "_hparams_initial|": None},

@@ -27,8 +27,7 @@ class Memories:
         for target in targets:
             kind = type(target).__name__
             before = {
-                name: copy.deepcopy(value) if self.storable(value) else value
-                for name, value in self._attributes(target)
+                name: self._copied(value) if self.storable(value) else value for name, value in self._attributes(target)
             }
             self._targets[f"{kind}[{seen[kind]}]"] = target, before
             seen[kind] += 1
@@ -65,6 +64,16 @@ class Memories:
         if isinstance(value, (np.generic, np.ndarray)):
             return value.dtype.kind in "biufc" and (kind is np.ndarray or isinstance(value, np.generic))
         return kind in _PLAIN or isinstance(value, self._tensor)
+
+    def _copied(self, value: Any) -> Any:
+        """As it is now. Of a tensor that came out of a computation (a loss), torch copies the numbers only."""
+        if isinstance(value, dict):
+            copied = copy.copy(value)
+            copied.update((key, self._copied(member)) for key, member in value.items())
+            return copied
+        if type(value) in (list, tuple):
+            return type(value)(map(self._copied, value))
+        return copy.deepcopy(value if getattr(value, "grad_fn", None) is None else value.detach())
 
     def _attributes(self, target: object) -> list[tuple[str, Any]]:
         return [(name, value) for name, value in vars(target).items() if name not in self._given]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import importlib.util
@@ -195,6 +196,28 @@ class Killed(Breaking):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Late(pl.Callback):  # type: ignore[misc]
+    """After that batch, two hours are gone on the timer."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.fit_loop.epoch_loop.total_batch_idx + 1 == self.batch:
+            (timer,) = (each for each in trainer.callbacks if isinstance(each, pl.callbacks.Timer))
+            timer._offset += 7200
+
+
+class Copies(pl.Callback):  # type: ignore[misc]
+    """Copies what stands around it, as some do."""
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == 2:
+            self.keep = copy.deepcopy(trainer.callbacks)[0]
+            with torch.random.fork_rng():
+                self.batches = len(list(copy.deepcopy(trainer.train_dataloader)))
+
+
 class Witness(pl.Callback):  # type: ignore[misc]
     """What a callback of the user's own hears, and remembers."""
 
@@ -385,6 +408,43 @@ def test_early_stopping_keeps_its_patience_and_its_end(tmp_path: Path) -> None:
     assert again["weights"] == whole["weights"]
     assert any("A callback ended this training at step" in line for line in again["told"])
     assert train(tmp_path / "kept", stopping(), **{**options, "max_epochs": 4})["step"] > whole["step"]
+
+
+def test_a_timer_whose_time_is_over_ends_the_training_again(tmp_path: Path) -> None:
+    """Its seconds are counted over all sessions: nothing is trained behind its end, until it is given more of them."""
+
+    def within(seconds: float, *more: Any) -> dict[str, Any]:
+        timer = pl.callbacks.Timer({"seconds": seconds}, verbose=False)
+        options = {"max_epochs": -1, "limit_train_batches": 4, "accumulate_grad_batches": 1}
+        return train(tmp_path, timer, *more, **options, words={"on_change": "apply"})
+
+    with pytest.raises(Breakage):
+        within(3600, Late(5), Breaking(6, 1))
+    ended = within(3600)
+    assert ended["step"] == 5
+    assert any("A callback ended this training at step 5" in line for line in ended["told"])
+    assert within(10800, Late(9))["step"] == 10
+    assert within(18000, Late(13))["step"] == 14
+
+
+def test_callbacks_and_loaders_can_be_copied_while_they_train(tmp_path: Path) -> None:
+    """A copy of the callbacks has trained nothing, a copy of the loader gives a whole epoch, and the training is the
+    same."""
+    copies = Copies()
+    found = train(tmp_path / "copied", copies)
+    keep = found["trainer"].callbacks[0]
+    assert (copies.keep.run, type(copies.keep).__name__) == (None, "Resumable")
+    assert keep.run is not None
+    assert copies.batches == 11
+    assert found["weights"] == train(tmp_path / "whole")["weights"]
+
+
+def test_a_module_may_hold_its_loss(tmp_path: Path) -> None:
+    """A tensor that stands in a graph, of an earlier training, is no reason to fail."""
+    module = Module()
+    module.loss = module.net(torch.ones(2, 6)).sum()
+    module.losses = {"sums": [module.loss]}
+    assert train(tmp_path, module=lambda: module, max_epochs=1)["step"] == 4
 
 
 def test_callbacks_go_on_with_what_they_know(tmp_path: Path) -> None:
