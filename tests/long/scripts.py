@@ -1,12 +1,15 @@
 """A script of somebody else under a trainer, with the one line added to it: killed at random steps it ends with the
 bits of one left alone.
 
-    python -m tests.long.scripts [--kills 5] [--every "3 steps"] SCRIPT [ITS ARGUMENTS …]
+    python -m tests.long.scripts [--kills 5] [--every "3 steps"] [--fork] SCRIPT [ITS ARGUMENTS …]
 
 Run it in an environment that has what the script needs, in an empty folder. The script is executed as it stands, with
 `Resumable(…)` among the callbacks of whatever trainer it makes (transformers.Trainer and its kinds, Lightning's,
 `model.fit` of Keras), and with the global random streams seeded first. `--trainer '{"max_epochs": 2}'` gives
 Lightning's Trainer other arguments than the script does: for a machine without a GPU, or a shorter training.
+
+Each session is an interpreter of its own. With --fork it is a fork of one that has imported the trainer: quicker by the
+seconds that this takes, but strings hash alike in all of them, so that an order that hangs on that is not seen.
 
 What is compared: every weight and buffer of the model, the optimizers' states and the number of steps. It says so where
 two trainings that were left alone already differ, for then nothing can be proved.
@@ -32,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.long.running import with_modules
+from tests.processes import Life
 
 LONGEST = 1800  # seconds of one session
 
@@ -198,12 +202,26 @@ def framework_of(script: Path) -> str:
 
 def run(words: argparse.Namespace, folder: Path, die: int = 0) -> int:
     """One session, in a process of its own; how it ended."""
+    if words.fork:
+        with Life(lambda say: forked(words, folder, die)) as life:
+            for _ in life.messages(within=LONGEST):
+                pass
+            return life.status if life.status is not None else sys.exit(f"It hangs; see {folder / 'output.txt'}")
     options = ["--every", words.every, "--trainer", words.trainer, "--child", str(folder), str(die)]
     with (folder / "output.txt").open("ab") as output:
         command = [sys.executable, "-m", "tests.long.scripts", *options, *words.script]
         return subprocess.run(
             command, env=with_modules(), stdout=output, stderr=output, check=False, timeout=LONGEST
         ).returncode
+
+
+def forked(words: argparse.Namespace, folder: Path, die: int) -> None:
+    """The same in a fork."""
+    output = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    session = Session(folder, words.every, die or None, json.loads(words.trainer))
+    child(session, framework_of(Path(words.script[0])), words.script)
 
 
 def examine(words: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -237,6 +255,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--every", default="3 steps")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fork", action="store_true")
     parser.add_argument("--trainer", default="{}", metavar="JSON")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", nargs=2, metavar=("FOLDER", "STEP"), help=argparse.SUPPRESS)
@@ -250,6 +269,10 @@ def main() -> int:
         session = Session(Path(folder), words.every, int(die) or None, json.loads(words.trainer))
         child(session, framework, words.script)
         return 0
+    if words.fork:
+        importlib.import_module("torch").set_num_threads(1)
+        package = importlib.import_module("lightning.pytorch" if framework == "lightning" else framework)
+        getattr(package, "Model" if framework == "keras" else "Trainer")  # transformers imports it here
     told = {"framework": framework, **examine(words, Path(tempfile.mkdtemp()))}
     if words.json:
         print(json.dumps(told))

@@ -61,7 +61,7 @@ def test_a_script_with_the_one_line_added_is_killed_and_ends_with_the_same_bits(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     Path("train.py").write_text(script)
-    told, status = told_by("scripts", "--kills", "2", "--seed", "3", "train.py")
+    told, status = told_by("scripts", "--fork", "--kills", "2", "--seed", "3", "train.py")
     assert (told["differs"], status) == ("", 0)
     assert len(told["kills"]) == 2
     assert told["steps"] == 18

@@ -128,30 +128,29 @@ class Broken(Exception):
         super().__init__(first)
 
 
-def test_what_a_process_returns_prints_and_raises_comes_out_here(
+def test_what_a_process_prints_and_raises_comes_out_here(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error is raised as itself, with the traceback of the process as its cause; the others end with it."""
     monkeypatch.syspath_prepend(Path(__file__).parents[3])  # from where this file is imported there, too
     offset = torch.tensor([1.5])
 
-    def work(number: int, how: str) -> Any:
+    def work(number: int, how: str) -> None:
         rank = int(os.environ["RANK"])
         total = offset * number
         torch.distributed.all_reduce(total)
-        print("here", rank)
+        print("here", rank, flush=True)
+        torch.distributed.barrier()
         if rank == 1 and how == "exit":
             os._exit(3)
-        if rank == 1 and how:
-            raise ValueError(how) if how != "odd" else Broken(how, how)
-        torch.distributed.barrier()
-        return total
+        if rank == 1:
+            raise ValueError(how, total.item()) if how != "odd" else Broken(how, how)
 
-    assert torch.equal(colabkeep.launch(work, [2, ""], devices=2), torch.tensor([6.0]))
-    assert {"here 0", "[rank 1] here 1"} <= set(capsys.readouterr().out.splitlines())
     with pytest.raises(ValueError, match="on purpose") as caught:
         colabkeep.launch(work, [2, "on purpose"], devices=2)
+    assert caught.value.args == ("on purpose", 6.0)
     assert "rank 1 of 2" in str(caught.value.__cause__)
+    assert {"here 0", "[rank 1] here 1"} <= set(capsys.readouterr().out.splitlines())
     with pytest.raises(ProcessFailed, match="Rank 1 of 2 was ended with status 3"):
         colabkeep.launch(work, [2, "exit"], devices=2)
     with pytest.raises(ProcessFailed, match="Rank 1 of 2 ended with an error"):
@@ -316,7 +315,8 @@ def test_a_process_that_is_stopped_ends_the_others_with_one_error(
     with pytest.raises(ProcessFailed, match=rf"Nothing was heard of rank {rank} of 2 since \d+:\d+:\d+, for") as caught:
         colabkeep.launch(steps_of(tmp_path, rank, lambda: os.kill(os.getpid(), signal.SIGSTOP)), devices=2)
     assert "The last checkpoint stands" in caught.value.remedy
-    assert colabkeep.launch(steps_of(tmp_path, rank, lambda: None), devices=2) == 5
+    if rank == 0:  # either would do
+        assert colabkeep.launch(steps_of(tmp_path, rank, lambda: None), devices=2) == 5
 
 
 class Blocking(io.StringIO):
@@ -351,7 +351,7 @@ def test_nobody_waits_for_ever_for_a_process_that_answers(tmp_path: Path, monkey
     said = r"waited \d+ s for rank 1 of 2, which is at test_launch\.py, line \d+, in load_for_long\. They do not"
     with pytest.raises(ProcessFailed, match=said):
         colabkeep.launch(steps_of(tmp_path, 1, load_for_long), devices=2)
-    opened_late = steps_of(tmp_path, 0, lambda: time.sleep(8.0), open_late=True)
+    opened_late = steps_of(tmp_path, 0, lambda: time.sleep(5.0), open_late=True)
     assert colabkeep.launch(opened_late, devices=2) == 5
 
 
@@ -401,7 +401,7 @@ def stopped_as_soon_as_it_begins() -> Iterator[list[int]]:
 
     def watch() -> None:
         while not over.is_set() and not found:
-            pids = [int(pid) for pid in children.read_text().split() if b"launch" in read(pid)]
+            pids = [int(pid) for pid in children.read_text().split() if b"colabkeep.session.launch" in read(pid)]
             if len(pids) == 2:
                 os.kill(pids[1], signal.SIGSTOP)
                 found.append(pids[1])
@@ -492,15 +492,17 @@ def test_what_a_step_spends_on_sums_is_measured_before_the_training(tmp_path: Pa
     from colabkeep.session.launch import begin_processes
 
     def told() -> Any:
-        from colabkeep.frameworks.torch.ranks import SUMMING
+        from colabkeep.frameworks.torch.ranks import SUMMING, try_out
 
+        tried = [try_out(int(os.environ["RANK"]), 2, size) for size in (0, 4, 32 << 20)]
         of_all: list[Any] = [None, None]
-        torch.distributed.all_gather_object(of_all, SUMMING.get())
+        torch.distributed.all_gather_object(of_all, (SUMMING.get(), tried))
         return of_all
 
-    assert colabkeep.launch(told, devices=2) == [None, None]
-    for size in (4, 32 << 20, 33 << 20):
-        assert all(each > 0 for each in begin_processes(told, devices=2, say=print, summed=size))
+    for began, tried in colabkeep.launch(told, devices=2):
+        assert began is tried[0] is None
+        assert min(tried[1:]) > 0
+    assert all(began > 0 for began, _ in begin_processes(told, devices=2, say=print, summed=33 << 20))
 
 
 def test_a_wrong_sum_is_no_pair() -> None:
