@@ -23,6 +23,7 @@ TRIED = "2.13.0"  # the library is bound to what torch does not promise to keep:
 NAME = "simcuda_c"
 
 _SOURCE = Path(__file__).with_name("simcuda.cpp")
+_INCLUDED = Path(__file__).with_name("nccl.hpp")
 _TORCH = Path(torch.__file__).parent
 _HEADERS = Path(sysconfig.get_paths()["include"])
 _FLAGS = ("-O1", "-g0", "-w", "-std=c++20", "-fPIC", "-shared", f"-DTORCH_EXTENSION_NAME={NAME}")
@@ -74,7 +75,8 @@ def _cache() -> Path:
 
 def _digest() -> str:
     bound = [torch.__version__, sys.implementation.cache_tag, sysconfig.get_platform(), *_FLAGS]
-    return hashlib.sha256("\n".join(map(str, bound)).encode() + _SOURCE.read_bytes()).hexdigest()[:16]
+    sources = _SOURCE.read_bytes() + _INCLUDED.read_bytes()
+    return hashlib.sha256("\n".join(map(str, bound)).encode() + sources).hexdigest()[:16]
 
 
 def _command(target: Path) -> list[str]:

@@ -1,4 +1,5 @@
-"""`start(schedule)` gives this process simulated NVIDIA GPUs: two T4s, of `torch.cuda`'s own device type.
+"""`start(schedule)` gives this process simulated NVIDIA GPUs: two T4s, of `torch.cuda`'s own device type, or those of
+them that CUDA_VISIBLE_DEVICES names. Processes of one device each can train together: `nccl.hpp` takes NCCL's place.
 
 To be called before anything uses `torch.cuda`. `SCHEDULES` says what each schedule does, README.md beside this
 what a pass shows.
@@ -9,16 +10,19 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import distributed_c10d
 
 from tests.simcuda.building import NAME, library
 
-__all__ = ["DEVICES", "SCHEDULES", "Simulation", "running", "start"]
+__all__ = ["SCHEDULES", "Simulation", "running", "start", "start_as_told"]
 
-DEVICES = 2
+_DEVICES = 2
 SCHEDULES = {  # does the main stream wait until its work is forced; do side streams; do both run on at random
     "worst_late": (True, True, False),  # side copies come after all that may precede them
     "worst_early": (True, False, False),  # side streams run at once: before the main one, unless they wait for it
@@ -26,6 +30,7 @@ SCHEDULES = {  # does the main stream wait until its work is forced; do side str
     "chaos": (True, True, True),
     "eager": (False, False, False),
 }
+_SITE = str(Path(__file__).parent / "site")
 _LAG_MS = 5  # of every wait for an event: other threads come first
 _NAME, _CAPABILITY = "Tesla T4", (7, 5)
 _STARTED: list[Simulation] = []
@@ -37,7 +42,9 @@ class Simulation:
     def __init__(self, core: Any, schedule: str) -> None:
         word, _, seed = schedule.partition(":")
         self.core, self.schedule = core, schedule
-        core.set_devices(DEVICES)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self.devices = _DEVICES if visible is None else len([each for each in visible.split(",") if each.strip()])
+        core.set_devices(self.devices)
         core.policy(*SCHEDULES[word], int(seed or 0), _LAG_MS, True)
 
     def counts(self) -> dict[str, int]:
@@ -92,8 +99,20 @@ def start(schedule: str) -> Simulation:
         core = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(core)
         _STARTED.append(Simulation(core, schedule))
-        _take_the_place_of_cuda(core)
+        _take_the_place_of_cuda(core, _STARTED[0].devices)
+        _take_the_place_of_nccl(core)
     return _STARTED[0]
+
+
+def start_as_told() -> Simulation:
+    """As the variable SIMCUDA says: a schedule, and "abort" after a blank where whoever sums with a process that is
+    gone is ended, as by NCCL's watchdog; else it waits for ever. Processes that this one begins find the same."""
+    schedule, *more = os.environ["SIMCUDA"].split()
+    here = start(schedule)
+    here.core.lost_process_aborts("abort" in more)
+    if _SITE not in sys.path:
+        sys.path.insert(0, _SITE)
+    return here
 
 
 def _index(device: Any = None) -> int:
@@ -186,7 +205,7 @@ class _Generator:
 
 
 def _properties(device: Any = None) -> types.SimpleNamespace:
-    if _index(device) >= DEVICES:
+    if _index(device) >= _STARTED[0].devices:
         raise AssertionError("Invalid device id")
     major, minor = _CAPABILITY
     return types.SimpleNamespace(
@@ -230,19 +249,34 @@ def _gather(tensors: Any, dim: int, device: int | None) -> torch.Tensor:
     return torch.cat([one.to(_device(device if device is None or device >= 0 else 0)) for one in tensors], dim)
 
 
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
 def _clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """As `copy.deepcopy` of a tensor wants it; the CPU build makes no storages of other devices by itself."""
-    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    return whole.clone().untyped_storage()
+    return _bytes(storage).clone().untyped_storage()
 
 
-def _take_the_place_of_cuda(core: Any) -> None:
+def _to(storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
+    """As `torch.load` wants it, by which a tensor comes from another process."""
+    return _bytes(storage).to(device, non_blocking=non_blocking).untyped_storage()
+
+
+def _take_the_place_of_nccl(core: Any) -> None:
+    """Under NCCL's own name: torch has a branch for that, and asks no registered backend."""
+    core.ProcessGroupNCCL.Options = types.SimpleNamespace
+    distributed_c10d.ProcessGroupNCCL = core.ProcessGroupNCCL
+    distributed_c10d._NCCL_AVAILABLE = True
+
+
+def _take_the_place_of_cuda(core: Any, devices: int) -> None:
     process = os.getpid()
     cuda, accelerator = torch.cuda, torch.accelerator
     facts = {
-        "is_available": lambda: True,
-        "device_count": lambda: DEVICES,
-        "_device_count_nvml": lambda: DEVICES,
+        "is_available": lambda: devices > 0,
+        "device_count": lambda: devices,
+        "_device_count_nvml": lambda: devices,
         "is_initialized": lambda: True,
         "_is_compiled": lambda: True,
         "_is_in_bad_fork": lambda: os.getpid() != process,
@@ -254,7 +288,7 @@ def _take_the_place_of_cuda(core: Any) -> None:
         "get_device_properties": _properties,
         "get_arch_list": lambda: ["sm_75", "sm_80", "sm_90"],
         "is_bf16_supported": lambda including_emulation=True: including_emulation,
-        "default_generators": tuple(_Generator(core, index) for index in range(DEVICES)),
+        "default_generators": tuple(_Generator(core, index) for index in range(devices)),
     }
     streams = {
         "current_device": core.current_device,
@@ -291,12 +325,12 @@ def _take_the_place_of_cuda(core: Any) -> None:
     cuda.random._lazy_call, cuda.random._lazy_init = cuda._lazy_call, cuda._lazy_init
     cuda.random.current_device = cuda.current_device
     cuda.streams.Stream, cuda.streams.Event = Stream, Event
-    torch.UntypedStorage.clone = _clone
+    torch.UntypedStorage.clone, torch.UntypedStorage.to = _clone, _to
     torch.version.cuda = "12.8"
     torch.backends.cudnn.version = lambda: 91002
     torch.backends.cuda.is_built = lambda: True
     below = {
-        "_cuda_getDeviceCount": lambda: DEVICES,
+        "_cuda_getDeviceCount": lambda: devices,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_getCurrentRawStream": lambda device: 0,
         "_scatter": _scatter,  # these three are what nn.DataParallel calls

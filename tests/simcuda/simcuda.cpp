@@ -50,10 +50,12 @@ struct Task {
   bool waits = false;
   Key other{};
   uint64_t position = 0;
+  bool apart = false;  // it waits for another process: meanwhile this one goes on
 };
 struct Queue {
   std::deque<Task> tasks;
   uint64_t enqueued = 0, done = 0;
+  std::optional<std::thread::id> runs{};  // which thread runs a task of it
 };
 struct Event {
   Key key{};
@@ -62,8 +64,30 @@ struct Event {
   std::chrono::steady_clock::time_point at;
 };
 
-std::recursive_mutex mutex_;
-using Lock = std::lock_guard<std::recursive_mutex>;
+class Mutex {  // recursive; whoever holds it may leave it to others for a while
+ public:
+  void lock() {
+    mutex_.lock();
+    depth_++;
+  }
+  void unlock() {
+    depth_--;
+    mutex_.unlock();
+  }
+  void leave(const std::function<void()>& meanwhile) {
+    const int depth = std::exchange(depth_, 0);
+    for (int i = 0; i < depth; i++) mutex_.unlock();
+    meanwhile();
+    for (int i = 0; i < depth; i++) mutex_.lock();
+    depth_ = depth;
+  }
+
+ private:
+  std::recursive_mutex mutex_;
+  int depth_ = 0;
+};
+Mutex mutex_;
+using Lock = std::lock_guard<Mutex>;
 std::map<Key, Queue> queues;
 int devices = 2;
 bool lazy_main = true, lazy_side = true, chaotic = false, poison = true;
@@ -100,16 +124,32 @@ Key here(int device = -1) {
   return {d, stream_now[d]};
 }
 
+struct Running {  // one task, also where it fails
+  Queue& q;
+  std::optional<std::thread::id> before;
+  explicit Running(Queue& q) : q(q), before(std::exchange(q.runs, std::this_thread::get_id())) {}
+  ~Running() {
+    q.runs = before;
+    q.done++;
+  }
+};
 void run_until(Key key, uint64_t position) {
   Queue& q = queues[key];
-  while (q.done < position && !q.tasks.empty()) {
+  while (q.done < position) {
+    if (q.runs && *q.runs != std::this_thread::get_id()) {
+      mutex_.leave([] { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
+      continue;
+    }
+    if (q.tasks.empty()) return;
     Task task = std::move(q.tasks.front());
     q.tasks.pop_front();
+    Running running(q);
     if (task.waits)
       run_until(task.other, task.position);
+    else if (task.apart)
+      mutex_.leave(task.run);
     else
       task.run();
-    q.done++;
   }
 }
 void drain(Key key) { run_until(key, queues[key].enqueued); }
@@ -474,6 +514,7 @@ int dev_of(const Tensor& t) { return t.device().index(); }
 Tensor move_in(const Tensor& host, int d) {  // a result
   if (!host.defined()) return host;
   auto t = at::empty_strided(host.sizes(), host.strides(), host.options().device(c10::Device(c10::kCUDA, d)));
+  drain(here(d));  // memory that was held back until now is poisoned first
   if (host.numel()) host_view(t).copy_(host);
   return t;
 }
@@ -692,8 +733,8 @@ const Tensor& resize_(const Tensor& t, c10::IntArrayRef size, std::optional<c10:
   if (numel && bytes > (int64_t)t.storage().nbytes()) {
     Lock lock(mutex_);
     c10::DeviceGuard g(t.device());
-    drain(here());
     auto fresh = device_memory.allocate(bytes);
+    drain(here());
     if (t.storage().nbytes()) memcpy(fresh.get(), t.storage().data(), t.storage().nbytes());
     t.storage().set_data_ptr_noswap(std::move(fresh));
     t.storage().set_nbytes(bytes);
@@ -742,6 +783,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 }
 static c10::AllocatorRegisterer<c10::DeviceType::CUDA> allocator_registrar(&device_memory);
 }  // namespace sim
+
+#include "nccl.hpp"
 
 namespace at {
 struct CUDAHooks final : CUDAHooksInterface {
@@ -794,6 +837,7 @@ static void take_over_hooks() {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   take_over_hooks();
+  sim::define_nccl(m);
   m.def("policy", [](bool lazy_main, bool lazy_side, bool chaotic, int seed, int lag_ms, bool poison) {
     sim::Lock lock(sim::mutex_);
     sim::lazy_main = lazy_main;
@@ -825,11 +869,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     sim::Lock lock(sim::mutex_);
     sim::memory[d].limit = n;
   });
-  m.def("empty_cache", [] {
-    sim::Lock lock(sim::mutex_);
-    sim::usable();
-    for (int d = 0; d < sim::devices; d++) sim::empty_cache(d);
-  });
+  m.def(
+      "empty_cache",
+      [] {
+        sim::Lock lock(sim::mutex_);
+        sim::usable();
+        for (int d = 0; d < sim::devices; d++) sim::empty_cache(d);
+      },
+      pybind11::call_guard<pybind11::gil_scoped_release>());
   m.def("lose", [] { sim::lost = true; });
   m.def("adopt", [] { sim::owner = getpid(); });  // a fork of a process that never used the device
   m.def("waits", [] {

@@ -1,4 +1,5 @@
-"""A training in several real processes of torch.distributed (gloo), as a program; and its sessions."""
+"""A training in several real processes of torch.distributed (gloo; on simulated devices NCCL's place is taken by it),
+as a program; and its sessions."""
 
 from __future__ import annotations
 
@@ -22,9 +23,14 @@ from torch.utils.data import DataLoader, Dataset
 import colabkeep
 
 rank, size, file, folder, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], json.loads(sys.argv[5])
+device = "cuda" if torch.cuda.is_available() else "cpu"
+if device == "cuda":
+    from tests.simcuda.device import running
+    simulated = running()
 if size > 1 and not torch.distributed.is_initialized():
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
+    kind = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    torch.distributed.init_process_group(kind, init_method=f"file://{file}", rank=rank, world_size=size)
 torch.set_default_dtype(getattr(torch, words.get("dtype", "float32")))
 torch.manual_seed(rank)  # the weights of rank 0 count
 seen = open(f"{folder}.seen", "a")
@@ -41,9 +47,10 @@ class Points(Dataset):
         return self.x[index] + noise, self.y[index], index
 
 layers = [nn.Linear(6, 12), nn.ReLU(), *([nn.Dropout(0.2), nn.BatchNorm1d(12)] if words.get("draws") else [])]
-model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("wrong") != rank else 3))
+model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("wrong") != rank else 3)).to(device)
 if words.get("fit"):
-    model.register_parameter("spare", nn.Parameter(torch.ones(3)))  # has no gradient anywhere, and stays what it is
+    # It has no gradient anywhere, and stays what it is.
+    model.register_parameter("spare", nn.Parameter(torch.ones(3, device=device)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
 points = Points(words.get("samples", 53 if words.get("draws") else 49))
 loader = DataLoader(points, batch_size=8, shuffle=True)
@@ -56,7 +63,7 @@ if words.get("kind") == "stream":
         def __iter__(self):
             return iter(DataLoader(points, batch_size=8))
     loader = Stream()
-if "memory" in words:  # the rank whose card has room for so many samples, and from which step on
+if "memory" in words and device == "cpu":  # the rank whose card has room for so many samples, and from which step on
     from colabkeep.frameworks.torch import pieces
     pieces.TorchPieces.card = property(lambda self: "Small", lambda self, value: None)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
@@ -79,11 +86,14 @@ def loss_of(model, batch):
     if model.training:
         if "memory" in words:
             small, room, begins = words["memory"]
-            if rank == small and len(x) > room and steps >= begins:
+            if rank == small and steps >= begins and device == "cuda":
+                with simulated.device_memory((2 * room + 1) << 19):  # a sample takes a mebibyte
+                    torch.empty(len(x) << 20, dtype=torch.uint8, device=device)
+            elif rank == small and len(x) > room and steps >= begins:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory, as a small card says")
         seen.write(f"{run_step()} {indices.tolist()}\\n")
         seen.flush()
-    return nn.functional.cross_entropy(model(x), y)
+    return nn.functional.cross_entropy(model(x.to(device)), y.to(device))
 
 def listen(event):
     kind = type(event).__name__
@@ -97,7 +107,7 @@ def listen(event):
 def digest():
     found = hashlib.sha256()
     for each in (*model.state_dict().values(), *(t for s in optimizer.state.values() for t in s.values())):
-        found.update(each.numpy().tobytes())
+        found.update(each.cpu().numpy().tobytes())
     return found.hexdigest()
 
 common = dict(storage=folder, save_every="3 steps", progress=False, callbacks=[listen], **words.get("more", {}))
@@ -154,13 +164,19 @@ else:
     end = {"step": run.progress.step, "stopped": run.stopped}
 weights = torch.cat([each.detach().flatten() for each in model.parameters()]).double().tolist()
 rates = scheduler.get_last_lr()
+if device == "cuda":
+    print(json.dumps(["Counts", simulated.counts()]))
 print(json.dumps(["End", {**end, "digest": digest(), "weights": weights, "rates": rates}]), flush=True)
 """
 
 
 LAUNCHING = """
-import sys
+import os, sys
 import colabkeep
+
+if "SIMCUDA" in os.environ:
+    from colabkeep.session import launch
+    launch._GRACE = float(os.environ["SIMCUDA_GRACE"])  # for whoever waits in NCCL's place, which is for ever
 
 def train(code, arguments):
     import os, sys
@@ -168,6 +184,13 @@ def train(code, arguments):
     exec(compile(code, "<training>", "exec"), {"__name__": "__main__"})
 
 colabkeep.launch(train, [sys.argv[1], sys.argv[2:]], devices=int(sys.argv[2]), progress=False)
+"""
+_SIMULATED = """
+import os, sys
+if len(sys.argv) > 1 and sys.argv[1].isdecimal():
+    os.environ["CUDA_VISIBLE_DEVICES"] = sys.argv[1]
+from tests.simcuda.device import start_as_told
+start_as_told()
 """
 _MARK = "COLABKEEP_TESTS_SESSION"
 
@@ -198,14 +221,19 @@ def session(
     size: int,
     meanwhile: Callable[[Sequence[Program]], object] = lambda ranks: None,
     within: float = 120.0,
+    *,
+    simulated: str = "",
     **words: Any,
 ) -> Ended:
     """One session of so many processes, until all of them have ended, or were ended by `within` seconds. `meanwhile`:
-    what is done to them."""
+    what is done to them. `simulated`: each has a simulated device, as the variable SIMCUDA says it."""
     file = folder.with_name(f"{folder.name}.{len([*folder.parent.iterdir()])}")
+    code = _SIMULATED + TRAINING if simulated else TRAINING
+    environ = {**os.environ, "SIMCUDA": simulated} if simulated else None
     with ExitStack() as stack:
         ranks = [
-            stack.enter_context(Program(TRAINING, rank, size, file, folder, json.dumps(words))) for rank in range(size)
+            stack.enter_context(Program(code, rank, size, file, folder, json.dumps(words), environ=environ))
+            for rank in range(size)
         ]
         meanwhile(ranks)
         end, waiting = time.monotonic() + within, 0
@@ -224,6 +252,8 @@ def launched(
     size: int,
     meanwhile: Callable[[Program, Callable[[], Sequence[int]]], object] = lambda parent, children: None,
     within: float = 120.0,
+    *,
+    simulated: str = "",
     **words: Any,
 ) -> Ended:
     """The same, begun by `colabkeep.launch` in one program. `meanwhile` gets that, and what tells the processes that it
@@ -232,7 +262,10 @@ def launched(
     beside = folder.with_name("beside")  # what a killed parent leaves
     beside.mkdir(exist_ok=True)
     environ = {**os.environ, _MARK: mark, "TMPDIR": str(beside), "COLABKEEP_LANG": "en"}
-    with Program(LAUNCHING, TRAINING, size, mark, folder, json.dumps(words), environ=environ) as parent:
+    if simulated:
+        environ |= {"SIMCUDA": simulated, "SIMCUDA_GRACE": str(within)}
+    code = _SIMULATED + LAUNCHING if simulated else LAUNCHING
+    with Program(code, TRAINING, size, mark, folder, json.dumps(words), environ=environ) as parent:
         meanwhile(parent, lambda: [pid for pid in _marked(mark) if pid != parent.pid])
         with suppress(subprocess.TimeoutExpired):
             parent.wait(120.0)

@@ -1,0 +1,102 @@
+"""Two simulated devices, a process for each: what stands in NCCL's place sums device memory in the order of streams.
+
+The same trainings in several processes as tests/session/torch/test_several_processes.py has on the CPU."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import colabkeep
+from tests.trainings.ranks import Ended, launched, session
+
+pytestmark = pytest.mark.simulated
+
+LATE, CHAOS = "worst_late abort", "chaos:3 abort"
+
+
+def counted(ended: Ended) -> int:
+    """Collectives over device memory, of rank 0."""
+    return next(value["collectives"] for kind, value in ended.told[0] if kind == "Counts")
+
+
+@pytest.mark.parametrize(("fit", "killed"), [(True, 0), (False, 1)], ids=["resumable_fit", "Run"])
+def test_a_killed_pair_goes_on_with_the_same_bits(tmp_path: Path, fit: bool, killed: int) -> None:
+    """In whatever order streams run: dropout, BatchNorm, and gradients that the pair sums on its devices."""
+    words: dict[str, Any] = {"fit": fit, "draws": True, "accumulate": 2 if fit else 1}
+    whole = session(tmp_path / "whole", 2, simulated=LATE, **words)
+    assert whole.status == [0, 0], whole.errors
+    assert counted(whole) >= whole.end["step"]
+    for number, schedule in enumerate((LATE, CHAOS)):
+        place = tmp_path / f"run{number}"
+        broken = session(place, 2, simulated=schedule, **words, at=[killed, 8], how="SIGKILL")
+        assert broken.status[killed] == -signal.SIGKILL
+        assert broken.status[1 - killed] not in (0, -signal.SIGKILL), "the other one heard of it"
+        resumed = session(place, 2, simulated=schedule, **words)
+        assert resumed.status == [0, 0], resumed.errors
+        assert resumed.resumed
+        assert not resumed.reasons()
+        assert resumed.end == whole.end
+
+
+def test_from_two_devices_to_one_and_back_it_is_the_same_up_to_rounding(tmp_path: Path) -> None:
+    """In float64 nothing but rounding is left; the same steps, and rates of learning."""
+    words: dict[str, Any] = {"fit": True, "dtype": "float64", "simulated": LATE}
+    whole = session(tmp_path / "whole", 2, **words)
+    assert whole.status == [0, 0], whole.errors
+    for size in (2, 1):
+        assert session(tmp_path / "run", size, **words, at=[0, 8], how="SIGKILL").status[0] == -signal.SIGKILL
+    last = session(tmp_path / "run", 2, **words)
+    assert last.status == [0, 0], last.errors
+    assert last.resumed
+    assert "1 process(es) trained this run, and now 2" in last.reasons()[0]
+    assert (last.end["step"], last.end["rates"]) == (whole.end["step"], whole.end["rates"])
+    assert last.end["weights"] == pytest.approx(whole.end["weights"], rel=0, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("begins", "said"),
+    [(0, "takes 2 of the 4 samples at a time"), (6, "Step 8: another process has no memory for more than 2")],
+    ids=["at the start", "in the middle"],
+)
+def test_memory_that_runs_out_on_one_device_makes_the_pieces_of_both_smaller(
+    tmp_path: Path, begins: int, said: str
+) -> None:
+    """The device's own error, in the second process only. The weights are those of whole batches, up to rounding."""
+    words: dict[str, Any] = {"fit": True, "dtype": "float64", "samples": 48, "simulated": LATE}
+    whole = session(tmp_path / "whole", 2, **words)
+    pieces = session(tmp_path / "run", 2, **words, memory=[1, 2, begins], more={"micro_batch": "auto"})
+    assert pieces.status == [0, 0], pieces.errors
+    text = "\n".join(value for kind, value in pieces.told[0] if kind == "Noted")
+    assert said in text
+    assert pieces.end["step"] == whole.end["step"] == 18
+    assert pieces.end["weights"] == pytest.approx(whole.end["weights"], rel=0, abs=1e-10)
+
+
+def test_a_pair_that_launch_began_is_killed_with_its_parent_and_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Each process finds its own device, as colabkeep tells it, and NCCL by the name that colabkeep asks for."""
+    words: dict[str, Any] = {"draws": True, "simulated": LATE}
+    whole = launched(tmp_path / "whole", 2, **words)
+    assert whole.status == [0], whole.errors
+    assert counted(whole) >= whole.end["step"]
+
+    def kill(parent: Any, children: Any) -> None:
+        checkpoints = tmp_path / "run" / "r" / "checkpoints"
+        end = time.monotonic() + 60
+        while not list(checkpoints.glob("*.json")) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert len(children()) >= 2
+        parent.send_signal(signal.SIGKILL)
+
+    broken = launched(tmp_path / "run", 2, kill, **words)
+    assert broken.status == [-signal.SIGKILL]
+    assert broken.ended == 0, "the processes ended by themselves"
+    resumed = launched(tmp_path / "run", 2, **words)
+    assert resumed.status == [0], resumed.errors
+    assert resumed.resumed
+    assert resumed.end == whole.end
+    assert colabkeep.load_weights("r", storage=tmp_path / "run")
