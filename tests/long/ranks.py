@@ -1,6 +1,6 @@
 """SIGKILL of a random process of several that train together: every run must end as the uninterrupted one.
 
-    python -m tests.long.ranks --kills 200 [--seed 1] [--json]
+    python -m tests.long.ranks --kills 200 [--seed 1] [--simulated-gpu chaos:7] [--json]
 
 Run it from the repository (some ten minutes on two cores). Two or three real processes (gloo) train with dropout,
 BatchNorm and a data set that draws, by `resumable_fit` and by a loop with `Run` and DistributedDataParallel; at some
@@ -8,7 +8,8 @@ moment one of them is killed, or all are. The others have to end by themselves. 
 `colabkeep.launch`, and there it is mostly the program that began the processes which is killed: they have to end with
 it. After its share of kills a run may finish, and has to have the weights, the optimizer's state and the history of the
 uninterrupted one. In every other run the number of processes changes from session to session, in float64: there the
-weights have to agree to 1e-10. The exit status is 1 if anything differs.
+weights have to agree to 1e-10. With --simulated-gpu there are one or two of them, each with a simulated device that
+runs its work by that schedule (tests/simcuda). The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -75,14 +76,15 @@ def one_run(
     """A run that is killed so often; with `kill_parent`, one that `colabkeep.launch` begins. Gives the sessions that
     went on from a checkpoint, the processes that had to be ended, and what is wrong with the run."""
     changes = words.get("dtype") == "float64"
-    size = chance.choice((2, 3))
+    sizes = (1, 2) if words.get("simulated") else (1, 2, 3)
+    size = chance.choice(sizes[1:])
     began = time.monotonic()
     train: Callable[..., Ended] = launched if kill_parent else session
     kill: Callable[..., Any] = kill_parent or killer
     whole = train(folder / "whole", 1 if changes else size, **words)
     longest, resumed, waiting = 1.1 * (time.monotonic() - began), 0, 0
     for _ in range(kills):
-        count = chance.choice((1, 2, 3)) if changes else size
+        count = chance.choice(sizes) if changes else size
         done = train(folder / "run", count, kill(chance, longest), GRACE, **words)
         resumed, waiting = resumed + done.resumed, waiting + done.ended
     last = train(folder / "run", size, **words)
@@ -105,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--simulated-gpu", default="", metavar="SCHEDULE")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
     chance, began = random.Random(asked.seed), time.monotonic()
@@ -120,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kills = min(KILLS_PER_RUN, asked.kills - killed)
         fit, changes = number % 2 == 0, number % 4 >= 2
         words = {"fit": fit, **({"dtype": "float64"} if changes else {"draws": True, "samples": 55})}
+        if asked.simulated_gpu:
+            words["simulated"] = f"{asked.simulated_gpu} abort"
         with tempfile.TemporaryDirectory() as folder:
             times, ended, faults = one_run(Path(folder), chance, kills, parents if number % 3 == 1 else None, **words)
         killed, number, resumed, waiting = killed + kills, number + 1, resumed + times, waiting + ended
