@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -46,7 +46,7 @@ from colabkeep.core.events import (
     StoreDegraded,
 )
 from colabkeep.core.manifest import Manifest, Progress, Proof
-from colabkeep.core.state import Capture, Snapshot, Stale
+from colabkeep.core.state import Capture, Snapshot, Stale, Tagged, referred
 from colabkeep.core.system import Clock, give_way
 from colabkeep.stores.base import Store, remade
 
@@ -213,11 +213,46 @@ class Captures(Protocol):
         ...
 
 
+def size_text(size: int) -> str:
+    """So many bytes, for people."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+class Named:
+    """Weights of a frozen base that the newest checkpoint names by checksums, and does not hold: at first those of
+    `trees`."""
+
+    def __init__(self, trees: Mapping[str, Any]) -> None:
+        self._names = {name for name, leaf in _weights(trees) if referred(leaf)}
+
+    def look(self, trees: Mapping[str, Any]) -> Iterator[Noted]:
+        """The next checkpoint. What it holds, and was only named so far, is told once."""
+        stored = {name: leaf for name, leaf in _weights(trees) if name in self._names and not referred(leaf)}
+        self._names -= stored.keys()
+        if stored:
+            hosts = [leaf.value["data"] if isinstance(leaf, Tagged) else leaf for leaf in stored.values()]
+            sizes = {id(host): host.data.nbytes for host in hosts}  # tied ones are one
+            size, (part, first) = size_text(sum(sizes.values())), next(iter(stored))
+            base = str(trees[part]["base"]).partition("@")[0]
+            yield Noted(
+                text=f"{len(sizes)} weight(s) of the frozen base {base} ({size}) are stored from now on, because the "
+                "training no longer has them as they were loaded: they were changed, merged, unfrozen or moved "
+                f"(first: {part}.{first}). Nothing is lost; saves take more time and room."
+            )
+
+
+def _weights(trees: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Those of the parts that name some, with their part and name."""
+    for part, tree in trees.items():
+        if isinstance(tree, dict) and "base" in tree:
+            yield from (((part, name), leaf) for name, leaf in tree["weights"].items())
+
+
 class Committer:
     """Turns shots into checkpoints. Lives on the writer thread, except for its constructor.
 
     `say` hands an event to the training thread. `proof`: what the losses prove of checkpoints, by now. `encoder`: what
-    makes blobs of a snapshot's parts, in place of the codec.
+    makes blobs of a snapshot's parts, in place of the codec. `named`: what of a frozen base is not to be stored.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # here the parts of a session meet
@@ -230,6 +265,7 @@ class Committer:
         say: Callable[[Event], None],
         proof: Proof | None = None,
         encoder: Encodes | None = None,
+        named: Named | None = None,
     ) -> None:
         self._repository: Repository = lease.repository
         self._lease = lease
@@ -244,6 +280,7 @@ class Committer:
         self._pruner = Pruner(self._repository, self.ledger, self._quota_planner, proof or Proof(), stay)
         self.newest: str | None = identity.parent
         self._encoder: Encodes = encoder or Encoder()
+        self._named = named or Named({})
         self._noted = False  # does the run say that it has had a checkpoint?
         self._degraded: str | None = None  # as it was told last
         self._remade = remade(self._repository.store)
@@ -268,6 +305,7 @@ class Committer:
             manifest, written = self._store(shot, snapshot, moved)
             self._lease.check()
             receipt = self._repository.commit(manifest)
+            told = list(self._named.look(snapshot.parts))
             snapshot.stored()
         except StoreFull:
             self._make_room()
@@ -292,6 +330,8 @@ class Committer:
                 monotonic=committed,
             )
         )
+        for each in told:
+            self._say(each)
         self.after_commit()
         return manifest
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from colabkeep.checkpoint.writer import size_text
 from colabkeep.core.errors import Incompatible
 from colabkeep.core.events import Event, Noted, RestoredInexactly
 from colabkeep.core.state import Tree, referred
@@ -61,7 +62,7 @@ def begin(framework: Framework, parts: Mapping[str, object], base: Base) -> Iter
         size = framework.refer(parts, MODEL, checksums, base.origin)
         if size:
             yield Noted(
-                text=f"The frozen base {base.name} ({_size(size)}) is not stored: each checkpoint names it by its "
+                text=f"The frozen base {base.name} ({size_text(size)}) is not stored: each checkpoint names it by its "
                 "checksums, and a resume compares them."
             )
     elif base.local:
@@ -114,7 +115,3 @@ def another_base(origin: str, named: Mapping[str, str], other: Mapping[str, str]
         'not those of the same training then). A run that must not depend on the base: Resumable(…, frozen="store").',
         differences=[*first, *more],
     )
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

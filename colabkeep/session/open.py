@@ -24,7 +24,7 @@ from colabkeep.checkpoint.replicate import take_up
 from colabkeep.checkpoint.repository import KEEPS, Lease, Repository, take_lease
 from colabkeep.checkpoint.restore import Loaded, good_before, load_best, load_id, load_newest, understood
 from colabkeep.checkpoint.retention import KeepBest, KeepLast, RetentionPolicy
-from colabkeep.checkpoint.writer import Checkpointer, Committer, Identity
+from colabkeep.checkpoint.writer import Checkpointer, Committer, Identity, Named
 from colabkeep.core.arguments import checked_run_name, is_reserved, read_duration, run_folder
 from colabkeep.core.errors import (
     CheckpointDamaged,
@@ -674,7 +674,7 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         manifest = loaded.manifest if loaded else None
         stored, data = understood(manifest, partial(_all_compared, spec, loaded, settings, events))
         starting.lap("read")
-        _rehearse(spec)
+        named = _rehearse(spec)
         about |= {KEEPS: repr(retention)}
         machine = None if spec.machine is None else spec.machine()
         if machine is not None:
@@ -713,7 +713,9 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
     )
     journal = Journal(repository, session)
-    committer = Committer(lease, journal, retention, spec.clock, identity, events.append, state.losses.proof)
+    committer = Committer(
+        lease, journal, retention, spec.clock, identity, events.append, state.losses.proof, named=named
+    )
     if manifest is not None:
         committer.ledger.add(manifest, {})
         durability = committer.ledger.durability(manifest.progress.seconds)
@@ -882,11 +884,12 @@ def _has_base(tree: Tree) -> bool:
     return isinstance(tree, dict) and "base" in tree
 
 
-def _rehearse(spec: RunSpec) -> None:
-    """What cannot be stored is told now, not after an hour."""
+def _rehearse(spec: RunSpec) -> Named:
+    """What cannot be stored is told now, not after an hour. Returns what of a base is not to be stored."""
     snapshot = spec.framework.rehearse(spec.parts).finish()
     try:
         encode_parts(snapshot.parts)
+        return Named(snapshot.parts)
     finally:
         snapshot.release()
 

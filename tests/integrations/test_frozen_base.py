@@ -125,6 +125,15 @@ def stored(folder: Path) -> set[str]:
     return names
 
 
+def told_as_stored(events: list[Event]) -> list[str]:
+    """The beginnings of what was told of weights that are stored from now on."""
+    return [
+        each.text.partition(" are stored from now on")[0]
+        for each in events
+        if isinstance(each, Noted) and "are stored from now on" in each.text
+    ]
+
+
 def copied(folder: Path) -> Path:
     """The base of this test."""
     return base(folder / "base")
@@ -208,10 +217,14 @@ def test_a_frozen_weight_that_changes_in_the_training_is_stored(tmp_path: Path, 
     changes, begins = Does(change, 4, 20 if thaws else 4), headed(HEAD_OF_ALL)
     whole = train(tmp_path / "whole", model_of(copied(tmp_path), begins), changes)
     for last in (3, 8):
-        train(tmp_path / "kept", model_of(copied(tmp_path), begins), changes, last=last)
+        events = list[Event]()
+        train(tmp_path / "kept", model_of(copied(tmp_path), begins), changes, last=last, events=events)
         assert (DENSE in stored(tmp_path / "kept")) is (last == 8)
-    assert same(train(tmp_path / "kept", model_of(copied(tmp_path), begins), changes), whole)
+        assert told_as_stored(events) == [f"1 weight(s) of the frozen base {tmp_path}/base (0.3 MB)"] * (last == 8)
+    events.clear()
+    assert same(train(tmp_path / "kept", model_of(copied(tmp_path), begins), changes, events=events), whole)
     assert BIG not in stored(tmp_path / "kept")
+    assert not told_as_stored(events)  # once in a run
 
 
 def test_a_run_that_stored_its_base_goes_on_so_and_one_that_did_not_can_begin_to(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ OTHERWISE = {
         "on_train_start is called before the run is at its place, so that nothing of it touches the training",
     ),
     "test_fit_ckpt_path_epoch_restored[False]": (
-        "+ ",
+        "assert (82 + 82) == 82",
         "it adds up what the module has counted, and ours gives the module its count back",
     ),
     "test_lambda_call": ("on_load_checkpoint", "no checkpoint of the trainer is loaded, so nobody hears of it"),
@@ -272,7 +272,7 @@ def run(trainer: str, folder: Path) -> dict[str, str]:
             text=True,
             check=False,
         )
-        if not report.exists():
+        if done.returncode > 1:  # some are not there any more, or nothing could be run
             sys.exit(done.stdout + done.stderr)
         found: dict[str, str] = {}
         for case in ElementTree.parse(report).iter("testcase"):
