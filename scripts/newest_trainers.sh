@@ -22,13 +22,13 @@ mkdir "$work/source"
 cp -r README.md LICENSE pyproject.toml colabkeep tests "$work/source" # pip builds in the folder it is given
 cd "$work/source"
 pip install -c "$work/constraints.txt" . transformers lightning pytorch-lightning keras accelerate trl peft torchmetrics \
-    h5py hypothesis pytest pytest-timeout pytest-xdist scikit-learn tensorboard
+    bitsandbytes h5py hypothesis pytest pytest-timeout pytest-xdist scikit-learn tensorboard
 
 status=0
 python -m pytest tests/integrations --frameworks=torch "-n${PROCESSES:-2}" "$@" | tee "$work/said" || status=$?
 python - "$(tail -n 1 "$work/said" | tr -d '=' | xargs)" <<'END'
 import datetime, importlib.metadata, platform, sys
-names = ("transformers", "lightning", "keras", "accelerate", "trl", "peft", "torch")
+names = ("transformers", "lightning", "keras", "accelerate", "trl", "peft", "bitsandbytes", "torch")
 versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 print(f"| {datetime.date.today()} | {platform.python_version()} | {versions} | {sys.argv[1]} |")
 END

@@ -66,7 +66,7 @@ _NUMBERED = re.compile(r"_\d+(?=/|$)")  # "dense_3" is the name of the same laye
 class Resumable(Callback):  # type: ignore[misc]  # types are the same where Keras is not installed
     """Checkpoints and resumes `model.fit` of Keras 3. Give it to `fit` among the callbacks::
 
-        model.compile("adam", "sparse_categorical_crossentropy", ["accuracy"])
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         model.fit(x, y, epochs=20, validation_split=0.1, callbacks=[Resumable("mnist", monitor="val_loss")])
 
     Kept are the weights, all optimizers, the seeds of the layers, metrics in the middle of an epoch, the `History`, the

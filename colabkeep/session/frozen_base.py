@@ -100,12 +100,16 @@ def go_on(
             framework.refer(parts, part, {**named, **other}, base_of(tree))
 
 
+def first_of(names: Collection[str]) -> list[str]:
+    """What an error names of many."""
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return [*list(names)[:_NAMED], *more]
+
+
 def another_base(origin: str, named: Mapping[str, str], other: Mapping[str, str], where: str) -> Incompatible:
     """The error for weights that are others than those that a checkpoint names."""
     name, _, revision = origin.rpartition("@") if "@" in origin else (origin, "", "")
     load = f'revision="{revision}"' if revision else "the same revision"
-    first = list(other)[:_NAMED]
-    more = [f"and {len(other) - _NAMED} more"] if len(other) > _NAMED else []
     return Incompatible(
         problem=f"The frozen base is another one than that of checkpoint {where}, which names {name or 'it'} by its "
         f"checksums: {len(other)} of its {len(named)} weights have other bytes here. It is another model or revision, "
@@ -113,5 +117,5 @@ def another_base(origin: str, named: Mapping[str, str], other: Mapping[str, str]
         remedy=f"Nothing was touched. Load {name or 'the base'} as it was loaded then, with {load} in from_pretrained, "
         'and the same dtype and quantisation. Or go on with the base as it is now: on_change="apply" (the steps are '
         'not those of the same training then). A run that must not depend on the base: Resumable(…, frozen="store").',
-        differences=[*first, *more],
+        differences=first_of(other),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any
 
 from colabkeep.checkpoint.codec import DTYPE_BITS
@@ -11,12 +12,19 @@ from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import Loaded, load_best, load_id, load_newest
 from colabkeep.checkpoint.retention import KeepBest
 from colabkeep.core.arguments import door
-from colabkeep.core.errors import CheckpointDamaged, CheckpointNotFound, MissingDependency, NotStorable, UsageError
+from colabkeep.core.errors import (
+    CheckpointDamaged,
+    CheckpointNotFound,
+    Incompatible,
+    MissingDependency,
+    NotStorable,
+    UsageError,
+)
 from colabkeep.core.policies import Mode
-from colabkeep.core.state import HostTensor, Tagged, Tree
+from colabkeep.core.state import HostTensor, Tagged, Tree, referred
 from colabkeep.frameworks import open_framework
 from colabkeep.frameworks.base import Framework
-from colabkeep.session.frozen_base import another_base, base_of, named_in, other_weights
+from colabkeep.session.frozen_base import base_of, first_of, named_in, other_weights
 from colabkeep.session.open import find_store
 from colabkeep.session.state import is_own
 from colabkeep.stores import Storage
@@ -154,7 +162,8 @@ def load_weights(  # noqa: PLR0913  # options by name
             Paddle's `Linear` keeps its weight as [in, out], torch's as [out, in].
         base: the model as the script makes it, adapters and all, with its frozen base loaded. Needed where a checkpoint
             names the weights of the base and does not hold them: they are compared with the checksums, and those of
-            `base` are returned, where they are.
+            `base` are returned, where they are. Where bitsandbytes has quantised it to 4 bits, its own
+            `load_state_dict` does not take the scales: they are compared too, and are not returned.
 
     Raises:
         Incompatible: `base` is another one than the run was trained on.
@@ -167,19 +176,39 @@ def load_weights(  # noqa: PLR0913  # options by name
     loaded = choose(find_run(find_store(storage), run_name), which, KeepBest(n=1, monitor=monitor, mode=mode))
     adapter = _open(framework, loaded.manifest.framework)
     weights: Tree = dict(weights_of(loaded, part))
-    named = named_in(loaded.parts[part])
-    if base is not None and named and adapter.name == loaded.manifest.framework:
-        other = other_weights(adapter, part, base, named)
-        if other:
-            raise another_base(base_of(loaded.parts[part]), named, other, loaded.manifest.id)
-        held = {name: leaf for name, leaf in weights.items() if name not in named}
-        return {**adapter.native(held), **adapter.tensors(base, named)}
+    if base is not None and adapter.name == loaded.manifest.framework:
+        return _onto(base, loaded, part, adapter)
     refuse_named(loaded, part)
     if adapter.name != loaded.manifest.framework:
         plain = plain_weights(loaded, part)
         weights = {name: widened(name, tensor) for name, tensor in plain.items()} if adapter.name == "numpy" else plain
     native: dict[str, Any] = adapter.native(weights)
     return native
+
+
+def _onto(base: object, loaded: Loaded, part: str, adapter: Framework) -> dict[str, Any]:
+    """All weights, those that the checkpoint only names from `base`; and no scales of quantised weights that
+    `load_state_dict` does not take, which `base` has already."""
+    weights, named = weights_of(loaded, part), named_in(loaded.parts[part])
+    scales = {name for name in weights if name.rpartition(".")[0] in weights}
+    known = {
+        name: referred(leaf) or blake2b(leaf.data, digest_size=32).hexdigest()
+        for name, leaf in weights.items()
+        if isinstance(leaf, HostTensor) and (name in named or name in scales)
+    }
+    other = other_weights(adapter, part, base, known)
+    if other:
+        origin = base_of(loaded.parts[part])
+        raise Incompatible(
+            problem=f"base= is another one than that of checkpoint {loaded.manifest.id}: of {len(known)} weights and "
+            f"scales that were compared, {len(other)} have other bytes here. It is another model or revision, was "
+            "quantised in another way or on another kind of GPU, or was changed after it was loaded:",
+            remedy=f"Load {origin or 'it'} as the script of the training does: with the same revision in "
+            "from_pretrained, and the same dtype and quantisation.",
+            differences=first_of(other),
+        )
+    held: Tree = {name: leaf for name, leaf in weights.items() if name not in known}
+    return {**adapter.native(held), **adapter.tensors(base, named.keys() - scales)}
 
 
 def choose(
