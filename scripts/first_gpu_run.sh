@@ -5,7 +5,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-export PYTHONPATH=$PWD PIP_DISABLE_PIP_VERSION_CHECK=1
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} XLA_PYTHON_CLIENT_PREALLOCATE=false PIP_DISABLE_PIP_VERSION_CHECK=1
 out=${OUT:-$(mktemp -d)}
 mkdir -p "$out"
 here=$PWD
@@ -28,23 +28,17 @@ fact "colabkeep $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 timeout "$(left 90)" "$python" -m pip install -q cloudpickle google-auth ipywidgets 'PyDrive2>=1.20' requests safetensors tenacity \
     pytest pytest-xdist pytest-timeout hypothesis 2>&1 | tail -1
 
-part "The tests that need a card"
-timeout "$(left 100)" "$python" -m pytest -m "cuda or card" -n0 -q -p no:cacheprovider --maxfail=8 \
-    tests/frameworks/torch/state tests/frameworks/torch/test_losses.py tests/frameworks/torch/training/test_arithmetic.py \
-    tests/simcuda/test_order.py tests/simcuda/test_saving.py tests/session/torch/test_two_gpus.py tests/hardware \
-    >"$out/tests.txt" 2>&1
-fact "tests: status $?, $(tail -1 "$out/tests.txt")"
-timeout "$(left 60)" "$python" -m pytest -m cuda -n0 -q -p no:cacheprovider tests/simcuda/test_resuming.py >"$out/resuming.txt" 2>&1
-fact "programs killed and resumed: status $?, $(tail -1 "$out/resuming.txt")"
+timeout "$(left 60)" "$python" -m colabkeep check --probe 2>&1 | tee "$out/check.txt" | sed 's/^/FACT check: /' | facts
 
 part "Copies: speed, order, memory, graphs"
 timeout "$(left 120)" "$python" scripts/first_gpu/copies.py 2>"$out/copies.txt" | facts
 fact "copies: status ${PIPESTATUS[0]}, $(tail -1 "$out/copies.txt")"
 
 part "The same bits, with real kernels"
-for mode in deterministic benchmark warn-only default; do
+exact() {
+    local folder whole again status resumed
     folder=$(mktemp -d)
-    life() { (cd "$folder" && timeout "$(left 25)" "$python" "$here/scripts/first_gpu/exact.py" "$mode" "$@" 2>>"$out/exact.txt"); }
+    life() { (cd "$folder" && timeout "$(left 60)" "$python" "$here/scripts/first_gpu/exact.py" "$mode" "$@" 2>>"$out/exact.txt"); }
     whole=$(life whole "$folder/a" | grep -o 'BITS.*')
     again=$(life whole "$folder/b" | grep -o 'BITS.*')
     life killed "$folder/c" >/dev/null
@@ -52,7 +46,9 @@ for mode in deterministic benchmark warn-only default; do
     resumed=$(life whole "$folder/c" | grep -oE 'BITS.*|INEXACT.*' | tr '\n' ' ')
     fact "exact, $mode: whole [$whole] again [$again] killed (status $status) and resumed [$resumed]"
     rm -rf "$folder"
-done
+}
+for mode in deterministic benchmark warn-only default; do exact & done
+wait
 
 part "The benchmark of saves"
 if [ "$(left 90)" -gt 40 ]; then
@@ -60,5 +56,20 @@ if [ "$(left 90)" -gt 40 ]; then
     fact "benchmark: status $?"
     grep -E "times the copy|ms|tensors" "$out/benchmark.txt" | sed 's/^/FACT benchmark /' | facts
 fi
+
+part "The tests that need a card"
+pytest() { # NAME SECONDS ARGUMENTS: the tests' own words go to NAME.txt, how they ended is a fact
+    timeout "$(left "$2")" "$python" -m pytest -q -p no:cacheprovider -W default "${@:3}" >"$out/$1.txt" 2>&1
+    fact "tests, $1: status $?, $(tail -1 "$out/$1.txt")"
+    grep -E "^(FAILED|ERROR)" "$out/$1.txt" | cut -c 1-300 | sed 's/^/FACT /' | facts
+}
+pytest card 110 -m "cuda or card" -n6 tests/frameworks/torch/state tests/frameworks/torch/test_losses.py \
+    tests/frameworks/torch/training/test_arithmetic.py tests/simcuda/test_order.py tests/simcuda/test_saving.py \
+    tests/simcuda/test_resuming.py tests/session/torch/test_two_gpus.py tests/session/torch/test_one_card.py tests/hardware
+
+part "The trainers of others, on the card"
+pytest trainers 120 -n8 --dist=load tests/integrations
+KERAS_BACKEND=jax pytest keras-on-jax 60 -n0 tests/integrations/test_keras.py -k "killed or failed"
+
 fact "took $SECONDS s"
 echo "All of it: $out"

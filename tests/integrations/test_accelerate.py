@@ -50,7 +50,8 @@ def train(folder: Path, *, kill_at: int = 0, seed: int = 0, whole_windows: bool 
     AcceleratorState._reset_state(reset_partial_state=True)
     torch.manual_seed(seed)
     plugin = GradientAccumulationPlugin(num_steps=3, sync_with_dataloader=not whole_windows)
-    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_plugin=plugin)
+    here = not torch.cuda.is_available()
+    accelerator = accelerate.Accelerator(cpu=here, mixed_precision="bf16", gradient_accumulation_plugin=plugin)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.BatchNorm1d(8), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
@@ -84,7 +85,7 @@ def train(folder: Path, *, kill_at: int = 0, seed: int = 0, whole_windows: bool 
                     if run.progress.step == kill_at:
                         os.kill(os.getpid(), signal.SIGKILL)
             means.append(run.average.loss)
-    weights = b"".join(each.detach().numpy().tobytes() for each in model.state_dict().values())
+    weights = b"".join(each.detach().cpu().numpy().tobytes() for each in model.state_dict().values())
     told = [event.text for event in events if isinstance(event, Noted)]
     return [hashlib.sha256(weights).hexdigest(), run.progress.step, means[-1], torch.rand(2).tolist(), told]
 

@@ -100,7 +100,7 @@ def train(
         lr_scheduler_type="constant",
         save_strategy="no",
         report_to=[],
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
         log_level="error",
     )

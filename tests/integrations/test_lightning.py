@@ -274,7 +274,7 @@ def train(
     keep = Resumable("net", **{**told, **(words or {})})
     trainer = pl.Trainer(
         callbacks=[keep, witness, *more],
-        accelerator="cpu",
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
         devices=1,
         logger=logger,
         default_root_dir=str(folder),
@@ -283,7 +283,9 @@ def train(
         **{**chosen, **options},
     )
     trainer.fit(module, data, **(fit or {}))
-    weights = torch.cat([each.detach().flatten().float() for each in module.state_dict().values()]).numpy().tobytes()
+    weights = (
+        torch.cat([each.detach().cpu().flatten().float() for each in module.state_dict().values()]).numpy().tobytes()
+    )
     return {
         "weights": hashlib.sha256(weights).hexdigest(),
         "step": trainer.global_step,
@@ -317,6 +319,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "max_epochs": -1,
         "module": lambda: Module(plateau=True),
     },
+    **({"fp16": {"precision": "16-mixed", "gradient_clip_val": 0.5}} if torch.cuda.is_available() else {}),
     "two optimizers by hand": {"module": Gan, "accumulate_grad_batches": 1},
     "a part of each epoch, of a new loader": {
         "limit_train_batches": 7,

@@ -71,7 +71,7 @@ def train(folder: Path, *callbacks: Any, model: Any = None, **options: Any) -> A
     args = transformers.TrainingArguments(
         str(folder / "own"),
         report_to=[],
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
         log_level="error",
         **{**chosen, **options},

@@ -1,4 +1,4 @@
-"""QLoRA: adapters on a base that bitsandbytes has quantised, as it does on a CPU, too."""
+"""QLoRA: adapters on a base that bitsandbytes has quantised, on the card where there is one, else on the CPU."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.parametrize("bits", [4, 8]),
     pytest.mark.parametrize("word", ["refer", "store"]),
 ]
+PLACE = "cuda:0" if torch.cuda.is_available() else "cpu"
 UP = "base_model.model.model.layers.0.mlp.up_proj.weight"
 
 
@@ -46,7 +47,7 @@ def model_of(folder: Path, bits: int, word: str) -> Any:
     """The base, quantised, with LoRA. What is stored, in 4 bits, has scales of its scales."""
     four = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": word == "store"}
     config = transformers.BitsAndBytesConfig(**(four if bits == 4 else {"load_in_8bit": True}))
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=config, device_map="cpu")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=config, device_map=PLACE)
     torch.manual_seed(0)
     return peft.get_peft_model(model, peft.LoraConfig(r=2, lora_dropout=0.1, task_type="CAUSAL_LM"))
 
@@ -54,7 +55,7 @@ def model_of(folder: Path, bits: int, word: str) -> Any:
 def said_by(model: Any) -> torch.Tensor:
     """What it computes of a text."""
     with torch.no_grad():
-        logits: torch.Tensor = model.eval()(input_ids=torch.arange(12)[None]).logits
+        logits: torch.Tensor = model.eval()(input_ids=torch.arange(12, device=PLACE)[None]).logits
     return logits
 
 
@@ -85,7 +86,7 @@ def test_its_weights_are_loaded_onto_the_base(tmp_path: Path, bits: int, word: s
     assert not torch.equal(said_by(model_of(tmp_path / "base", bits, word)), said_by(trained))
     fresh.load_state_dict(colabkeep.load_weights("bert", storage=storage, base=fresh))
     assert torch.equal(said_by(fresh), said_by(trained))
-    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base", device_map=PLACE)
     other = model_of(base(tmp_path / "other", seed=1), bits, word)
     for wrong in (other, peft.get_peft_model(plain, peft.LoraConfig(r=2, task_type="CAUSAL_LM"))):
         if bits == 4 or word == "refer":  # the scales of 8 bits are loaded with the weights

@@ -141,7 +141,7 @@ def train(
     args = transformers.TrainingArguments(
         str(folder / "own"),
         report_to=[],
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
         log_level="error",
         dataloader_num_workers=workers,
@@ -158,7 +158,7 @@ def train(
         callbacks=[keep, witness, *more],
     )
     out = trainer.train()
-    weights = torch.cat([each.detach().flatten() for each in trainer.model.parameters()]).numpy().tobytes()
+    weights = torch.cat([each.detach().flatten() for each in trainer.model.parameters()]).cpu().numpy().tobytes()
     log = [{name: v for name, v in line.items() if not name.endswith(CLOCKS)} for line in trainer.state.log_history]
     found = [hashlib.sha256(weights).hexdigest(), trainer.state.global_step, trainer.state.epoch, log, witness.heard]
     return [*found, out.training_loss, torch.rand(2).tolist(), [e.text for e in events if isinstance(e, Noted)]]
@@ -175,6 +175,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "max_steps": 17,
         "lr_scheduler_type": "constant",
     },
+    **({"fp16, whose scaler steps down": {"fp16": True, "max_grad_norm": 0.5}} if torch.cuda.is_available() else {}),
 }
 
 

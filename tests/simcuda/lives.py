@@ -137,6 +137,7 @@ def _lived(program: Callable[[Life], None], folder: Path, end: str, schedule: st
     if schedule is not None:
         device.start(schedule)
     torch.set_num_threads(1)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # a real card's, which torch asks for
     torch.use_deterministic_algorithms(True)
     cut_small()
     life = Life(folder, end)

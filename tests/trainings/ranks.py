@@ -29,7 +29,7 @@ if device == "cuda":
     simulated = running()
 if size > 1 and not torch.distributed.is_initialized():
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    kind = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    kind = "cpu:gloo,cuda:nccl" if device == "cuda" and "shared" not in words else "gloo"
     torch.distributed.init_process_group(kind, init_method=f"file://{file}", rank=rank, world_size=size)
 torch.set_default_dtype(getattr(torch, words.get("dtype", "float32")))
 torch.manual_seed(rank)  # the weights of rank 0 count
@@ -165,7 +165,7 @@ else:
 weights = torch.cat([each.detach().flatten() for each in model.parameters()]).double().tolist()
 rates = scheduler.get_last_lr()
 if device == "cuda":
-    print(json.dumps(["Counts", simulated.counts()]))
+    print(json.dumps(["Counts", simulated.counts() if simulated else {}]))
 print(json.dumps(["End", {**end, "digest": digest(), "weights": weights, "rates": rates}]), flush=True)
 """
 
