@@ -5,6 +5,7 @@ Each is a function of a `Life`; it builds everything anew, trains to its end, an
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import colabkeep
 from tests.simcuda.lives import Life
 
-__all__ = ["PROGRAMS"]
+__all__ = ["PROGRAMS", "after_another"]
 
 EPOCHS, BATCH, WIDTH = 2, 4, 24
 
@@ -269,6 +270,40 @@ def fitted(life: Life) -> None:
         **life.words,
     )
     life.ended(model=model, optimizer=optimizer)
+
+
+class Collecting(TensorDataset):
+    """Each sample comes with all garbage collected, as a worker does from time to time."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        gc.collect()
+        return super().__getitem__(index)
+
+
+def after_another(life: Life) -> None:
+    """A cell that failed and is run again: what the first training left behind is garbage when loaders fork."""
+    gc.disable()
+    for fails in (True, False):
+        model = net().cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        data = Collecting(torch.randn(8, 8), torch.randn(8, 2))
+        samples = DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="fork")
+        try:
+            with life.run(model=model, optimizer=optimizer) as run:
+                circle: list[object] = [run]
+                circle.append(circle)
+                for x, y in batches(run, samples):
+                    loss_of(model, x, y).backward()
+                    optimizer.step()
+                    run.step(loss=model(x).sum())
+                    run.save()
+                    if fails and run.progress.step == 2:
+                        raise RuntimeError("on purpose")
+        except RuntimeError as error:
+            if not fails:
+                raise AssertionError from error
+        del run, circle, model, optimizer
+    life.report.notes["garbage"] = gc.collect()
 
 
 PROGRAMS: dict[str, Callable[[Life], None]] = {

@@ -29,6 +29,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -88,6 +89,8 @@ class Mutex {  // recursive; whoever holds it may leave it to others for a while
 };
 Mutex mutex_;
 using Lock = std::lock_guard<Mutex>;
+// A kernel runs while the lock is held, so a fork would often find it held; the real allocator holds its own for a moment.
+const int in_forks = pthread_atfork([] { mutex_.lock(); }, [] { mutex_.unlock(); }, [] { new (&mutex_) Mutex(); });
 std::map<Key, Queue> queues;
 int devices = 2;
 bool lazy_main = true, lazy_side = true, chaotic = false, poison = true;
@@ -304,6 +307,12 @@ struct DeviceMemory final : c10::DeviceAllocator {
 };
 DeviceMemory device_memory;
 int64_t pin_limit = -1, pin_bytes = 0;
+// As the real ones do: their destructors ask the device, which a forked child of the process that used it does not have.
+void freed_by_its_process(const char* what) noexcept {
+  if (owner == getpid()) return;
+  fprintf(stderr, "simulated CUDA: %s was freed in a forked child: initialization error\n", what);
+  abort();
+}
 size_t power2(size_t n) {
   size_t p = 1;
   while (p < n) p <<= 1;
@@ -311,6 +320,7 @@ size_t power2(size_t n) {
 }
 void unpin(void* p) {
   if (!p) return;
+  freed_by_its_process("page-locked memory");
   Lock lock(mutex_);
   auto it = pinned.find((char*)p);
   // The real caching host allocator waits for the events of copies that use it; closures here hold a reference instead.
@@ -446,7 +456,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (queues[e->key].done < e->position && ++e->asked > 3) run_until(e->key, e->position);
     return queues[e->key].done >= e->position;
   }
-  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete (Event*)event; }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    if (event) freed_by_its_process("an event");
+    delete (Event*)event;
+  }
   static void lag() {
     if (lag_ms) std::this_thread::sleep_for(std::chrono::milliseconds(lag_ms));
   }

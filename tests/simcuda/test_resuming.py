@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.simcuda.lives import KILLED, live
-from tests.simcuda.programs import PROGRAMS, fp32, teacher
+from tests.simcuda.programs import PROGRAMS, after_another, fp32, teacher
 
 pytestmark = [
     pytest.mark.cuda,
@@ -60,3 +60,10 @@ def test_a_fork_at_every_save_disturbs_nothing(program, tmp_path: Path) -> None:
     forked = live(program, tmp_path / "forked", "forked")
     assert (forked.status, forked.failing, forked.digest) == (0, [], whole.digest)
     assert live(program, tmp_path / "forked").restored == [24]
+
+
+def test_workers_that_collect_what_an_earlier_training_left_live_on(tmp_path: Path) -> None:
+    """Events and page-locked memory may be freed by the process alone that used the device."""
+    ended = live(after_another, tmp_path)
+    assert ended.status == 0, ended.error
+    assert ended.notes["garbage"] > 0

@@ -30,7 +30,7 @@ from colabkeep.frameworks.shared.host_memory import HostMemory
 from colabkeep.frameworks.shared.training import at_hand, stored_steps
 from colabkeep.frameworks.torch.boundary import TorchBoundary, TorchUnseen, remember
 from colabkeep.frameworks.torch.capture import TorchKit, ordinary, parameters_of
-from colabkeep.frameworks.torch.copies import Devices
+from colabkeep.frameworks.torch.copies import Devices, outlives_forks
 from colabkeep.frameworks.torch.facts import exactness, fingerprint, place
 from colabkeep.frameworks.torch.restore import (
     module_differences,
@@ -111,8 +111,10 @@ class _Ring:
         self._begin = self._end = 0
         self._cuda = device.type == "cuda"
         self._host = _page_locked(dtype) if self._cuda else None
-        self._sent: tuple[int, Any] | None = None  # up to where, and the event of its arrival
+        self._arrival: Any = cuda.Event() if self._cuda else None
+        self._sent: int | None = None  # up to where, if that is not known to have come
         self._late: list[tuple[int, float]] = []  # had to be waited for, and are not told yet
+        outlives_forks(self)
 
     def __len__(self) -> int:
         return self._end - self._begin
@@ -129,19 +131,17 @@ class _Ring:
     def arrived(self) -> Sequence[tuple[int, float]]:
         """Those that were sent and have come; sends more if many wait."""
         if self._sent is not None:
-            upto, sent = self._sent
-            if self._host is None or not sent.query():
+            if self._host is None or not self._arrival.query():
                 return ()
-            self._sent = None
+            upto, self._sent = self._sent, None
             return self._told(self._host.tolist(), upto)
         if len(self) < _MANY:
             return ()
         if self._host is None:  # a device without events that we know: one wait for many losses
             return self.settle()
         self._host.copy_(self._values, non_blocking=True)
-        event: Any = cuda.Event()
-        event.record(cuda.current_stream(self._values.device))
-        self._sent = self._end, event
+        self._arrival.record(cuda.current_stream(self._values.device))
+        self._sent = self._end
         return ()
 
     def settle(self) -> Sequence[tuple[int, float]]:

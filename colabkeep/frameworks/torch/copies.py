@@ -7,8 +7,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -30,6 +32,20 @@ _WORDS_OF_A_ROW = 2**18  # of a row
 _ROWS = 8  # at a time
 
 cuda: Any = torch.cuda
+
+
+def outlives_forks(owner: object) -> None:
+    """In a forked child, `owner` and what it holds is never freed, not even as garbage: an event, or page-locked memory
+    that a stream has used, ends the process that frees it with SIGABRT, unless it began to use the device itself
+    (pytorch/pytorch, c10/cuda/CUDAEvent.h: a destructor that asks the device). So would a loader's worker that collects
+    what an earlier training left behind. Seen on an H200 with torch 2.11."""
+    os.register_at_fork(after_in_child=partial(_never_freed, weakref.ref(owner)))
+
+
+def _never_freed(owner: weakref.ref[object]) -> None:
+    found = owner()
+    if found is not None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
 
 
 class Checksums:
@@ -137,15 +153,17 @@ class _Block(NamedTuple):
 
 
 class Devices:
-    """What is kept from one capture to the next: two page-locked pieces, and of each device a stream, its checksums
-    and the peak of the steps so far."""
+    """What is kept from one capture to the next: two page-locked pieces, and of each device a stream, events, its
+    checksums and the peak of the steps so far."""
 
     def __init__(self) -> None:
         self.remark = ""
         self._peaks: dict[torch.device, int] = {}
         self._pieces: list[torch.Tensor] = []
         self._sides: dict[torch.device, Any] = {}
+        self._events: dict[torch.device, Sequence[Any]] = {}
         self._checksums: dict[torch.device, Checksums] = {}
+        outlives_forks(self)
 
     @staticmethod
     def capturing() -> bool:
@@ -177,6 +195,12 @@ class Devices:
             self._sides[device] = cuda.Stream(device)
         return self._sides[device]
 
+    def events(self, device: torch.device) -> Sequence[Any]:
+        """Three: that a capture's copies were made in the device's memory, and that each of the two pieces has come."""
+        if device not in self._events:
+            self._events[device] = [cuda.Event() for _ in range(3)]
+        return self._events[device]
+
     def checksums(self, device: torch.device) -> Checksums:
         """Those of a device."""
         if device not in self._checksums:
@@ -192,7 +216,6 @@ class DeviceCopy:
         self._pairs: dict[torch.device, list[Pair]] = {}
         self._looks: dict[torch.device, list[tuple[Landing, torch.Tensor, bool]]] = {}
         self._blocks: dict[torch.device, deque[_Block]] = {}
-        self._events: dict[torch.device, Any] = {}
 
     def add(self, slot: Slot, source: torch.Tensor) -> None:
         """One copy."""
@@ -210,8 +233,7 @@ class DeviceCopy:
             with cuda.device(device), torch.no_grad():
                 blocks = self._looked(device)
                 blocks += self._taken(device, self._pairs.get(device, []))
-                event = self._events[device] = cuda.Event()
-                event.record(cuda.current_stream(device))
+                self._devices.events(device)[0].record(cuda.current_stream(device))
                 self._blocks[device] = deque(blocks)
         self._pairs, self._looks = {}, {}
 
@@ -220,7 +242,7 @@ class DeviceCopy:
         with _beside_captures():
             for device, blocks in self._blocks.items():
                 side = self._devices.side(device)
-                side.wait_event(self._events[device])
+                side.wait_event(self._devices.events(device)[0])
                 with cuda.device(device), cuda.stream(side), torch.no_grad():
                     self._bring(_emptied(blocks), side)
 
@@ -273,12 +295,12 @@ class DeviceCopy:
     def _bring(self, blocks: Iterable[_Block], stream: Any) -> None:
         """Bring the blocks one by one, on the stream that is current."""
         before: Callable[[], None] | None = None
-        pieces = cycle(self._devices.pieces)
+        pieces = cycle(zip(self._devices.pieces, self._devices.events(stream.device)[1:], strict=True))
         for data, targets in blocks:
             for start in range(0, data.nbytes, _PIECE):
-                piece = next(pieces)[: data.nbytes - start]
+                whole, event = next(pieces)
+                piece = whole[: data.nbytes - start]
                 piece.copy_(data[start : start + _PIECE], non_blocking=True)
-                event = cuda.Event()
                 event.record(stream)
                 if before is not None:
                     before()
