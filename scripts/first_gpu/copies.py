@@ -90,13 +90,16 @@ def held(training: Training) -> None:
         truth = [one.detach().clone() for one in training.model.parameters()]
         after.synchronize()
         streams.append(before.elapsed_time(after) / MS)
-        start = time.perf_counter()
+        start, came = time.perf_counter(), list[Any]()
+        writer = threading.Thread(target=lambda: came.extend((capture.finish(), time.perf_counter())))
+        writer.start()  # as a run's own writer does, beside the steps
         for _ in range(5):
             training.step()
-        snapshot = capture.finish()  # beside the steps that are queued
-        drains.append(time.perf_counter() - start)
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
         beside.append(time.perf_counter() - start)
+        writer.join()
+        snapshot, arrived = came
+        drains.append(arrived - start)
         kept = training.framework.native(snapshot.parts["model"]["weights"])
         names = [name for name, _ in training.model.named_parameters()]
         wrong += sum(not torch.equal(kept[name], one.cpu()) for name, one in zip(names, truth, strict=True))

@@ -106,12 +106,12 @@ def train(
     )
     keep = Resumable("bert", storage=str(folder / "runs"), progress=False, **words)
     transformers.Trainer(model, args, train_dataset=Data(), callbacks=[*callbacks, keep]).train()
-    return {name: each.detach().clone() for name, each in model.state_dict().items()}
+    return {name: each.detach().cpu().clone() for name, each in model.state_dict().items()}
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Are all weights the same, to the bit? What is random anew in each session and not used does not count."""
-    return one.keys() == other.keys() and all(torch.equal(each, other[name]) for name, each in one.items())
+    return one.keys() == other.keys() and all(torch.equal(each.cpu(), other[name].cpu()) for name, each in one.items())
 
 
 def stored(folder: Path) -> set[str]:

@@ -116,7 +116,7 @@ class Gan(Module):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         x, _ = batch
         maker, critic = self.optimizers()
-        real = torch.randn(len(x), 2)
+        real = torch.randn(len(x), 2, device=self.device)
         loss = -self.critic(self.net(x)).mean()
         maker.zero_grad()
         self.manual_backward(loss)
@@ -545,6 +545,8 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
         train(tmp_path, thaws())
     with pytest.raises(UsageError, match="DDPStrategy"):
         train(tmp_path, strategy="ddp")
+    if torch.distributed.is_initialized():  # by NCCL, where there is a card
+        torch.distributed.destroy_process_group()
     with pytest.raises(UnknownArgument, match="save_top_k"):
         train(tmp_path, words={"save_top_k": 2})
     assert not (tmp_path / "runs").exists()
