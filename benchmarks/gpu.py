@@ -55,7 +55,8 @@ class _Work:
         self.state = tensors(self.model, self.optimizer)
         pinned = self.device.type == "cuda"
         self._buffers = [torch.empty_like(one, device="cpu", pin_memory=pinned) for one in self.state]
-        self.label = f"{size(self.state) / 1e6:.0f} MB"
+        card = torch.cuda.get_device_name() if self.device.type == "cuda" else "on the CPU"
+        self.label = f"{card}, {size(self.state) / 1e6:.0f} MB"
 
     def step(self) -> None:
         self.optimizer.zero_grad()

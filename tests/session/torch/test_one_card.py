@@ -62,18 +62,6 @@ def test_one_process_that_was_begun_for_the_card_trains_with_nccl(tmp_path: Path
     assert begun.end == plain.end
 
 
-def test_two_processes_that_nccl_refuses_train_nothing_and_it_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As two cards do that cannot work together."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
-    begun = launched(tmp_path, 2, draws=True)
-    assert begun.status == [1]
-    assert "Nothing was trained" in begun.errors[0]
-    assert "Write devices=1" in begun.errors[0]
-    assert not list(tmp_path.iterdir())
-
-
 def fit(folder: Path, micro: Any, lengths: list[int], room: int, end: int | None = None) -> tuple[Any, str]:
     """A batch of 64 sequences for each length, with no more than `room` bytes of the card; the weights that it ends
     with, and what was told."""
@@ -112,7 +100,7 @@ def fit(folder: Path, micro: Any, lengths: list[int], room: int, end: int | None
 
 def test_memory_that_ends_at_the_start_or_in_the_middle_makes_the_pieces_smaller(tmp_path: Path) -> None:
     """The card's own error. A killed run that met it comes to the bits of one that did not stop."""
-    room, lengths = 700 << 20, [64, 64, 64, 512, 64, 64]
+    room, lengths = 400 << 20, [64, 64, 64, 512, 64, 64]  # a batch of 512 takes 570 MB before its backward
     whole, told = fit(tmp_path / "whole", "auto", lengths, room)
     assert "did not fit" in told
     first, told = fit(tmp_path / "first", "auto", [512] * 3, room)
