@@ -431,13 +431,12 @@ def _show(
 
 def _first_error(processes: Sequence[_Process]) -> BaseException | None:
     """That of the process which failed first; the others fail because it is gone."""
-    failed = [each for each in processes if each.failed_at is not None]
+    failed = sorted((each for each in processes if each.failed_at is not None), key=lambda each: each.failed_at or 0.0)
     if not failed:
         return None
-    first = min(each.failed_at or 0.0 for each in failed)
-    soon = [each for each in failed if (each.failed_at or 0.0) <= first + _SOON]
+    soon = [each for each in failed if (each.failed_at or 0.0) <= (failed[0].failed_at or 0.0) + _SOON]
     silent = [each for each in soon if each.result is None]
-    if silent:
+    if silent:  # the first of them: where one is gone, NCCL ends the others, too
         return _ended_silently(silent[0], len(processes))
     told = [(each.rank, *each.result[1:]) for each in soon if each.result is not None]
     rank, error, text, _ = min(told, key=lambda each: bool(each[3]))

@@ -4,6 +4,7 @@ The same trainings in several processes as tests/session/torch/test_several_proc
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 import colabkeep
-from tests.trainings.ranks import Ended, launched, session
+from tests.programs import run
+from tests.trainings.ranks import SIMULATED, Ended, launched, session
 
 pytestmark = pytest.mark.simulated
 
@@ -100,3 +102,28 @@ def test_a_pair_that_launch_began_is_killed_with_its_parent_and_goes_on_with_the
     assert resumed.resumed
     assert resumed.end == whole.end
     assert colabkeep.load_weights("r", storage=tmp_path / "run")
+
+
+SECOND_CARD = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import colabkeep
+
+model = torch.nn.Linear(4, 2).to("cuda:1")
+before = model.weight.detach().clone()
+data = DataLoader(TensorDataset(torch.ones(24, 4), torch.zeros(24, 2)), batch_size=8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+colabkeep.resumable_fit(
+    model, data, optimizer=optimizer, loss_fn=torch.nn.functional.mse_loss, max_epochs=2, run_name="r",
+    storage=sys.argv[1], devices=2, progress=False, on_bad_gpu="ignore",
+)
+print(model.weight.device, bool((model.weight != before).all()))
+"""
+
+
+def test_a_model_on_the_second_card_of_the_notebook_is_trained_on_both(tmp_path: Path) -> None:
+    """Each process sees one card, and reads what lay on another one onto it. The caller's model stays where it is."""
+    environ = {**os.environ, "SIMCUDA": LATE}
+    done = run(SIMULATED + SECOND_CARD, tmp_path, environ=environ)
+    assert done.stdout.split() == ["cuda:1", "True"], done.stderr

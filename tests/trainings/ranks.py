@@ -185,7 +185,7 @@ def train(code, arguments):
 
 colabkeep.launch(train, [sys.argv[1], sys.argv[2:]], devices=int(sys.argv[2]), progress=False)
 """
-_SIMULATED = """
+SIMULATED = """
 import os, sys
 if len(sys.argv) > 1 and sys.argv[1].isdecimal():
     os.environ["CUDA_VISIBLE_DEVICES"] = sys.argv[1]
@@ -228,7 +228,7 @@ def session(
     """One session of so many processes, until all of them have ended, or were ended by `within` seconds. `meanwhile`:
     what is done to them. `simulated`: each has a simulated device, as the variable SIMCUDA says it."""
     file = folder.with_name(f"{folder.name}.{len([*folder.parent.iterdir()])}")
-    code = _SIMULATED + TRAINING if simulated else TRAINING
+    code = SIMULATED + TRAINING if simulated else TRAINING
     environ = {**os.environ, "SIMCUDA": simulated} if simulated else None
     with ExitStack() as stack:
         ranks = [
@@ -264,7 +264,7 @@ def launched(
     environ = {**os.environ, _MARK: mark, "TMPDIR": str(beside), "COLABKEEP_LANG": "en"}
     if simulated:
         environ |= {"SIMCUDA": simulated, "SIMCUDA_GRACE": str(within)}
-    code = _SIMULATED + LAUNCHING if simulated else LAUNCHING
+    code = SIMULATED + LAUNCHING if simulated else LAUNCHING
     with Program(code, TRAINING, size, mark, folder, json.dumps(words), environ=environ) as parent:
         meanwhile(parent, lambda: [pid for pid in _marked(mark) if pid != parent.pid])
         with suppress(subprocess.TimeoutExpired):

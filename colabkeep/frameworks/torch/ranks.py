@@ -41,13 +41,18 @@ def join(rank: int, size: int, folder: str) -> Iterator[None]:
     """Be one of the processes of this machine that train together; they meet in a file of `folder`."""
     backend = "gloo"
     if torch.cuda.is_available():
-        torch.cuda.set_device(0)  # it sees one card
+        torch.cuda.set_device(0)  # it sees one card, whichever one the notebook's tensors lie on
+        torch.serialization.register_package(0, lambda _: None, _onto_this_card)
         backend = "cpu:gloo,cuda:nccl"
     else:
         torch.set_num_threads(max(1, torch.get_num_threads() // size))
     dist.init_process_group(backend, init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     yield
     dist.destroy_process_group()
+
+
+def _onto_this_card(storage: Any, location: str) -> Any:
+    return storage.cuda(0) if location.startswith("cuda") else None
 
 
 def gradient_bytes(model: object) -> int:

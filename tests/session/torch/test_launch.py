@@ -95,6 +95,19 @@ def test_a_script_that_is_killed_goes_on_with_the_same_bits_and_has_the_weights_
     assert digests[0] == digests[1] != [], errors
 
 
+def test_the_process_that_ended_first_is_the_one_that_is_named() -> None:
+    """NCCL ends the others a moment later, with SIGABRT."""
+
+    def train() -> None:
+        if os.environ["RANK"] == "0":
+            time.sleep(1.0)
+            os.kill(os.getpid(), signal.SIGABRT)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ProcessFailed, match=r"Rank 1 of 2 was ended by SIGKILL"):
+        colabkeep.launch(train, devices=2, progress=False)
+
+
 def test_ctrl_c_saves_the_last_step_of_all(tmp_path: Path) -> None:
     """The notebook's stop button sends SIGINT to the kernel, which passes it on."""
     process = begun(tmp_path)
