@@ -1,6 +1,7 @@
-"""The tests that need a CUDA device, on a simulated one: `python -m tests.simcuda [arguments of pytest]`.
+"""The tests that need a CUDA device, on a simulated one: `python -m tests.simcuda [--few] [arguments of pytest]`.
 
-All of them under the first schedule, those marked `orders` under each of the five, two processes at a time. Where
+All of them under the first schedule, those marked `orders` under each of the five, two processes at a time. With
+`--few`, under the first one and another, drawn by lot: CI's share. Where
 the simulation cannot be had, it says why: that is a failure where CI=true is set, and elsewhere only a sentence.
 """
 
@@ -34,9 +35,12 @@ def files() -> list[Path]:
     return [file for file in marked if "paddle" not in needs(file)]
 
 
-def suites(seed: int) -> list[tuple[str, str]]:
+def suites(drawn: random.Random, few: bool) -> list[tuple[str, str]]:
     """The schedule and the marks of each process, the longest first."""
+    seed = drawn.randrange(10**6)
     first, *others = (f"chaos:{seed}" if word == "chaos" else word for word in SCHEDULES)
+    if few:
+        others = [drawn.choice(others)]
     return [
         (first, "simulated and not orders"),
         (first, "cuda and not simulated and not orders"),
@@ -71,7 +75,9 @@ def main(more: list[str]) -> int:
         print(f"NOT RUN: the tests that need a CUDA device. {reason}")
         return 1 if os.environ.get("CI") else 0
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        passed = list(pool.map(lambda suite: run(*suite, more), suites(random.randrange(10**6))))
+        few = "--few" in more
+        more = [each for each in more if each != "--few"]
+        passed = list(pool.map(lambda suite: run(*suite, more), suites(random.Random(), few)))
     return 0 if all(passed) else 1
 
 
