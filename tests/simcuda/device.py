@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d
 
+from tests.simcuda import batch_norm
 from tests.simcuda.building import NAME, library
 
 __all__ = ["SCHEDULES", "Simulation", "running", "start", "start_as_told"]
@@ -101,6 +102,7 @@ def start(schedule: str) -> Simulation:
         _STARTED.append(Simulation(core, schedule))
         _take_the_place_of_cuda(core, _STARTED[0].devices)
         _take_the_place_of_nccl(core)
+        batch_norm.register()
     return _STARTED[0]
 
 

@@ -60,6 +60,23 @@ def test_from_two_devices_to_one_and_back_it_is_the_same_up_to_rounding(tmp_path
     assert last.end["weights"] == pytest.approx(whole.end["weights"], rel=0, abs=1e-10)
 
 
+def test_batch_norm_of_the_whole_batch_makes_a_pair_train_as_one_device(tmp_path: Path) -> None:
+    """Up to rounding; killed it goes on with the same bits. Of its own part alone each would
+    train something else."""
+    words: dict[str, Any] = {"fit": True, "dtype": "float64", "samples": 48, "norm": True, "simulated": LATE}
+    synced = {**words, "more": {"sync_batchnorm": True}}
+    whole = session(tmp_path / "whole", 2, **synced)
+    assert whole.status == [0, 0], whole.errors
+    one, apart = session(tmp_path / "one", 1, **words), session(tmp_path / "apart", 2, **words)
+    assert whole.end["weights"] == pytest.approx(one.end["weights"], rel=0, abs=1e-10)
+    assert apart.end["weights"] != pytest.approx(one.end["weights"], rel=0, abs=1e-4)
+    assert session(tmp_path / "run", 2, **synced, at=[1, 8], how="SIGKILL").status[1] == -signal.SIGKILL
+    resumed = session(tmp_path / "run", 2, **synced)
+    assert resumed.resumed, resumed.errors
+    assert not resumed.reasons()
+    assert resumed.end == whole.end
+
+
 @pytest.mark.parametrize(
     ("begins", "said"),
     [(0, "takes 2 of the 4 samples at a time"), (6, "Step 8: another process has no memory for more than 2")],

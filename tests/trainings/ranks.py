@@ -47,6 +47,8 @@ class Points(Dataset):
         return self.x[index] + noise, self.y[index], index
 
 layers = [nn.Linear(6, 12), nn.ReLU(), *([nn.Dropout(0.2), nn.BatchNorm1d(12)] if words.get("draws") else [])]
+if words.get("norm"):
+    layers.append(nn.BatchNorm1d(12))
 model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("wrong") != rank else 3)).to(device)
 if words.get("fit"):
     # It has no gradient anywhere, and stays what it is.
