@@ -42,7 +42,7 @@ def join(rank: int, size: int, folder: str) -> Iterator[None]:
     backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(0)  # it sees one card, whichever one the notebook's tensors lie on
-        torch.serialization.register_package(0, lambda _: None, _onto_this_card)
+        torch.serialization.register_package(7, lambda _: None, _onto_this_card)  # before torch's own, 10 and up
         backend = "cpu:gloo,cuda:nccl"
     else:
         torch.set_num_threads(max(1, torch.get_num_threads() // size))
