@@ -587,6 +587,16 @@ class Lease:
             return False
         return KEEPS in self.about and record.get(KEEPS) == self.about[KEEPS]
 
+    def is_of_same_process(self) -> bool:
+        """Was the session before this one of this process, too? Not known of those of earlier versions."""
+        before = [(fence, session) for session, fence in _leases(self.repository).items() if fence < self.fence]
+        fence, session = max(before, default=(0, ""))
+        try:
+            record = self.repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+        except (CheckpointDamaged, StoreError):
+            return False
+        return all(name in record and record[name] == self.about.get(name) for name in ("pid", "life"))
+
     def renew(self) -> None:
         """Write the record; one that is there already stays."""
         record = {"session": self.session, "fence": self.fence, **self.about}

@@ -1968,6 +1968,7 @@ CHINESE: Mapping[str, str] = {
     "A callback ended this training after epoch {}, so nothing is left to train. To continue anyway, ask for more than {} epochs.": "有回调在第 {} 轮之后结束了此训练，没有剩余的训练。如果仍要继续，请设置多于 {} 轮。",
     "A callback ended this training at step {}, so nothing is left to train. To continue anyway, ask for more epochs, steps or time than then.": "有回调在第 {} 步结束了此训练，没有剩余的训练。如果仍要继续，请设置比当时更多的轮数、步数或时间。",
     "A callback ended this training at step {}, so nothing is left to train. To continue anyway, ask for more than {} steps.": "有回调在第 {} 步结束了此训练，没有剩余的训练。如果仍要继续，请设置多于 {} 步。",
+    'This {} trained nothing: an earlier one in this process has the same run_name, {}, and that run is complete, so its weights and its place were loaded. If the script means to train several times, give each {} a name of its own, such as Resumable(f"{}-{}").': '这次 {} 没有训练：本进程中先前的一次调用使用了相同的 run_name（{}），该训练已完成，因此载入的是它的权重和位置。如果脚本要训练多次，请给每次 {} 各自的名称，例如 Resumable(f"{}-{}")。',
     "All {} steps are trained. Ask for more to go on.": "全部 {} 步已训练完成。要继续请增大步数。",
     'Ask its owner to share the folder with you as Editor (in Drive: right click > Share), or train in a folder of your own: storage="drive://<another name>".': '请所有者将文件夹以“编辑者”权限共享给你（Drive 中：右键 > 共享），或在自己的文件夹中训练：storage="drive://<其他名称>"。',
     "Cannot determine which checkpoints are safe: ": "无法判断哪些检查点是安全的：",

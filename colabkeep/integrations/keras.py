@@ -221,6 +221,7 @@ class Fitting:
             model=_weights(model), optimizer=optimizers, seed=self._keep.seed, state={"keras": self._state}
         )
         run.saves_inside = False
+        run.asked_by = "epochs", "fit"
         run.__enter__()
         self._run = run
         self._stand_in()
@@ -238,6 +239,7 @@ class Fitting:
                 self._advance(run)
             else:
                 run.tell(Noted(text=over))
+                run.conclude()
                 self._finish(run)
         except BaseException as error:
             if not self._leave(error):

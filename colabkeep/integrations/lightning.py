@@ -286,6 +286,7 @@ class Training:
             state={**more, **self._state.modules, "trainer": self._state},
         )
         run.saves_inside = False
+        run.asked_by = "max_epochs / max_steps", "fit"
         run.__enter__()
         self._run = run
         if self._keep.resume_from is not None and run.resumed_from is None:
@@ -302,6 +303,7 @@ class Training:
             self._goes_on = not run.finished and run.progress.batches > 0
         else:
             run.tell(Noted(text=over))
+            run.conclude()
             self._finish(run)
 
     def _lead(self) -> None:

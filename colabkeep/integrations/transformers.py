@@ -249,6 +249,7 @@ class Training:
         self._run = run
         run.resumes_behind = True
         run.saves_inside = False
+        run.asked_by = "num_train_epochs / max_steps", "train()"
         if self._keep.resume_from is not None and run.resumed_from is None:
             self._begin_from(run, self._keep.resume_from, others)
         self._tell(run)
@@ -260,6 +261,7 @@ class Training:
             self._advance(run)
         else:
             run.tell(Noted(text=over))
+            run.conclude()
             self._state.sum_up()
             self._finish(run)
 

@@ -206,6 +206,10 @@ class Loop:
     """May a save that is waited for be made in the body of a loop, behind `step`? Not if the body is a trainer's, whose
     hooks cannot know what of the step is still to come."""
 
+    asked_by: tuple[str, str] | None = None
+    """Of a trainer: what of its arguments says how long it trains, and its method that trains. Its user writes no loop,
+    and may call that method several times."""
+
     finished = False
     """Did the loop come to its end?"""
 
@@ -336,6 +340,11 @@ class Loop:
             self._pause(self._spec.clock.monotonic())
         position.go(Place.FREE)
         _conclude(self, "the number in run.steps()")
+
+    def conclude(self) -> None:
+        """Nothing is left to train, for a reason of the trainer's own: its loop over `epochs` does not begin."""
+        arrive(self)
+        _conclude(self, "")
 
     def next(self, loader: object, *, name: str | None = None) -> Any:
         """The next batch of `loader`, which is read again and again without an end, each time in a new order if it
@@ -606,9 +615,21 @@ def _conclude(run: Loop, length: str) -> None:
     """The loop is over. Whatever the cells below draw, they see what they saw behind the training."""
     run._state.arrive()
     run.finished = True
-    resumed, known = run._session.resumed_from, (run._spec.max_epochs, run._spec.max_steps)
-    if resumed is not None and resumed.progress.step == run.progress.step and known == (None, None):
-        run._event_bus.tell(AlreadyComplete(since=resumed.created, step=run.progress.step, length=length))
+    session, known = run._session, (run._spec.max_epochs, run._spec.max_steps)
+    resumed, step = session.resumed_from, run.progress.step
+    if resumed is None or resumed.progress.step != step or known != (None, None):
+        return
+    length, method = run.asked_by or (length, "")
+    run._event_bus.tell(AlreadyComplete(since=resumed.created, step=step, length=length))
+    if method and session.lease.is_of_same_process():
+        name = run._spec.name
+        run._event_bus.tell(
+            Noted(
+                text=f"This {method} trained nothing: an earlier one in this process has the same run_name, {name!r}, "
+                "and that run is complete, so its weights and its place were loaded. If the script means to train "
+                f'several times, give each {method} a name of its own, such as Resumable(f"{name}-{{epoch}}").'
+            )
+        )
 
 
 def _no_steps_here(*, in_epoch: bool) -> UsageError:

@@ -141,6 +141,7 @@ class Remounting:
             self._failure = error
 
 
+_LIFE = secrets.token_hex(4)  # of this process: after a restart, a container has its name and its numbers again
 _ONCE = "default"  # what every run without a name was called, in versions before this one
 _UNNAMED = re.compile(r"untitled[ _-]?\d*", re.IGNORECASE)  # what a notebook is called before it is named
 
@@ -634,6 +635,7 @@ class OpenSession:
     id: str
     run_id: str
     lock: Lock
+    lease: Lease
     journal: Journal
     checkpointer: Checkpointer
     starting: Starting
@@ -725,6 +727,7 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         id=session,
         run_id=run_id,
         lock=lock,
+        lease=lease,
         journal=journal,
         checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
         starting=starting,
@@ -744,7 +747,7 @@ def _shared(spec: RunSpec, group: Group, loaded: Loaded | None, stored: Mapping[
 
 def this_process(clock: Clock, **more: Any) -> dict[str, Any]:
     """What a session says of itself in its lease."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": clock.time(), **more}
+    return {"host": socket.gethostname(), "pid": os.getpid(), "life": _LIFE, "started": clock.time(), **more}
 
 
 def take_lock(store: Store, run: str, about: Mapping[str, Any]) -> Lock:

@@ -71,6 +71,16 @@ def test_the_number_counts_also_when_the_record_is_garbage(kit, disk, text):
         session.lease.check()
 
 
+def test_a_session_knows_whether_the_one_before_it_was_of_its_process(kit, disk):
+    """Not by the number of the process alone, which a container gives again; of earlier versions it is not known."""
+    here = {"pid": 1, "life": "0a1b2c3d"}
+    records = [{"pid": 1}, {"pid": 1}, here, here, {"pid": 2, "life": "0a1b2c3d"}, {"pid": 1, "life": "ffffffff"}, here]
+    leases = [take_lease(Repository(disk.store, kit.run), f"{n:08x}", record) for n, record in enumerate(records)]
+    assert [lease.is_of_same_process() for lease in leases] == [False, False, False, True, False, False, False]
+    disk.files[f"{kit.run}/lease/000003-00000002.json"] = b"garbage"
+    assert not leases[3].is_of_same_process()
+
+
 def test_strange_files_in_the_lease_folder_are_not_leases(kit, disk):
     """What is not named like a lease counts for nothing."""
     session = kit.Session(disk.store)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
-from colabkeep.core.events import Event, Noted, RestoredInexactly
+from colabkeep.core.events import AlreadyComplete, Event, Noted, RestoredInexactly
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", minversion="3.5")
@@ -248,14 +248,75 @@ def test_a_training_that_failed_twice_comes_to_the_same(tmp_path: Path, kind: st
     assert whole[3] == sum(line[0] == "batch" for line in whole[4])
 
 
+def several(folder: Path, kind: str, breaks: int = 0) -> list[Any]:
+    """A script that calls `fit` several times on one model, from the top; what it came to. It fails at that step of all
+    of them together."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(3)
+    model, breaking, found = build(), Breaking(breaks), list[Any]()
+    fails = keras.callbacks.LambdaCallback(on_train_batch_end=breaking.on_train_batch_end)
+
+    def compiled(rate: float) -> None:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
+
+    def fits(name: str, epochs: int) -> None:
+        keep, witness = Resumable(name, storage=str(folder), progress=False, save_every="2 steps"), Witness()
+        plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=9.0, factor=0.5)
+        told = model.fit(X, Y, batch_size=8, epochs=epochs, verbose=0, callbacks=[keep, witness, plateau, fails])
+        drawn = [random.random(), np.random.rand(), float(keras.ops.convert_to_numpy(keras.random.normal(())))]
+        found.append([told.epoch, told.history, witness.heard, drawn, int(model.optimizer.iterations)])
+
+    if kind == "frozen, then all of it":
+        for trainable in (False, True):
+            for layer in model.layers[:3]:
+                layer.trainable = trainable
+            compiled(0.001 if trainable else 0.01)
+            fits("tuned" if trainable else "frozen", 2)
+    else:
+        compiled(0.01)
+        for epoch in range(4):
+            fits(f"net-{epoch}", 1)
+            model.optimizer.learning_rate = rate(model) * 0.7
+    everything = [*model.variables, *model.optimizer.variables]
+    return [*found, [keras.ops.convert_to_numpy(each.value).tobytes() for each in everything]]
+
+
+@pytest.mark.parametrize("kind", ["frozen, then all of it", "an epoch each"])
+def test_a_script_that_fits_several_times_comes_to_the_same(tmp_path: Path, kind: str) -> None:
+    """With a name for each `fit`, run again from the top: weights, the optimizer that goes from one to the next,
+    histories, and what is drawn between them. A `fit` that is complete is passed as if it had just trained."""
+    whole = several(tmp_path / "whole", kind)
+    for step in (4, 20, 9):  # of what is left to train: in the first one, in the middle, in the last one
+        with pytest.raises(Breakage):
+            several(tmp_path / "kept", kind, step)
+    assert several(tmp_path / "kept", kind) == whole
+    assert several(tmp_path / "kept", kind) == whole  # all complete
+
+
+def test_a_second_fit_of_one_name_says_that_it_trained_nothing(tmp_path: Path) -> None:
+    """And what to do: a name for each."""
+    events = list[Event]()
+    model, callbacks = build(), [events.append]
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    for name in ("net", "net", "other"):
+        keep = Resumable(name, storage=str(tmp_path), progress=False, callbacks=callbacks)
+        model.fit(X, Y, verbose=0, callbacks=[keep])
+    (line,) = (each.text for each in events if isinstance(each, Noted) and "trained nothing" in each.text)
+    assert line.startswith("This fit trained nothing")
+    assert 'Resumable(f"net-{epoch}")' in line
+    assert [each.length for each in events if isinstance(each, AlreadyComplete)] == ["epochs"]
+
+
 def watching(folder: Path) -> list[Any]:
-    """What many trainings have among their callbacks. Nothing is ever an improvement, but the first epoch."""
+    """What many trainings have among their callbacks. Nothing improves but in the first epoch. One draws."""
     return [
         keras.callbacks.EarlyStopping("loss", mode="min", patience=3, min_delta=9.0, restore_best_weights=True),
         keras.callbacks.ReduceLROnPlateau("val_loss", patience=1, min_delta=9.0, factor=0.5),
         keras.callbacks.ModelCheckpoint(
             folder / "best.weights.h5", "loss", save_best_only=True, save_weights_only=True
         ),
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: random.random() + np.random.rand()),
     ]
 
 
@@ -276,6 +337,7 @@ def test_what_other_callbacks_know_is_kept_and_a_training_that_one_ended_stays_e
     assert seen[0][1] == [0, 1, 2, 3]  # it ended early
     again = fit(tmp_path / "kept", *watching(tmp_path), Breaking(), epochs=9)
     assert again[1:3] == seen[0][1:3]
+    assert again[5] == seen[0][5]  # what is drawn behind it
     assert any("A callback ended this training" in line for line in again[-1])
     more = fit(tmp_path / "kept", *watching(tmp_path), Breaking(), epochs=10)
     assert more[1] == [0, 1, 2, 3, 4]

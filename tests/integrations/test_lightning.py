@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
-from colabkeep.core.events import Event, Noted
+from colabkeep.core.events import AlreadyComplete, Event, Noted
 from tests.trainings import final_state
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -354,6 +354,83 @@ def test_a_training_that_failed_three_times_comes_to_the_same(tmp_path: Path, ki
     assert len(last["log"]) < len(whole["log"])
 
 
+class Failing(pl.Callback):  # type: ignore[misc]
+    """Fails at that batch of all trainings together that it is part of."""
+
+    def __init__(self, batch: int) -> None:
+        self.left = iter(range(batch - 1))  # is not kept
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if next(self.left, None) is None:
+            raise Breakage
+
+
+def several(folder: Path, kind: str, breaks: int = 10**6) -> list[Any]:
+    """A script that trains one module several times, from the top; what it came to."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    module, fails, found = Module(), Failing(breaks), list[Any]()
+
+    def fits(name: str, **limit: int) -> None:
+        witness, keep = Witness(), Resumable(name, storage=str(folder), progress=False, save_every="1 steps")
+        trainer = pl.Trainer(
+            callbacks=[keep, witness, fails],
+            accelerator="gpu" if torch.cuda.is_available() else "cpu",
+            devices=1,
+            logger=False,
+            default_root_dir=str(folder),
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            **limit,
+        )
+        trainer.fit(module, DataModule())
+        drawn = [torch.rand(2).tolist(), random.random(), float(np.random.rand())]
+        found.append([witness.heard, trainer.global_step, [*module.ends], [*module.seen], drawn])
+
+    if kind == "frozen, then all of it":
+        module.net[0].requires_grad_(False)
+        fits("frozen", max_epochs=2)
+        module.net[0].requires_grad_(True)
+        fits("tuned", max_steps=22)
+    else:
+        for epoch in range(4):
+            fits(f"net-{epoch}", max_epochs=1)
+    return [*found, [each.cpu().numpy().tobytes() for each in module.state_dict().values()]]
+
+
+@pytest.mark.parametrize("kind", ["frozen, then all of it", "an epoch each"])
+def test_a_script_that_fits_several_times_comes_to_the_same(tmp_path: Path, kind: str) -> None:
+    """With a name for each `fit`, run again from the top: weights, what the module remembers, what callbacks hear, and
+    what is drawn between them. A `fit` that is complete is passed as if it had just trained."""
+    whole = several(tmp_path / "whole", kind)
+    for batch in (4, 20, 9):  # of what is left to train: in the first one, in the middle, in the last one
+        with pytest.raises(Breakage):
+            several(tmp_path / "kept", kind, batch)
+    assert several(tmp_path / "kept", kind) == whole
+    assert several(tmp_path / "kept", kind) == whole  # all complete
+
+
+def test_a_second_fit_of_one_name_says_that_it_trained_nothing(tmp_path: Path) -> None:
+    """And what to do: a name for each."""
+    for words in ({"max_epochs": 1}, {"max_epochs": -1, "max_steps": 4}):
+        told, lengths = [], list[str]()
+        for session in range(2):
+            events = list[Event]()
+            folder = tmp_path / str(len(words))
+            train(folder, words={"callbacks": [events.append]}, **words)
+            told.append([each.text for each in events if isinstance(each, Noted) and "trained nothing" in each.text])
+            lengths += [each.length for each in events if isinstance(each, AlreadyComplete)]
+            assert len(told) == session + 1
+        assert told[0] == []
+        (line,) = told[1]
+        assert line.startswith("This fit trained nothing")
+        assert 'Resumable(f"net-{epoch}")' in line
+        assert lengths == ["max_epochs / max_steps"]
+
+
 class Sums(pl.Callback):  # type: ignore[misc]
     """Keeps something in its own way, something in nobody's, and something by the hooks of a checkpoint."""
 
@@ -408,7 +485,7 @@ def test_early_stopping_keeps_its_patience_and_its_end(tmp_path: Path) -> None:
         train(tmp_path / "kept", stopping(), Breaking(8), **options)
     assert same(train(tmp_path / "kept", stopping(), **options), whole)
     again = train(tmp_path / "kept", stopping(), **options)
-    assert again["weights"] == whole["weights"]
+    assert (again["weights"], again["random"]) == (whole["weights"], whole["random"])
     assert any("A callback ended this training at step" in line for line in again["told"])
     assert train(tmp_path / "kept", stopping(), **{**options, "max_epochs": 4})["step"] > whole["step"]
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
-from colabkeep.core.events import Event, Noted
+from colabkeep.core.events import AlreadyComplete, Event, Noted
 
 transformers = pytest.importorskip("transformers")
 
@@ -201,6 +201,81 @@ def test_adapters_of_a_trainer_of_its_own_kind_come_to_the_same(tmp_path: Path) 
     assert train(tmp_path / "kept", Breaking(), **options)[:-1] == whole[:-1]
     big = [file for file in (tmp_path / "kept" / "runs").rglob("blobs/*") if file.stat().st_size > 4_000_000]
     assert len(big) == 1
+
+
+class Failing(TrainerCallback):  # type: ignore[misc]
+    """Fails at that step of all trainings together that it is part of."""
+
+    def __init__(self, step: int) -> None:
+        self.left = iter(range(step - 1))  # is not kept
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if next(self.left, None) is None:
+            raise Breakage
+
+
+def several(folder: Path, kind: str, breaks: int = 10**6) -> list[Any]:
+    """A script that trains one model several times, from the top; what it came to."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2
+    )
+    model, fails, found = transformers.BertForSequenceClassification(config), Failing(breaks), list[Any]()
+
+    def trains(name: str, epochs: int) -> None:
+        args = transformers.TrainingArguments(
+            str(folder / "own"),
+            num_train_epochs=epochs,
+            per_device_train_batch_size=8,
+            logging_steps=3,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=not torch.cuda.is_available(),
+            disable_tqdm=True,
+            log_level="error",
+        )
+        keep = Resumable(name, storage=str(folder / "runs"), progress=False, save_every="1 steps")
+        witness = Witness()
+        trainer = Trainer(model, args, train_dataset=Data(82), callbacks=[keep, witness, fails])
+        loss = trainer.train().training_loss
+        log = [{n: v for n, v in line.items() if not n.endswith(CLOCKS)} for line in trainer.state.log_history]
+        drawn = [torch.rand(2).tolist(), random.random(), float(np.random.rand())]
+        found.append([witness.heard, trainer.state.global_step, log, loss, drawn])
+
+    if kind == "frozen, then all of it":
+        for trainable in (False, True):
+            model.bert.requires_grad_(trainable)
+            trains("tuned" if trainable else "frozen", 2)
+    else:
+        for epoch in range(4):
+            trains(f"bert-{epoch}", 1)
+    return [*found, [each.detach().cpu().numpy().tobytes() for each in model.state_dict().values()]]
+
+
+@pytest.mark.parametrize("kind", ["frozen, then all of it", "an epoch each"])
+def test_a_script_that_trains_several_times_comes_to_the_same(tmp_path: Path, kind: str) -> None:
+    """With a name for each `train()`, run again from the top: weights, logs, the loss that it returns, and what is
+    drawn between them. A `train()` that is complete is passed as if it had just trained."""
+    whole = several(tmp_path / "whole", kind)
+    for step in (4, 20, 9):  # of what is left to train: in the first one, in the middle, in the last one
+        with pytest.raises(Breakage):
+            several(tmp_path / "kept", kind, step)
+    assert several(tmp_path / "kept", kind) == whole
+    assert several(tmp_path / "kept", kind) == whole  # all complete
+
+
+def test_a_second_training_of_one_name_says_that_it_trained_nothing(tmp_path: Path) -> None:
+    """And what to do: a name for each."""
+    events = list[Event]()
+    words: dict[str, Any] = {"num_train_epochs": 1, "words": {"callbacks": [events.append]}}
+    whole = train(tmp_path, **words)
+    assert not any(isinstance(each, Noted) and "trained nothing" in each.text for each in events)
+    assert train(tmp_path, **words)[:-1] == whole[:-1]
+    (line,) = (each.text for each in events if isinstance(each, Noted) and "trained nothing" in each.text)
+    assert line.startswith("This train() trained nothing")
+    assert 'Resumable(f"bert-{epoch}")' in line
+    assert [each.length for each in events if isinstance(each, AlreadyComplete)] == ["num_train_epochs / max_steps"]
 
 
 def test_early_stopping_keeps_its_patience_and_its_end(tmp_path: Path) -> None:
