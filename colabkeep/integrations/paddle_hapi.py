@@ -217,6 +217,7 @@ class Fitting:
         self._run = run
         run.resumes_behind = True
         run.saves_inside = False
+        run.asked_by = "epochs", "fit"
         self._callback_list = CallbackList(self, others)
         callbacks.callbacks = [self._callback_list]
         try:
@@ -236,7 +237,7 @@ class Fitting:
         self._epochs = run.epochs(self._asked)
         if over is not None:
             run.tell(Noted(text=over))
-            run.finished = True
+            run.conclude()
         if over is None and (not self._limited or model.num_iters > 0) and self._advance(run):
             self.live = self._epoch == 0
         else:

@@ -296,15 +296,19 @@ class TestEarlyStopping:
         assert differing(*states, but="rng_at_epoch") == {}
 
     def test_a_training_ended_early_is_finished_until_more_is_asked_for(self, tmp_path: Path) -> None:
-        """Run again, it trains nothing and says why; asked for more epochs, it goes on."""
+        """Run again, it trains nothing and says why, and what is drawn behind it is the same; asked for more epochs, it
+        goes on."""
         words: dict[str, Any] = {"eval_freq": 1, "epochs": 9, "rate": 0.05}
         fit(tmp_path, *self.stopping(), **words)
+        drawn = [np.random.rand(), paddle.rand([2]).tolist()]
         events: list[Event] = []
         witness = Witness()
         model = make_model(0.05)
         run = fit(tmp_path, *self.stopping(), witness, **words, model=model, callbacks=[events.append]).run
         assert run is not None
         assert (run.progress.step, run.stopped) == (2 * BATCHES, "finished")
+        assert [np.random.rand(), paddle.rand([2]).tolist()] == drawn
+        assert any("This fit trained nothing" in event.text for event in events if isinstance(event, Noted))
         assert [entry[0] for entry in witness.heard] == ["begin"]
         assert any("ask for more than 9 epochs" in event.text for event in events if isinstance(event, Noted))
         assert model.stop_training is False
