@@ -51,15 +51,15 @@ MUTANTS = (
     Mutant(
         "the drain does not wait for the copy on the device",
         _COPY,
-        "side.wait_event(self._events[device])",
+        "side.wait_event(self._devices.events(device)[0])",
         "pass",
         "worst_early",
     ),
     Mutant(
         "the event that the drain waits for is of another stream",
         _COPY,
-        "event.record(cuda.current_stream(device))\n",
-        "event.record(self._devices.side(device))\n",
+        "self._devices.events(device)[0].record(cuda.current_stream(device))",
+        "self._devices.events(device)[0].record(self._devices.side(device))",
         "worst_early",
     ),
     Mutant("a piece is read before it has come", _COPY, "self._event.synchronize()", "pass", "worst_late"),
@@ -78,7 +78,11 @@ MUTANTS = (
         "worst_late",
     ),
     Mutant(
-        "pieces do not take turns", _COPY, "cycle(self._devices.pieces)", "cycle(self._devices.pieces[:1])", "eager"
+        "pieces do not take turns",
+        _COPY,
+        "zip(self._devices.pieces, self._devices.events(stream.device)[1:], strict=True)",
+        "[(self._devices.pieces[0], self._devices.events(stream.device)[1])]",
+        "eager",
     ),
     Mutant(
         "a large tensor is drained from where training writes",
@@ -97,12 +101,14 @@ MUTANTS = (
         "side_late",
         (f"{CHECKS[1]}::test_the_scale_of_a_scaler_is_that_of_the_save",),
     ),
-    Mutant("losses are read before they have come", _LOSSES, "or not sent.query()", "", "worst_late", CHECKS[2:]),
+    Mutant(
+        "losses are read before they have come", _LOSSES, "or not self._arrival.query()", "", "worst_late", CHECKS[2:]
+    ),
     Mutant(
         "the event of the losses is of another stream",
         _LOSSES,
-        "event.record(cuda.current_stream(self._values.device))",
-        "event.record(cuda.Stream())",
+        "self._arrival.record(cuda.current_stream(self._values.device))",
+        "self._arrival.record(cuda.Stream())",
         "worst_late",
         CHECKS[2:],
     ),
