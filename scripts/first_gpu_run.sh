@@ -28,7 +28,7 @@ fact "colabkeep $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 timeout "$(left 90)" "$python" -m pip install -q cloudpickle google-auth ipywidgets 'PyDrive2>=1.20' requests safetensors tenacity \
     pytest pytest-xdist pytest-timeout hypothesis 2>&1 | tail -1
 
-timeout "$(left 60)" "$python" -m colabkeep doctor --probe 2>&1 | tee "$out/check.txt" | sed 's/^/FACT check: /' | facts
+timeout "$(left 60)" "$python" -m colabkeep doctor --probe 2>&1 | tee "$out/doctor.txt" | sed 's/^/FACT doctor: /' | facts
 
 part "Copies: speed, order, memory, graphs"
 timeout "$(left 120)" "$python" scripts/first_gpu/copies.py 2>"$out/copies.txt" | facts
@@ -60,7 +60,7 @@ if [ "$(left 90)" -gt 40 ]; then
 fi
 
 part "The tests that need a card"
-pytest() { # NAME SECONDS ARGUMENTS: the tests' own words go to NAME.txt, how they ended is a fact
+pytest() { # NAME SECONDS ARGUMENTS: the tests' own words go to NAME.txt, how they ended is a fact. Other packages than CI's warn otherwise
     timeout "$(left "$2")" "$python" -m pytest -v -p no:cacheprovider -W default "${@:3}" >"$out/$1.txt" 2>&1
     fact "tests, $1: status $?, $(grep -E " in [0-9.]+s" "$out/$1.txt" | tail -1)"
     grep -E "(FAILED|ERROR)" "$out/$1.txt" | grep -v "^\[.*PASSED" | cut -c 1-300 | sort -u | sed 's/^/FACT /' | facts

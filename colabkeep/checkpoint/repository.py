@@ -582,20 +582,23 @@ class Lease:
     def keeps_like(self, fence: int, session: str) -> bool:
         """Was that session told to keep the same checkpoints as this one? Not known of those of the first versions."""
         try:
-            record = self.repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+            return self._says_the_same(fence, session, KEEPS)
         except CheckpointDamaged:
             return False
-        return KEEPS in self.about and record.get(KEEPS) == self.about[KEEPS]
 
     def is_of_same_process(self) -> bool:
-        """Was the session before this one of this process, too? Not known of those of earlier versions."""
-        before = [(fence, session) for session, fence in _leases(self.repository).items() if fence < self.fence]
-        fence, session = max(before, default=(0, ""))
+        """Was the session before this one of this process, too? Not known of those of earlier versions, nor where the
+        lease cannot be read now: it chooses a sentence, and must not end a training."""
         try:
-            record = self.repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+            before = [(fence, session) for session, fence in _leases(self.repository).items() if fence < self.fence]
+            return bool(before) and self._says_the_same(*max(before), "pid", "process")
         except (CheckpointDamaged, StoreError):
             return False
-        return all(name in record and record[name] == self.about.get(name) for name in ("pid", "life"))
+
+    def _says_the_same(self, fence: int, session: str, *names: str) -> bool:
+        """Does the lease of that session hold the same under each of these names?"""
+        record = self.repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+        return all(name in record and record[name] == self.about.get(name) for name in names)
 
     def renew(self) -> None:
         """Write the record; one that is there already stays."""

@@ -302,7 +302,8 @@ class Training:
             self._advance(run)
             self._goes_on = not run.finished and run.progress.batches > 0
         else:
-            run.tell(Noted(text=over))
+            if over:
+                run.tell(Noted(text=over))
             run.conclude()
             self._finish(run)
 
@@ -557,10 +558,10 @@ class State:
             each.on_fit_start(self._trainer, self._trainer.lightning_module)
 
     def over(self) -> str | None:
-        """Why there is nothing left to train; None if there is."""
+        """Why there is nothing left to train: "" where the run itself tells it. None if there is."""
         trainer, loop = self._trainer, self._trainer.fit_loop
         if 0 <= loop.max_steps <= trainer.global_step:
-            return f"All {loop.max_steps} steps are trained. Ask for more to go on."
+            return ""
         if trainer.should_stop and loop._can_stop_early:
             return (
                 f"A callback ended this training at step {trainer.global_step}, so nothing is left to train. To "

@@ -260,7 +260,8 @@ class Training:
         if over is None:
             self._advance(run)
         else:
-            run.tell(Noted(text=over))
+            if over:
+                run.tell(Noted(text=over))
             run.conclude()
             self._state.sum_up()
             self._finish(run)
@@ -532,10 +533,10 @@ class State:
         self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
 
     def over(self) -> str | None:
-        """Why there is nothing left to train; None if there is."""
+        """Why there is nothing left to train: "" where the run itself tells it. None if there is."""
         state = self._trainer.state
         if state.global_step >= state.max_steps:
-            return f"All {state.max_steps} steps are trained. Ask for more to go on."
+            return ""
         if self._ended_at is not None and state.max_steps <= self._ended_at:
             return (
                 f"A callback ended this training at step {state.global_step}, so nothing is left to train. To "

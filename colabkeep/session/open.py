@@ -141,7 +141,7 @@ class Remounting:
             self._failure = error
 
 
-_LIFE = secrets.token_hex(4)  # of this process: after a restart, a container has its name and its numbers again
+_PROCESS = secrets.token_hex(4)  # of this process: after a restart, a container has its name and its numbers again
 _ONCE = "default"  # what every run without a name was called, in versions before this one
 _UNNAMED = re.compile(r"untitled[ _-]?\d*", re.IGNORECASE)  # what a notebook is called before it is named
 
@@ -747,7 +747,7 @@ def _shared(spec: RunSpec, group: Group, loaded: Loaded | None, stored: Mapping[
 
 def this_process(clock: Clock, **more: Any) -> dict[str, Any]:
     """What a session says of itself in its lease."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "life": _LIFE, "started": clock.time(), **more}
+    return {"host": socket.gethostname(), "pid": os.getpid(), "process": _PROCESS, "started": clock.time(), **more}
 
 
 def take_lock(store: Store, run: str, about: Mapping[str, Any]) -> Lock:

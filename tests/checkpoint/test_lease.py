@@ -6,7 +6,7 @@ import pytest
 
 from colabkeep.checkpoint.repository import Repository, fences, take_lease
 from colabkeep.checkpoint.retention import KeepLast
-from colabkeep.core.errors import CheckpointDamaged, RunTakenOver
+from colabkeep.core.errors import CheckpointDamaged, RunTakenOver, StoreUnavailable
 from colabkeep.core.layout import seal
 from colabkeep.testing.faults import FaultyStore
 
@@ -73,10 +73,27 @@ def test_the_number_counts_also_when_the_record_is_garbage(kit, disk, text):
 
 def test_a_session_knows_whether_the_one_before_it_was_of_its_process(kit, disk):
     """Not by the number of the process alone, which a container gives again; of earlier versions it is not known."""
-    here = {"pid": 1, "life": "0a1b2c3d"}
-    records = [{"pid": 1}, {"pid": 1}, here, here, {"pid": 2, "life": "0a1b2c3d"}, {"pid": 1, "life": "ffffffff"}, here]
-    leases = [take_lease(Repository(disk.store, kit.run), f"{n:08x}", record) for n, record in enumerate(records)]
+    here = {"pid": 1, "process": "0a1b2c3d"}
+    records = [
+        {"pid": 1},
+        {"pid": 1},
+        here,
+        here,
+        {"pid": 2, "process": "0a1b2c3d"},
+        {"pid": 1, "process": "ffffffff"},
+        here,
+    ]
+
+    def fails(point: str) -> None:
+        raise StoreUnavailable(problem=f"The network is gone {point}.", remedy="Wait.")
+
+    store = FaultyStore(disk.store)
+    runs = Repository(store, kit.run)
+    leases = [take_lease(runs, f"{n:08x}", record) for n, record in enumerate(records)]
     assert [lease.is_of_same_process() for lease in leases] == [False, False, False, True, False, False, False]
+    calm, store.at = store.at, fails
+    assert not leases[3].is_of_same_process()
+    store.at = calm
     disk.files[f"{kit.run}/lease/000003-00000002.json"] = b"garbage"
     assert not leases[3].is_of_same_process()
 

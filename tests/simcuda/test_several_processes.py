@@ -14,7 +14,7 @@ import pytest
 
 import colabkeep
 from tests.programs import run
-from tests.trainings.ranks import SIMULATED, Ended, launched, session
+from tests.trainings.ranks import SIMULATED, Ended, launched, session, there_and_back
 
 pytestmark = pytest.mark.simulated
 
@@ -47,17 +47,7 @@ def test_a_killed_pair_goes_on_with_the_same_bits(tmp_path: Path, fit: bool, kil
 
 def test_from_two_devices_to_one_and_back_it_is_the_same_up_to_rounding(tmp_path: Path) -> None:
     """In float64 nothing but rounding is left; the same steps, and rates of learning."""
-    words: dict[str, Any] = {"fit": True, "dtype": "float64", "simulated": LATE}
-    whole = session(tmp_path / "whole", 2, **words)
-    assert whole.status == [0, 0], whole.errors
-    for size in (2, 1):
-        assert session(tmp_path / "run", size, **words, at=[0, 8], how="SIGKILL").status[0] == -signal.SIGKILL
-    last = session(tmp_path / "run", 2, **words)
-    assert last.status == [0, 0], last.errors
-    assert last.resumed
-    assert "1 process(es) trained this run, and now 2" in last.reasons()[0]
-    assert (last.end["step"], last.end["rates"]) == (whole.end["step"], whole.end["rates"])
-    assert last.end["weights"] == pytest.approx(whole.end["weights"], rel=0, abs=1e-10)
+    there_and_back(tmp_path, simulated=LATE)
 
 
 def test_batch_norm_of_the_whole_batch_makes_a_pair_train_as_one_device(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from operator import sub
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,22 @@ def session(
         ended = Ended([each.communicate() for each in ranks], [each.wait() for each in ranks])
         ended.ended = waiting
         return ended
+
+
+def there_and_back(folder: Path, **words: Any) -> None:
+    """In two processes, in one, and in two again, killed in each: the same steps and rates of learning, and weights up
+    to the rounding of float64."""
+    words |= {"fit": True, "dtype": "float64"}
+    whole = session(folder / "whole", 2, **words)
+    assert whole.status == [0, 0], whole.errors
+    for size in (2, 1):
+        assert session(folder / "run", size, **words, at=[0, 8], how="SIGKILL").status[0] == -signal.SIGKILL
+    last = session(folder / "run", 2, **words)
+    assert last.status == [0, 0], last.errors
+    assert last.resumed
+    assert "1 process(es) trained this run, and now 2" in last.reasons()[0]
+    assert (last.end["step"], last.end["rates"]) == (whole.end["step"], whole.end["rates"])
+    assert max(map(abs, map(sub, last.end["weights"], whole.end["weights"]))) <= 1e-10
 
 
 def launched(

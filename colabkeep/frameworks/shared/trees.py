@@ -129,14 +129,6 @@ def not_storable(value: object, path: str, remedy: str | None = None) -> NotStor
     )
 
 
-def stateful_remedy(path: str) -> str:
-    """What to do about an object that has no way to tell its state."""
-    return (
-        f"Give its class state_dict() and load_state_dict() that speak in numbers, text, lists, dicts and tensors, "
-        f"or leave {path} out of the state."
-    )
-
-
 def _remedy(value: object) -> str:
     if isinstance(value, FUNCTIONS):
         return "Leave the function out of state_dict(); the code that builds the object brings it back."
@@ -463,7 +455,15 @@ def encode_object(part: str, target: Any, leaf: Leaf, prepare: Callable[[Any], A
     """
     told = stateful(target)
     if not _is_stateful(told):
-        raise not_storable(target, part, stateful_remedy(part))
+        kind = type(target)
+        raise NotStorable(
+            problem=f"{part} is a {kind.__module__}.{kind.__qualname__}, which has no state_dict() and "
+            "load_state_dict() to tell its state and to take it back.",
+            remedy="Keep a variable of your own loop (a number, a list, a tensor) in run.state, as in x = "
+            'run.state.setdefault("x", x). To an object give the two; they speak in numbers, text, lists, dicts and '
+            f"tensors. Or leave {part} out of the state.",
+            path=part,
+        )
     state = told.state_dict()
     return told_state(target, state if prepare is None else prepare(state), part, leaf)
 

@@ -15,7 +15,7 @@ from torch import nn
 import colabkeep
 from colabkeep.core.events import Event, Noted
 from tests.simcuda.device import running
-from tests.trainings.ranks import launched, session
+from tests.trainings.ranks import launched, session, there_and_back
 
 pytestmark = [
     pytest.mark.card,
@@ -42,15 +42,7 @@ def test_two_processes_on_one_card_are_killed_and_come_to_the_same_bits(tmp_path
 
 def test_from_two_processes_to_one_and_back_it_is_the_same_up_to_rounding(tmp_path: Path) -> None:
     """In float64 nothing but rounding is left."""
-    words: dict[str, Any] = {**SHARED, "fit": True, "dtype": "float64"}
-    whole = session(tmp_path / "whole", 2, **words)
-    assert whole.status == [0, 0], whole.errors
-    for size in (2, 1):
-        assert session(tmp_path / "run", size, **words, at=[0, 8], how="SIGKILL").status[0] == -signal.SIGKILL
-    last = session(tmp_path / "run", 2, **words)
-    assert last.status == [0, 0], last.errors
-    assert (last.end["step"], last.end["rates"]) == (whole.end["step"], whole.end["rates"])
-    assert last.end["weights"] == pytest.approx(whole.end["weights"], rel=0, abs=1e-10)
+    there_and_back(tmp_path, **SHARED)
 
 
 def test_one_process_that_was_begun_for_the_card_trains_with_nccl(tmp_path: Path) -> None:
@@ -99,7 +91,7 @@ def fit(folder: Path, micro: Any, lengths: list[int], room: int, end: int | None
 
 
 def test_memory_that_ends_at_the_start_or_in_the_middle_makes_the_pieces_smaller(tmp_path: Path) -> None:
-    """The card's own error. A killed run that met it comes to the bits of one that did not stop."""
+    """The card's own error. A run that met it, ended and went on comes to the bits of one that did not stop."""
     room, lengths = 400 << 20, [64, 64, 64, 512, 64, 64]  # a batch of 512 takes 570 MB before its backward
     whole, told = fit(tmp_path / "whole", "auto", lengths, room)
     assert "did not fit" in told
@@ -113,5 +105,5 @@ def test_memory_that_ends_at_the_start_or_in_the_middle_makes_the_pieces_smaller
 
 
 def test_the_check_names_the_card_as_its_driver_does() -> None:
-    """And measures it without an error."""
+    """Also where it is tried in another process."""
     assert torch.cuda.get_device_name(0) in str(colabkeep.check(probe=True))

@@ -260,6 +260,15 @@ def test_what_cannot_be_stored_is_told_before_the_first_step(
     assert steps == []
 
 
+def test_a_variable_among_the_objects_of_the_state_is_told_where_it_belongs(
+    tmp_path: Path, kit: SimpleNamespace
+) -> None:
+    """It can be stored, only not there: `state=` takes objects that tell their state."""
+    with pytest.raises(NotStorable, match=r"target is a torch\.Tensor, which has no state_dict") as caught:
+        kit.fit(tmp_path, state={"target": torch.ones(3)})
+    assert 'run.state.setdefault("x", x)' in caught.value.remedy
+
+
 def test_a_refused_run_is_free_at_once(tmp_path: Path, kit: SimpleNamespace) -> None:
     """After any refusal the same process can run the corrected cell."""
     events: list[Event] = []
