@@ -22,6 +22,7 @@ import faulthandler
 import gc
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -29,6 +30,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
@@ -80,8 +82,12 @@ class Life:
                 return
 
     def show(self) -> None:
-        """Have it print on stderr where each of its threads is, if it lives."""
+        """Have it print on stderr where each of its threads is, and for what the kernel lets it wait, if it lives."""
         if self.status is None:
+            for thread in sorted(Path(f"/proc/{self.pid}/task").glob("*")):
+                state = re.search(r"^State:\t(.*)", (thread / "status").read_text(), re.MULTILINE)
+                wait = (thread / "wchan").read_text()
+                print(f"thread {thread.name}: {state and state[1]}, waits for {wait}", file=sys.stderr, flush=True)
             os.kill(self.pid, signal.SIGUSR2)
             time.sleep(0.5)  # it writes that in its own time
 

@@ -95,6 +95,7 @@ def main() -> None:
             with Life(lambda say, folder=folder: cell(training, folder, lambda _: None)) as life:
                 list(life.messages(within=60))
                 life.show()
+                list(life.messages(within=120))  # what stands still shall be told from a machine that does
             found = final_state(folder, RUN)
             unequal = sorted(path for path in {*found, *wanted} if found.get(path) != wanted.get(path))
             records.append({**record, "ended": life.status, "unequal": unequal})
