@@ -75,7 +75,8 @@ def test_one_over_something_else_is_told_or_refused(tmp_path: Path) -> None:
 
 
 def test_slips_are_refused_as_with_any_framework(tmp_path: Path) -> None:
-    """Arrays in a pair, a monitor that is never measured, a class, no batch, a head that was replaced."""
+    """Arrays in a pair, a monitor that is never measured, a class, no batch, statistics of several processes, a head that
+    was replaced."""
     x, y = BATCHES[0]
     constant: Callable[[], Any] = lambda: lr.StepDecay(0.1, 1)  # noqa: E731
     with pytest.raises(UsageError, match="never measured") as caught:
@@ -94,6 +95,8 @@ def test_slips_are_refused_as_with_any_framework(tmp_path: Path) -> None:
         colabkeep.resumable_fit(model, [], **words)
     with pytest.raises(UsageError, match="the class SGD"):
         colabkeep.resumable_fit(model, BATCHES, **{**words, "optimizer": paddle.optimizer.SGD})
+    with pytest.raises(UsageError, match="with Paddle colabkeep trains in one"):
+        colabkeep.resumable_fit(model, BATCHES, **words, sync_batchnorm=True)
     model[1] = paddle.nn.Linear(4, 2)
     with pytest.raises(UsageError, match=r"1\.weight, 1\.bias"):
         colabkeep.resumable_fit(model, BATCHES, **words)
