@@ -87,10 +87,17 @@ MUTANTS = (
     Mutant(
         "a large tensor is drained from where training writes",
         _COPY,
-        "data if own else data.clone()",
-        "data",
+        "data if own else _copy(data)",
+        "data.view(-1).view(torch.uint8)",
         "worst_late",
         (f"{CHECKS[1]}::test_a_full_device_never_brings_a_step_out_of_memory",),
+    ),
+    Mutant(
+        "a small tensor that is the only one of its type is drained from where training writes",
+        _COPY,
+        "whole = _copy(some[0][1]) if len(some) == 1 else ",
+        "whole = ",
+        "worst_late",
     ),
     Mutant("the device's copy is given back before it has come", _COPY, "self._data = data", "pass", "side_late"),
     Mutant(

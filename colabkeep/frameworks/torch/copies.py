@@ -32,6 +32,7 @@ _WORDS_OF_A_ROW = 2**18  # of a row
 _ROWS = 8  # at a time
 
 cuda: Any = torch.cuda
+flattened: Any = torch._utils._flatten_dense_tensors  # as DistributedDataParallel's
 
 
 def outlives_forks(owner: object) -> None:
@@ -184,10 +185,11 @@ class Devices:
     def has_room(self, device: torch.device, size: int) -> bool:
         """Has a device `size` bytes beyond what a step needs at its peak? Where our own copies made the peak, it counts
         as the steps' all the same: nobody could tell."""
-        peak = max(self._peaks.get(device, 0), cuda.max_memory_allocated(device))  # the user may have reset it
+        stats = cuda.memory_stats(device)
+        peak = max(self._peaks.get(device, 0), stats.get("allocated_bytes.all.peak", 0))  # the user may have reset it
         self._peaks[device] = peak
         free, total = cuda.mem_get_info(device)
-        return bool(size <= free + cuda.memory_reserved(device) - peak - _MARGIN * total)
+        return bool(size <= free + stats.get("reserved_bytes.all.current", 0) - peak - _MARGIN * total)
 
     def side(self, device: torch.device) -> Any:
         """The stream that brings what is on a device."""
@@ -344,26 +346,34 @@ def _beside_captures() -> Iterator[None]:
 
 
 def _copied(pairs: Iterable[Pair]) -> list[_Block]:
-    blocks, small = [], dict[int, list[tuple[Slot, torch.Tensor]]]()
+    blocks, small = [], dict[torch.dtype, list[tuple[Slot, torch.Tensor]]]()
     for slot, source in pairs:
-        data = _flat(slot, source)
+        # Taken as it is, where torch copies it row by row: each call on the training thread is a microsecond.
+        plain = type(source) in _EXACT and source.dtype in _COMMON and slot.form.stride is None and not source.is_neg()
+        data = source if plain else _flat(slot, source)
         if slot.size < _GATHERED:
-            small.setdefault(source.element_size(), []).append((slot, data))
+            small.setdefault(data.dtype, []).append((slot, data))
         else:
             own = data.data_ptr() != source.data_ptr()  # a copy in another order was made already
-            blocks.append(_Block(data if own else data.clone(), [_whole(slot)]))
-    for itemsize, some in small.items():
-        # One block for all small tensors of a size of elements, which one kernel copies.
-        whole = _WORDS.get(itemsize, torch.uint8)
+            blocks.append(_Block(data if own else _copy(data), [_whole(slot)]))
+    for some in small.values():
+        # One block for all small tensors of a type, by one call: where there is one only, that would be no copy.
+        whole = _copy(some[0][1]) if len(some) == 1 else flattened([data for _, data in some])
         targets, start = [], 0
         for slot, _ in some:
             targets.append(_Target(slot, slot.address, start, slot.size))
             start += slot.size
-        blocks.append(_Block(torch.cat([data.view(whole) for _, data in some]).view(torch.uint8), targets))
+        blocks.append(_Block(whole.view(torch.uint8), targets))
     return blocks
 
 
-_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Of these, torch puts any number into one tensor since 2.4; some other types it does not know there.
+_COMMON = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Its bytes, row by row, in memory of their own."""
+    return tensor.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
 
 def _emptied(blocks: deque[_Block]) -> Iterator[_Block]:

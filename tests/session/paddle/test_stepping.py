@@ -75,8 +75,8 @@ def test_one_over_something_else_is_told_or_refused(tmp_path: Path) -> None:
 
 
 def test_slips_are_refused_as_with_any_framework(tmp_path: Path) -> None:
-    """Arrays in a pair, a monitor that is never measured, a class, no batch, statistics of several processes, a head that
-    was replaced."""
+    """Arrays in a pair, a monitor that is never measured, a class, no batch, statistics of several processes, a head
+    that was replaced."""
     x, y = BATCHES[0]
     constant: Callable[[], Any] = lambda: lr.StepDecay(0.1, 1)  # noqa: E731
     with pytest.raises(UsageError, match="never measured") as caught:

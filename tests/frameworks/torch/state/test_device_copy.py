@@ -235,12 +235,12 @@ def test_a_full_device_is_copied_straight_to_host_memory(how: str, monkeypatch: 
 def test_room_is_what_a_step_leaves_at_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies free between two steps is needed in the next one; a peak that the user has reset is remembered."""
     device, devices = torch.device("cuda", 0), copies.Devices()
-    facts = {"mem_get_info": (6 * 2**30, 16 * 2**30), "memory_reserved": 8 * 2**30, "max_memory_allocated": 10 * 2**30}
-    for name in list(facts):
-        monkeypatch.setattr(torch.cuda, name, lambda device=None, name=name: facts[name])
+    stats = {"reserved_bytes.all.current": 8 * 2**30, "allocated_bytes.all.peak": 10 * 2**30}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (6 * 2**30, 16 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: stats)
     assert devices.has_room(device, 3 * 2**30)
     assert not devices.has_room(device, 3 * 2**30 + 1)
-    facts["max_memory_allocated"] = 2**30
+    stats["allocated_bytes.all.peak"] = 2**30
     assert not devices.has_room(device, 3 * 2**30 + 1)
 
 
