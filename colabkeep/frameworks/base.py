@@ -215,9 +215,13 @@ class Framework(Protocol):
         itself."""
         ...
 
-    def ranks(self) -> Ranks | None:
+    def ranks(self, machine: str) -> Ranks | None:
         """The processes that train together; all of them ask for this at the same time. None where this framework's
-        trainings are kept in one process only, or this is one."""
+        trainings are kept in one process only, or this is one. `machine`: what tells this machine from others.
+
+        Raises:
+            UsageError: they are on several machines.
+        """
         ...
 
     def sharded(self, parts: Mapping[str, object]) -> str | None:

@@ -69,6 +69,7 @@ from colabkeep.session.machine import (
     UsualLifetime,
     ask_machine,
     find_deadline,
+    machine_id,
     unused_card,
     usual_lifetime,
 )
@@ -496,7 +497,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     starting = starting or Starting(clock, {})
     framework = find_framework(parts.values())
     refuse_shards(framework.sharded(parts))
-    ranks = framework.ranks()
+    ranks = framework.ranks(machine_id(here))
     group = None if ranks is None else Group(ranks)
     if group is None:
         refuse_ranks(framework.place()[1], here.environ)

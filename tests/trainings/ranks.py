@@ -17,7 +17,7 @@ from typing import Any
 from tests.programs import Program
 
 TRAINING = """
-import hashlib, json, os, signal, sys, time
+import hashlib, json, os, signal, socket, sys, time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -25,6 +25,8 @@ import colabkeep
 
 rank, size, file, folder, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], json.loads(sys.argv[5])
 device = "cuda" if torch.cuda.is_available() else "cpu"
+if words.get("elsewhere") == rank:
+    socket.gethostname = lambda: "another"
 if device == "cuda":
     from tests.simcuda.device import running
     simulated = running()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import random
 import statistics
@@ -177,12 +178,24 @@ def lost(error: BaseException) -> bool:
 
 
 class TorchRanks:
-    """See `Ranks`. Over host memory, by a group of its own: what is agreed on waits for no device."""
+    """See `Ranks`. Over host memory, by a group of its own: what is agreed on waits for no device. `machine`: what
+    tells this one from others.
 
-    def __init__(self) -> None:
+    Raises:
+        UsageError: the processes are on several machines.
+    """
+
+    def __init__(self, machine: str) -> None:
         self.rank, self.size = place()
         self._waiting = WAITING.get() or Waiting()
         self._group: Any = dist.new_group(backend="gloo")
+        here = int.from_bytes(hashlib.sha256(machine.encode()).digest()[:7], "big")
+        if sum(self.highest([here, -here])):
+            raise UsageError(
+                problem=f"The {self.size} processes of this training are on several machines, and colabkeep keeps "
+                "trainings of one machine. Nothing was touched.",
+                remedy="Start all of them on one machine (torchrun --nnodes=1 …), or train without colabkeep.",
+            )
 
     def highest(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")

@@ -167,6 +167,15 @@ def test_what_would_train_another_run_is_refused(tmp_path: Path) -> None:
     assert all("has a DistributedSampler" in errors for errors in done.errors)
 
 
+@pytest.mark.parametrize("fit", [True, False], ids=["resumable_fit", "Run"])
+def test_several_machines_are_refused(tmp_path: Path, fit: bool) -> None:
+    """In all processes, before anything is written."""
+    done = session(tmp_path / "run", 3, fit=fit, elsewhere=2)
+    assert done.status == [1, 1, 1]
+    assert all("3 processes of this training are on several machines" in errors for errors in done.errors)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_micro_batches_are_pieces_of_what_each_process_has(tmp_path: Path, accumulate: int) -> None:
     """Two at a time of the four, or fewer, that a process has of a batch: the weights of whole ones, up to rounding."""
