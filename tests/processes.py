@@ -13,7 +13,9 @@
 Importing torch or Paddle costs a second or two, a fork 10 ms. The price: the process that calls this must have no
 other threads, and must never have computed with more than one: call `torch.set_num_threads(1)` first. With Paddle it
 must not have read from a `paddle.io.DataLoader` either, other than through colabkeep: the threads that fill Paddle's
-buffer are not there in a fork, and the next loader waits for them for ever (seen with 3.3.1).
+buffer are not there in a fork, and the next loader waits for them for ever (seen with 3.3.1). Nor may its threads have
+freed tensors of Paddle: one that ends takes a lock of Paddle's count of memory, and a fork in that moment waits for it
+for ever (likewise).
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ import faulthandler
 import gc
 import json
 import os
-import re
 import select
 import signal
 import sys
@@ -30,7 +31,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
@@ -53,7 +53,6 @@ class Life:
         self._reader, writer = os.pipe()
         sys.stdout.flush()  # what is buffered must not be written twice
         sys.stderr.flush()
-        _alone()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._reader)
@@ -83,12 +82,8 @@ class Life:
                 return
 
     def show(self) -> None:
-        """Have it print on stderr where each of its threads is, and for what the kernel lets it wait, if it lives."""
+        """Have it print on stderr where each of its threads is, if it lives."""
         if self.status is None:
-            for thread in sorted(Path(f"/proc/{self.pid}/task").glob("*")):
-                state = re.search(r"^State:\t(.*)", (thread / "status").read_text(), re.MULTILINE)
-                wait = (thread / "wchan").read_text()
-                print(f"thread {thread.name}: {state and state[1]}, waits for {wait}", file=sys.stderr, flush=True)
             os.kill(self.pid, signal.SIGUSR2)
             time.sleep(0.5)  # it writes that in its own time
 
@@ -118,14 +113,6 @@ class Life:
     def _end(self) -> None:
         if self.status is None:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-def _alone() -> None:
-    """Wait for threads that have ended for Python and not yet for the system: what one locks in its last moments stays
-    locked in a fork. Seen with Paddle 3.3.1: a thread that has freed a tensor takes a lock of its count of memory."""
-    end = time.monotonic() + 2
-    while len([*Path("/proc/self/task").iterdir()]) > 1 and time.monotonic() < end:
-        time.sleep(0.001)
 
 
 def _work(work: Callable[[Say], None], writer: int) -> None:
