@@ -1024,6 +1024,8 @@ CHINESE: Mapping[str, str] = {
     "{} processes share each batch: {} samples for each.": "{} 个进程分担每个批次：各 {} 个样本。",
     "The {} processes of this training are on several machines, and colabkeep keeps trainings of one machine. Nothing was touched.": "这次训练的 {} 个进程分布在多台机器上，而 colabkeep 只保存单台机器上的训练。没有改动任何内容。",
     "Start all of them on one machine (torchrun --nnodes=1 …), or train without colabkeep.": "请在同一台机器上启动所有进程（torchrun --nnodes=1 …），或者不使用 colabkeep 训练。",
+    "The {} processes of this training hold different weights, and a checkpoint keeps those of rank 0: what the others trained would be lost. Nothing was saved in this session.": "这次训练的 {} 个进程持有不同的权重，而检查点只保存进程 0 的权重：其他进程训练的结果会丢失。本次会话没有保存任何内容。",
+    "Where each is to have the whole model, wrap it before the optimizer is made: torch.nn.parallel.DistributedDataParallel(model). A model that is cut into pieces, one for each process (pipeline or tensor parallelism), cannot be kept.": "如果每个进程都应有完整的模型，请在创建优化器之前包装它：torch.nn.parallel.DistributedDataParallel(model)。被切成几块、每个进程一块的模型（流水线并行或张量并行）无法保存。",
     "The other processes have waited {} s for rank {}, which is at {}. If nothing takes that long there, stop this cell and run it again: the training goes on from its last checkpoint.": "其他进程已等待进程 {1} 共 {0} 秒，它正在 {2}。如果那里没有需要这么久的工作，请停止本单元格并重新运行：训练会从最后一个检查点继续。",
     "Step {}: another process has no memory for more than {} samples at a time, and all take as many from here on. Sums are rounded otherwise from here on.": "第 {} 步：另一个进程的显存每次最多容纳 {} 个样本，从此所有进程都按此计算。此后求和的舍入会不同。",
     "It could not be tried whether the loss is a mean over samples, which micro_batch needs: {}.": "无法判断损失是否为样本的平均值，而 micro_batch 需要如此：{}。",

@@ -215,13 +215,9 @@ class Framework(Protocol):
         itself."""
         ...
 
-    def ranks(self, machine: str) -> Ranks | None:
+    def ranks(self) -> Ranks | None:
         """The processes that train together; all of them ask for this at the same time. None where this framework's
-        trainings are kept in one process only, or this is one. `machine`: what tells this machine from others.
-
-        Raises:
-            UsageError: they are on several machines.
-        """
+        trainings are kept in one process only, or this is one."""
         ...
 
     def sharded(self, parts: Mapping[str, object]) -> str | None:
@@ -254,6 +250,11 @@ class Ranks(Protocol):
 
     def seed(self, seed: int) -> None:
         """Begin the global random streams of this process anew."""
+        ...
+
+    def sums(self, parts: Mapping[str, object]) -> bytes:
+        """What this process trains, in short: names, shapes, types, and sums of bits. That two have the same proves
+        nothing; that they differ does. Waits for the device; each process makes it for itself."""
         ...
 
 

@@ -154,7 +154,7 @@ class NumpyFramework:
     def place(self) -> tuple[int, int]:
         return 0, 1
 
-    def ranks(self, machine: str) -> Ranks | None:
+    def ranks(self) -> Ranks | None:
         return None
 
     def sharded(self, parts: Mapping[str, object]) -> str | None:

@@ -497,8 +497,10 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     starting = starting or Starting(clock, {})
     framework = find_framework(parts.values())
     refuse_shards(framework.sharded(parts))
-    ranks = framework.ranks(machine_id(here))
+    ranks = framework.ranks()
     group = None if ranks is None else Group(ranks)
+    if group is not None:
+        group.refuse_machines(machine_id(here))
     if group is None:
         refuse_ranks(framework.place()[1], here.environ)
     elif rehearsal is not None:

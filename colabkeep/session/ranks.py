@@ -4,6 +4,7 @@ it what it loaded, and their random streams go into its checkpoints.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -50,7 +51,41 @@ class Group:
         self.rank, self.size = ranks.rank, ranks.size
         self.leads = ranks.rank == 0
         self.at_a_time: AtATime | None = None  # where it becomes less when memory runs out: all take the least then
-        self._handed = False
+        self._handed = self._alike = False
+
+    def refuse_machines(self, machine: str) -> None:
+        """Refuse processes of several machines. `machine`: what tells this one from others.
+
+        Raises:
+            UsageError: in all of them.
+        """
+        if not self._all_told(machine.encode()):
+            raise UsageError(
+                problem=f"The {self.size} processes of this training are on several machines, and colabkeep keeps "
+                "trainings of one machine. Nothing was touched.",
+                remedy="Start all of them on one machine (torchrun --nnodes=1 …), or train without colabkeep.",
+            )
+
+    def refuse_other_weights(self, parts: Mapping[str, object]) -> None:
+        """Refuse processes whose weights have become others, behind a step; once.
+
+        Raises:
+            UsageError: in all of them.
+        """
+        if not self._alike and not self._all_told(self._ranks.sums(parts)):
+            raise UsageError(
+                problem=f"The {self.size} processes of this training hold different weights, and a checkpoint keeps "
+                "those of rank 0: what the others trained would be lost. Nothing was saved in this session.",
+                remedy="Where each is to have the whole model, wrap it before the optimizer is made: "
+                "torch.nn.parallel.DistributedDataParallel(model). A model that is cut into pieces, one for each "
+                "process (pipeline or tensor parallelism), cannot be kept.",
+            )
+        self._alike = True
+
+    def _all_told(self, told: bytes) -> bool:
+        """Did all of them tell the same?"""
+        here = int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
+        return not sum(self._ranks.highest([here, -here]))
 
     def together(self, opening: Callable[[], _T]) -> _T:
         """What `opening` gives, if it ended well in all processes.

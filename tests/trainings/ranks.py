@@ -144,7 +144,9 @@ else:
         accelerator = accelerate.Accelerator(cpu=True, dataloader_config=split)
     # Else it sums the gradients of a session's first step in another order, which rounds otherwise from three on.
     keeps = not words.get("plain")
-    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=keeps) if size > 1 else model
+    wrapped = model
+    if size > 1 and not words.get("apart"):
+        wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=keeps)
     if accelerator is not None:
         wrapped, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
     with colabkeep.Run("r", model=wrapped, optimizer=optimizer, scheduler=scheduler, **common) as run:

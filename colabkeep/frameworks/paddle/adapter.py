@@ -197,7 +197,7 @@ class PaddleFramework(Adapter):
         about = paddle.distributed.ParallelEnv()
         return int(about.rank), int(about.nranks)
 
-    def ranks(self, machine: str) -> Ranks | None:
+    def ranks(self) -> Ranks | None:
         return None
 
     def sharded(self, parts: Mapping[str, object]) -> str | None:

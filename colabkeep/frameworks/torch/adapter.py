@@ -276,12 +276,12 @@ class TorchFramework(Adapter):
     def place(self) -> tuple[int, int]:
         return place()
 
-    def ranks(self, machine: str) -> Ranks | None:
+    def ranks(self) -> Ranks | None:
         if place()[1] == 1:
             return None
         from colabkeep.frameworks.torch.ranks import TorchRanks
 
-        return TorchRanks(machine)
+        return TorchRanks()
 
     def prepare(self, parts: Mapping[str, object]) -> None:
         if place()[0] == 0:  # the others save nothing

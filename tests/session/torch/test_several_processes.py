@@ -176,6 +176,15 @@ def test_several_machines_are_refused(tmp_path: Path, fit: bool) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("stages", [False, True], ids=["not wrapped", "stages of a pipeline"])
+def test_processes_with_weights_of_their_own_are_refused(tmp_path: Path, stages: bool) -> None:
+    """At the first save, in all processes: those of the others would be in no checkpoint."""
+    done = session(tmp_path / "run", 2, apart=True, **({"wrong": 1} if stages else {}))
+    assert done.status == [1, 1]
+    assert all("2 processes of this training hold different weights" in errors for errors in done.errors)
+    assert not list((tmp_path / "run").glob("r/checkpoints/*"))
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_micro_batches_are_pieces_of_what_each_process_has(tmp_path: Path, accumulate: int) -> None:
     """Two at a time of the four, or fewer, that a process has of a batch: the weights of whole ones, up to rounding."""
