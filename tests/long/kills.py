@@ -54,6 +54,7 @@ EPOCHS = 4
 STEP_SECONDS = 0.02  # longer than the training itself takes: what was saved goes out meanwhile
 KEEP_LAST = 2
 KILLS_PER_RUN = 10
+_TRIES = 5
 RUN = "kills"
 
 
@@ -206,8 +207,12 @@ def one_trial(
             trial.losses, trial.committed = trial.losses + 1, 0
             shutil.rmtree(trial.disk, ignore_errors=True)
             place.loses(trial.number)
-    if not ended:
+    for _ in range(0 if ended else _TRIES):
+        refusals = len(trial.unready)
         one_life(training, place, trial, None)
+        if len(trial.unready) == refusals:
+            break
+        time.sleep(1.0)  # and run the cell again, as the refusal says
 
 
 def trial_refused(trial: Trial) -> bool:
