@@ -640,6 +640,12 @@ class Training(Protocol):
     """Seconds of a step that several processes spend on what they tell each other, measured before; None where that
     is not known, or there is one."""
 
+    @property
+    def loss_differs(self) -> str:
+        """A clause where several processes train together, and the loss of a batch is not the mean of those of its
+        samples, as the first `backward` behind `align` saw. Empty where it is, or where that is not known."""
+        ...
+
     grad_norm: Any
     """The norm of the last step's gradients before they were clipped, still on the device; None where none are."""
 

@@ -434,6 +434,7 @@ def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None, worth: Worth | N
     together, count = run.ranks > 1, arguments.count_tokens
     size, done = 1, run.progress.batches  # a session begins at the boundary of a window
     window: list[tuple[Any, float]] = []
+    begins = together and not run.progress.step
     for _, batch in run.enumerate(plan.train_loader):  # nobody need look who counts
         if accumulate > 1:
             size = _window(accumulate, run.epoch_batches, done)
@@ -447,11 +448,25 @@ def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None, worth: Worth | N
             window.append((loss * part if together else loss, run.batch_samples or 1))
         else:
             micro(batch, part, size, window)
+        if begins:
+            begins = False
+            _tell_other_loss(run, plan.training.loss_differs)
         if len(window) == size:
             done += size
             step(window)
     if window:  # of unknown length, the epoch ended inside a window
         step(window)
+
+
+def _tell_other_loss(run: Run, differs: str) -> None:
+    if differs:
+        text = (
+            f"The loss of a batch is not the mean of the losses of its samples: {differs}. Each process computes it of "
+            "its part of a batch, so another number of processes is another training. A sum: take its mean "
+            '(reduction="mean"). One that compares the samples of a batch (contrastive, in-batch negatives) sees fewer '
+            "of them."
+        )
+        run.tell(Noted(text=text))
 
 
 def _window(accumulate: int, length: int | None, done: int) -> int:

@@ -54,7 +54,6 @@ EPOCHS = 4
 STEP_SECONDS = 0.02  # longer than the training itself takes: what was saved goes out meanwhile
 KEEP_LAST = 2
 KILLS_PER_RUN = 10
-_TRIES = 5
 RUN = "kills"
 
 
@@ -65,7 +64,6 @@ class Trial:
 
     number: int
     disk: Path
-    may_refuse: str = ""  # words of a refusal that is right as long as nothing was safe
     steps: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
     kills: list[str] = field(default_factory=list)
     sessions: int = 0
@@ -78,7 +76,6 @@ class Trial:
     told: list[Message] = field(default_factory=list)  # by this session
     wrong: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    unready: list[str] = field(default_factory=list)  # refused before anything was safe, as this place may
 
     def hear(self, message: Message) -> None:
         kind, *words = message
@@ -98,8 +95,7 @@ class Trial:
         elif kind == "wrong":
             self.wrong.append(f"session {self.sessions}: {words[0]}")
         elif kind == "refused":
-            rightly = self.may_refuse and not self.arrived and self.may_refuse in words[0]
-            (self.unready if rightly else self.refused).append(f"session {self.sessions}: {words[0]}")
+            self.refused.append(f"session {self.sessions}: {words[0]}")
         self.told.append(message)
 
     def begun(self) -> int:
@@ -207,12 +203,8 @@ def one_trial(
             trial.losses, trial.committed = trial.losses + 1, 0
             shutil.rmtree(trial.disk, ignore_errors=True)
             place.loses(trial.number)
-    for _ in range(0 if ended else _TRIES):
-        refusals = len(trial.unready)
+    if not ended:
         one_life(training, place, trial, None)
-        if len(trial.unready) == refusals:
-            break
-        time.sleep(1.0)  # and run the cell again, as the refusal says
 
 
 def trial_refused(trial: Trial) -> bool:
@@ -331,7 +323,7 @@ def campaign(name: str, kills: int, seed: int, folder: Path, known: Prepared) ->
         length = 11 * EPOCHS * STEP_SECONDS * 2
         while (missing := kills - sum(len(trial.kills) for trial in trials)) > 0:
             number = len(trials) + 1
-            trials.append(Trial(number=number, disk=folder / f"disk-{number}", may_refuse=place.may_refuse))
+            trials.append(Trial(number=number, disk=folder / f"disk-{number}"))
             one_trial(known.training, place, trials[-1], min(missing, KILLS_PER_RUN), chance, length)
         place.quiet()
         for trial in trials:
@@ -352,7 +344,6 @@ def campaign(name: str, kills: int, seed: int, folder: Path, known: Prepared) ->
         "sessions": sum(trial.sessions for trial in trials),
         "places": dict(Counter(place for trial in trials for place in trial.kills).most_common()),
         "refused": [f"run {trial.number}, {why}" for trial in trials for why in trial.refused],
-        "not ready": [f"run {trial.number}, {why}" for trial in trials for why in trial.unready],
         "kept in doubt": doubted,
         "differing": differing,
         "left behind": remains.found(within=PATIENCE),

@@ -40,8 +40,6 @@ class Place:
     """What its store imports on the way, so that forked sessions need not."""
     gathers = False
     """Does its store keep everything on the disk by itself? Else the disk is a store in front of it."""
-    may_refuse = ""
-    """Words of a refusal of a start that is right as long as nothing was safe here."""
     tears = False
     """May what a lost machine had half uploaded be seen there?"""
 
@@ -175,7 +173,6 @@ class Kaggle(Served):
     service = "kaggle"
     modules = ("colabkeep.stores.kaggle.store",)
     gathers = True
-    may_refuse = "is a whole set of files that colabkeep wrote"
 
     def opens(self, run: int, disk: Path) -> Store:
         from colabkeep.stores.kaggle.service import Hub, Pace

@@ -126,8 +126,19 @@ if words.get("fit"):
             pass
     def run_step():
         return steps
+    def contrastive(output, _):
+        return nn.functional.cross_entropy(output @ output.T, torch.arange(len(output)))
+    def drawn(output, y):
+        return nn.functional.cross_entropy(output, y, reduction="sum") * torch.rand(1)[0]
+    losses = {"mean": nn.CrossEntropyLoss(), "sum": nn.CrossEntropyLoss(reduction="sum"), "drawn": drawn}
+    losses["contrastive"] = contrastive
+    how = {"step_fn": loss_of, "val_loader": DataLoader(Points(21), batch_size=5)}
+    if "loss" in words:
+        how = {"loss_fn": losses[words["loss"]]}
+        pairs = lambda samples: torch.utils.data.default_collate(samples)[:2]
+        loader = DataLoader(points, batch_size=8, shuffle=True, collate_fn=pairs)
     result = colabkeep.resumable_fit(
-        model, loader, optimizer=optimizer, step_fn=loss_of, val_loader=DataLoader(Points(21), batch_size=5),
+        model, loader, optimizer=optimizer, **how,
         scheduler=scheduler, scheduler_interval="step", max_epochs=3, run_name="r", ema=Average(),
         gradient_clip_val=1.0, accumulate_grad_batches=words.get("accumulate", 1), on_bad_gpu="ignore",
         count_tokens=(lambda batch: batch[0].numel()) if words.get("tokens") else None, **common

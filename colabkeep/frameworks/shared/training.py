@@ -320,6 +320,10 @@ class Arithmetic:
         self._model.train()
         self.clear()
 
+    @property
+    def loss_differs(self) -> str:
+        return ""
+
     def synchronised(self) -> AbstractContextManager[object]:
         return nullcontext()
 

@@ -32,7 +32,8 @@ _WORDS_OF_A_ROW = 2**18  # of a row
 _ROWS = 8  # at a time
 
 cuda: Any = torch.cuda
-flattened: Any = torch._utils._flatten_dense_tensors  # as DistributedDataParallel's
+# Many tensors of a type in one, as DistributedDataParallel does it with what it broadcasts: contiguous, by one call.
+flattened: Any = torch._utils._flatten_dense_tensors
 
 
 def outlives_forks(owner: object) -> None:
@@ -367,7 +368,7 @@ def _copied(pairs: Iterable[Pair]) -> list[_Block]:
     return blocks
 
 
-# Of these, torch puts any number into one tensor since 2.4; some other types it does not know there.
+# The ordinary types, any number of which torch.cat puts into one tensor on every device; not so some rare ones.
 _COMMON = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
 
 

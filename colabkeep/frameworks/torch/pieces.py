@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,6 +26,12 @@ _LIBRARIES = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_
 
 _TRIED = 4  # samples by which a loss is tried
 _NEAR = {torch.float64: 1e-6, torch.float32: 1e-3}  # TF32 and sums in another order; of 16 bits: 1e-2
+
+
+def _near(whole: Any, mean: float, values: Sequence[float]) -> bool:
+    """Is the loss of the whole, the first of the values, as near to the mean of its pieces as rounding leaves it?"""
+    near = _NEAR.get(whole.dtype, 1e-2) if isinstance(whole, torch.Tensor) else 1e-6
+    return abs(values[0] - mean) <= near * max(map(abs, (*values, mean)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -81,8 +88,7 @@ class TorchPieces:
             return f"in evaluation mode it ended with {type(error).__name__}: {str(error).partition(chr(10))[0]:.120}"
         shares = self._shares(pieces)
         mean = sum(value * own for value, own in zip(values[1:], shares, strict=True) if own)
-        near = _NEAR.get(whole.dtype, 1e-2) if isinstance(whole, torch.Tensor) else 1e-6
-        if abs(values[0] - mean) > near * max(map(abs, (*values, mean))):
+        if not _near(whole, mean, values):
             raise _no_mean(values[0], mean, count)
         return ""
 
@@ -122,6 +128,48 @@ class TorchPieces:
             weights = counted if any(counted) else weights
         whole = sum(weights)
         return [weight / whole for weight in weights]
+
+
+class TriedLoss:
+    """A loss function of several processes, which tries itself in the first call behind `begin`: is the loss of a batch
+    the mean of those of its samples? Else it is another one of the parts that the processes have."""
+
+    def __init__(self, loss_fn: Callable[[Any, Any], Any], device: torch.device) -> None:
+        self._loss_fn = loss_fn
+        self._devices = [device] if device.type == "cuda" else []
+        self._untried = False
+        self.differs = ""
+        """The two numbers, a clause, where it is not the mean. Empty where it is, or where that could not be tried: a
+        batch of one sample, outputs that cannot be cut, an error for fewer samples."""
+
+    def begin(self) -> None:
+        """The next call is the first one of a run. A later session of it does not try again: to be asked more often
+        might change what the user's function remembers."""
+        self._untried = True
+
+    def __call__(self, output: Any, target: Any) -> Any:
+        if self._untried:
+            self._untried = False
+            with torch.random.fork_rng(self._devices), torch.no_grad():
+                self.differs = self._tried(output, target)
+        return self._loss_fn(output, target)
+
+    def _tried(self, output: Any, target: Any) -> str:
+        try:
+            loss_fn = copy.deepcopy(self._loss_fn) if isinstance(self._loss_fn, nn.Module) else self._loss_fn
+            samples = len(output)
+            count = min(samples, _TRIED)
+            if count < 2:
+                return ""
+            some = part((output, target), samples, 0, count)
+            whole, *two = (loss_fn(*each) for each in (some, part(some, count, 0, 1), part(some, count, 1, count)))
+            values = [float(each) for each in (whole, *two)]
+        except Exception:  # noqa: BLE001  # of the user's code, which need not know so few samples
+            return ""
+        mean = (values[1] + values[2] * (count - 1)) / count
+        if _near(whole, mean, values):
+            return ""
+        return f"of {count} samples at once it is {values[0]:.6g}, of the same in two parts {mean:.6g}"
 
 
 _ENTROPIES = (functional.cross_entropy, functional.nll_loss)

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from colabkeep.frameworks.shared.training import (
     wrong_kind,
 )
 from colabkeep.frameworks.torch.facts import place
-from colabkeep.frameworks.torch.pieces import TorchPieces
+from colabkeep.frameworks.torch.pieces import TorchPieces, TriedLoss
 
 
 def check_options(options: TrainingOptions) -> None:
@@ -224,9 +225,13 @@ class TorchTraining(Arithmetic):
 
     def __init__(self, options: TrainingOptions) -> None:
         check_options(options)
-        super().__init__(options)
         self._largest, self._loss_fn = options.gradient_clip_val, options.loss_fn
         self._device = next(options.model.parameters()).device
+        self._tried: TriedLoss | None = None
+        if place()[1] > 1 and options.loss_fn is not None:
+            self._tried = TriedLoss(options.loss_fn, self._device)
+            options = replace(options, loss_fn=self._tried)
+        super().__init__(options)
         self.precision = resolve_precision(options.precision, self._device)
         self._autocast = autocast(self.precision, self._device)
         self._here = self._device.type == "cpu"  # nothing to move, and a loss is read without a wait
@@ -244,9 +249,15 @@ class TorchTraining(Arithmetic):
     def synchronised(self) -> contextlib.AbstractContextManager[object]:
         return sync_batchnorm(self._model) if self._sync else super().synchronised()
 
+    @property
+    def loss_differs(self) -> str:
+        return "" if self._tried is None else self._tried.differs
+
     def align(self) -> None:
         if self._reducer is not None:
             self._reducer.align()
+        if self._tried is not None:
+            self._tried.begin()
 
     def reduce(self, losses: Sequence[Any]) -> Sequence[Any]:
         return losses if self._reducer is None else self._reducer.reduce(losses)

@@ -93,8 +93,10 @@ def _md5(response: Any) -> str:
 
 
 def _download(owner: str, name: str, version: int, file: str) -> dict[str, Any]:
-    """Where the file lies now. What an earlier attempt had got of it is not fetched again."""
-    path = import_module("kagglehub").dataset_download(f"{owner}/{name}/versions/{version}", path=file)
+    """Where the file lies now. What an earlier attempt had got of it is not fetched again, unless it was complete once
+    and dropped: kagglehub (0.4.0 to 1.0.2) remembers that, and takes what is there for the whole."""
+    handle = f"{owner}/{name}/versions/{version}"
+    path = import_module("kagglehub").dataset_download(handle, path=file, force_download=True)
     return {"path": path}
 
 

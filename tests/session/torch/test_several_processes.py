@@ -185,6 +185,19 @@ def test_processes_with_weights_of_their_own_are_refused(tmp_path: Path, stages:
     assert not list((tmp_path / "run").glob("r/checkpoints/*"))
 
 
+@pytest.mark.parametrize("loss", ["mean", "sum", "contrastive", "drawn"])
+def test_a_loss_that_depends_on_the_parts_of_a_batch_is_told_where_a_run_begins(tmp_path: Path, loss: str) -> None:
+    """And to have tried that changes no bit, also where the loss itself draws."""
+    whole = session(tmp_path / "whole", 2, fit=True, loss=loss)
+    told = [text for kind, text in whole.told[0] if kind == "Noted" and "not the mean of the losses of its" in text]
+    assert len(told) == (loss != "mean")
+    assert session(tmp_path / "run", 2, fit=True, loss=loss, at=[0, 12], how="SIGKILL").status[0] == -signal.SIGKILL
+    resumed = session(tmp_path / "run", 2, fit=True, loss=loss)
+    assert resumed.resumed
+    assert resumed.end == whole.end
+    assert not any("not the mean of the losses" in str(each) for each in resumed.told[0])
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_micro_batches_are_pieces_of_what_each_process_has(tmp_path: Path, accumulate: int) -> None:
     """Two at a time of the four, or fewer, that a process has of a batch: the weights of whole ones, up to rounding."""

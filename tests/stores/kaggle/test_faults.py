@@ -206,6 +206,20 @@ def test_a_download_that_goes_wrong_is_tried_again(machine, fake, action):
     assert fake.faults[0].times == 0
 
 
+@pytest.mark.parametrize("action", [Cut(100), Damaged(), Answer(503)], ids=["cut", "damaged", "503"])
+def test_what_a_session_before_had_downloaded_is_never_read_in_part(machine, fake, action):
+    """kagglehub remembers that a file was complete, and takes what there is of it later for the whole."""
+    put(first := machine("a"), "run/a")
+    assert first.flush(PATIENCE)
+    for _ in range(2):
+        session = machine("b")
+        assert [entry.name for entry in session.list("")] == ["run/a"]
+        session.close()
+        fake.fault("GET", action)
+    assert [entry.name for entry in machine("b").list("")] == ["run/a"]
+    assert [fault.times for fault in fake.faults] == [0, 0]
+
+
 def test_a_client_that_is_killed_is_started_again(machine, fake):
     """Out of memory, say: the next question has a new process."""
     put(store := machine("a"), "run/a")
