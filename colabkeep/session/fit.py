@@ -462,9 +462,9 @@ def _tell_other_loss(run: Run, differs: str) -> None:
     if differs:
         text = (
             f"The loss of a batch is not the mean of the losses of its samples: {differs}. Each process computes it of "
-            "its part of a batch, so another number of processes is another training. A sum: take its mean "
-            '(reduction="mean"). One that compares the samples of a batch (contrastive, in-batch negatives) sees fewer '
-            "of them."
+            "its part of a batch, so with another number of processes this is another training. If your loss is a sum, "
+            'take the mean (reduction="mean"). If it compares the samples of a batch (contrastive, in-batch '
+            "negatives), each process compares fewer of them."
         )
         run.tell(Noted(text=text))
 

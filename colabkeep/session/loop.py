@@ -497,7 +497,8 @@ class Loop:
             raise StopTraining("max_time" if decided.ends == 1 else "session_end")
 
     def _gather(self, group: Group) -> None:
-        if self.progress.step:  # before the first one a model may have been wrapped later than the run began
+        # Before a step of this session all hold the same, and a model may still be wrapped.
+        if self.progress.step > self._session.progress.step:
             group.refuse_other_weights(self._spec.parts)
         if other := self._state.gather(group, self.progress):
             self._event_bus.once(other)

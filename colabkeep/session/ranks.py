@@ -75,10 +75,10 @@ class Group:
         if not self._alike and not self._all_told(self._ranks.sums(parts)):
             raise UsageError(
                 problem=f"The {self.size} processes of this training hold different weights, and a checkpoint keeps "
-                "those of rank 0: what the others trained would be lost. Nothing was saved in this session.",
-                remedy="Where each is to have the whole model, wrap it before the optimizer is made: "
-                "torch.nn.parallel.DistributedDataParallel(model). A model that is cut into pieces, one for each "
-                "process (pipeline or tensor parallelism), cannot be kept.",
+                "those of rank 0: what the others trained would be lost. This checkpoint was not written.",
+                remedy="If each process should train the whole model, wrap it before you make the optimizer: "
+                "model = torch.nn.parallel.DistributedDataParallel(model). A model that is cut into pieces, one for "
+                "each process (pipeline or tensor parallelism), cannot be kept.",
             )
         self._alike = True
 

@@ -185,6 +185,17 @@ def test_processes_with_weights_of_their_own_are_refused(tmp_path: Path, stages:
     assert not list((tmp_path / "run").glob("r/checkpoints/*"))
 
 
+def test_weights_that_become_others_after_a_resume_are_refused(tmp_path: Path) -> None:
+    """The wrapper was lost on the way: what had been saved before stays as it is."""
+    assert session(tmp_path / "run", 2, at=[0, 12], how="SIGKILL").status[0] == -signal.SIGKILL
+    kept = sorted((tmp_path / "run").glob("r/checkpoints/*"))
+    done = session(tmp_path / "run", 2, apart=True)
+    assert done.resumed
+    assert done.status == [1, 1]
+    assert all("2 processes of this training hold different weights" in errors for errors in done.errors)
+    assert sorted((tmp_path / "run").glob("r/checkpoints/*")) == kept
+
+
 @pytest.mark.parametrize("loss", ["mean", "sum", "contrastive", "drawn"])
 def test_a_loss_that_depends_on_the_parts_of_a_batch_is_told_where_a_run_begins(tmp_path: Path, loss: str) -> None:
     """And to have tried that changes no bit, also where the loss itself draws."""
