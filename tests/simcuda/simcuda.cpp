@@ -65,7 +65,7 @@ struct Event {
   std::chrono::steady_clock::time_point at;
 };
 
-class Mutex {  // recursive; whoever holds it may leave it to others for a while
+class Mutex {  // recursive; whoever holds it may leave it to others for a while, and Python's with it
  public:
   void lock() {
     mutex_.lock();
@@ -78,7 +78,11 @@ class Mutex {  // recursive; whoever holds it may leave it to others for a while
   void leave(const std::function<void()>& meanwhile) {
     const int depth = std::exchange(depth_, 0);
     for (int i = 0; i < depth; i++) mutex_.unlock();
-    meanwhile();
+    {  // what a thread waits for may need Python: gloo notes the frames of its caller
+      std::optional<pybind11::gil_scoped_release> left;
+      if (Py_IsInitialized() && PyGILState_Check()) left.emplace();
+      meanwhile();
+    }
     for (int i = 0; i < depth; i++) mutex_.lock();
     depth_ = depth;
   }
