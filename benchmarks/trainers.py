@@ -38,7 +38,7 @@ _GOAL = 1.02
 def run(setting: Setting) -> list[Figure]:
     """Epochs of the trainer alone and epochs with `Resumable` in turn."""
     os.environ["KERAS_BACKEND"] = "torch"
-    steps, epochs = (3, 3) if setting.quick else (100, 4)
+    steps, epochs, rounds = (3, 3, 1) if setting.quick else (100, 4, setting.rounds(3))
     found = []
     for what, package, integration, make in (
         ("a small BERT", "transformers", "transformers", _hugging_face),
@@ -49,7 +49,7 @@ def run(setting: Setting) -> list[Figure]:
             print(f"{package} is not installed: left out", flush=True)
             continue
         name = f"{package} {version(package)}, {what}"
-        turns = [_in_turn(make, integration, steps, epochs, setting.folder) for _ in range(setting.rounds(3))]
+        turns = [_in_turn(make, integration, steps, epochs, setting.folder) for _ in range(rounds)]
         counted = (epochs - 1) * steps
         alone, added = ([turn[which] / counted * 1e3 for turn in turns] for which in (0, 1))
         found += [
