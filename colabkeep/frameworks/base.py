@@ -252,9 +252,13 @@ class Ranks(Protocol):
         """Begin the global random streams of this process anew."""
         ...
 
+    def shapes(self, parts: Mapping[str, object]) -> bytes:
+        """Names, types and shapes of the weights that this process trains. Each process makes it for itself."""
+        ...
+
     def sums(self, parts: Mapping[str, object]) -> bytes:
-        """What this process trains, in short: names, shapes, types, and sums of bits. That two have the same proves
-        nothing; that they differ does. Waits for the device; each process makes it for itself."""
+        """What this process trains, in short: sums of bits. That two have the same proves nothing; that they differ
+        does. Waits for the device; each process makes it for itself."""
         ...
 
 

@@ -501,6 +501,7 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     group = None if ranks is None else Group(ranks)
     if group is not None:
         group.refuse_machines(machine_id(here))
+        group.refuse_other_models(parts)
     if group is None:
         refuse_ranks(framework.place()[1], here.environ)
     elif rehearsal is not None:

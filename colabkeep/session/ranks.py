@@ -66,6 +66,21 @@ class Group:
                 remedy="Start all of them on one machine (torchrun --nnodes=1 …), or train without colabkeep.",
             )
 
+    def refuse_other_models(self, parts: Mapping[str, object]) -> None:
+        """Refuse processes whose models have other weights, by names and shapes.
+
+        Raises:
+            UsageError: in all of them.
+        """
+        if not self._all_told(self._ranks.shapes(parts)):
+            raise UsageError(
+                problem=f"The {self.size} processes of this training have different models: names or shapes of their "
+                "weights differ. A checkpoint keeps the model of rank 0 alone, so the others would be lost. Nothing "
+                "was touched.",
+                remedy="Build the same model in each process. A model that is cut into pieces, one for each process "
+                "(pipeline or tensor parallelism), cannot be kept.",
+            )
+
     def refuse_other_weights(self, parts: Mapping[str, object]) -> None:
         """Refuse processes whose weights have become others, behind a step; once.
 

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -183,6 +184,9 @@ def test_a_full_storage_is_told_and_the_next_version_is_made(machine: Machine) -
         (machine.folder / "last.bin").write_bytes(BIG)
         with no_file_above(2_000_000):
             assert not kept.save(timeout=3)
+            end = time.monotonic() + 60
+            while not any(isinstance(event, SaveFailing) for event in machine.heard) and time.monotonic() < end:
+                time.sleep(0.05)
         assert any(isinstance(event, SaveFailing) for event in machine.heard)
         assert kept.version == 1
         assert kept.save(timeout=60)

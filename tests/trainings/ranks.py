@@ -52,7 +52,9 @@ class Points(Dataset):
 layers = [nn.Linear(6, 12), nn.ReLU(), *([nn.Dropout(0.2), nn.BatchNorm1d(12)] if words.get("draws") else [])]
 if words.get("norm"):
     layers.append(nn.BatchNorm1d(12))
-model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("wrong") != rank else 3)).to(device)
+model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("stage") != rank else 3)).to(device)
+if words.get("wrong") == rank:
+    model.register_buffer("more", torch.ones(3, device=device))
 if words.get("fit"):
     # It has no gradient anywhere, and stays what it is.
     model.register_parameter("spare", nn.Parameter(torch.ones(3, device=device)))

@@ -176,6 +176,17 @@ def lost(error: BaseException) -> bool:
     )
 
 
+def _trained(parts: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """The weights of all models that an optimizer may change, by name."""
+    return {
+        f"{part}.{name}": each.detach()
+        for part, module in parts.items()
+        if isinstance(module, torch.nn.Module)
+        for name, each in module.named_parameters()
+        if each.requires_grad and each.is_floating_point() and type(each) is torch.nn.Parameter
+    }
+
+
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -230,20 +241,14 @@ class TorchRanks:
             numpy.random.seed(seed & 0xFFFFFFFF)
         torch.manual_seed(seed)
 
+    def shapes(self, parts: Mapping[str, object]) -> bytes:
+        return repr([(name, str(each.dtype), *each.shape) for name, each in _trained(parts).items()]).encode()
+
     def sums(self, parts: Mapping[str, object]) -> bytes:
-        modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
-        trained = {
-            f"{part}.{name}": each.detach()
-            for part, module in modules.items()
-            for name, each in module.named_parameters()
-            if each.requires_grad and each.is_floating_point() and type(each) is torch.nn.Parameter
-        }
-        about = [(name, str(each.dtype), *each.shape) for name, each in trained.items()]
-        bits = [
-            each.contiguous().view(-1).view(_WORDS.get(each.element_size(), torch.uint8)) for each in trained.values()
-        ]
+        flat = [each.contiguous().view(-1) for each in _trained(parts).values()]
+        bits = [each.view(_WORDS.get(each.element_size(), torch.uint8)) for each in flat]
         sums = [each.sum(dtype=torch.int64) for each in bits]  # all are begun before the first is waited for
-        return repr((about, [int(each) for each in sums])).encode()
+        return repr([int(each) for each in sums]).encode()
 
     def _broadcast(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")

@@ -141,7 +141,7 @@ def test_an_error_of_one_rank_is_its_own_and_the_last_checkpoint_stands(tmp_path
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_cannot_begin_is_named_in_the_others(tmp_path: Path, rank: int) -> None:
-    """One builds another model than the run has: nothing is trained."""
+    """One has a buffer more than the run: nothing is trained."""
     words: dict[str, Any] = {"fit": True}
     assert session(tmp_path / "run", 2, **words, at=[0, 8], how="SIGKILL").status[0] == -signal.SIGKILL
     done = session(tmp_path / "run", 2, **words, wrong=rank)
@@ -176,10 +176,18 @@ def test_several_machines_are_refused(tmp_path: Path, fit: bool) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("stages", [False, True], ids=["not wrapped", "stages of a pipeline"])
-def test_processes_with_weights_of_their_own_are_refused(tmp_path: Path, stages: bool) -> None:
+@pytest.mark.parametrize("fit", [True, False], ids=["resumable_fit", "Run"])
+def test_stages_of_a_pipeline_are_refused_at_the_start(tmp_path: Path, fit: bool) -> None:
+    """In all processes: a checkpoint would have the first stage alone."""
+    done = session(tmp_path / "run", 2, fit=fit, apart=True, stage=1)
+    assert done.status == [1, 1]
+    assert all("2 processes of this training have different models" in errors for errors in done.errors)
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_with_weights_of_their_own_are_refused(tmp_path: Path) -> None:
     """At the first save, in all processes: those of the others would be in no checkpoint."""
-    done = session(tmp_path / "run", 2, apart=True, **({"wrong": 1} if stages else {}))
+    done = session(tmp_path / "run", 2, apart=True)
     assert done.status == [1, 1]
     assert all("2 processes of this training hold different weights" in errors for errors in done.errors)
     assert not list((tmp_path / "run").glob("r/checkpoints/*"))
