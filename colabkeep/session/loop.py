@@ -497,7 +497,7 @@ class Loop:
             raise StopTraining("max_time" if decided.ends == 1 else "session_end")
 
     def _gather(self, group: Group) -> None:
-        # Before a step of this session all hold the same, and a model may still be wrapped.
+        # Before a step of this session nothing of the others can be lost, and a model may still be wrapped.
         if self.progress.step > self._session.progress.step:
             group.refuse_other_weights(self._spec.parts)
         if other := self._state.gather(group, self.progress):

@@ -67,16 +67,16 @@ class Group:
             )
 
     def refuse_other_models(self, parts: Mapping[str, object]) -> None:
-        """Refuse processes whose models have other weights, by names and shapes.
+        """Refuse processes whose models have other weights, by names, types and shapes.
 
         Raises:
             UsageError: in all of them.
         """
         if not self._all_told(self._ranks.shapes(parts)):
             raise UsageError(
-                problem=f"The {self.size} processes of this training have different models: names or shapes of their "
-                "weights differ. A checkpoint keeps the model of rank 0 alone, so the others would be lost. Nothing "
-                "was touched.",
+                problem=f"The {self.size} processes of this training have different models: names, types or shapes of "
+                "their weights differ. A checkpoint keeps the model of rank 0 alone, so the others would be lost. "
+                "Nothing was touched.",
                 remedy="Build the same model in each process. A model that is cut into pieces, one for each process "
                 "(pipeline or tensor parallelism), cannot be kept.",
             )
