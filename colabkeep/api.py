@@ -26,7 +26,6 @@ from colabkeep.session.launch import FORWARD, NotTogether, begin_processes
 from colabkeep.session.loop import EventBus
 from colabkeep.session.open import RunArguments, check_callbacks, check_word, open_home, wire_run
 from colabkeep.session.rehearsal import REHEARSAL
-from colabkeep.session.run import is_open
 from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
 from colabkeep.ui.folder import FolderLines
@@ -196,7 +195,7 @@ class Run(session.Run):
         Raises:
             SaveFailed: nothing durable exists.
         """
-        if is_open(self):
+        if self._is_open:
             self.__exit__(None, None, None)
 
     def __repr__(self) -> str:

@@ -216,10 +216,16 @@ class Run(Loop):
         self._position.progress = self.progress._replace(epoch=epoch, step=step)
         self._counts = step, 0
 
+    @property
+    def _is_open(self) -> bool:
+        """Has it begun, and not ended? Asked also of one whose `__init__` failed, and by `__del__` when Python itself
+        ends and this module's names are gone."""
+        return bool(vars(self).get("began")) and self.stopped is None
+
     def __del__(self) -> None:
         """Nothing is ended where it is noticed that nobody can reach a run any more: anything may be under way there.
         It is held until it is ended, at the latest with the program."""
-        if is_open(self):
+        if self._is_open:
             self.abandoned = True
             atexit.register(_end_if_open, self)
 
@@ -331,12 +337,6 @@ def _stopped(run: Run, reason: str, error: BaseException | None) -> RunStopped:
 # state.
 
 
-def is_open(run: object) -> bool:
-    """Has it begun, and not ended? Asked of one whose `__init__` may have failed, too."""
-    told = vars(run)
-    return bool(told.get("began")) and told.get("stopped") is None
-
-
 def _watch(run: Run) -> Callable[[], None]:
     """End the run with the program, if it is still open then. Returns what takes that back."""
     at_exit = partial(_end_at_exit, weakref.ref(run), os.getpid())
@@ -352,7 +352,7 @@ def _end_at_exit(reference: weakref.ref[Run], process: int) -> None:
 
 def _end_if_open(run: Run) -> None:
     """Let what is being saved be saved, say what is not, and let go of the run."""
-    if not is_open(run):
+    if not run._is_open:
         return
     run._saver.wait()
     saved = run._saver.saved or run._session.progress
@@ -368,7 +368,7 @@ def _end_if_open(run: Run) -> None:
 
 def _open_alone(run: Run, opening: Callable[[], OpenSession]) -> OpenSession:
     """Open the run. One of the same name and place that nobody in this process can reach any more is ended first."""
-    if is_open(run):
+    if run._is_open:
         raise UsageError(
             problem=f"The run {run.name!r} has begun already.",
             remedy="Enter it once: by  with colabkeep.Run(…) as run:  or by hand, not both.",
@@ -390,7 +390,7 @@ def _open_alone(run: Run, opening: Callable[[], OpenSession]) -> OpenSession:
 def _other(run: Run) -> Run | None:
     """The open run of the same name and place in this process, if there is one."""
     gc.collect()  # what hangs together in a circle is known to be unreachable only now
-    found = (each for each in gc.get_objects() if issubclass(type(each), Run) and each is not run and is_open(each))
+    found = (each for each in gc.get_objects() if issubclass(type(each), Run) and each is not run and each._is_open)
     place = run.name, run._spec.store.url
     return next((each for each in found if (each.name, each._spec.store.url) == place), None)
 

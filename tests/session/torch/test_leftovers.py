@@ -51,6 +51,19 @@ def test_a_save_in_flight_is_finished_when_the_program_ends(tmp_path: Path, end:
     assert "Exception ignored" not in done.stderr
 
 
+def test_a_run_is_not_heard_of_when_python_takes_our_modules_apart_before_it(tmp_path: Path) -> None:
+    """Which of the two Python does first depends on what else was imported."""
+    taken_apart = """
+import atexit, sys
+atexit.register(lambda: vars(sys.modules["colabkeep.session.run"]).clear())
+"""
+    done = ended(tmp_path, taken_apart + CELL)
+    assert done.returncode == 0, done.stderr
+    assert "finished at step" not in done.stdout
+    assert "never closed" in done.stdout
+    assert done.stderr == ""
+
+
 def test_a_child_leaves_its_parents_run_alone(tmp_path: Path) -> None:
     """Whoever forks and ends has not got the run, and writes nothing of it."""
     done = ended(
