@@ -1,5 +1,6 @@
 """What `Resumable` adds to the epochs of other people's trainers: Hugging Face's, Lightning's, Keras's on torch. Each
-trains as by default, without saves; in turn with it trains the same one with `Resumable`, which saves as by default.
+trains as by default, without saves; in turn with it trains the same one with `Resumable`, which saves as by default;
+and both once more, where the trainer's own checkpoints and those of `Resumable` come after as many steps.
 
 Each trains in the main thread of a new process of its own, for the very same training takes up to a tenth more or less
 in another process, or in another thread of one: memory lies elsewhere.
@@ -49,26 +50,35 @@ def run(setting: Setting) -> list[Figure]:
             print(f"{package} is not installed: left out", flush=True)
             continue
         name = f"{package} {version(package)}, {what}"
-        turns = [_in_turn(make, integration, steps, epochs, setting.folder) for _ in range(rounds)]
+        every = max(1, steps // 5)
+        words = steps, epochs, setting.folder
+        often = [_in_turn(make, integration, *words, every) for _ in range(rounds)]
+        # A quick look measures nothing, and to begin a trainer takes ten seconds.
+        turns = often if setting.quick else [_in_turn(make, integration, *words) for _ in range(rounds)]
         counted = (epochs - 1) * steps
         alone, added = ([turn[which] / counted * 1e3 for turn in turns] for which in (0, 1))
+        as_often = f"{name}, both save every {every} steps: epochs with Resumable"
         found += [
             figure(f"{name}: a step of the trainer alone", "ms", alone),
             figure(f"{name}: Resumable adds", "ms", [ours - own for own, ours in zip(alone, added, strict=True)]),
             figure(f"{name}: epochs with Resumable", "times alone", [ours / own for own, ours, _ in turns], _GOAL),
             figure(f"{name}: … saves in these epochs", "saves", [turn[2] for turn in turns]),
+            figure(as_often, "times its own", [ours / own for own, ours, _ in often], 1.0),
+            figure(f"{name}: … saves in these epochs", "saves", [turn[2] for turn in often]),
         ]
     return found
 
 
-Make = Callable[[int, int, Path], Training]
-"""Steps of an epoch, epochs, and a folder for what it writes."""
+Make = Callable[[int, int, Path, int], Training]
+"""Steps of an epoch, epochs, a folder for what it writes, and after how many steps it saves by itself; 0: never."""
 
 
-def _in_turn(make: Make, integration: str, steps: int, epochs: int, folder: Path) -> tuple[float, float, int]:
+def _in_turn(
+    make: Make, integration: str, steps: int, epochs: int, folder: Path, every: int = 0
+) -> tuple[float, float, int]:
     """Seconds of the trainer alone and of the one with `Resumable`, in all epochs but the first, which warms up; and
-    how many saves the second ones hold."""
-    alone, ours = (Beside(make, with_it, steps, epochs, folder) for with_it in ("", integration))
+    how many saves the second ones hold. `every`: both save after so many steps, the trainer alone by itself."""
+    alone, ours = (Beside(make, with_it, steps, epochs, folder, every) for with_it in ("", integration))
     took, saved = [], []
     for _ in range(epochs):
         began = time.perf_counter()
@@ -85,10 +95,10 @@ def _in_turn(make: Make, integration: str, steps: int, epochs: int, folder: Path
 class Beside:
     """A training in a process of its own, which goes on for one epoch at a time."""
 
-    def __init__(self, make: Make, integration: str, steps: int, epochs: int, folder: Path) -> None:
+    def __init__(self, make: Make, integration: str, steps: int, epochs: int, folder: Path, every: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        words = (theirs, make, integration, steps, epochs, folder)
+        words = (theirs, make, integration, steps, epochs, folder, every)
         self._process = context.Process(target=_in_turns, args=words)
         self._process.start()
         theirs.close()
@@ -104,10 +114,12 @@ class Beside:
         self._process.join()
 
 
-def _in_turns(pipe: Connection, make: Make, integration: str, steps: int, epochs: int, folder: Path) -> None:
+def _in_turns(
+    pipe: Connection, make: Make, integration: str, steps: int, epochs: int, folder: Path, every: int
+) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # a loader without workers, a GPU that is not used
-    training, left, saves = make(steps, epochs, folder), epochs, 0
+    training, left, saves = make(steps, epochs, folder, 0 if integration else every), epochs, 0
 
     def count(event: Any) -> None:
         nonlocal saves
@@ -117,7 +129,8 @@ def _in_turns(pipe: Connection, make: Make, integration: str, steps: int, epochs
     callbacks = []
     if integration:
         kind = import_module(f"colabkeep.integrations.{integration}").Resumable
-        callbacks = [kind("epochs", storage=folder / "runs", resume="never", keep_last=1, callbacks=[count])]
+        words: dict[str, Any] = {"save_every": f"{every} steps"} if every else {}
+        callbacks = [kind("epochs", storage=folder / "runs", resume="never", keep_last=1, callbacks=[count], **words)]
     pipe.send(None)
     pipe.recv()
 
@@ -132,7 +145,7 @@ def _in_turns(pipe: Connection, make: Make, integration: str, steps: int, epochs
         training(turn, callbacks)
 
 
-def _hugging_face(steps: int, epochs: int, folder: Path) -> Training:
+def _hugging_face(steps: int, epochs: int, folder: Path, every: int) -> Training:
     import transformers
 
     class Ends(transformers.TrainerCallback):
@@ -149,8 +162,11 @@ def _hugging_face(steps: int, epochs: int, folder: Path) -> Training:
     data = [
         {"input_ids": torch.randint(0, 1000, (32,)), "labels": torch.tensor(number % 2)} for number in range(steps * 8)
     ]
+    saving: dict[str, Any] = {"save_strategy": "no"}
+    if every:
+        saving = {"save_strategy": "steps", "save_steps": every, "save_total_limit": 1}
     args = transformers.TrainingArguments(
-        str(folder / "own"), num_train_epochs=epochs, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True
+        str(folder / "own"), num_train_epochs=epochs, report_to=[], use_cpu=True, disable_tqdm=True, **saving
     )
 
     def train(turn: Callable[[], None], callbacks: list[Any]) -> None:
@@ -159,7 +175,7 @@ def _hugging_face(steps: int, epochs: int, folder: Path) -> Training:
     return train
 
 
-def _lightning(steps: int, epochs: int, folder: Path) -> Training:
+def _lightning(steps: int, epochs: int, folder: Path, every: int) -> Training:
     import pytorch_lightning
 
     class Module(pytorch_lightning.LightningModule):
@@ -186,11 +202,13 @@ def _lightning(steps: int, epochs: int, folder: Path) -> Training:
     data = TensorDataset(torch.randn(steps * 64, 1, 28, 28), torch.randint(0, 10, (steps * 64,)))
 
     def train(turn: Callable[[], None], callbacks: list[Any]) -> None:
+        if every:
+            callbacks = [pytorch_lightning.callbacks.ModelCheckpoint(folder / "own", every_n_train_steps=every)]
         trainer = pytorch_lightning.Trainer(
             max_epochs=epochs,
             accelerator="cpu",
             logger=False,
-            enable_checkpointing=False,
+            enable_checkpointing=bool(every),
             enable_progress_bar=False,
             enable_model_summary=False,
             default_root_dir=folder,
@@ -206,7 +224,7 @@ def _layers() -> Iterator[nn.Module]:
     yield from (nn.Flatten(), nn.Linear(32 * 5 * 5, 10))
 
 
-def _keras(steps: int, epochs: int, _: Path) -> Training:
+def _keras(steps: int, epochs: int, folder: Path, every: int) -> Training:
     import keras
     import numpy as np
 
@@ -234,6 +252,8 @@ def _keras(steps: int, epochs: int, _: Path) -> Training:
     x, y = np.random.default_rng(0).normal(size=(steps * 64, 28, 28, 1)).astype("float32"), np.arange(steps * 64) % 10
 
     def train(turn: Callable[[], None], callbacks: list[Any]) -> None:
+        if every:
+            callbacks = [keras.callbacks.BackupAndRestore(folder / "own", save_freq=every)]
         model.fit(x, y, batch_size=64, epochs=epochs, verbose=0, callbacks=[*callbacks, Ends(turn)])
 
     return train

@@ -30,6 +30,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,7 @@ _NOT_LEARNT = frozenset(
     {"_last_time_checked", "_fs", "stopping_reason", "_hparams", "_hparams_name", "_hparams_initial"}
 )
 _BY_ITSELF = frozenset({"Timer"})  # keeps its own state whole, and clocks beside it
-_EXCHANGING = {
-    "StochasticWeightAveraging": "exchanges the schedule",
-    "BaseFinetuning": "adds parameters to the optimizer",
-}
+_AVERAGES = "StochasticWeightAveraging"
 _TWO = ("min_size", "max_size_cycle")
 _END = object()
 
@@ -196,14 +194,13 @@ def _check(trainer: Any) -> None:
             remedy="Call trainer.fit(…) without ckpt_path: Resumable goes on with the newest checkpoint of the run.",
         )
     for callback in trainer.callbacks:
-        for name, what in _EXCHANGING.items():
-            if _named(callback, name):
-                raise UsageError(
-                    problem=f"{type(callback).__name__} {what} while it trains, and a training that is resumed in its "
-                    "middle does not find that again.",
-                    remedy="Leave it out (an average of the weights: EMAWeightAveraging), or keep the trainer's own "
-                    "checkpoints with colabkeep.keep_folder(…), and resume by ckpt_path.",
-                )
+        if _named(callback, "BaseFinetuning"):
+            raise UsageError(
+                problem=f"{type(callback).__name__} adds parameters to the optimizer while it trains, and a training "
+                "that is resumed in its middle does not find that again.",
+                remedy="Leave it out, or keep the trainer's own checkpoints with colabkeep.keep_folder(…), and resume "
+                "by ckpt_path.",
+            )
 
 
 def _place(trainer: Any) -> set[str] | None:
@@ -370,7 +367,10 @@ class Training:
     def _begin_epoch(self) -> None:
         if self._goes_on and self._trainer.reload_dataloaders_every_n_epochs:
             self._loop._combined_loader = None
-        self._epoch_begins()
+        with ExitStack() as made_again:
+            for each in self._state.averages:
+                made_again.enter_context(each.made_again())
+            self._epoch_begins()
         self._lead()
 
     def _count_again(self) -> None:
@@ -485,7 +485,8 @@ class State:
             if isinstance(value, torch.nn.Module)
         }
         self._clocks = [each for each in kept if _named(each, *_BY_ITSELF)]
-        targets = [module, trainer.datamodule, *(each for each in kept if each not in self._clocks)]
+        self.averages = [Average(trainer, each) for each in kept if _named(each, _AVERAGES)]
+        targets = [module, trainer.datamodule, *(each for each in kept if not _named(each, *_BY_ITSELF, _AVERAGES))]
         self._memories = Memories((each for each in targets if each is not None), torch.Tensor, given)
         self._metrics = {name: each for name, each in module.named_modules() if _named(each, "Metric")}
         self._written = self._settings()
@@ -508,6 +509,7 @@ class State:
             "memories": self._memories.state_dict(),
             "metrics": {name: self._told_by(each) for name, each in self._metrics.items()},
             "own": self._own.state_dict(),
+            "averages": [each.state_dict() for each in self.averages],
             "settings": self._written,
         }
 
@@ -541,11 +543,18 @@ class State:
         for (owner, name), epoch in zip(self._reloads(loop), state["reloaded"], strict=True):
             setattr(owner, name, -math.inf if epoch is None else epoch)
         trainer.accumulate_grad_batches = state["accumulate"]
+        for average, told in zip(self.averages, state.get("averages", ()), strict=False):  # older ones have none
+            average.load_state_dict(told)
         self._logged.load_state_dict(state["logged"])
         for name in SHOWN:
             getattr(trainer._logger_connector, name).update(state["shown"][name])
-        for name in self._place:
+        for name in self._place & state["place"].keys():
             setattr(trainer._logger_connector, name, state["place"][name])
+        if self._place != state["place"].keys():
+            self._say(
+                "Another version of Lightning saved this checkpoint. What self.log averages over this epoch may come "
+                "out differently, and so may what watches it (EarlyStopping, a schedule): this resume may not be exact"
+            )
         for name, told in state["metrics"].items():
             if name in self._metrics:
                 vars(self._metrics[name]).update(told)
@@ -610,6 +619,55 @@ class State:
         names = [*metric._defaults, *(name for name in METRIC if name in vars(metric))]
         told = {name: getattr(metric, name) for name in names}
         return {name: list(value) if type(value) is list else value for name, value in told.items() if _storable(value)}
+
+
+class Average:
+    """What `StochasticWeightAveraging` has come to. In its first epoch it puts a schedule of its own in the place of
+    the user's; in a session that goes on, it does so again when the next epoch begins."""
+
+    def __init__(self, trainer: Any, callback: Any) -> None:
+        self._trainer, self._callback = trainer, callback
+        self._told: Mapping[str, Any] | None = None  # what was loaded, until there is the schedule that it belongs to
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """How much was averaged, until which epoch, and where the schedule is. The average is a part of the run."""
+        if self._told is not None:
+            return self._told
+        callback = self._callback
+        schedule = {} if callback._swa_scheduler is None else callback._swa_scheduler.state_dict()
+        return {
+            "averaged": int(callback.n_averaged or 0),
+            "updated": callback._latest_update_epoch,
+            "schedule": {name: value for name, value in schedule.items() if _storable(value)},
+            "accumulate": getattr(callback, "_accumulate_grad_batches", None),  # before the epoch for BatchNorm
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. In the middle of an epoch this is called once more behind its beginning."""
+        callback, schedule = self._callback, state["schedule"]
+        callback._latest_update_epoch = state["updated"]
+        if state["accumulate"] is not None:
+            callback._accumulate_grad_batches = state["accumulate"]
+        if callback._swa_scheduler is not None:
+            callback._swa_scheduler.load_state_dict(schedule)
+            callback.n_averaged.fill_(state["averaged"])
+        elif schedule:
+            self._told = state
+            callback._init_n_averaged, callback._scheduler_state = state["averaged"], schedule
+            callback._clear_schedulers(self._trainer)
+
+    @contextmanager
+    def made_again(self) -> Iterator[None]:
+        """Around the beginning of an epoch. Whoever makes a schedule sets the rates by it: they are put back."""
+        if self._told is None:
+            yield
+            return
+        groups = self._trainer.optimizers[0].param_groups
+        before = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+        yield
+        self._told = self._callback._scheduler_state = None
+        for group, values in zip(groups, before, strict=True):
+            group.update(values)
 
 
 class Own:

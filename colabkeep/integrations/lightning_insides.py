@@ -77,6 +77,11 @@ TABLE: Table = {
     f"{_RESULTS}result:_ResultMetric": {f"{name}|": None for name in RESULT},
     "torchmetrics:Metric": {"_defaults": None, **dict.fromkeys(METRIC)},
     "{}.callbacks:Timer": {"_duration": None},
+    "{}.callbacks:StochasticWeightAveraging": {
+        "_clear_schedulers": ["trainer"],
+        **dict.fromkeys(("_swa_scheduler", "_scheduler_state", "_init_n_averaged", "_latest_update_epoch")),
+        **dict.fromkeys(("n_averaged", "_average_model", "_accumulate_grad_batches")),
+    },
     # What is set in callbacks and modules, and is nothing that they learnt.
     "{}.callbacks:ModelCheckpoint": {"_last_time_checked|": None, "_fs|": None},
     "{}:LightningModule": {"_hparams|": None, "_hparams_name|": None, "_hparams_initial|": None},

@@ -32,7 +32,7 @@ pl: Any = importlib.import_module(os.environ.get("LIGHTNING_OF_TESTS", HERE[0]))
 
 import torchmetrics  # noqa: E402
 
-from colabkeep.integrations.lightning import Resumable  # noqa: E402
+from colabkeep.integrations.lightning import Resumable, State  # noqa: E402
 from colabkeep.integrations.lightning_insides import TABLE  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -256,6 +256,7 @@ def train(
     *more: Any,
     module: Any = None,
     data: Any = None,
+    beside: Any = list,
     workers: int = 0,
     words: dict[str, Any] | None = None,
     fit: dict[str, Any] | None = None,
@@ -273,7 +274,7 @@ def train(
     told = {"storage": str(folder / "runs"), "progress": False, "save_every": None, "callbacks": [events.append]}
     keep = Resumable("net", **{**told, **(words or {})})
     trainer = pl.Trainer(
-        callbacks=[keep, witness, *more],
+        callbacks=[keep, witness, *beside(), *more],
         accelerator="gpu" if torch.cuda.is_available() else "cpu",
         devices=1,
         logger=logger,
@@ -299,6 +300,11 @@ def train(
         "resumed_at": keep.run and keep.run.resumed_from and keep.run.resumed_from.progress.batches,
         "trainer": trainer,
     }
+
+
+def averaging() -> list[Any]:
+    """An average of the weights, from the second epoch on, with a schedule of its own in the place of the module's."""
+    return [pl.callbacks.StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=2, annealing_epochs=2)]
 
 
 def same(found: dict[str, Any], whole: dict[str, Any]) -> bool:
@@ -327,6 +333,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "val_check_interval": 4,
         "reload_dataloaders_every_n_epochs": 1,
     },
+    "an average of the weights": {"beside": averaging},
     "two loaders, the second one leads": {
         "data": lambda: pl.utilities.CombinedLoader([loader(40), loader(82)], "max_size_cycle"),
         "module": Both,
@@ -352,6 +359,22 @@ def test_a_training_that_failed_three_times_comes_to_the_same(tmp_path: Path, ki
     assert same(last, whole)
     assert last["resumed_at"]  # in the middle of an epoch
     assert len(last["log"]) < len(whole["log"])
+
+
+@pytest.mark.parametrize("batch", [22, 30, 34, 40, 44])
+def test_an_average_of_the_weights_goes_on_wherever_it_is(tmp_path: Path, batch: int) -> None:
+    """Between two epochs, in them, and in the one after the last, which is for BatchNorm alone and trains nothing. When
+    all is over, the module has the average."""
+    words = {"beside": averaging, "words": {"save_every": "1 step"}}
+    whole = train(tmp_path / "whole", **words)
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", Breaking(batch, batch + 1), **words)
+    kept = train(tmp_path / "kept", **words)
+    assert same(kept, whole)
+    assert kept["resumed_at"] is not None
+    over = train(tmp_path / "kept", **words)
+    assert over["weights"] == whole["weights"]
+    assert not [text for text in over["told"] + kept["told"] if "cannot be stored" in text]
 
 
 class Failing(pl.Callback):  # type: ignore[misc]
@@ -565,6 +588,20 @@ def test_a_killed_training_with_workers_comes_to_the_same(tmp_path: Path) -> Non
     assert kept["resumed_at"]
 
 
+def test_a_checkpoint_of_another_version_is_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the two call their place in an epoch by other names, only what is logged may differ, and a line says so."""
+    whole = train(tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        written = State.state_dict
+        patched.setattr(State, "state_dict", lambda self: {**written(self), "place": {"_batch_idx": 4}})
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Breaking(18))
+    kept = train(tmp_path / "kept")
+    assert kept["resumed_at"]
+    assert kept["weights"] == whole["weights"]
+    assert [text for text in kept["told"] if "Another version of Lightning saved this checkpoint" in text]
+
+
 def test_max_time_ends_the_session_and_the_next_one_goes_on(tmp_path: Path) -> None:
     """`fit` returns in the middle of an epoch, and callbacks hear that it ended."""
 
@@ -616,8 +653,6 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
         train(tmp_path, data=lambda: pl.utilities.CombinedLoader([loader(), loader()], "max_size"), module=Both)
     with pytest.raises(UsageError, match="dataloader_iter"):
         train(tmp_path, module=Draws, limit_val_batches=0)
-    with pytest.raises(UsageError, match="exchanges the schedule"):
-        train(tmp_path, pl.callbacks.StochasticWeightAveraging(0.1))
     with pytest.raises(UsageError, match="adds parameters"):
         train(tmp_path, thaws())
     with pytest.raises(UsageError, match="DDPStrategy"):
