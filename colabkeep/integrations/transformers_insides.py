@@ -22,7 +22,7 @@ TABLE: Table = {
         "_inner_training_loop": ["batch_size", "args", "resume_from_checkpoint", "trial", "ignore_keys_for_eval", "*"],
         "_maybe_log_save_evaluate": ["tr_loss", "grad_norm", "model", "trial", "epoch", "ignore_keys_for_eval", "*"],
         "_evaluate": ["trial", "ignore_keys_for_eval", "skip_scheduler"],
-        "get_batch_samples": ["epoch_iterator", "num_batches", "device"],
+        "get_batch_samples": ["epoch_iterator", "num_batches", "*"],
         "_load_optimizer_and_scheduler": ["checkpoint"],
         "_load_scaler": ["checkpoint"],
         "_load_rng_state": ["checkpoint"],

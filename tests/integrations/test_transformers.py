@@ -395,6 +395,26 @@ def test_a_trainer_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch) -
                 Resumable("bert")
 
 
+def test_a_trainer_that_others_have_patched_is_known_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unsloth puts its own in the place of some methods, before the trainer is made: they take what is known, and
+    more."""
+    samples = Trainer.get_batch_samples
+    asked: list[int] = []
+
+    def get_batch_samples(
+        self: Any, epoch_iterator: Any, num_batches: int, device: Any = None, *more: Any, **words: Any
+    ):  # type: ignore[no-untyped-def]
+        asked.append(num_batches)
+        return samples(self, epoch_iterator, num_batches, device)
+
+    whole = train(tmp_path / "whole")
+    monkeypatch.setattr(Trainer, "get_batch_samples", get_batch_samples)
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", Breaking(4))
+    assert train(tmp_path / "kept")[:-1] == whole[:-1]
+    assert asked
+
+
 def test_a_trainer_is_left_as_it_was(tmp_path: Path) -> None:
     """After `train`, its loader and its methods are its own again: it can evaluate, predict, and train once more."""
     args = transformers.TrainingArguments(
