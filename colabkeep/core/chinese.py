@@ -2147,7 +2147,10 @@ CHINESE: Mapping[str, str] = {
     "{} was saved without its optimizers: they and the schedules start again": "{} 保存时没有优化器：优化器和调度器重新开始",
     "{} was there and is gone: it was deleted or renamed in Drive.": "{} 原来存在，现在没有了：在 Drive 中被删除或重命名。",
     "{} was written to {} and has vanished from there before Drive had it, as happens when the mount dies. Checkpoints that need it are not safe in Drive. Run this cell again, and what is still on this machine's disk is copied again.": "{} 已写入 {}，但在 Drive 收到之前消失，这在挂载失效时会发生。需要它的检查点在 Drive 中不安全。请再次运行此单元格，仍在本机磁盘上的内容会重新复制。",
-    "{}.{} is too large to be stored with each checkpoint: if on_epoch_begin or on_epoch_end change it in place, a resumed training sees other batches": "{}.{} 太大，无法随每个检查点保存：如果 on_epoch_begin 或 on_epoch_end 就地修改它，恢复的训练会看到不同的批次",
+    "{}.{} {}: if on_epoch_begin or on_epoch_end change it, a resumed training sees other batches": "{}.{} {}：如果 on_epoch_begin 或 on_epoch_end 修改它，恢复的训练会看到不同的批次",
+    "is too large to be stored with each checkpoint": "太大，无法随每个检查点保存",
+    "cannot be stored in a checkpoint": "无法保存到检查点中",
+    "The weights of trainer.{} change while it trains, and are not in the checkpoints: a resumed training begins with new ones. To keep them, hand the module in by Resumable(…, state={{…}})": "trainer.{} 的权重在训练中会变化，但不在检查点中：恢复的训练会使用新的权重。要保存它们，请通过 Resumable(…, state={{…}}) 传入该模块",
     "{}: its learning rate was {} in the checkpoint, and is {} now.": "{}：其学习率在检查点中为 {}，现在为 {}。",
     "{}: {} was {}, and is {} now.": "{}：{} 原为 {}，现为 {}。",
     # Words alone: heads of tables and states.

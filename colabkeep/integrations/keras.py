@@ -28,6 +28,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from pathlib import PurePath
+from types import ModuleType
 from typing import Any
 
 import keras
@@ -41,7 +43,7 @@ from colabkeep.core.settings import Item, Plain
 from colabkeep.integrations.keras_data import Pipeline, build_model, changes, find_source, traced
 from colabkeep.integrations.keras_files import ToldFile, load_file
 from colabkeep.integrations.keras_insides import check, inside, unknown
-from colabkeep.integrations.memories import Memories
+from colabkeep.integrations.memories import Memories, filled, told
 
 __all__ = ["Resumable"]
 
@@ -659,7 +661,12 @@ class State:
         gone = self._callbacks.load_state_dict(state["callbacks"])
         self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
         for name, value in state["dataset"].items():
-            setattr(fitting.dataset, name, value)
+            there: Any = getattr(fitting.dataset, name, None)
+            if isinstance(there, np.ndarray) and isinstance(value, list):
+                texts = np.asarray(value, object if there.dtype == object else None)
+                setattr(fitting.dataset, name, texts)
+            else:
+                setattr(fitting.dataset, name, filled(there, value))
         if fitting.pipeline is not None and state.get("pipeline") is not None:  # earlier versions knew none
             self.other_data = not fitting.pipeline.take(state["pipeline"])
         if state["seeds"] is not None:
@@ -708,20 +715,37 @@ class State:
         if dataset is None or not changes(dataset):
             return kept
         for name, value in vars(dataset).items():
-            if name not in _SET_BY_KERAS and self._callbacks.storable(value):
-                large = getattr(value, "nbytes", 0) > _LARGE
-                if not large:
-                    kept[name] = value
-                elif name not in self._unkept:
-                    self._unkept.add(name)
-                    self.lines.append(
-                        f"{type(dataset).__name__}.{name} is too large to be stored with each checkpoint: if "
-                        "on_epoch_begin or on_epoch_end change it in place, a resumed training sees other batches"
-                    )
+            if name in _SET_BY_KERAS:
+                continue
+            texts = _texts(value)
+            state = told(value) if texts is None else texts
+            if self._callbacks.storable(state):
+                if getattr(value, "nbytes", 0) <= _LARGE:
+                    kept[name] = state
+                    continue
+                what = "is too large to be stored with each checkpoint"
+            elif callable(value) or isinstance(value, (PurePath, ModuleType)):
+                continue
+            else:
+                what = "cannot be stored in a checkpoint"
+            if name not in self._unkept:
+                self._unkept.add(name)
+                self.lines.append(
+                    f"{type(dataset).__name__}.{name} {what}: if on_epoch_begin or on_epoch_end change it, a resumed "
+                    "training sees other batches"
+                )
         return kept
 
 
 _PLAIN = (bool, int, float, str)
+
+
+def _texts(value: Any) -> list[str] | None:
+    """Of an array of texts, such as the names of files, its members."""
+    if type(value) is not np.ndarray or value.ndim != 1 or value.dtype.kind not in "UO":
+        return None
+    members = value.tolist()
+    return members if all(type(each) is str for each in members) else None
 
 
 def _tensor_type() -> type:

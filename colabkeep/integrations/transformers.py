@@ -243,7 +243,7 @@ class Training:
             scheduler=trainer.lr_scheduler,
             scaler=getattr(trainer.accelerator, "scaler", None),
             seed=trainer.args.seed if trainer.args.data_seed is None else trainer.args.data_seed,
-            state={"trainer": self._state},
+            state={**self._state.modules, "trainer": self._state},
         )
         run.__enter__()
         self._run = run
@@ -478,6 +478,17 @@ class State:
         self._ended_at: int | None = None
         self._callbacks = Memories(callbacks, torch.Tensor)
         self._own = Memories([trainer], torch.Tensor, _NAMED)
+        trained = {*trainer.model.modules(), trainer.model_wrapped}
+        # Those of callbacks (an average of the weights, TRL's reference that follows them) are parts of the run.
+        self.modules = {
+            f"{type(each).__name__}_{place}_{name}": value
+            for place, each in enumerate(callbacks)
+            for name, value in vars(each).items()
+            if isinstance(value, torch.nn.Module) and value not in trained
+        }
+        held = {*trained, *self.modules.values()}
+        beside = {name: each for name, each in vars(trainer).items() if isinstance(each, torch.nn.Module)}
+        self._beside = {name: (each, _glance(each)) for name, each in beside.items() if each not in held}
         self._began_at = 0
         self._unkept: set[str] = set()
 
@@ -503,6 +514,12 @@ class State:
         for name in (self._callbacks.unkept() | self._own.unkept()) - self._unkept:
             self._unkept.add(name)
             self.lines.append(f"{name} holds what cannot be stored: a resumed training begins with a new one")
+        for name in [name for name, (each, before) in self._beside.items() if _glance(each) != before]:
+            del self._beside[name]
+            self.lines.append(
+                f"The weights of trainer.{name} change while it trains, and are not in the checkpoints: a resumed "
+                "training begins with new ones. To keep them, hand the module in by Resumable(…, state={…})"
+            )
         stops = trainer.control.should_training_stop
         return {
             "reached": {name: getattr(state, name) for name in _REACHED},
@@ -561,6 +578,12 @@ class State:
         if not str(found["lr_scheduler_type"]).startswith("constant"):
             found["max_steps"] = self._trainer.state.max_steps  # the schedule is made for so many
         return found
+
+
+def _glance(module: torch.nn.Module) -> list[float]:
+    """The first number of each of its weights: whoever trains or averages them changes one of those."""
+    numbers = (each.detach() for each in module.parameters() if each.numel() and not each.is_meta)
+    return [float(each.flatten()[0].real) for each in numbers]
 
 
 def _numbers(told: Mapping[str, object]) -> dict[str, float]:

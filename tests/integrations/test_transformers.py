@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import random
@@ -393,6 +394,54 @@ def test_a_trainer_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch) -
             patched.setattr(Trainer, method, other, raising=False)  # some came with 5.4
             with pytest.raises(UsageError, match=rf"Trainer\.{method}"):
                 Resumable("bert")
+
+
+class Average(TrainerCallback):  # type: ignore[misc]
+    """Holds a module that follows the trained one."""
+
+    def __init__(self) -> None:
+        self.average: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+        self.average = copy.deepcopy(model)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+        with torch.no_grad():
+            for mine, trained in zip(self.average.parameters(), model.parameters(), strict=True):
+                mine.lerp_(trained, 0.1)
+
+    def bits(self) -> list[bytes]:
+        return [each.detach().cpu().numpy().tobytes() for each in self.average.parameters()]
+
+
+class Teaching(Trainer):  # type: ignore[misc]
+    """Has a module beside the model that is trained, and lets it follow or not."""
+
+    follows = True
+
+    def __init__(self, model: Any, *given: Any, **words: Any) -> None:
+        super().__init__(model, *given, **words)
+        self.teacher = copy.deepcopy(self.model)
+
+    def training_step(self, model: Any, *given: Any, **words: Any) -> Any:
+        if self.follows:
+            self.teacher.load_state_dict(model.state_dict())
+        return super().training_step(model, *given, **words)
+
+
+def test_a_module_that_a_callback_holds_is_kept_and_one_beside_the_trainers_is_named(tmp_path: Path) -> None:
+    """An average of the weights, or TRL's reference that follows the model. A teacher that stays as it is costs
+    nothing, and nothing is said of it."""
+    whole, kept = Average(), Average()
+    train(tmp_path / "whole", whole)
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", Average(), Breaking(5))
+    train(tmp_path / "kept", kept)
+    assert kept.bits() == whole.bits()
+    for follows, lines in ((True, 1), (False, 0)):
+        kind = type("Teaching", (Teaching,), {"follows": follows})
+        told = train(tmp_path / str(follows), kind=kind, num_train_epochs=1)[-1]
+        assert len([line for line in told if "The weights of trainer.teacher change" in line]) == lines
 
 
 def test_a_trainer_that_others_have_patched_is_known_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
