@@ -1957,6 +1957,8 @@ CHINESE: Mapping[str, str] = {
     "{} was asked to be private, and AI Studio made it public. Nothing was uploaded.": "请求将 {} 设为私有，但 AI Studio 把它设为公开。没有上传任何内容。",
     "{} was made, and is not there: the token seems to be another user's.": "已创建 {}，但没有找到：令牌似乎属于其他用户。",
     "Another version of Lightning saved this checkpoint. What self.log averages over this epoch may come out differently, and so may what watches it (EarlyStopping, a schedule): this resume may not be exact": "保存此检查点的是另一个版本的 Lightning。self.log 在本 epoch 内求的平均值可能不同，依据它的部分（EarlyStopping、调度器）也可能不同：本次恢复可能不精确",
+    "{} tries things out inside fit, by a training of its own, and Resumable cannot tell that one from yours.": "{} 在 fit 内部用自己的训练进行试验，Resumable 无法把它与您的训练区分开。",
+    "Take it out of the callbacks, and call Tuner(trainer).{}(…) before trainer.fit(…).": "请将它从回调中移除，并在 trainer.fit(…) 之前调用 Tuner(trainer).{}(…)。",
     "{} adds parameters to the optimizer while it trains, and a training that is resumed in its middle does not find that again.": "{} 在训练中向优化器添加参数，从中间恢复的训练无法还原这一点。",
     # Reasons and causes.
     " BatchNorm ({}{}) takes mean and variance of {} samples instead of {}, so the training is not that of whole batches. GroupNorm, LayerNorm, or BatchNorm in eval() mode do not look at other samples.": "BatchNorm（{}{}）按 {} 个样本而不是 {} 个计算均值和方差，因此训练与整批不同。GroupNorm、LayerNorm 或 eval() 模式的 BatchNorm 不受其他样本影响。",

@@ -65,6 +65,7 @@ _NOT_LEARNT = frozenset(
 )
 _BY_ITSELF = frozenset({"Timer"})  # keeps its own state whole, and clocks beside it
 _AVERAGES = "StochasticWeightAveraging"
+_FINDERS = {"LearningRateFinder": "lr_find", "BatchSizeFinder": "scale_batch_size"}
 _TWO = ("min_size", "max_size_cycle")
 _END = object()
 
@@ -188,6 +189,13 @@ def _check(trainer: Any) -> None:
             "and Resumable keeps trainings of one GPU or the CPU only.",
             remedy="Write Trainer(devices=1, …), without a strategy.",
         )
+    for name, instead in _FINDERS.items():
+        if any(_named(each, name) for each in trainer.callbacks):
+            raise UsageError(
+                problem=f"{name} tries things out inside fit, by a training of its own, and Resumable cannot tell that "
+                "one from yours.",
+                remedy=f"Take it out of the callbacks, and call Tuner(trainer).{instead}(…) before trainer.fit(…).",
+            )
     if trainer.ckpt_path is not None:
         raise UsageError(
             problem="fit(ckpt_path=…) and Resumable would both resume this training.",
@@ -229,6 +237,7 @@ class Training:
         self._replaced: list[tuple[Any, str]] = []
         loop = self._loop
         loop._combined_loader = None  # a search for a learning rate may have read it already
+        self._counted_before = self._numbers()
         self._whole = self._stand_in(loop, "run", self._train)
         self._started = self._stand_in(loop, "on_run_start", self._begin)
         self._epoch_begins = self._stand_in(loop, "on_advance_start", self._begin_epoch)
@@ -271,6 +280,7 @@ class Training:
         trainer, module = self._trainer, self._trainer.lightning_module
         self._lead()
         self._state = State(trainer, [each for each in trainer.callbacks if each is not self._keep])
+        self._state.before_loader = self._counted_before
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         more = {f"optimizer_{i}": each for i, each in enumerate(trainer.optimizers) if i}
         more |= {f"scheduler_{i}": each for i, each in enumerate(schedulers) if i}
@@ -365,13 +375,26 @@ class Training:
         self._open()
 
     def _begin_epoch(self) -> None:
+        loop, before = self._loop, self._numbers()
         if self._goes_on and self._trainer.reload_dataloaders_every_n_epochs:
-            self._loop._combined_loader = None
+            loop._combined_loader = None
+            for owner, numbers in zip(self._owners(), self._state.before_loader, strict=False):
+                vars(owner).update(numbers)
+        made = loop._combined_loader
         with ExitStack() as made_again:
             for each in self._state.averages:
                 made_again.enter_context(each.made_again())
             self._epoch_begins()
+        if loop._combined_loader is not made and made is not None:
+            self._state.before_loader = before
         self._lead()
+
+    def _owners(self) -> list[Any]:
+        """Who makes loaders, and may count them."""
+        return [each for each in (self._trainer.lightning_module, self._trainer.datamodule) if each is not None]
+
+    def _numbers(self) -> list[dict[str, Any]]:
+        return [{name: value for name, value in vars(each).items() if type(value) is int} for each in self._owners()]
 
     def _count_again(self) -> None:
         if self._goes_on:
@@ -471,6 +494,7 @@ class State:
 
     def __init__(self, trainer: Any, callbacks: Sequence[Any]) -> None:
         self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
+        self.before_loader: list[dict[str, Any]] = []  # numbers of who makes loaders, before this epoch's was made
         self._trainer = trainer
         module, package = trainer.lightning_module, _package(trainer)
         self._progress = importlib.import_module(f"{package}.loops.progress")._BaseProgress
@@ -510,6 +534,7 @@ class State:
             "metrics": {name: self._told_by(each) for name, each in self._metrics.items()},
             "own": self._own.state_dict(),
             "averages": [each.state_dict() for each in self.averages],
+            "before_loader": self.before_loader,
             "settings": self._written,
         }
 
@@ -545,6 +570,7 @@ class State:
         trainer.accumulate_grad_batches = state["accumulate"]
         for average, told in zip(self.averages, state.get("averages", ()), strict=False):  # older ones have none
             average.load_state_dict(told)
+        self.before_loader = state.get("before_loader", [])
         self._logged.load_state_dict(state["logged"])
         for name in SHOWN:
             getattr(trainer._logger_connector, name).update(state["shown"][name])

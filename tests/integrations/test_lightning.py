@@ -150,6 +150,19 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc]
         return torch.utils.data.DataLoader(Data(12), batch_size=4)
 
 
+class Counting(DataModule):
+    """Makes other loaders one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+
+    def train_dataloader(self) -> Any:
+        self.made += 1
+        samples = torch.utils.data.Subset(Data(160), range(10 * self.made, 10 * self.made + 82))
+        return torch.utils.data.DataLoader(samples, batch_size=8, shuffle=True)
+
+
 def loader(samples: int = 82, **options: Any) -> Any:
     """One that shuffles."""
     return torch.utils.data.DataLoader(Data(samples), batch_size=8, shuffle=True, **options)
@@ -334,6 +347,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "reload_dataloaders_every_n_epochs": 1,
     },
     "an average of the weights": {"beside": averaging},
+    "loaders that are counted": {
+        "data": Counting,
+        "reload_dataloaders_every_n_epochs": 1,
+        "words": {"on_change": "apply"},  # other data in each epoch
+    },
     "two loaders, the second one leads": {
         "data": lambda: pl.utilities.CombinedLoader([loader(40), loader(82)], "max_size_cycle"),
         "module": Both,
@@ -653,6 +671,10 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
         train(tmp_path, data=lambda: pl.utilities.CombinedLoader([loader(), loader()], "max_size"), module=Both)
     with pytest.raises(UsageError, match="dataloader_iter"):
         train(tmp_path, module=Draws, limit_val_batches=0)
+    for finder, instead in (("LearningRateFinder", "lr_find"), ("BatchSizeFinder", "scale_batch_size")):
+        with pytest.raises(UsageError, match=rf"{finder} tries things out") as caught:
+            train(tmp_path, type(finder, (pl.Callback,), {})())
+        assert f"Tuner(trainer).{instead}(" in caught.value.remedy
     with pytest.raises(UsageError, match="adds parameters"):
         train(tmp_path, thaws())
     with pytest.raises(UsageError, match="DDPStrategy"):
