@@ -426,6 +426,10 @@ class Training:
     def _prepare_dataloader(self, dataloader: Any, shuffle: bool, mode: Any) -> Any:
         prepared = self._prepare(dataloader, shuffle=shuffle, mode=mode)
         if getattr(mode, "value", mode) != "train":
+            if getattr(prepared, "persistent_workers", False):
+                # Only the first validation of a session draws a number for workers that stay, and what is drawn after
+                # it would depend on where a session began. torch lets nobody write this by its name.
+                vars(prepared)["persistent_workers"] = False
             return prepared
         streams = isinstance(getattr(prepared, "dataset", None), torch.utils.data.IterableDataset)
         if streams or not hasattr(prepared, "__len__"):

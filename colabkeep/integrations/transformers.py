@@ -14,6 +14,7 @@ trains. They are the same from transformers 5.0 to 5.24; `transformers_insides` 
 
 * `_inner_training_loop`: whatever ends it ends the run, which saves.
 * `get_train_dataloader`: its loader is read through the run, which knows the order and the position.
+* `get_eval_dataloader`: its workers begin anew for each evaluation.
 * `training_step`: the loss of each batch passes here.
 * `_maybe_log_save_evaluate`: behind it a step, or an epoch, is over, with its evaluation and the trainer's own save.
 * `_evaluate`: that of `eval_on_start` was done when the run began.
@@ -283,12 +284,14 @@ class Training:
         trainer = self.trainer
         trainer.training_step, trainer._maybe_log_save_evaluate = self._training_step, self._step_over
         trainer._evaluate, trainer.callback_handler.call_event = self._evaluate, self._hear
+        self._eval_loader, trainer.get_eval_dataloader = trainer.get_eval_dataloader, self._eval_dataloader
         if self._whole_epoch is not None:
             trainer._run_epoch = self._run_epoch
         logging.getLogger("transformers.trainer").addFilter(self._says)
 
     def _stand_back(self) -> None:
-        for name in ("training_step", "_maybe_log_save_evaluate", "_evaluate", "_run_epoch"):
+        names = ("training_step", "_maybe_log_save_evaluate", "_evaluate", "_run_epoch", "get_eval_dataloader")
+        for name in names:
             vars(self.trainer).pop(name, None)
         vars(self.trainer.callback_handler).pop("call_event", None)
         logging.getLogger("transformers.trainer").removeFilter(self._says)
@@ -338,6 +341,16 @@ class Training:
             self._stand_back()
             if self._run is not None:  # its loop ended in a way that nobody knows
                 self._let_go(self._run, None)
+
+    def _eval_dataloader(self, *given: Any, **words: Any) -> Any:
+        """One whose workers begin anew. Where they stay, only the first evaluation of a session draws a number for
+        them, and what is drawn after it would depend on where a session began."""
+        args = self.trainer.args
+        stay, args.dataloader_persistent_workers = args.dataloader_persistent_workers, False
+        try:
+            return self._eval_loader(*given, **words)
+        finally:
+            args.dataloader_persistent_workers = stay
 
     def _train_dataloader(self) -> Any:
         loader = self._loader()

@@ -395,6 +395,22 @@ def test_an_average_of_the_weights_goes_on_wherever_it_is(tmp_path: Path, batch:
     assert not [text for text in over["told"] + kept["told"] if "cannot be stored" in text]
 
 
+class Staying(DataModule):
+    """The workers of its validation stay."""
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(Data(12), batch_size=4, num_workers=1, persistent_workers=True)
+
+
+def test_validations_with_workers_that_stay_draw_the_same_in_each_session(tmp_path: Path) -> None:
+    """What is drawn after the first validation of a session is what it is in an uninterrupted one."""
+    options: dict[str, Any] = {"data": Staying, "num_sanity_val_steps": 0}
+    whole = train(tmp_path / "whole", **options)
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", Breaking(20), **options)  # behind the first validation
+    assert same(train(tmp_path / "kept", **options), whole)
+
+
 class Failing(pl.Callback):  # type: ignore[misc]
     """Fails at that batch of all trainings together that it is part of."""
 

@@ -396,6 +396,15 @@ def test_a_trainer_of_another_make_is_refused(monkeypatch: pytest.MonkeyPatch) -
                 Resumable("bert")
 
 
+def test_evaluations_with_workers_that_stay_draw_the_same_in_each_session(tmp_path: Path) -> None:
+    """What is drawn after the first evaluation of a session is what it is in an uninterrupted one."""
+    options: dict[str, Any] = {"workers": 1, "dataloader_persistent_workers": True}
+    whole = train(tmp_path / "whole", **options)
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", Breaking(6), **options)  # behind the first evaluation
+    assert train(tmp_path / "kept", **options)[:-1] == whole[:-1]
+
+
 class Average(TrainerCallback):  # type: ignore[misc]
     """Holds a module that follows the trained one."""
 
