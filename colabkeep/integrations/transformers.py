@@ -408,6 +408,8 @@ class Training:
             loss, self._losses = self._losses, None
             seen, self._tokens = self._tokens, self.trainer.state.num_input_tokens_seen or 0
             run.step(loss=loss, grad_norm=grad_norm, tokens=self._tokens - seen if self._tokens else None)
+            if step & (step - 1) == 0:  # now and then, and soon: a GPU has to be waited for
+                self._state.look()
         self._tell(run)
         if self._epoch_over:
             self._epoch_over = False
@@ -527,12 +529,6 @@ class State:
         for name in (self._callbacks.unkept() | self._own.unkept()) - self._unkept:
             self._unkept.add(name)
             self.lines.append(f"{name} holds what cannot be stored: a resumed training begins with a new one")
-        for name in [name for name, (each, before) in self._beside.items() if _glance(each) != before]:
-            del self._beside[name]
-            self.lines.append(
-                f"The weights of trainer.{name} change while it trains, and are not in the checkpoints: a resumed "
-                "training begins with new ones. To keep them, hand the module in by Resumable(…, state={…})"
-            )
         stops = trainer.control.should_training_stop
         return {
             "reached": {name: getattr(state, name) for name in _REACHED},
@@ -545,6 +541,15 @@ class State:
             "own": self._own.state_dict(),
             "settings": self._settings(),
         }
+
+    def look(self) -> None:
+        """See whether a module beside the one that is trained has changed."""
+        for name in [name for name, (each, before) in self._beside.items() if _glance(each) != before]:
+            del self._beside[name]
+            self.lines.append(
+                f"The weights of trainer.{name} change while it trains, and are not in the checkpoints: a resumed "
+                "training begins with new ones. To keep them, hand the module in by Resumable(…, state={…})"
+            )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
