@@ -115,6 +115,11 @@ def listen(event):
     kind = type(event).__name__
     if kind == "StepDone" and event.tokens is not None:
         tokens.append(float(event.tokens))
+    if kind == "EpochDone" and words.get("changes") == "rate":
+        optimizer.param_groups[0]["lr"] *= 0.1
+    if kind == "EpochDone" and words.get("changes") == "weights":
+        with torch.no_grad():
+            model[0].weight.mul_(0.9)
     if kind == "Noted":
         print(json.dumps([kind, event.text]), flush=True)
     if kind in ("Restored", "RestoredInexactly", "RunStarted"):

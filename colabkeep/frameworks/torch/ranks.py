@@ -187,7 +187,22 @@ def _trained(parts: Mapping[str, object]) -> dict[str, torch.Tensor]:
     }
 
 
+def _options(parts: Mapping[str, object]) -> list[tuple[str, float]]:
+    """What optimizers are set to, as far as it is plain numbers."""
+    optimizers = (part for part in parts.values() if isinstance(part, torch.optim.Optimizer))
+    items = (item for each in optimizers for group in each.param_groups for item in group.items())
+    return [(name, value) for name, value in items if isinstance(value, (int, float))]
+
+
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """In words of 8 bytes where these come out even: a sum takes them as they are, and others it copies into such."""
+    flat, size = tensor.contiguous().view(-1), tensor.element_size()
+    if flat.numel() * size % 8:
+        return flat.view(_WORDS.get(size, torch.uint8))
+    return (flat.clone() if flat.storage_offset() * size % 8 else flat).view(torch.int64)
 
 
 class TorchRanks:
@@ -245,10 +260,9 @@ class TorchRanks:
         return repr([(name, str(each.dtype), *each.shape) for name, each in _trained(parts).items()]).encode()
 
     def sums(self, parts: Mapping[str, object]) -> bytes:
-        flat = [each.contiguous().view(-1) for each in _trained(parts).values()]
-        bits = [each.view(_WORDS.get(each.element_size(), torch.uint8)) for each in flat]
+        bits = (_bits(each) for each in _trained(parts).values())
         sums = [each.sum(dtype=torch.int64) for each in bits]  # all are begun before the first is waited for
-        return repr([int(each) for each in sums]).encode()
+        return repr(([int(each) for each in sums], _options(parts))).encode()
 
     def _broadcast(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")

@@ -204,6 +204,16 @@ def test_weights_that_become_others_after_a_resume_are_refused(tmp_path: Path) -
     assert sorted((tmp_path / "run").glob("r/checkpoints/*")) == kept
 
 
+@pytest.mark.parametrize(("fit", "changes"), [(True, "rate"), (False, "weights")])
+def test_a_callback_that_changes_the_training_in_rank_0_is_refused(tmp_path: Path, fit: bool, changes: str) -> None:
+    """At the end of the epoch in which it did, before a step is done with that; what was saved before stands."""
+    done = session(tmp_path / "run", 2, fit=fit, changes=changes)
+    assert done.status == [1, 1]
+    assert all("no longer train alike" in errors for errors in done.errors)
+    assert all("callbacks=[…] are called in rank 0 only" in errors for errors in done.errors)
+    assert newest_step(tmp_path / "run") == 6
+
+
 @pytest.mark.parametrize("loss", ["mean", "sum", "contrastive", "drawn"])
 def test_a_loss_that_depends_on_the_parts_of_a_batch_is_told_where_a_run_begins(tmp_path: Path, loss: str) -> None:
     """And to have tried that changes no bit, also where the loss itself draws."""
