@@ -54,6 +54,24 @@ layers = [nn.Linear(6, 12), nn.ReLU(), *([nn.Dropout(0.2), nn.BatchNorm1d(12)] i
 if words.get("norm"):
     layers.append(nn.BatchNorm1d(12))
 model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("stage") != rank else 3)).to(device)
+if words.get("ranges"):  # taken in evaluation mode, as observers of quantisation do
+    class Ranges(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("top", torch.ones(()))
+        def forward(self, x):
+            if not self.training:
+                self.top.lerp_(x.detach().abs().max(), 0.1)
+            return x / self.top
+    model.insert(1, Ranges())
+if words.get("kinds"):  # of buffers
+    model.register_buffer("short", torch.tensor([1, rank, 2], dtype=torch.int16))
+    model.register_buffer("seen", torch.tensor([True, rank == 0]))
+    model.register_buffer("shown", torch.arange(float(rank), 4.0 + rank).expand(3, 4))
+    model.register_buffer("scales", torch.full((3,), 1.0 + rank).to(torch.float8_e4m3fn))
+    model.register_buffer("none", torch.zeros(0))
+    model.register_buffer("graph", torch.eye(4).to_sparse())
+    model.register_buffer("turned", torch.full((2, 3), 1j * rank).t())
 if words.get("wrong") == rank:
     model.register_buffer("more", torch.ones(3, device=device))
 if words.get("fit"):
@@ -128,10 +146,11 @@ def listen(event):
 def digest():
     found = hashlib.sha256()
     for each in (*model.state_dict().values(), *(t for s in optimizer.state.values() for t in s.values())):
-        found.update(each.cpu().numpy().tobytes())
+        if each.layout is torch.strided:
+            found.update(each.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
-common = dict(storage=folder, save_every="3 steps", progress=False, callbacks=[listen], **words.get("more", {}))
+common = dict(storage=folder, progress=False, callbacks=[listen], **{"save_every": "3 steps", **words.get("more", {})})
 if words.get("fit"):
     class Average:  # called after each step
         def update_parameters(self, model):
@@ -159,6 +178,9 @@ if words.get("fit"):
         gradient_clip_val=1.0, accumulate_grad_batches=words.get("accumulate", 1), on_bad_gpu="ignore",
         count_tokens=(lambda batch: batch[0].numel()) if words.get("tokens") else None, **common
     )
+    if words.get("kinds"):
+        told = [model.short, model.seen, model.shown, model.scales.float(), torch.view_as_real(model.turned)]
+        print(json.dumps(["Buffers", [each.tolist() for each in told]]), flush=True)
     end = {"step": result.steps, "history": result.history, "tokens": tokens}
 else:
     accelerator = None

@@ -289,7 +289,7 @@ class Reducer:
         self.buffers()
 
     def buffers(self) -> None:
-        """All go on with the buffers of rank 0."""
+        """All go on with the buffers of rank 0. One that is sparse is left as it is in each: a graph that is given."""
         self._send(self._model.buffers())
 
     def reduce(self, losses: Sequence[Any]) -> list[Any]:
@@ -337,11 +337,17 @@ class Reducer:
 
     def _send(self, tensors: Iterable[torch.Tensor]) -> None:
         with torch.no_grad():
-            for bucket in _buckets([each.detach() for each in tensors]):
+            for bucket in _buckets([_once(each.detach()) for each in tensors if each.layout is torch.strided]):
                 flat = torch.cat([each.reshape(-1) for each in bucket])
                 with self._waiting:
-                    dist.broadcast(flat, 0)
+                    dist.broadcast(flat.view(torch.uint8), 0)  # neither gloo nor NCCL knows all types
                 _spread(flat, bucket)
+
+
+def _once(tensor: torch.Tensor) -> torch.Tensor:
+    """What `expand` shows several times, once: only so can it be written."""
+    strides = tensor.stride()
+    return tensor[tuple(slice(None) if each else slice(0, 1) for each in strides)] if 0 in strides else tensor
 
 
 def _buckets(tensors: Sequence[torch.Tensor]) -> Iterable[list[torch.Tensor]]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from colabkeep.core.errors import UsageError
-from colabkeep.frameworks.base import Pieces, TrainingOptions
+from colabkeep.frameworks.base import Batch, Pieces, TrainingOptions
 from colabkeep.frameworks.shared.training import (
     Arithmetic,
     RunningMean,
@@ -266,6 +266,12 @@ class TorchTraining(Arithmetic):
         super().step()
         if self._reducer is not None:
             self._reducer.buffers()
+
+    def evaluate(self, batches: Iterator[Batch]) -> dict[str, float]:
+        measured = super().evaluate(batches)
+        if self._reducer is not None:  # ranges that are taken in evaluation mode, too, are of a part of the samples
+            self._reducer.buffers()
+        return measured
 
     def together(self, means: Mapping[str, Any]) -> Mapping[str, float | None]:
         if self._reducer is None:

@@ -37,6 +37,26 @@ def test_a_rank_that_is_killed_ends_the_others_and_the_run_goes_on_with_the_same
     assert resumed.end == whole.end
 
 
+def test_buffers_that_validation_moves_are_those_of_rank_0_where_an_epoch_ends(tmp_path: Path) -> None:
+    """Each process validates on its part: what it notes of that would count in the next step, not after a resume."""
+    words: dict[str, Any] = {"fit": True, "ranges": True, "more": {"save_every": "1 epoch"}}
+    whole = session(tmp_path / "whole", 2, **words)
+    assert session(tmp_path / "run", 2, **words, at=[1, 9], how="SIGKILL").status[1] == -signal.SIGKILL
+    assert newest_step(tmp_path / "run") == 7
+    resumed = session(tmp_path / "run", 2, **words)
+    assert resumed.resumed
+    assert resumed.end == whole.end
+
+
+def test_buffers_of_all_kinds_are_those_of_rank_0(tmp_path: Path) -> None:
+    """Types that gloo does not know, and what `expand` shows several times; a sparse one is nobody's to change."""
+    done = session(tmp_path / "run", 2, fit=True, kinds=True, more={"max_time": 0.001})
+    assert done.status == [0, 0], done.errors
+    first, second = ([value for kind, value in told if kind == "Buffers"] for told in done.told)
+    assert len(first) == 1
+    assert second == first
+
+
 @IN_BOTH
 def test_another_number_of_processes_goes_on_with_the_same_batches_and_weights_up_to_rounding(
     tmp_path: Path, fit: bool
