@@ -96,6 +96,12 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
 if words.get("other") == rank:
     loader = DataLoader(Points(48), batch_size=8, shuffle=True)
 steps, tokens = 0, []
+generators = {}
+if words.get("generators"):
+    import random
+    import numpy
+    generators = {"torch": torch.Generator().manual_seed(rank), "python": random.Random(rank)}
+    generators |= {"numpy": numpy.random.default_rng(rank), "legacy": numpy.random.RandomState(rank)}
 
 def newest():
     return max((int(path.name[:12]) for path in Path(folder, "r", "checkpoints").glob("*.json")), default=0)
@@ -117,6 +123,10 @@ def act():
 
 def loss_of(model, batch):
     x, y, indices = batch
+    if generators:  # of as many samples as this process has
+        x = x + 0.1 * torch.randn(x.shape, generator=generators["torch"]) + generators["python"].gauss(0, 0.1)
+        x = x + 0.1 * generators["numpy"].standard_normal(len(x))[:, None].astype("float32")
+        x = x + generators["legacy"].normal(0, 0.1)
     if model.training:
         if "memory" in words:
             small, room, begins = words["memory"]
@@ -150,7 +160,8 @@ def digest():
             found.update(each.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
-common = dict(storage=folder, progress=False, callbacks=[listen], **{"save_every": "3 steps", **words.get("more", {})})
+common = {"storage": folder, "progress": False, "callbacks": [listen], "state": generators, "save_every": "3 steps"}
+common |= words.get("more", {})
 if words.get("fit"):
     class Average:  # called after each step
         def update_parameters(self, model):

@@ -309,6 +309,18 @@ def test_a_loop_of_steps_draws_its_part_of_each_batch(tmp_path: Path) -> None:
     assert whole.end["weights"] == pytest.approx(alone.end["weights"], rel=0, abs=1e-10)
 
 
+def test_generators_go_on_in_each_process_where_they_were(tmp_path: Path) -> None:
+    """Those that are handed in, of four kinds, each seeded by its rank."""
+    whole = session(tmp_path / "whole", 2, generators=True)
+    assert whole.status == [0, 0], whole.errors
+    assert session(tmp_path / "run", 2, generators=True, at=[0, 12], how="SIGKILL").status[0] == -signal.SIGKILL
+    resumed = session(tmp_path / "run", 2, generators=True)
+    assert resumed.resumed
+    assert not resumed.reasons()
+    assert resumed.end == whole.end
+    assert session(tmp_path / "run", 1, generators=True).status == [0]
+
+
 def test_a_rank_0_that_finds_no_place_to_save_is_named_in_the_others(tmp_path: Path) -> None:
     """Before the run is opened: nobody waits for what never comes."""
     (tmp_path / "run").write_text("a file where the folder should be")
