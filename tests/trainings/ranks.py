@@ -172,6 +172,11 @@ if words.get("fit"):
             pass
     def run_step():
         return steps
+    if words.get("graph"):
+        class Graphs:
+            def __iter__(self):
+                return iter([(torch.zeros(8, 6), torch.zeros(8), torch.zeros(2, 24))])
+        loader = Graphs()
     def contrastive(output, _):
         return nn.functional.cross_entropy(output @ output.T, torch.arange(len(output)))
     def drawn(output, y):

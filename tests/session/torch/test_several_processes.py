@@ -187,6 +187,23 @@ def test_what_would_train_another_run_is_refused(tmp_path: Path) -> None:
     assert all("has a DistributedSampler" in errors for errors in done.errors)
 
 
+def test_a_single_sample_for_batchnorm_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """As the last batch of an epoch may leave it to a process."""
+    done = session(tmp_path / "run", 2, fit=True, norm=True, samples=10)
+    assert done.status == [1, 1]
+    assert all("has a single sample of this one. BatchNorm needs two" in errors for errors in done.errors)
+    assert all("DataLoader(…, drop_last=True)" in errors for errors in done.errors)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused_in_words_of_several_processes(tmp_path: Path) -> None:
+    """A graph's edges are not along the samples. Nobody wrote micro_batch."""
+    done = session(tmp_path / "run", 2, fit=True, graph=True)
+    assert done.status == [1, 1]
+    assert all("share each batch along its samples" in errors for errors in done.errors)
+    assert all("an array of shape (2, 24) in a batch of 8 samples" in errors for errors in done.errors)
+    assert not any("micro_batch" in errors.rpartition("Error:")[2] for errors in done.errors)
+
+
 @pytest.mark.parametrize("fit", [True, False], ids=["resumable_fit", "Run"])
 def test_several_machines_are_refused(tmp_path: Path, fit: bool) -> None:
     """In all processes, before anything is written."""
