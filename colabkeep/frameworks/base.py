@@ -257,8 +257,8 @@ class Ranks(Protocol):
         ...
 
     def sums(self, parts: Mapping[str, object]) -> bytes:
-        """What this process trains, in short: sums of bits. That two have the same proves nothing; that they differ
-        does. Waits for the device; each process makes it for itself."""
+        """What this process trains, in short: sums of bits, and the numbers that optimizers are set to. That two have
+        the same proves nothing; that they differ does. Waits for the device; each process makes it for itself."""
         ...
 
 

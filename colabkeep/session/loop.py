@@ -497,11 +497,14 @@ class Loop:
             raise StopTraining("max_time" if decided.ends == 1 else "session_end")
 
     def _gather(self, group: Group) -> None:
+        self._refuse_other_weights(group)
+        if other := self._state.gather(group, self.progress, self._spec.parts):
+            self._event_bus.once(other)
+
+    def _refuse_other_weights(self, group: Group) -> None:
         # Before a step of this session nothing of the others can be lost, and a model may still be wrapped.
         if self.progress.step > self._session.progress.step:
-            group.refuse_other_weights(self._spec.parts)
-        if other := self._state.gather(group, self.progress):
-            self._event_bus.once(other)
+            group.refuse_other_weights(self._spec.parts, sums_gradients=self._spec.loader is not None)
 
     def _stops(self, now: float) -> bool:
         """Is it time to leave?"""
@@ -525,6 +528,8 @@ class Loop:
         progress = self._position.end_epoch(now - self._zero)
         self._rest()
         self._event_bus.tell(EpochDone(epoch=epoch, progress=progress, metrics=dict(self._save_scheduler.metrics)))
+        if self._spec.group is not None:  # before a step is done with what an observer changed in rank 0 only
+            self._refuse_other_weights(self._spec.group)
         self._save_scheduler.wait_if_best()
         self._pause(now)
 

@@ -694,7 +694,7 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
             stored = understood(manifest, partial(_shared, spec, group, loaded, stored))
         if loaded is not None:
             names = (name for name in (*spec.parts, *spec.optional) if name not in settings.replaced)
-            trees = {name: loaded.parts[name] for name in names if name in loaded.parts}
+            trees = {name: _own(loaded.parts[name], stored.get(name)) for name in names if name in loaded.parts}
             loaded = None
             understood(manifest, partial(_restore, spec, trees))
         seed = spec.arguments.seed
@@ -747,6 +747,11 @@ def _shared(spec: RunSpec, group: Group, loaded: Loaded | None, stored: Mapping[
         group.hand_out(loaded)
     step = 0 if loaded is None else loaded.manifest.progress.step
     return group.own(spec.framework, stored, spec.arguments.seed, step)
+
+
+def _own(tree: Tree, state: Tree) -> Tree:
+    """A part; where this process has a state of its own of it, with that: a generator's."""
+    return tree if state is None or not isinstance(tree, dict) else {**tree, "state": state}
 
 
 def this_process(clock: Clock, **more: Any) -> dict[str, Any]:

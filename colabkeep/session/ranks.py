@@ -81,13 +81,25 @@ class Group:
                 "(pipeline or tensor parallelism), cannot be kept.",
             )
 
-    def refuse_other_weights(self, parts: Mapping[str, object]) -> None:
-        """Refuse processes whose weights have become others, behind a step; once.
+    def refuse_other_weights(self, parts: Mapping[str, object], *, sums_gradients: bool) -> None:
+        """Refuse processes whose weights have become others, behind a step. `sums_gradients`: colabkeep does, so it was
+        nobody's wrapper that was forgotten.
 
         Raises:
             UsageError: in all of them.
         """
-        if not self._alike and not self._all_told(self._ranks.sums(parts)):
+        alike = self._all_told(self._ranks.sums(parts))
+        if not alike and (self._alike or sums_gradients):
+            raise UsageError(
+                problem=f"The {self.size} processes of this training no longer train alike: their weights, or the "
+                "settings of their optimizers, have become different. Something changed the training in one process "
+                "only, and a checkpoint keeps what rank 0 has. Nothing was saved of this.",
+                remedy="Functions in callbacks=[…] are called in rank 0 only, so they must not change the training "
+                "(learning rate, frozen layers, weights). Leave such changes to scheduler=… or step_fn, to a loop of "
+                "your own that makes them in each process, or train in one process. Then run the same cell again: it "
+                "goes on from the last checkpoint.",
+            )
+        if not alike:
             raise UsageError(
                 problem=f"The {self.size} processes of this training hold different weights, and a checkpoint keeps "
                 "those of rank 0: what the others trained would be lost. This checkpoint was not written.",

@@ -259,10 +259,10 @@ def _leave(run: Run, error: BaseException | None) -> None:
     """Save, wait, let go. A request to stop waits for that; then the program is not to go on behind the run."""
     event_bus, scheduler, saver = run._event_bus, run._save_scheduler, run._saver
     clean = error is None or isinstance(error, StopTraining)
-    if run._spec.group is not None and clean:  # all of them are here
-        run._gather(run._spec.group)
-    run._signals.leave(lambda number: event_bus.queue.append(scheduler.answer(number)))
     try:
+        if run._spec.group is not None and clean:  # all of them are here
+            run._gather(run._spec.group)
+        run._signals.leave(lambda number: event_bus.queue.append(scheduler.answer(number)))
         obstacle = scheduler.leave(error, event_bus.drain, finished=run.finished, resumes_behind=run.resumes_behind)
         if obstacle is not None:
             event_bus.tell(Noted(text=f"{obstacle}; the newest checkpoint is {run.checkpoint or 'none'}."))

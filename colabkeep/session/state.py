@@ -25,6 +25,7 @@ from colabkeep.core.state import HostTensor, Stateful, Tree, derive
 from colabkeep.frameworks import open_framework
 from colabkeep.frameworks.base import Batch, Data, Framework, LoaderState, Losses, MeanLike
 from colabkeep.frameworks.shared.iterables import no_batches
+from colabkeep.frameworks.shared.rng import is_generator
 from colabkeep.session.data_fingerprint import NEXT, SameData
 from colabkeep.session.ranks import Group
 
@@ -558,14 +559,15 @@ class LoopState:
             values |= {"streams": streams, "streams_at_epoch": self._at_epoch["streams"]}
         return {"rng": self._rng, **{name: Value(value) for name, value in values.items()}}
 
-    def gather(self, group: Group, progress: Progress) -> str:
-        """The next checkpoint is of this boundary, and all processes are at it. Returns a sentence where one of them
-        reads other data than this one."""
+    def gather(self, group: Group, progress: Progress, parts: Mapping[str, object]) -> str:
+        """The next checkpoint is of this boundary, and all processes are at it. Of `parts` each has generators of its
+        own. Returns a sentence where one of them reads other data than this one."""
         if self.others is not None and self.others[0] == progress:
             return ""
         records = Value(self.data.records)
-        parts = {"rng": self._rng, "rng_at_epoch": Value(self._at_epoch["rng"]), "data": records}
-        told = group.streams(self._framework, parts)
+        generators = {name: part for name, part in parts.items() if is_generator(part)}
+        own = {"rng": self._rng, "rng_at_epoch": Value(self._at_epoch["rng"]), "data": records}
+        told = group.streams(self._framework, own | generators)
         theirs = [each.pop("data") for each in told["streams"]]
         self.others = progress, told
         other = [rank for rank, each in enumerate(theirs, 1) if _others_data(self.data.records, each)]

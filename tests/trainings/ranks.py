@@ -54,6 +54,24 @@ layers = [nn.Linear(6, 12), nn.ReLU(), *([nn.Dropout(0.2), nn.BatchNorm1d(12)] i
 if words.get("norm"):
     layers.append(nn.BatchNorm1d(12))
 model = nn.Sequential(*layers, nn.Linear(12, 2 if words.get("stage") != rank else 3)).to(device)
+if words.get("ranges"):  # taken in evaluation mode, as observers of quantisation do
+    class Ranges(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("top", torch.ones(()))
+        def forward(self, x):
+            if not self.training:
+                self.top.lerp_(x.detach().abs().max(), 0.1)
+            return x / self.top
+    model.insert(1, Ranges())
+if words.get("kinds"):  # of buffers
+    model.register_buffer("short", torch.tensor([1, rank, 2], dtype=torch.int16))
+    model.register_buffer("seen", torch.tensor([True, rank == 0]))
+    model.register_buffer("shown", torch.arange(float(rank), 4.0 + rank).expand(3, 4))
+    model.register_buffer("scales", torch.full((3,), 1.0 + rank).to(torch.float8_e4m3fn))
+    model.register_buffer("none", torch.zeros(0))
+    model.register_buffer("graph", torch.eye(4).to_sparse())
+    model.register_buffer("turned", torch.full((2, 3), 1j * rank).t())
 if words.get("wrong") == rank:
     model.register_buffer("more", torch.ones(3, device=device))
 if words.get("fit"):
@@ -78,6 +96,12 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
 if words.get("other") == rank:
     loader = DataLoader(Points(48), batch_size=8, shuffle=True)
 steps, tokens = 0, []
+generators = {}
+if words.get("generators"):
+    import random
+    import numpy
+    generators = {"torch": torch.Generator().manual_seed(rank), "python": random.Random(rank)}
+    generators |= {"numpy": numpy.random.default_rng(rank), "legacy": numpy.random.RandomState(rank)}
 
 def newest():
     return max((int(path.name[:12]) for path in Path(folder, "r", "checkpoints").glob("*.json")), default=0)
@@ -99,6 +123,10 @@ def act():
 
 def loss_of(model, batch):
     x, y, indices = batch
+    if generators:  # of as many samples as this process has
+        x = x + 0.1 * torch.randn(x.shape, generator=generators["torch"]) + generators["python"].gauss(0, 0.1)
+        x = x + 0.1 * generators["numpy"].standard_normal(len(x))[:, None].astype("float32")
+        x = x + generators["legacy"].normal(0, 0.1)
     if model.training:
         if "memory" in words:
             small, room, begins = words["memory"]
@@ -115,6 +143,11 @@ def listen(event):
     kind = type(event).__name__
     if kind == "StepDone" and event.tokens is not None:
         tokens.append(float(event.tokens))
+    if kind == "EpochDone" and words.get("changes") == "rate":
+        optimizer.param_groups[0]["lr"] *= 0.1
+    if kind == "EpochDone" and words.get("changes") == "weights":
+        with torch.no_grad():
+            model[0].weight.mul_(0.9)
     if kind == "Noted":
         print(json.dumps([kind, event.text]), flush=True)
     if kind in ("Restored", "RestoredInexactly", "RunStarted"):
@@ -123,10 +156,12 @@ def listen(event):
 def digest():
     found = hashlib.sha256()
     for each in (*model.state_dict().values(), *(t for s in optimizer.state.values() for t in s.values())):
-        found.update(each.cpu().numpy().tobytes())
+        if each.layout is torch.strided:
+            found.update(each.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
-common = dict(storage=folder, save_every="3 steps", progress=False, callbacks=[listen], **words.get("more", {}))
+common = {"storage": folder, "progress": False, "callbacks": [listen], "state": generators, "save_every": "3 steps"}
+common |= words.get("more", {})
 if words.get("fit"):
     class Average:  # called after each step
         def update_parameters(self, model):
@@ -137,6 +172,11 @@ if words.get("fit"):
             pass
     def run_step():
         return steps
+    if words.get("graph"):
+        class Graphs:
+            def __iter__(self):
+                return iter([(torch.zeros(8, 6), torch.zeros(8), torch.zeros(2, 24))])
+        loader = Graphs()
     def contrastive(output, _):
         return nn.functional.cross_entropy(output @ output.T, torch.arange(len(output)))
     def drawn(output, y):
@@ -154,6 +194,9 @@ if words.get("fit"):
         gradient_clip_val=1.0, accumulate_grad_batches=words.get("accumulate", 1), on_bad_gpu="ignore",
         count_tokens=(lambda batch: batch[0].numel()) if words.get("tokens") else None, **common
     )
+    if words.get("kinds"):
+        told = [model.short, model.seen, model.shown, model.scales.float(), torch.view_as_real(model.turned)]
+        print(json.dumps(["Buffers", [each.tolist() for each in told]]), flush=True)
     end = {"step": result.steps, "history": result.history, "tokens": tokens}
 else:
     accelerator = None

@@ -421,7 +421,7 @@ class SharedEpoch:
                     remedy="Have the loader give tensors whose first dimension is the samples, in tuples, lists or "
                     "dicts; or train in one process.",
                 )
-            yield Batch(part(value, samples, *share.held(samples)), samples, share.own(samples))
+            yield Batch(part(value, samples, *share.held(samples), shared=True), samples, share.own(samples))
 
     def state(self, batches: int | None = None) -> Tree:
         return self._whole.state(batches)

@@ -35,11 +35,12 @@ def cut(batch: Any, samples: int | None, micro: int | None) -> list[tuple[Any, i
     return [(part(batch, samples, begin, end), end - begin) for begin, end in pairwise(ends)]
 
 
-def part(batch: Any, samples: int, begin: int, end: int) -> Any:
+def part(batch: Any, samples: int, begin: int, end: int, *, shared: bool = False) -> Any:
     """Samples `begin` to `end` of a batch, in containers of the same types. Arrays are views of the batch's own.
 
     An array is cut along its first dimension, which is that of the samples; so is a list with an entry
-    for each sample. Numbers, text and arrays without dimensions belong to all samples.
+    for each sample. Numbers, text and arrays without dimensions belong to all samples. `shared`: it is cut for several
+    processes, and not by micro_batch.
 
     Raises:
         UsageError: something is in it that is none of these.
@@ -49,13 +50,13 @@ def part(batch: Any, samples: int, begin: int, end: int) -> Any:
         shape = getattr(member, "shape", None)
         if isinstance(shape, (tuple, list)):
             if shape and shape[0] != samples:
-                raise _cannot(f"an array of shape {tuple(shape)} in a batch of {samples} samples")
+                raise _cannot(f"an array of shape {tuple(shape)} in a batch of {samples} samples", shared=shared)
             return bool(shape)
         if isinstance(member, (tuple, list)):
             return len(member) == samples and not _holds_columns(member, samples)
         if isinstance(member, (Mapping, *_SHARED)) or dataclasses.is_dataclass(member):
             return False
-        raise _cannot(f"a {type(member).__name__}")
+        raise _cannot(f"a {type(member).__name__}", shared=shared)
 
     return moved(batch, is_cut, lambda member: member[begin:end])
 
@@ -66,7 +67,13 @@ def _holds_columns(members: Any, samples: int) -> bool:
     return bool(arrays) and all(array.shape[0] == samples for array in arrays)
 
 
-def _cannot(found: str) -> UsageError:
+def _cannot(found: str, *, shared: bool = False) -> UsageError:
+    if shared:
+        return UsageError(
+            problem=f"Several processes share each batch along its samples, and this one is or has {found}.",
+            remedy="Have the loader give tensors whose first dimension is the samples, in tuples, lists or dicts; or "
+            "train in one process.",
+        )
     return UsageError(
         problem=f"micro_batch cuts each batch along its samples, and this one is or has {found}.",
         remedy="Have the loader give tensors whose first dimension is the samples, in tuples, lists or dicts; or leave "

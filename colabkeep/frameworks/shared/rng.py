@@ -333,6 +333,11 @@ class _Generator:
         self.load_state_dict = write
 
 
+def is_generator(target: object) -> bool:
+    """Is it a generator of Python's, NumPy's or torch's?"""
+    return stateful(target) is not target
+
+
 def stateful(target: Any) -> Any:
     """`target`; or, where it is a generator of Python's, NumPy's or torch's, what tells and takes its state."""
     if hasattr(target, "state_dict"):

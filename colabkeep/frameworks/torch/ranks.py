@@ -187,7 +187,22 @@ def _trained(parts: Mapping[str, object]) -> dict[str, torch.Tensor]:
     }
 
 
+def _options(parts: Mapping[str, object]) -> list[tuple[str, float]]:
+    """What optimizers are set to, as far as it is plain numbers."""
+    optimizers = (part for part in parts.values() if isinstance(part, torch.optim.Optimizer))
+    items = (item for each in optimizers for group in each.param_groups for item in group.items())
+    return [(name, value) for name, value in items if isinstance(value, (int, float))]
+
+
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """In words of 8 bytes where these come out even: a sum takes them as they are, and others it copies into such."""
+    flat, size = tensor.contiguous().view(-1), tensor.element_size()
+    if flat.numel() * size % 8:
+        return flat.view(_WORDS.get(size, torch.uint8))
+    return (flat.clone() if flat.storage_offset() * size % 8 else flat).view(torch.int64)
 
 
 class TorchRanks:
@@ -245,10 +260,9 @@ class TorchRanks:
         return repr([(name, str(each.dtype), *each.shape) for name, each in _trained(parts).items()]).encode()
 
     def sums(self, parts: Mapping[str, object]) -> bytes:
-        flat = [each.contiguous().view(-1) for each in _trained(parts).values()]
-        bits = [each.view(_WORDS.get(each.element_size(), torch.uint8)) for each in flat]
+        bits = (_bits(each) for each in _trained(parts).values())
         sums = [each.sum(dtype=torch.int64) for each in bits]  # all are begun before the first is waited for
-        return repr([int(each) for each in sums]).encode()
+        return repr(([int(each) for each in sums], _options(parts))).encode()
 
     def _broadcast(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")
@@ -275,7 +289,7 @@ class Reducer:
         self.buffers()
 
     def buffers(self) -> None:
-        """All go on with the buffers of rank 0."""
+        """All go on with the buffers of rank 0. One that is sparse is left as it is in each: a graph that is given."""
         self._send(self._model.buffers())
 
     def reduce(self, losses: Sequence[Any]) -> list[Any]:
@@ -323,11 +337,17 @@ class Reducer:
 
     def _send(self, tensors: Iterable[torch.Tensor]) -> None:
         with torch.no_grad():
-            for bucket in _buckets([each.detach() for each in tensors]):
+            for bucket in _buckets([_once(each.detach()) for each in tensors if each.layout is torch.strided]):
                 flat = torch.cat([each.reshape(-1) for each in bucket])
                 with self._waiting:
-                    dist.broadcast(flat, 0)
+                    dist.broadcast(flat.view(torch.uint8), 0)  # neither gloo nor NCCL knows all types
                 _spread(flat, bucket)
+
+
+def _once(tensor: torch.Tensor) -> torch.Tensor:
+    """What `expand` shows several times, once: only so can it be written."""
+    strides = tensor.stride()
+    return tensor[tuple(slice(None) if each else slice(0, 1) for each in strides)] if 0 in strides else tensor
 
 
 def _buckets(tensors: Sequence[torch.Tensor]) -> Iterable[list[torch.Tensor]]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from colabkeep.core.errors import UsageError
-from colabkeep.frameworks.base import Pieces, TrainingOptions
+from colabkeep.frameworks.base import Batch, Pieces, TrainingOptions
 from colabkeep.frameworks.shared.training import (
     Arithmetic,
     RunningMean,
@@ -163,6 +163,19 @@ def _non_blocking(to: Any) -> dict[str, bool]:
     return {"non_blocking": True} if takes else {}
 
 
+_SINGLE = "Expected more than 1 value per channel when training"  # torch's BatchNorm and InstanceNorm
+
+
+def _single_sample() -> UsageError:
+    """Why a process that has one sample of a batch cannot go on."""
+    return UsageError(
+        problem="Several processes share each batch, and one of them has a single sample of this one. BatchNorm needs "
+        "two values or more to take a variance. Mostly it is the shorter last batch of an epoch.",
+        remedy="Leave that batch out: DataLoader(…, drop_last=True). Or choose a batch_size with which more samples "
+        "are left at the end, two for each process at least; or train in one process.",
+    )
+
+
 # Between two calls nothing waits for the device: losses stay where they are, batches are sent ahead. (The one wait
 # there is belongs to float16: before an update torch's gradient scaler has to know whether the gradients are finite.)
 
@@ -267,6 +280,12 @@ class TorchTraining(Arithmetic):
         if self._reducer is not None:
             self._reducer.buffers()
 
+    def evaluate(self, batches: Iterator[Batch]) -> dict[str, float]:
+        measured = super().evaluate(batches)
+        if self._reducer is not None:  # ranges that are taken in evaluation mode, too, are of a part of the samples
+            self._reducer.buffers()
+        return measured
+
     def together(self, means: Mapping[str, Any]) -> Mapping[str, float | None]:
         if self._reducer is None:
             return super().together(means)
@@ -280,11 +299,16 @@ class TorchTraining(Arithmetic):
         Raises:
             UsageError: the batch or the loss is not of the form that training needs.
         """
-        if self._plain:
-            loss = self._objective.loss(batch)
-        else:
-            with self._autocast:
-                loss = self._objective.loss(to_device(batch, self._device))
+        try:
+            if self._plain:
+                loss = self._objective.loss(batch)
+            else:
+                with self._autocast:
+                    loss = self._objective.loss(to_device(batch, self._device))
+        except ValueError as error:
+            if self._reducer is not None and _SINGLE in str(error):
+                raise _single_sample() from error
+            raise
         if not isinstance(loss, torch.Tensor) or loss.dim() or not loss.requires_grad:
             raise self.refused(loss)
         scaled = loss if share == 1.0 else loss * share

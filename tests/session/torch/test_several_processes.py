@@ -37,6 +37,26 @@ def test_a_rank_that_is_killed_ends_the_others_and_the_run_goes_on_with_the_same
     assert resumed.end == whole.end
 
 
+def test_buffers_that_validation_moves_are_those_of_rank_0_where_an_epoch_ends(tmp_path: Path) -> None:
+    """Each process validates on its part: what it notes of that would count in the next step, not after a resume."""
+    words: dict[str, Any] = {"fit": True, "ranges": True, "more": {"save_every": "1 epoch"}}
+    whole = session(tmp_path / "whole", 2, **words)
+    assert session(tmp_path / "run", 2, **words, at=[1, 9], how="SIGKILL").status[1] == -signal.SIGKILL
+    assert newest_step(tmp_path / "run") == 7
+    resumed = session(tmp_path / "run", 2, **words)
+    assert resumed.resumed
+    assert resumed.end == whole.end
+
+
+def test_buffers_of_all_kinds_are_those_of_rank_0(tmp_path: Path) -> None:
+    """Types that gloo does not know, and what `expand` shows several times; a sparse one is nobody's to change."""
+    done = session(tmp_path / "run", 2, fit=True, kinds=True, more={"max_time": 0.001})
+    assert done.status == [0, 0], done.errors
+    first, second = ([value for kind, value in told if kind == "Buffers"] for told in done.told)
+    assert len(first) == 1
+    assert second == first
+
+
 @IN_BOTH
 def test_another_number_of_processes_goes_on_with_the_same_batches_and_weights_up_to_rounding(
     tmp_path: Path, fit: bool
@@ -167,6 +187,23 @@ def test_what_would_train_another_run_is_refused(tmp_path: Path) -> None:
     assert all("has a DistributedSampler" in errors for errors in done.errors)
 
 
+def test_a_single_sample_for_batchnorm_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """As the last batch of an epoch may leave it to a process."""
+    done = session(tmp_path / "run", 2, fit=True, norm=True, samples=10)
+    assert done.status == [1, 1]
+    assert all("has a single sample of this one. BatchNorm needs two" in errors for errors in done.errors)
+    assert all("DataLoader(…, drop_last=True)" in errors for errors in done.errors)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused_in_words_of_several_processes(tmp_path: Path) -> None:
+    """A graph's edges are not along the samples. Nobody wrote micro_batch."""
+    done = session(tmp_path / "run", 2, fit=True, graph=True)
+    assert done.status == [1, 1]
+    assert all("share each batch along its samples" in errors for errors in done.errors)
+    assert all("an array of shape (2, 24) in a batch of 8 samples" in errors for errors in done.errors)
+    assert not any("micro_batch" in errors.rpartition("Error:")[2] for errors in done.errors)
+
+
 @pytest.mark.parametrize("fit", [True, False], ids=["resumable_fit", "Run"])
 def test_several_machines_are_refused(tmp_path: Path, fit: bool) -> None:
     """In all processes, before anything is written."""
@@ -202,6 +239,16 @@ def test_weights_that_become_others_after_a_resume_are_refused(tmp_path: Path) -
     assert done.status == [1, 1]
     assert all("2 processes of this training hold different weights" in errors for errors in done.errors)
     assert sorted((tmp_path / "run").glob("r/checkpoints/*")) == kept
+
+
+@pytest.mark.parametrize(("fit", "changes"), [(True, "rate"), (False, "weights")])
+def test_a_callback_that_changes_the_training_in_rank_0_is_refused(tmp_path: Path, fit: bool, changes: str) -> None:
+    """At the end of the epoch in which it did, before a step is done with that; what was saved before stands."""
+    done = session(tmp_path / "run", 2, fit=fit, changes=changes)
+    assert done.status == [1, 1]
+    assert all("no longer train alike" in errors for errors in done.errors)
+    assert all("callbacks=[…] are called in rank 0 only" in errors for errors in done.errors)
+    assert newest_step(tmp_path / "run") == 6
 
 
 @pytest.mark.parametrize("loss", ["mean", "sum", "contrastive", "drawn"])
@@ -277,6 +324,18 @@ def test_a_loop_of_steps_draws_its_part_of_each_batch(tmp_path: Path) -> None:
     assert resumed.resumed
     assert resumed.end == whole.end
     assert whole.end["weights"] == pytest.approx(alone.end["weights"], rel=0, abs=1e-10)
+
+
+def test_generators_go_on_in_each_process_where_they_were(tmp_path: Path) -> None:
+    """Those that are handed in, of four kinds, each seeded by its rank."""
+    whole = session(tmp_path / "whole", 2, generators=True)
+    assert whole.status == [0, 0], whole.errors
+    assert session(tmp_path / "run", 2, generators=True, at=[0, 12], how="SIGKILL").status[0] == -signal.SIGKILL
+    resumed = session(tmp_path / "run", 2, generators=True)
+    assert resumed.resumed
+    assert not resumed.reasons()
+    assert resumed.end == whole.end
+    assert session(tmp_path / "run", 1, generators=True).status == [0]
 
 
 def test_a_rank_0_that_finds_no_place_to_save_is_named_in_the_others(tmp_path: Path) -> None:
