@@ -16,6 +16,7 @@ from colabkeep.core.policies import OVERHEAD, Mode, SaveEvery
 from colabkeep.core.settings import OnChange
 from colabkeep.core.system import Environment, SystemClock
 from colabkeep.frameworks.base import TrainingOptions
+from colabkeep.frameworks.shared.rng import stateful
 from colabkeep.frameworks.shared.settings import mark, marked
 from colabkeep.keep.session import KeptFolder
 from colabkeep.keep.wiring import FolderArguments, wire_folder
@@ -575,7 +576,7 @@ def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Disp
     result, states = begin(_fit_here, [told], devices=devices)
     for name, part in _parts(words).items():
         state, record = states[name]
-        part.load_state_dict(state)
+        stateful(part).load_state_dict(state)
         if record:
             mark(part, record)
     done: FitResult = result
@@ -586,7 +587,7 @@ def _fit_here(words: Mapping[str, Any]) -> tuple[FitResult, dict[str, Any]]:
     """In one of the processes: train; what came of it, and of each object that was handed in the state, and the mark
     by which the next session in one process knows what training moved."""
     result = resumable_fit(**words)
-    return result, {name: (part.state_dict(), marked(part)) for name, part in _parts(words).items()}
+    return result, {name: (stateful(part).state_dict(), marked(part)) for name, part in _parts(words).items()}
 
 
 def _parts(words: Mapping[str, Any]) -> dict[str, Any]:

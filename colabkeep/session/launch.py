@@ -160,10 +160,11 @@ def begin_processes(
 
 
 def _payload(train: Callable[..., Any], args: Sequence[Any]) -> bytes:
+    from colabkeep.frameworks.torch.carried import carried
     from colabkeep.frameworks.torch.ranks import modes, streams
 
     try:
-        return to_process((train, tuple(args), streams(), modes()))
+        return to_process((train, tuple(args), streams(), modes()), carried)
     except Exception as error:
         paths = [
             *_cannot_travel("the function", train, 0),
@@ -180,8 +181,10 @@ def _payload(train: Callable[..., Any], args: Sequence[Any]) -> bytes:
 
 def _cannot_travel(path: str, value: Any, depth: int) -> Iterator[str]:
     """The innermost members that cannot be sent, by the way to them."""
+    from colabkeep.frameworks.torch.carried import carried
+
     try:
-        to_process(value)
+        to_process(value, carried)
     except Exception:  # noqa: BLE001  # of any kind: pickling calls code of whoever wrote the class
         members = vars(value) if hasattr(value, "__dict__") else value if isinstance(value, Mapping) else {}
         found = False
@@ -236,10 +239,18 @@ def _give(popen: subprocess.Popen[bytes], payload: bytes) -> None:
     """The pipe stays open: its end tells the process that this one is gone."""
     if popen.stdin is not None:
         try:
-            popen.stdin.write(len(payload).to_bytes(8, "little") + payload)
+            _put(popen.stdin, payload)
             popen.stdin.flush()
         except OSError:  # it has ended already, which is told by its status
             return
+
+
+def _put(pipe: IO[bytes], data: bytes) -> None:
+    """The whole message: one call writes what it can, and never more than 2 GiB."""
+    for piece in (len(data).to_bytes(8, "little"), data):
+        left = memoryview(piece)
+        while left:
+            left = left[pipe.write(left) :]
 
 
 def _try_out(processes: Sequence[_Process], say: Callable[[str], object]) -> bool:
@@ -466,6 +477,7 @@ def _ended_silently(process: _Process, size: int) -> ProcessFailed:
 
 def child() -> None:
     """What such a process does."""
+    from colabkeep.frameworks.torch.carried import carried
     from colabkeep.frameworks.torch.ranks import (
         SUMMING,
         WAITING,
@@ -485,9 +497,9 @@ def child() -> None:
     writing = threading.Lock()
 
     def send(message: tuple[Any, ...]) -> None:
-        data = to_process(message)
+        data = to_process(message, carried)
         with writing:
-            answers.write(len(data).to_bytes(8, "little") + data)
+            _put(answers, data)
 
     waiting = Waiting()
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.hooks import RemovableHandle
 
 from colabkeep.core.errors import UsageError
 from colabkeep.frameworks.torch.facts import place
@@ -129,19 +130,21 @@ def put_streams(taken: tuple[Any, Any, Any]) -> None:
 
 def modes() -> tuple[Any, ...]:
     """What was chosen for all of torch here, for a process that is to compute alike: deterministic kernels, cuDNN's
-    choice of them, and the type of new tensors."""
+    choice of them, and the type of new tensors. With the number of its next hook: those that travel keep theirs."""
     deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn: Any = torch.backends.cudnn
-    return deterministic, (cudnn.deterministic, cudnn.benchmark), torch.get_default_dtype()
+    chosen = cudnn.deterministic, cudnn.benchmark
+    return deterministic, chosen, torch.get_default_dtype(), RemovableHandle.next_id
 
 
 def put_modes(taken: tuple[Any, ...]) -> None:
     """Choose the same."""
-    (deterministic, warns), (chosen, tries), kind = taken
+    (deterministic, warns), (chosen, tries), kind, hook = taken
     torch.use_deterministic_algorithms(deterministic, warn_only=warns)
     cudnn: Any = torch.backends.cudnn
     cudnn.deterministic, cudnn.benchmark = chosen, tries
     torch.set_default_dtype(kind)
+    RemovableHandle.next_id = max(RemovableHandle.next_id, hook)
 
 
 class Waiting:

@@ -191,10 +191,12 @@ def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp
 
 def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
     """With the kernels that it chose for equal bits, and the type of new tensors."""
+    hooks = torch.utils.hooks.RemovableHandle.next_id = torch.utils.hooks.RemovableHandle.next_id + 1000
 
     def chosen() -> Any:
         cudnn = torch.backends.cudnn
         kinds = torch.get_default_dtype(), cudnn.deterministic, cudnn.benchmark
+        assert torch.utils.hooks.RemovableHandle.next_id >= hooks, "else a new hook takes the place of one that came"
         return (
             kinds,
             torch.are_deterministic_algorithms_enabled(),
@@ -247,6 +249,94 @@ def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) ->
         with pytest.raises(UsageError, match="is not known"):
             colabkeep.resumable_fit(model, loader, **words, run_name="r", devices=wrong)  # type: ignore[arg-type]
     assert not (tmp_path / "runs").exists()
+
+
+class Few(io.RawIOBase):
+    """A pipe that takes some bytes of what it is given, as the system does with more than 2 GiB."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def write(self, data: Any) -> int:
+        self.taken += bytes(data[:3])
+        return len(data[:3])
+
+
+def test_a_message_that_a_pipe_takes_in_pieces_is_whole() -> None:
+    """Both ways: the model to the processes, and what rank 0 returns."""
+    from colabkeep.session.launch import _put
+
+    pipe: Any = Few()
+    _put(pipe, b"more than three")
+    assert pipe.taken == (15).to_bytes(8, "little") + b"more than three"
+
+
+class EverySecond(torch.optim.SGD):
+    """An optimizer with attributes of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=1.0)
+        self.count = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.count += 1
+        return super().step() if self.count % 2 == 0 else None
+
+
+def sent(*args: Any) -> Any:
+    """As a process has them."""
+    from colabkeep.frameworks.shared.workers import from_process
+    from colabkeep.session.launch import _payload
+
+    return from_process(_payload(lambda: None, args))[1]
+
+
+def test_hooks_go_along_with_parameters_and_optimizers() -> None:
+    """torch leaves them out when it pickles. They may hold what they are hooked on, and each other."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = EverySecond(model.parameters())
+    heard = list[str]()
+    weight = model.weight
+    weight.register_hook(lambda grad: grad.clamp(max=0.5) * weight.numel())
+    weight.register_post_accumulate_grad_hook(lambda tensor: heard.append(f"gradient {tensor is weight}"))
+    optimizer.register_step_pre_hook(lambda own, *_: heard.append(f"before {own is optimizer}"))
+    optimizer.register_step_post_hook(lambda own, *_: heard.append(f"after {own.count}"))
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda grad: grad * 3)
+    there, own, told, other = sent(model, optimizer, heard, leaf)
+    assert own.param_groups[0]["params"][0] is there.weight
+    before = there.weight.detach().clone()
+    for _ in range(2):
+        there(torch.ones(1, 2)).sum().backward()
+        own.step()
+        own.zero_grad()
+    assert torch.allclose(before - there.weight, torch.ones(1, 2))
+    # torch hooks the step of each class that was made an object of: of SGD in some processes only.
+    assert [*dict.fromkeys(told)] == ["gradient True", "before True", "after 1", "after 2"]
+    other.sum().backward()
+    assert other.grad.item() == 3.0
+    assert not heard
+
+
+def test_a_scheduler_in_another_process_knows_that_its_optimizer_steps(recwarn: pytest.WarningsRecorder) -> None:
+    """torch warns else, falsely, that `step` was overridden."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    there, own = sent(torch.optim.lr_scheduler.StepLR(optimizer, 1), optimizer)
+    own.step()
+    there.step()
+    assert own is there.optimizer
+    assert own.param_groups[0]["lr"] == pytest.approx(0.01)
+    assert not recwarn.list
+
+
+def test_a_hook_that_cannot_travel_is_named() -> None:
+    """It is not left out without a word."""
+    model = torch.nn.Linear(2, 1)
+    guard = threading.Lock()
+    model.weight.register_hook(lambda grad: grad if guard.locked() else None)
+    with pytest.raises(UsageError, match=r"^_parameters\.weight \(Parameter\) cannot be sent"):
+        sent(model)
 
 
 def test_what_the_notebook_holds_of_a_gpu_is_told(
@@ -383,14 +473,21 @@ def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -
 
 
 def test_the_same_cell_again_in_the_same_kernel_knows_what_the_training_moved(tmp_path: Path) -> None:
-    """The rate that a schedule came to is not one that somebody has written."""
+    """The rate that a schedule came to is not one that somebody has written. A generator is as theirs, too."""
     model = torch.nn.Linear(2, 1)
+    generator = torch.Generator().manual_seed(5)
+    drawn = [generator.get_state()]
+
+    def loss_of(output: Any, target: Any) -> Any:
+        return torch.nn.functional.mse_loss(output + torch.rand(1, generator=generator), target)
+
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     words: dict[str, Any] = {
         "optimizer": optimizer,
         "scheduler": scheduler,
-        "loss_fn": torch.nn.functional.mse_loss,
+        "loss_fn": loss_of,
+        "state": {"generator": generator},
         "run_name": "r",
         "storage": tmp_path,
         "on_bad_gpu": "ignore",
@@ -401,9 +498,13 @@ def test_the_same_cell_again_in_the_same_kernel_knows_what_the_training_moved(tm
     )
     assert colabkeep.resumable_fit(model, loader, **words, max_epochs=2, devices=2).steps == 4
     assert optimizer.param_groups[0]["lr"] == 0.025
+    drawn.append(generator.get_state())
     assert colabkeep.resumable_fit(model, loader, **words, max_epochs=3).steps == 6
+    drawn.append(generator.get_state())
     assert colabkeep.resumable_fit(model, loader, **words, max_epochs=4, devices=2).steps == 8
     assert optimizer.param_groups[0]["lr"] == 0.1 / 16
+    drawn.append(generator.get_state())
+    assert len({bytes(each.tolist()) for each in drawn}) == 4
 
 
 @contextmanager
