@@ -30,7 +30,8 @@ from colabkeep.core.system import variables_here
 from colabkeep.frameworks.shared.workers import from_process, to_process
 
 _GO = b"+"  # to a process that waits: all have met
-_CHILD = "from colabkeep.session.launch import child; child()"
+# `python -c` looks into the working directory first. Where the notebook does so, that is in what it hands on.
+_CHILD = "import sys; sys.path[:] = filter(None, sys.path); from colabkeep.session.launch import child; child()"
 _MUCH = 256 << 20  # bytes of a GPU that this process holds, and says so
 _GRACE = 30.0  # seconds that the other processes have to end by themselves, when one has ended with an error
 _SOON = 3.0  # seconds in which the one whose error came first is found: the others lose their connection to it
@@ -89,6 +90,7 @@ class _Process:
     heard_at: float | None = None  # when it last told that
     failed_at: float | None = None
     silent: bool = False  # it has closed the pipe: nothing more will be heard of it
+    asked: bool = False  # to stop: it saves and ends, and that may take its time
 
 
 class NotTogether(ProcessFailed):
@@ -134,12 +136,22 @@ def begin_processes(
                     "on it cannot use. Where memory is short, delete what is not needed, or restart the kernel, before."
                 )
             )
-    with tempfile.TemporaryDirectory(prefix="colabkeep-") as folder:
-        processes = [_begin(rank, devices, folder, payload, summed) for rank in range(devices)]
+    stops = _Stops()
+
+    def tell(line: str) -> None:
         try:
-            together = devices == 1 or _try_out(processes, say)
+            say(line)
+        except OSError:
+            if not stops.number:
+                raise  # else the terminal may be closed: nobody reads it, and the processes are still saving
+
+    with stops, tempfile.TemporaryDirectory(prefix="colabkeep-") as folder:
+        processes = [_begin(rank, devices, folder, payload, summed) for rank in range(devices)]
+        stops.processes = processes
+        try:
+            together = devices == 1 or _try_out(processes, tell)
             if together:
-                _lead(processes, observers, say)
+                _lead(processes, observers, tell, stops)
         finally:
             for each in processes:
                 if each.silent:  # it is ending by itself, and how is to be told
@@ -150,6 +162,8 @@ def begin_processes(
                 for pipe in (each.popen.stdout, each.popen.stdin, each.answers):
                     if pipe is not None:
                         pipe.close()
+    if stops.number:
+        raise _stopped(processes, stops.number)
     error = _first_error(processes)
     if not together:
         why = f"they did not meet within {_TRIAL:.0f} s" if error is None else _in_a_line(error)
@@ -279,18 +293,60 @@ def _try_out(processes: Sequence[_Process], say: Callable[[str], object]) -> boo
     return True
 
 
+class _Stops:
+    """SIGTERM and SIGHUP go on to the processes, which save and end. `number`: the last one that came, 0 for none."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.processes: Sequence[_Process] = ()
+        self._before = dict[signal.Signals, Any]()
+
+    def __enter__(self) -> None:
+        """Elsewhere than on the main thread Python allows no handlers: they end this process, and those with it."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                before = signal.getsignal(number)
+                # Ignored signals (nohup) stay ignored; handlers that are not Python's cannot be put back.
+                if before not in (signal.SIG_IGN, None):
+                    self._before[number] = before
+                    signal.signal(number, self.pass_on)
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def pass_on(self, number: int, _: object = None) -> None:
+        """To all that have not ended."""
+        self.number = number
+        for each in self.processes:
+            each.asked = True
+            if each.popen.poll() is None:
+                each.popen.send_signal(number)
+
+
+def _stopped(processes: Sequence[_Process], number: int) -> BaseException:
+    """What a stop by this signal raises, as in one process: rank 0 tells what is saved."""
+    kind = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    told = processes[0].result
+    if told is not None and told[0] == "error" and isinstance(told[1], kind):
+        return told[1]
+    stop = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+    stop.__cause__ = _first_error(processes)
+    return stop
+
+
 def _lead(
-    processes: Sequence[_Process], observers: Sequence[Callable[[Event], object]], say: Callable[[str], object]
+    processes: Sequence[_Process],
+    observers: Sequence[Callable[[Event], object]],
+    say: Callable[[str], object],
+    stops: _Stops,
 ) -> None:
     """Until all have ended. Ctrl-C goes on to them."""
     try:
         _attend(processes, observers, say)
     except KeyboardInterrupt:
-        for each in processes:
-            if each.popen.poll() is None:
-                each.popen.send_signal(signal.SIGINT)
+        stops.pass_on(signal.SIGINT)
         _attend(processes, observers, say)  # another Ctrl-C does not wait
-        raise
 
 
 def _attend(
@@ -338,7 +394,7 @@ def _end_with_the_first(processes: Sequence[_Process]) -> None:
         if each.failed_at is None and failed:
             each.failed_at = now
     first = min((each.failed_at for each in processes if each.failed_at is not None), default=None)
-    if first is not None and now > first + _GRACE:
+    if first is not None and now > first + _GRACE and not any(each.asked for each in processes):
         for each in processes:
             each.popen.kill()
 
@@ -490,9 +546,10 @@ def child() -> None:
     )
 
     answers, folder, summed = os.fdopen(int(sys.argv[1]), "wb", buffering=0), sys.argv[2], int(sys.argv[3])
-    payload = _read(int.from_bytes(_read(8), "little"))
+    orders = _orders()
+    payload = _read(orders, int.from_bytes(_read(orders, 8), "little"))
     begins = threading.Event()
-    threading.Thread(target=_follow_parent, args=(begins,), name="colabkeep-parent", daemon=True).start()
+    threading.Thread(target=_follow_parent, args=(orders, begins), name="colabkeep-parent", daemon=True).start()
     sys.argv[:] = [""]
     writing = threading.Lock()
 
@@ -536,11 +593,21 @@ def child() -> None:
         os._exit(1)
 
 
-def _read(size: int) -> bytes:
+def _orders() -> int:
+    """The pipe of the process that began this one, which is no standard input any more: who asks the user something
+    would wait for ever, and is told that there is none."""
+    orders = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return orders
+
+
+def _read(orders: int, size: int) -> bytes:
     """From the pipe of the process that began this one."""
     data = bytearray()
     while len(data) < size:
-        piece = os.read(0, min(size - len(data), 1 << 20))
+        piece = os.read(orders, min(size - len(data), 1 << 20))
         if not piece:
             _die()
         data += piece
@@ -556,10 +623,10 @@ def _place() -> str:
     return ", called from ".join(f"{Path(line.filename).name}, line {line.lineno}, in {line.name}" for line in chosen)
 
 
-def _follow_parent(begins: threading.Event) -> None:
-    if os.read(0, len(_GO)):
+def _follow_parent(orders: int, begins: threading.Event) -> None:
+    if os.read(orders, len(_GO)):
         begins.set()
-        os.read(0, 1)  # nothing more comes but its end
+        os.read(orders, 1)  # nothing more comes but its end
     _die()
 
 

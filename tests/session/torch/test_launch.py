@@ -108,17 +108,26 @@ def test_the_process_that_ended_first_is_the_one_that_is_named() -> None:
         colabkeep.launch(train, devices=2, progress=False)
 
 
-def test_ctrl_c_saves_the_last_step_of_all(tmp_path: Path) -> None:
-    """The notebook's stop button sends SIGINT to the kernel, which passes it on."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_asks_to_stop_has_the_last_step_of_all_saved(tmp_path: Path, number: signal.Signals) -> None:
+    """The notebook's stop button sends SIGINT to the kernel, which passes it on. A closed terminal reads no more."""
     process = begun(tmp_path)
     time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    if number == signal.SIGHUP:
+        assert process.stdout is not None
+        process.stdout.close()
+    process.send_signal(number)
     said, errors = process.communicate(timeout=100)
-    assert process.returncode == -signal.SIGINT, errors
-    assert "stopped" in said
+    if number == signal.SIGINT:
+        assert process.returncode == -number, errors
+        assert re.search(r"KeyboardInterrupt: stopped at step \d+\. Saved: step \d+\.", errors)
+    else:
+        assert process.returncode in (128 + number, 120), errors  # Python's own, where nobody reads what it printed
+    if number != signal.SIGHUP:
+        assert "stopped" in said
     steps = [int(path.name[:12]) for path in (tmp_path / "run" / "r" / "checkpoints").glob("*.json")]
     assert 0 < max(steps) < 27
-    assert f"at step {max(steps)};" in said
+    assert number == signal.SIGHUP or f"at step {max(steps)};" in said
 
 
 def test_processes_do_not_outlive_the_one_that_began_them(tmp_path: Path) -> None:
@@ -168,6 +177,23 @@ def test_what_a_process_prints_and_raises_comes_out_here(
         colabkeep.launch(work, [2, "exit"], devices=2)
     with pytest.raises(ProcessFailed, match="Rank 1 of 2 ended with an error"):
         colabkeep.launch(work, [2, "odd"], devices=2)
+
+
+def test_a_process_asks_nobody_and_imports_what_the_notebook_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks is told that nobody answers. A file of the working directory stands for none of Python's modules."""
+    (tmp_path / "statistics.py").write_text("raise ImportError('this is not the one')")
+    monkeypatch.chdir(tmp_path)
+
+    def ask() -> tuple[str, int]:
+        code = subprocess.run([sys.executable, "-c", "input()"], stderr=subprocess.DEVNULL, check=False).returncode
+        try:
+            return input(), code
+        except EOFError:
+            return "nobody", code
+
+    assert colabkeep.launch(ask, devices=2) == ("nobody", 1)
 
 
 def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp_path: Path) -> None:
