@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -222,11 +223,13 @@ def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
     def chosen() -> Any:
         cudnn = torch.backends.cudnn
         kinds = torch.get_default_dtype(), cudnn.deterministic, cudnn.benchmark
+        rounded = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         assert torch.utils.hooks.RemovableHandle.next_id >= hooks, "else a new hook takes the place of one that came"
         return (
             kinds,
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
+            (torch.get_float32_matmul_precision(), cudnn.allow_tf32, rounded),
         )
 
     before = chosen()
@@ -235,14 +238,40 @@ def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.set_default_dtype(torch.float64)
         cudnn.deterministic, cudnn.benchmark = True, True
+        torch.set_float32_matmul_precision("high")
+        cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         here = chosen()
-        assert here == ((torch.float64, True, True), True, True) != before
+        assert here == ((torch.float64, True, True), True, True, ("high", False, False)) != before
         assert colabkeep.launch(chosen, devices=2) == here
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_default_dtype(kind)
         cudnn.deterministic, cudnn.benchmark = False, False
+        torch.set_float32_matmul_precision("highest")
+        cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     assert chosen() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch before 2.9 has the older way alone")
+@pytest.mark.parametrize("place", ["backends", "backends.cuda.matmul", "backends.cudnn.conv"])
+def test_the_newer_way_to_choose_digits_is_carried_over(place: str) -> None:
+    """Where the older way is asked for the same, torch may raise."""
+    from colabkeep.frameworks.torch.ranks import modes, put_modes
+
+    owner: Any = attrgetter(place)(torch)
+    before, kept = owner.fp32_precision, modes()
+    wanted = "ieee" if before == "tf32" else "tf32"
+    try:
+        owner.fp32_precision = wanted
+        taken = modes()
+        owner.fp32_precision = before
+        assert modes() == kept != taken
+        put_modes(taken)
+        assert modes() == taken
+    finally:
+        owner.fp32_precision = before
 
 
 def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) -> None:
