@@ -8,6 +8,7 @@ The processes are new interpreters: nothing is forked, so CUDA may have been use
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -36,6 +37,7 @@ _MUCH = 256 << 20  # bytes of a GPU that this process holds, and says so
 _GRACE = 30.0  # seconds that the other processes have to end by themselves, when one has ended with an error
 _SOON = 3.0  # seconds in which the one whose error came first is found: the others lose their connection to it
 _TRIAL = 60.0  # seconds in which the processes have to have met, from the first one that is there
+_BEGINNING = 0.5  # seconds after which the beginning of a line is shown
 _STEPS = 0.25  # seconds between two steps that are shown
 _PULSE = 2.0  # seconds between two words of a process about where it is
 _SILENT = 30.0  # seconds without such a word, while others wait, after which all are ended
@@ -80,7 +82,8 @@ class _Process:
     popen: subprocess.Popen[bytes]
     answers: IO[bytes]
     heard: bytearray = field(default_factory=bytearray)
-    said: bytearray = field(default_factory=bytearray)
+    said: bytearray = field(default_factory=bytearray)  # of a line that is not ended
+    said_at: float = 0.0  # when that began
     there_at: float | None = None  # since when it is ready to meet the others
     met: bool = False  # and they could sum over all of them
     result: tuple[Any, ...] | None = None
@@ -111,13 +114,13 @@ def begin_processes(
     args: Sequence[Any] = (),
     *,
     devices: int,
-    say: Callable[[str], object],
+    say: Callable[..., object],
     observers: Sequence[Callable[[Event], object]] = (),
     summed: int = 0,
 ) -> Any:
     """What `train(*args)` returns in rank 0, of `devices` processes that each call it. Several are tried first: none
-    begins before all of them have met. `say`: prints a line. `summed`: bytes that they will sum in a step, 0 where that
-    is not known; what it takes is measured.
+    begins before all of them have met. `say`: prints a line, as `print` does. `summed`: bytes that they will sum in a
+    step, 0 where that is not known; what it takes is measured.
 
     Raises:
         UsageError: it, or what goes with it, cannot be sent to another process.
@@ -138,9 +141,9 @@ def begin_processes(
             )
     stops = _Stops()
 
-    def tell(line: str) -> None:
+    def tell(line: str, end: str = "\n") -> None:
         try:
-            say(line)
+            say(line, end=end)
         except OSError:
             if not stops.number:
                 raise  # else the terminal may be closed: nobody reads it, and the processes are still saving
@@ -267,7 +270,7 @@ def _put(pipe: IO[bytes], data: bytes) -> None:
             left = left[pipe.write(left) :]
 
 
-def _try_out(processes: Sequence[_Process], say: Callable[[str], object]) -> bool:
+def _try_out(processes: Sequence[_Process], say: Callable[..., object]) -> bool:
     """Have all of them summed over all? Then they begin. None has called what it is to call before that. The time in
     which they have to meet is watched over here: a process that meets nobody may hear nothing any more."""
 
@@ -338,7 +341,7 @@ def _stopped(processes: Sequence[_Process], number: int) -> BaseException:
 def _lead(
     processes: Sequence[_Process],
     observers: Sequence[Callable[[Event], object]],
-    say: Callable[[str], object],
+    say: Callable[..., object],
     stops: _Stops,
 ) -> None:
     """Until all have ended. Ctrl-C goes on to them."""
@@ -352,7 +355,7 @@ def _lead(
 def _attend(
     processes: Sequence[_Process],
     observers: Sequence[Callable[[Event], object]],
-    say: Callable[[str], object],
+    say: Callable[..., object],
     over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Pass on what they say and show, until all have ended, or it is `over`; the others end soon after the first that
@@ -376,6 +379,8 @@ def _attend(
                     selector.unregister(key.fileobj)
                     process.silent = process.silent or key.fileobj is process.answers
                 receive(process, data, heard, say)
+            for each in processes:
+                _say_beginning(each, say)
             _end_with_the_first(processes)
             told = _tell_who_is_waited_for(processes, told, say)
             now = time.monotonic()
@@ -399,7 +404,7 @@ def _end_with_the_first(processes: Sequence[_Process]) -> None:
             each.popen.kill()
 
 
-def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Callable[[str], object]) -> float:
+def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Callable[..., object]) -> float:
     """Nobody can tell a process that hangs from one that loads for long; where it is says more. `told`: after how many
     seconds of waiting it was said last; returned is the same."""
     waits = max((each.waited or 0.0 for each in processes), default=0.0)
@@ -444,20 +449,41 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
     )
 
 
-def _say(process: _Process, data: bytes, _: list[Any], say: Callable[[str], object]) -> None:
-    """Whole lines, as they come; those of the others are marked."""
+_LINE = re.compile(rb"([^\r\n]*)(\r?\n|\r(?=[^\n]))")
+
+
+def _say(process: _Process, data: bytes, _: list[Any], say: Callable[..., object]) -> None:
+    """Whole lines, and bars of progress, which go back to the line's beginning; those of the others are marked."""
+    if not process.said:
+        process.said_at = time.monotonic()
     process.said += data
-    *lines, rest = process.said.split(b"\n")
-    if not data and rest:
-        lines, rest = [*lines, rest], bytearray()
-    process.said = bytearray(rest)
-    for line in lines:
-        text = line.decode(errors="replace")
-        say(text if process.rank == 0 else f"[rank {process.rank}] {text}")
+    told = 0
+    for line in _LINE.finditer(process.said):
+        _print(process, line[1], "\r" if line[2] == b"\r" else "\n", say)
+        told = line.end()
+    del process.said[:told]
+    if not data and process.said:
+        _print(process, process.said, "\n", say)
+        process.said.clear()
+
+
+def _say_beginning(process: _Process, say: Callable[..., object]) -> None:
+    """Of a line of rank 0 that is not ended yet: dots, or a bar. The others' wait, to be marked as a whole."""
+    if process.rank == 0 and process.said and time.monotonic() > process.said_at + _BEGINNING:
+        _print(process, process.said, "", say)
+        process.said.clear()
+
+
+def _print(process: _Process, line: bytes | bytearray, end: str, say: Callable[..., object]) -> None:
+    text = line.decode(errors="replace")
+    if process.rank == 0:
+        say(text, end=end)
+    elif text or end == "\n":
+        say(f"[rank {process.rank}] {text}", end=end)
 
 
 def _receive(
-    process: _Process, data: bytes, observers: list[Callable[[Event], object]], say: Callable[[str], object]
+    process: _Process, data: bytes, observers: list[Callable[[Event], object]], say: Callable[..., object]
 ) -> None:
     process.heard += data
     while len(process.heard) >= 8:
@@ -483,7 +509,7 @@ def _receive(
 
 def _show(
     observers: list[Callable[[Event], object]],
-    say: Callable[[str], object],
+    say: Callable[..., object],
     told: Sequence[Any],
     method: str = "__call__",
 ) -> None:
@@ -506,7 +532,7 @@ def _first_error(processes: Sequence[_Process]) -> BaseException | None:
     if silent:  # the first of them: where one is gone, NCCL ends the others, too
         return _ended_silently(silent[0], len(processes))
     told = [(each.rank, *each.result[1:]) for each in soon if each.result is not None]
-    rank, error, text, _ = min(told, key=lambda each: bool(each[3]))
+    rank, error, text, _ = min(told, key=lambda each: bool(each[3]))  # one that does not follow from another's
     if isinstance(error, BaseException):
         error.__cause__ = _Remote(f"rank {rank} of {len(processes)}:\n{text}")
         return error
@@ -544,6 +570,7 @@ def child() -> None:
         put_streams,
         try_out,
     )
+    from colabkeep.session.ranks import NotBegun
 
     answers, folder, summed = os.fdopen(int(sys.argv[1]), "wb", buffering=0), sys.argv[2], int(sys.argv[3])
     orders = _orders()
@@ -582,15 +609,29 @@ def child() -> None:
             FORWARD.set(Forward(send))
             WAITING.set(waiting)
             result = train(*args)
-        send(("result", result if rank == 0 else None))
+        _give_back(send, result if rank == 0 else None)
     except BaseException as error:  # noqa: BLE001  # it is raised in the process that began this one
         text = "".join(traceback.format_exception(error))
+        follows = lost(error) or isinstance(error, NotBegun)
         try:
             from_process(to_process(error))
-            send(("error", error, text, lost(error)))
+            send(("error", error, text, follows))
         except Exception:  # noqa: BLE001  # one that cannot be sent is told by its text
-            send(("error", None, text, lost(error)))
+            send(("error", None, text, follows))
         os._exit(1)
+
+
+def _give_back(send: Callable[[tuple[Any, ...]], None], result: Any) -> None:
+    try:
+        send(("result", result))
+    except Exception as error:
+        paths = [*_cannot_travel("result", result, 0)]
+        where = paths[0] if paths else "result"
+        raise UsageError(
+            problem="The training is over, and what its function returned cannot be sent back to the notebook: "
+            f"{where}: {type(error).__name__}: {str(error)[:200]}. What was saved is there.",
+            remedy="Return numbers, texts, tensors or a state_dict(), and no open files, locks or connections.",
+        ) from error
 
 
 def _orders() -> int:

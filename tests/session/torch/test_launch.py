@@ -24,7 +24,7 @@ import torch
 from nbclient import NotebookClient
 
 import colabkeep
-from colabkeep.core.errors import ProcessFailed, UsageError
+from colabkeep.core.errors import Incompatible, ProcessFailed, UsageError
 
 FIT = """
 import hashlib, os, signal, sys, time
@@ -178,6 +178,55 @@ def test_what_a_process_prints_and_raises_comes_out_here(
         colabkeep.launch(work, [2, "exit"], devices=2)
     with pytest.raises(ProcessFailed, match="Rank 1 of 2 ended with an error"):
         colabkeep.launch(work, [2, "odd"], devices=2)
+
+
+def test_what_begins_a_line_is_shown_and_what_cannot_be_returned_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dots that tell that something goes on, and bars that go back to the line's beginning."""
+    monkeypatch.setattr(sys, "stdout", Noting())
+
+    def work() -> Any:
+        print("bar 1\rbar 2\rbar 3\r")
+        print("waiting", end="", flush=True)
+        time.sleep(3.0)
+        print("... over", flush=True)
+        return {"held": threading.Lock()}
+
+    with pytest.raises(
+        UsageError, match=r"what its function returned cannot be sent .* result\.held \(lock\): TypeError"
+    ):
+        colabkeep.launch(work, devices=2, progress=False)
+    noted: Any = sys.stdout
+    assert {"waiting", "... over\n", "[rank 1] waiting... over\n", "bar 2\r"} <= set(noted.pieces)
+
+
+class Noting(io.StringIO):
+    """Standard output that knows what it was given between two flushes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces = list[str]()
+
+    def flush(self) -> None:
+        self.pieces.append(self.getvalue())
+        self.seek(0)
+        self.truncate()
+
+
+def test_a_process_that_could_not_begin_is_the_one_whose_error_is_raised(tmp_path: Path) -> None:
+    """The other one hears of it, and may be the first to say so."""
+
+    def work(width: int, late: float) -> None:
+        try:
+            with colabkeep.Run("r", model=torch.nn.Linear(width, 1), storage=tmp_path, progress=False) as run:
+                for _ in run.steps(1):
+                    run.step(loss=0.5)
+        except Incompatible:
+            time.sleep(late)
+            raise
+
+    work(2, 0.0)
+    with pytest.raises(Incompatible, match=r"weight has shape \(1, 2\) in the checkpoint and \(1, 3\) now"):
+        colabkeep.launch(work, [3, 1.0], devices=2)
 
 
 def test_a_process_asks_nobody_and_imports_what_the_notebook_would(
