@@ -749,7 +749,7 @@ def test_a_process_that_has_met_the_others_begins_when_all_have(tmp_path: Path) 
         assert all(each.met and each.popen.poll() is None for each in processes)
         assert not began.exists()
         assert launch._try_out(processes, print)
-        launch._lead(processes, (), print)
+        launch._lead(processes, (), print, launch._Stops())
         assert began.exists()
     finally:
         for each in processes:
