@@ -16,6 +16,7 @@ from colabkeep.core.policies import OVERHEAD, Mode, SaveEvery
 from colabkeep.core.settings import OnChange
 from colabkeep.core.system import Environment, SystemClock
 from colabkeep.frameworks.base import TrainingOptions
+from colabkeep.frameworks.shared.rng import stateful
 from colabkeep.frameworks.shared.settings import mark, marked
 from colabkeep.keep.session import KeptFolder
 from colabkeep.keep.wiring import FolderArguments, wire_folder
@@ -134,7 +135,8 @@ class Run(session.Run):
             checkpoint from before, which is kept; "stop" ends the training with `TrainingDiverged` too, and does not
             save those weights.
         seed: of the order of the data and the randomness in data sets.
-        callbacks: functions called with each event (`colabkeep.core.events`).
+        callbacks: functions called with each event (`colabkeep.core.events`). Of several processes they are called in
+            rank 0 only, so there they must not change the training.
         loggers: who else writes down what is given to `run.log`, as one curve over all sessions: "csv" (metrics.csv),
             "tensorboard", "wandb" (offline, for `wandb sync`), "mlflow" (a database). Into the folder logs/<run>, or
             where you say: {"tensorboard": "my-folder"}.
@@ -575,7 +577,7 @@ def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Disp
     result, states = begin(_fit_here, [told], devices=devices)
     for name, part in _parts(words).items():
         state, record = states[name]
-        part.load_state_dict(state)
+        stateful(part).load_state_dict(state)
         if record:
             mark(part, record)
     done: FitResult = result
@@ -586,7 +588,7 @@ def _fit_here(words: Mapping[str, Any]) -> tuple[FitResult, dict[str, Any]]:
     """In one of the processes: train; what came of it, and of each object that was handed in the state, and the mark
     by which the next session in one process knows what training moved."""
     result = resumable_fit(**words)
-    return result, {name: (part.state_dict(), marked(part)) for name, part in _parts(words).items()}
+    return result, {name: (stateful(part).state_dict(), marked(part)) for name, part in _parts(words).items()}
 
 
 def _parts(words: Mapping[str, Any]) -> dict[str, Any]:

@@ -1198,6 +1198,8 @@ CHINESE: Mapping[str, str] = {
     "by {}": "被 {} ",
     "Rank {} of {} ended with an error:\n{}": "{1} 个进程中的 rank {0} 因错误而结束：\n{2}",
     "The last checkpoint stands: run this cell again, and the training goes on from there.": "最后一个检查点仍然有效：重新运行这个单元格，训练会从那里继续。",
+    "The training is over, and what its function returned cannot be sent back to the notebook: {}: {}: {}. What was saved is there.": "训练已经结束，但它的函数返回的内容无法传回笔记本：{}：{}：{}。已保存的内容仍在。",
+    "Return numbers, texts, tensors or a state_dict(), and no open files, locks or connections.": "请返回数字、文本、张量或 state_dict()，不要返回打开的文件、锁或连接。",
     "A display failed and is not called any more ({}: {}).": "一个显示界面出错，不再调用（{}：{}）。",
     "This run is trained by {} processes, and rank {} could not begin. Nothing was trained.": "此训练由 {} 个进程进行，而 rank {} 无法开始。没有进行任何训练。",
     "Its own error is in what it printed.": "它自己的错误在它打印的内容中。",

@@ -8,6 +8,7 @@ The processes are new interpreters: nothing is forked, so CUDA may have been use
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -30,11 +31,13 @@ from colabkeep.core.system import variables_here
 from colabkeep.frameworks.shared.workers import from_process, to_process
 
 _GO = b"+"  # to a process that waits: all have met
-_CHILD = "from colabkeep.session.launch import child; child()"
+# `python -c` looks into the working directory first. Where the notebook does so, that is in what it hands on.
+_CHILD = "import sys; sys.path[:] = filter(None, sys.path); from colabkeep.session.launch import child; child()"
 _MUCH = 256 << 20  # bytes of a GPU that this process holds, and says so
 _GRACE = 30.0  # seconds that the other processes have to end by themselves, when one has ended with an error
 _SOON = 3.0  # seconds in which the one whose error came first is found: the others lose their connection to it
 _TRIAL = 60.0  # seconds in which the processes have to have met, from the first one that is there
+_BEGINNING = 0.5  # seconds after which the beginning of a line is shown
 _STEPS = 0.25  # seconds between two steps that are shown
 _PULSE = 2.0  # seconds between two words of a process about where it is
 _SILENT = 30.0  # seconds without such a word, while others wait, after which all are ended
@@ -79,7 +82,8 @@ class _Process:
     popen: subprocess.Popen[bytes]
     answers: IO[bytes]
     heard: bytearray = field(default_factory=bytearray)
-    said: bytearray = field(default_factory=bytearray)
+    said: bytearray = field(default_factory=bytearray)  # of a line that is not ended
+    said_at: float = 0.0  # when that began
     there_at: float | None = None  # since when it is ready to meet the others
     met: bool = False  # and they could sum over all of them
     result: tuple[Any, ...] | None = None
@@ -89,6 +93,7 @@ class _Process:
     heard_at: float | None = None  # when it last told that
     failed_at: float | None = None
     silent: bool = False  # it has closed the pipe: nothing more will be heard of it
+    asked: bool = False  # to stop: it saves and ends, and that may take its time
 
 
 class NotTogether(ProcessFailed):
@@ -109,13 +114,13 @@ def begin_processes(
     args: Sequence[Any] = (),
     *,
     devices: int,
-    say: Callable[[str], object],
+    say: Callable[..., object],
     observers: Sequence[Callable[[Event], object]] = (),
     summed: int = 0,
 ) -> Any:
     """What `train(*args)` returns in rank 0, of `devices` processes that each call it. Several are tried first: none
-    begins before all of them have met. `say`: prints a line. `summed`: bytes that they will sum in a step, 0 where that
-    is not known; what it takes is measured.
+    begins before all of them have met. `say`: prints a line, as `print` does. `summed`: bytes that they will sum in a
+    step, 0 where that is not known; what it takes is measured.
 
     Raises:
         UsageError: it, or what goes with it, cannot be sent to another process.
@@ -134,12 +139,22 @@ def begin_processes(
                     "on it cannot use. Where memory is short, delete what is not needed, or restart the kernel, before."
                 )
             )
-    with tempfile.TemporaryDirectory(prefix="colabkeep-") as folder:
-        processes = [_begin(rank, devices, folder, payload, summed) for rank in range(devices)]
+    stops = _Stops()
+
+    def tell(line: str, end: str = "\n") -> None:
         try:
-            together = devices == 1 or _try_out(processes, say)
+            say(line, end=end)
+        except OSError:
+            if not stops.number:
+                raise  # else the terminal may be closed: nobody reads it, and the processes are still saving
+
+    with stops, tempfile.TemporaryDirectory(prefix="colabkeep-") as folder:
+        processes = [_begin(rank, devices, folder, payload, summed) for rank in range(devices)]
+        stops.processes = processes
+        try:
+            together = devices == 1 or _try_out(processes, tell)
             if together:
-                _lead(processes, observers, say)
+                _lead(processes, observers, tell, stops)
         finally:
             for each in processes:
                 if each.silent:  # it is ending by itself, and how is to be told
@@ -150,6 +165,8 @@ def begin_processes(
                 for pipe in (each.popen.stdout, each.popen.stdin, each.answers):
                     if pipe is not None:
                         pipe.close()
+    if stops.number:
+        raise _stopped(processes, stops.number)
     error = _first_error(processes)
     if not together:
         why = f"they did not meet within {_TRIAL:.0f} s" if error is None else _in_a_line(error)
@@ -160,10 +177,11 @@ def begin_processes(
 
 
 def _payload(train: Callable[..., Any], args: Sequence[Any]) -> bytes:
+    from colabkeep.frameworks.torch.carried import carried
     from colabkeep.frameworks.torch.ranks import modes, streams
 
     try:
-        return to_process((train, tuple(args), streams(), modes()))
+        return to_process((train, tuple(args), streams(), modes()), carried)
     except Exception as error:
         paths = [
             *_cannot_travel("the function", train, 0),
@@ -180,8 +198,10 @@ def _payload(train: Callable[..., Any], args: Sequence[Any]) -> bytes:
 
 def _cannot_travel(path: str, value: Any, depth: int) -> Iterator[str]:
     """The innermost members that cannot be sent, by the way to them."""
+    from colabkeep.frameworks.torch.carried import carried
+
     try:
-        to_process(value)
+        to_process(value, carried)
     except Exception:  # noqa: BLE001  # of any kind: pickling calls code of whoever wrote the class
         members = vars(value) if hasattr(value, "__dict__") else value if isinstance(value, Mapping) else {}
         found = False
@@ -236,13 +256,21 @@ def _give(popen: subprocess.Popen[bytes], payload: bytes) -> None:
     """The pipe stays open: its end tells the process that this one is gone."""
     if popen.stdin is not None:
         try:
-            popen.stdin.write(len(payload).to_bytes(8, "little") + payload)
+            _put(popen.stdin, payload)
             popen.stdin.flush()
         except OSError:  # it has ended already, which is told by its status
             return
 
 
-def _try_out(processes: Sequence[_Process], say: Callable[[str], object]) -> bool:
+def _put(pipe: IO[bytes], data: bytes) -> None:
+    """The whole message: one call writes what it can, and never more than 2 GiB."""
+    for piece in (len(data).to_bytes(8, "little"), data):
+        left = memoryview(piece)
+        while left:
+            left = left[pipe.write(left) :]
+
+
+def _try_out(processes: Sequence[_Process], say: Callable[..., object]) -> bool:
     """Have all of them summed over all? Then they begin. None has called what it is to call before that. The time in
     which they have to meet is watched over here: a process that meets nobody may hear nothing any more."""
 
@@ -268,24 +296,66 @@ def _try_out(processes: Sequence[_Process], say: Callable[[str], object]) -> boo
     return True
 
 
+class _Stops:
+    """SIGTERM and SIGHUP go on to the processes, which save and end. `number`: the last one that came, 0 for none."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.processes: Sequence[_Process] = ()
+        self._before = dict[signal.Signals, Any]()
+
+    def __enter__(self) -> None:
+        """Elsewhere than on the main thread Python allows no handlers: they end this process, and those with it."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                before = signal.getsignal(number)
+                # Ignored signals (nohup) stay ignored; handlers that are not Python's cannot be put back.
+                if before not in (signal.SIG_IGN, None):
+                    self._before[number] = before
+                    signal.signal(number, self.pass_on)
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def pass_on(self, number: int, _: object = None) -> None:
+        """To all that have not ended."""
+        self.number = number
+        for each in self.processes:
+            each.asked = True
+            if each.popen.poll() is None:
+                each.popen.send_signal(number)
+
+
+def _stopped(processes: Sequence[_Process], number: int) -> BaseException:
+    """What a stop by this signal raises, as in one process: rank 0 tells what is saved."""
+    kind = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    told = processes[0].result
+    if told is not None and told[0] == "error" and isinstance(told[1], kind):
+        return told[1]
+    stop = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+    stop.__cause__ = _first_error(processes)
+    return stop
+
+
 def _lead(
-    processes: Sequence[_Process], observers: Sequence[Callable[[Event], object]], say: Callable[[str], object]
+    processes: Sequence[_Process],
+    observers: Sequence[Callable[[Event], object]],
+    say: Callable[..., object],
+    stops: _Stops,
 ) -> None:
     """Until all have ended. Ctrl-C goes on to them."""
     try:
         _attend(processes, observers, say)
     except KeyboardInterrupt:
-        for each in processes:
-            if each.popen.poll() is None:
-                each.popen.send_signal(signal.SIGINT)
+        stops.pass_on(signal.SIGINT)
         _attend(processes, observers, say)  # another Ctrl-C does not wait
-        raise
 
 
 def _attend(
     processes: Sequence[_Process],
     observers: Sequence[Callable[[Event], object]],
-    say: Callable[[str], object],
+    say: Callable[..., object],
     over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Pass on what they say and show, until all have ended, or it is `over`; the others end soon after the first that
@@ -309,6 +379,8 @@ def _attend(
                     selector.unregister(key.fileobj)
                     process.silent = process.silent or key.fileobj is process.answers
                 receive(process, data, heard, say)
+            for each in processes:
+                _say_beginning(each, say)
             _end_with_the_first(processes)
             told = _tell_who_is_waited_for(processes, told, say)
             now = time.monotonic()
@@ -327,12 +399,12 @@ def _end_with_the_first(processes: Sequence[_Process]) -> None:
         if each.failed_at is None and failed:
             each.failed_at = now
     first = min((each.failed_at for each in processes if each.failed_at is not None), default=None)
-    if first is not None and now > first + _GRACE:
+    if first is not None and now > first + _GRACE and not any(each.asked for each in processes):
         for each in processes:
             each.popen.kill()
 
 
-def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Callable[[str], object]) -> float:
+def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Callable[..., object]) -> float:
     """Nobody can tell a process that hangs from one that loads for long; where it is says more. `told`: after how many
     seconds of waiting it was said last; returned is the same."""
     waits = max((each.waited or 0.0 for each in processes), default=0.0)
@@ -377,20 +449,41 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
     )
 
 
-def _say(process: _Process, data: bytes, _: list[Any], say: Callable[[str], object]) -> None:
-    """Whole lines, as they come; those of the others are marked."""
+_LINE = re.compile(rb"([^\r\n]*)(\r?\n|\r(?=[^\n]))")
+
+
+def _say(process: _Process, data: bytes, _: list[Any], say: Callable[..., object]) -> None:
+    """Whole lines, and bars of progress, which go back to the line's beginning; those of the others are marked."""
+    if not process.said:
+        process.said_at = time.monotonic()
     process.said += data
-    *lines, rest = process.said.split(b"\n")
-    if not data and rest:
-        lines, rest = [*lines, rest], bytearray()
-    process.said = bytearray(rest)
-    for line in lines:
-        text = line.decode(errors="replace")
-        say(text if process.rank == 0 else f"[rank {process.rank}] {text}")
+    told = 0
+    for line in _LINE.finditer(process.said):
+        _print(process, line[1], "\r" if line[2] == b"\r" else "\n", say)
+        told = line.end()
+    del process.said[:told]
+    if not data and process.said:
+        _print(process, process.said, "\n", say)
+        process.said.clear()
+
+
+def _say_beginning(process: _Process, say: Callable[..., object]) -> None:
+    """Of a line of rank 0 that is not ended yet: dots, or a bar. The others' wait, to be marked as a whole."""
+    if process.rank == 0 and process.said and time.monotonic() > process.said_at + _BEGINNING:
+        _print(process, process.said, "", say)
+        process.said.clear()
+
+
+def _print(process: _Process, line: bytes | bytearray, end: str, say: Callable[..., object]) -> None:
+    text = line.decode(errors="replace")
+    if process.rank == 0:
+        say(text, end=end)
+    elif text or end == "\n":
+        say(f"[rank {process.rank}] {text}", end=end)
 
 
 def _receive(
-    process: _Process, data: bytes, observers: list[Callable[[Event], object]], say: Callable[[str], object]
+    process: _Process, data: bytes, observers: list[Callable[[Event], object]], say: Callable[..., object]
 ) -> None:
     process.heard += data
     while len(process.heard) >= 8:
@@ -416,7 +509,7 @@ def _receive(
 
 def _show(
     observers: list[Callable[[Event], object]],
-    say: Callable[[str], object],
+    say: Callable[..., object],
     told: Sequence[Any],
     method: str = "__call__",
 ) -> None:
@@ -439,7 +532,7 @@ def _first_error(processes: Sequence[_Process]) -> BaseException | None:
     if silent:  # the first of them: where one is gone, NCCL ends the others, too
         return _ended_silently(silent[0], len(processes))
     told = [(each.rank, *each.result[1:]) for each in soon if each.result is not None]
-    rank, error, text, _ = min(told, key=lambda each: bool(each[3]))
+    rank, error, text, _ = min(told, key=lambda each: bool(each[3]))  # one that does not follow from another's
     if isinstance(error, BaseException):
         error.__cause__ = _Remote(f"rank {rank} of {len(processes)}:\n{text}")
         return error
@@ -466,6 +559,7 @@ def _ended_silently(process: _Process, size: int) -> ProcessFailed:
 
 def child() -> None:
     """What such a process does."""
+    from colabkeep.frameworks.torch.carried import carried
     from colabkeep.frameworks.torch.ranks import (
         SUMMING,
         WAITING,
@@ -476,18 +570,20 @@ def child() -> None:
         put_streams,
         try_out,
     )
+    from colabkeep.session.ranks import NotBegun
 
     answers, folder, summed = os.fdopen(int(sys.argv[1]), "wb", buffering=0), sys.argv[2], int(sys.argv[3])
-    payload = _read(int.from_bytes(_read(8), "little"))
+    orders = _orders()
+    payload = _read(orders, int.from_bytes(_read(orders, 8), "little"))
     begins = threading.Event()
-    threading.Thread(target=_follow_parent, args=(begins,), name="colabkeep-parent", daemon=True).start()
+    threading.Thread(target=_follow_parent, args=(orders, begins), name="colabkeep-parent", daemon=True).start()
     sys.argv[:] = [""]
     writing = threading.Lock()
 
     def send(message: tuple[Any, ...]) -> None:
-        data = to_process(message)
+        data = to_process(message, carried)
         with writing:
-            answers.write(len(data).to_bytes(8, "little") + data)
+            _put(answers, data)
 
     waiting = Waiting()
 
@@ -513,22 +609,46 @@ def child() -> None:
             FORWARD.set(Forward(send))
             WAITING.set(waiting)
             result = train(*args)
-        send(("result", result if rank == 0 else None))
+        _give_back(send, result if rank == 0 else None)
     except BaseException as error:  # noqa: BLE001  # it is raised in the process that began this one
         text = "".join(traceback.format_exception(error))
+        follows = lost(error) or isinstance(error, NotBegun)
         try:
             from_process(to_process(error))
-            send(("error", error, text, lost(error)))
+            send(("error", error, text, follows))
         except Exception:  # noqa: BLE001  # one that cannot be sent is told by its text
-            send(("error", None, text, lost(error)))
+            send(("error", None, text, follows))
         os._exit(1)
 
 
-def _read(size: int) -> bytes:
+def _give_back(send: Callable[[tuple[Any, ...]], None], result: Any) -> None:
+    try:
+        send(("result", result))
+    except Exception as error:
+        paths = [*_cannot_travel("result", result, 0)]
+        where = paths[0] if paths else "result"
+        raise UsageError(
+            problem="The training is over, and what its function returned cannot be sent back to the notebook: "
+            f"{where}: {type(error).__name__}: {str(error)[:200]}. What was saved is there.",
+            remedy="Return numbers, texts, tensors or a state_dict(), and no open files, locks or connections.",
+        ) from error
+
+
+def _orders() -> int:
+    """The pipe of the process that began this one, which is no standard input any more: who asks the user something
+    would wait for ever, and is told that there is none."""
+    orders = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return orders
+
+
+def _read(orders: int, size: int) -> bytes:
     """From the pipe of the process that began this one."""
     data = bytearray()
     while len(data) < size:
-        piece = os.read(0, min(size - len(data), 1 << 20))
+        piece = os.read(orders, min(size - len(data), 1 << 20))
         if not piece:
             _die()
         data += piece
@@ -544,10 +664,10 @@ def _place() -> str:
     return ", called from ".join(f"{Path(line.filename).name}, line {line.lineno}, in {line.name}" for line in chosen)
 
 
-def _follow_parent(begins: threading.Event) -> None:
-    if os.read(0, len(_GO)):
+def _follow_parent(orders: int, begins: threading.Event) -> None:
+    if os.read(orders, len(_GO)):
         begins.set()
-        os.read(0, 1)  # nothing more comes but its end
+        os.read(orders, 1)  # nothing more comes but its end
     _die()
 
 

@@ -43,6 +43,10 @@ class Decision(NamedTuple):
     ends: int
 
 
+class NotBegun(UsageError):
+    """Another process could not begin: its own error says why."""
+
+
 class Group:
     """The processes of one run. All calls are made by all of them, in the same order, on the training thread."""
 
@@ -118,7 +122,7 @@ class Group:
         """What `opening` gives, if it ended well in all processes.
 
         Raises:
-            UsageError: it failed in another one. Its own error is raised as it is.
+            NotBegun: it failed in another one. Its own error is raised as it is.
         """
         try:
             opened = opening()
@@ -127,7 +131,7 @@ class Group:
             raise
         (failed,) = self._ranks.highest([0])
         if failed:
-            raise UsageError(
+            raise NotBegun(
                 problem=f"This run is trained by {self.size} processes, and rank {failed - 1} could not begin. Nothing "
                 "was trained.",
                 remedy="Its own error is in what it printed.",
@@ -155,13 +159,13 @@ class Group:
         """The others get it.
 
         Raises:
-            UsageError: rank 0 could not begin.
+            NotBegun: rank 0 could not begin.
         """
         data = self._ranks.from_first(None)
         size = int.from_bytes(data[:8], "little")
         head = json.loads(bytes(data[8 : 8 + size]))
         if head["kind"] == _FAILED:
-            raise UsageError(
+            raise NotBegun(
                 problem=f"Rank 0 could not begin this run: {head['why']}",
                 remedy="Nothing was trained. See the whole error in what rank 0 printed.",
             )

@@ -226,9 +226,10 @@ def _die_after(sentinel: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def to_process(value: Any) -> bytes:
+def to_process(value: Any, carried: Callable[[Any], Any] = lambda _: NotImplemented) -> bytes:
     """Pickled for a process of this machine that was begun here, or back to the one that began it: code of a notebook
-    by value. Never for a disk.
+    by value. Never for a disk. `carried`: how an object is made again there, as `object.__reduce__` tells it;
+    NotImplemented: as it tells itself.
 
     Raises:
         Exception: of any kind, where something in it cannot travel.
@@ -241,7 +242,8 @@ def to_process(value: Any) -> bytes:
             name = getattr(obj, "__name__", "") if isinstance(obj, ModuleType) else ""
             if type(obj) is not ModuleType and name and sys.modules.get(name) is obj:
                 return importlib.import_module, (name,)
-            return super().reducer_override(obj)
+            reduced = carried(obj)
+            return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
     file = io.BytesIO()
     Pickler(file).dump(value)

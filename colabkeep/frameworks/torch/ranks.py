@@ -7,7 +7,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import accumulate
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.hooks import RemovableHandle
 
 from colabkeep.core.errors import UsageError
 from colabkeep.frameworks.torch.facts import place
@@ -127,21 +128,68 @@ def put_streams(taken: tuple[Any, Any, Any]) -> None:
     torch.cuda.manual_seed_all(torch.initial_seed())
 
 
-def modes() -> tuple[Any, ...]:
+def modes() -> dict[str, Any]:
     """What was chosen for all of torch here, for a process that is to compute alike: deterministic kernels, cuDNN's
-    choice of them, and the type of new tensors."""
-    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    choice of them, the type of new tensors, and with how many digits it may multiply. With the number of its next
+    hook: those that travel keep theirs."""
     cudnn: Any = torch.backends.cudnn
-    return deterministic, (cudnn.deterministic, cudnn.benchmark), torch.get_default_dtype()
+    return {
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warns": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cudnn": (cudnn.deterministic, cudnn.benchmark),
+        "kind": torch.get_default_dtype(),
+        "matmul": _of_both(torch.get_float32_matmul_precision),
+        "convolution": _of_both(lambda: cudnn.allow_tf32),
+        "digits": {where: _digits(where) for where in _WHERE},
+        "reductions": {name: _reduction(name) for name in _REDUCTIONS},
+        "hook": RemovableHandle.next_id,
+    }
 
 
-def put_modes(taken: tuple[Any, ...]) -> None:
-    """Choose the same."""
-    (deterministic, warns), (chosen, tries), kind = taken
-    torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+def put_modes(taken: Mapping[str, Any]) -> None:
+    """Choose the same. What is so already is left alone: some settings of torch refuse to be mixed."""
+    torch.use_deterministic_algorithms(taken["deterministic"], warn_only=taken["warns"])
     cudnn: Any = torch.backends.cudnn
-    cudnn.deterministic, cudnn.benchmark = chosen, tries
-    torch.set_default_dtype(kind)
+    cudnn.deterministic, cudnn.benchmark = taken["cudnn"]
+    torch.set_default_dtype(taken["kind"])
+    if taken["matmul"] not in (None, _of_both(torch.get_float32_matmul_precision)):
+        torch.set_float32_matmul_precision(taken["matmul"])
+    if taken["convolution"] not in (None, _of_both(lambda: cudnn.allow_tf32)):
+        cudnn.allow_tf32 = taken["convolution"]
+    core: Any = torch._C
+    for where, digits in taken["digits"].items():
+        if digits != _digits(where):
+            core._set_fp32_precision_setter(*where, digits)
+    for name, chosen in taken["reductions"].items():
+        if chosen != _reduction(name):
+            setattr(torch.backends.cuda.matmul, name, chosen if len(chosen) > 1 else chosen[0])
+    RemovableHandle.next_id = max(RemovableHandle.next_id, taken["hook"])
+
+
+def _of_both(older: Callable[[], Any]) -> Any:
+    """From torch 2.9 on there is a newer way to choose the same; None where that says what the older cannot tell."""
+    try:
+        return older()
+    except RuntimeError:  # `_digits` tells it
+        return None
+
+
+# From the general to the particular: what is said of all holds for each of which nothing is said.
+_WHERE = (("generic", "all"), *((on, of) for on in ("cuda", "mkldnn") for of in ("all", "matmul", "conv", "rnn")))
+_REDUCTIONS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+
+
+def _digits(where: tuple[str, str]) -> Any:
+    """As the newer way has it: "ieee", "tf32", "bf16" or "none"; None where there is only the older one."""
+    tell = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return None if tell is None else tell(*where)
+
+
+def _reduction(name: str) -> tuple[bool, ...]:
+    """Of sums in 16 bits: may they be rounded on the way; and, where torch knows that, in pieces?"""
+    matmul = torch.backends.cuda.matmul
+    told = [getattr(matmul, each, None) for each in (name, f"{name}_split_k")]
+    return tuple(each for each in told if each is not None)
 
 
 class Waiting:

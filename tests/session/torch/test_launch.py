@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import torch
 from nbclient import NotebookClient
 
 import colabkeep
-from colabkeep.core.errors import ProcessFailed, UsageError
+from colabkeep.core.errors import Incompatible, ProcessFailed, UsageError
 
 FIT = """
 import hashlib, os, signal, sys, time
@@ -108,17 +109,26 @@ def test_the_process_that_ended_first_is_the_one_that_is_named() -> None:
         colabkeep.launch(train, devices=2, progress=False)
 
 
-def test_ctrl_c_saves_the_last_step_of_all(tmp_path: Path) -> None:
-    """The notebook's stop button sends SIGINT to the kernel, which passes it on."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_asks_to_stop_has_the_last_step_of_all_saved(tmp_path: Path, number: signal.Signals) -> None:
+    """The notebook's stop button sends SIGINT to the kernel, which passes it on. A closed terminal reads no more."""
     process = begun(tmp_path)
     time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    if number == signal.SIGHUP:
+        assert process.stdout is not None
+        process.stdout.close()
+    process.send_signal(number)
     said, errors = process.communicate(timeout=100)
-    assert process.returncode == -signal.SIGINT, errors
-    assert "stopped" in said
+    if number == signal.SIGINT:
+        assert process.returncode == -number, errors
+        assert re.search(r"KeyboardInterrupt: stopped at step \d+\. Saved: step \d+\.", errors)
+    else:
+        assert process.returncode in (128 + number, 120), errors  # Python's own, where nobody reads what it printed
+    if number != signal.SIGHUP:
+        assert "stopped" in said
     steps = [int(path.name[:12]) for path in (tmp_path / "run" / "r" / "checkpoints").glob("*.json")]
     assert 0 < max(steps) < 27
-    assert f"at step {max(steps)};" in said
+    assert number == signal.SIGHUP or f"at step {max(steps)};" in said
 
 
 def test_processes_do_not_outlive_the_one_that_began_them(tmp_path: Path) -> None:
@@ -170,6 +180,72 @@ def test_what_a_process_prints_and_raises_comes_out_here(
         colabkeep.launch(work, [2, "odd"], devices=2)
 
 
+def test_what_begins_a_line_is_shown_and_what_cannot_be_returned_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dots that tell that something goes on, and bars that go back to the line's beginning."""
+    monkeypatch.setattr(sys, "stdout", Noting())
+
+    def work() -> Any:
+        print("bar 1\rbar 2\rbar 3\r")
+        print("waiting", end="", flush=True)
+        time.sleep(3.0)
+        print("... over", flush=True)
+        return {"held": threading.Lock()}
+
+    with pytest.raises(
+        UsageError, match=r"what its function returned cannot be sent .* result\.held \(lock\): TypeError"
+    ):
+        colabkeep.launch(work, devices=2, progress=False)
+    noted: Any = sys.stdout
+    assert {"waiting", "... over\n", "[rank 1] waiting... over\n", "bar 2\r"} <= set(noted.pieces)
+
+
+class Noting(io.StringIO):
+    """Standard output that knows what it was given between two flushes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces = list[str]()
+
+    def flush(self) -> None:
+        self.pieces.append(self.getvalue())
+        self.seek(0)
+        self.truncate()
+
+
+def test_a_process_that_could_not_begin_is_the_one_whose_error_is_raised(tmp_path: Path) -> None:
+    """The other one hears of it, and may be the first to say so."""
+
+    def work(width: int, late: float) -> None:
+        try:
+            with colabkeep.Run("r", model=torch.nn.Linear(width, 1), storage=tmp_path, progress=False) as run:
+                for _ in run.steps(1):
+                    run.step(loss=0.5)
+        except Incompatible:
+            time.sleep(late)
+            raise
+
+    work(2, 0.0)
+    with pytest.raises(Incompatible, match=r"weight has shape \(1, 2\) in the checkpoint and \(1, 3\) now"):
+        colabkeep.launch(work, [3, 1.0], devices=2)
+
+
+def test_a_process_asks_nobody_and_imports_what_the_notebook_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks is told that nobody answers. A file of the working directory stands for none of Python's modules."""
+    (tmp_path / "statistics.py").write_text("raise ImportError('this is not the one')")
+    monkeypatch.chdir(tmp_path)
+
+    def ask() -> tuple[str, int]:
+        code = subprocess.run([sys.executable, "-c", "input()"], stderr=subprocess.DEVNULL, check=False).returncode
+        try:
+            return input(), code
+        except EOFError:
+            return "nobody", code
+
+    assert colabkeep.launch(ask, devices=2) == ("nobody", 1)
+
+
 def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp_path: Path) -> None:
     """Else a dropout would be the same in all processes, and a run in one cell other than in two."""
 
@@ -191,14 +267,18 @@ def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp
 
 def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
     """With the kernels that it chose for equal bits, and the type of new tensors."""
+    hooks = torch.utils.hooks.RemovableHandle.next_id = torch.utils.hooks.RemovableHandle.next_id + 1000
 
     def chosen() -> Any:
         cudnn = torch.backends.cudnn
         kinds = torch.get_default_dtype(), cudnn.deterministic, cudnn.benchmark
+        rounded = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+        assert torch.utils.hooks.RemovableHandle.next_id >= hooks, "else a new hook takes the place of one that came"
         return (
             kinds,
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
+            (torch.get_float32_matmul_precision(), cudnn.allow_tf32, rounded),
         )
 
     before = chosen()
@@ -207,14 +287,40 @@ def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.set_default_dtype(torch.float64)
         cudnn.deterministic, cudnn.benchmark = True, True
+        torch.set_float32_matmul_precision("high")
+        cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         here = chosen()
-        assert here == ((torch.float64, True, True), True, True) != before
+        assert here == ((torch.float64, True, True), True, True, ("high", False, False)) != before
         assert colabkeep.launch(chosen, devices=2) == here
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_default_dtype(kind)
         cudnn.deterministic, cudnn.benchmark = False, False
+        torch.set_float32_matmul_precision("highest")
+        cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     assert chosen() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch before 2.9 has the older way alone")
+@pytest.mark.parametrize("place", ["backends", "backends.cuda.matmul", "backends.cudnn.conv"])
+def test_the_newer_way_to_choose_digits_is_carried_over(place: str) -> None:
+    """Where the older way is asked for the same, torch may raise."""
+    from colabkeep.frameworks.torch.ranks import modes, put_modes
+
+    owner: Any = attrgetter(place)(torch)
+    before, kept = owner.fp32_precision, modes()
+    wanted = "ieee" if before == "tf32" else "tf32"
+    try:
+        owner.fp32_precision = wanted
+        taken = modes()
+        owner.fp32_precision = before
+        assert modes() == kept != taken
+        put_modes(taken)
+        assert modes() == taken
+    finally:
+        owner.fp32_precision = before
 
 
 def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) -> None:
@@ -247,6 +353,94 @@ def test_what_cannot_travel_is_named_before_anything_is_begun(tmp_path: Path) ->
         with pytest.raises(UsageError, match="is not known"):
             colabkeep.resumable_fit(model, loader, **words, run_name="r", devices=wrong)  # type: ignore[arg-type]
     assert not (tmp_path / "runs").exists()
+
+
+class Few(io.RawIOBase):
+    """A pipe that takes some bytes of what it is given, as the system does with more than 2 GiB."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def write(self, data: Any) -> int:
+        self.taken += bytes(data[:3])
+        return len(data[:3])
+
+
+def test_a_message_that_a_pipe_takes_in_pieces_is_whole() -> None:
+    """Both ways: the model to the processes, and what rank 0 returns."""
+    from colabkeep.session.launch import _put
+
+    pipe: Any = Few()
+    _put(pipe, b"more than three")
+    assert pipe.taken == (15).to_bytes(8, "little") + b"more than three"
+
+
+class EverySecond(torch.optim.SGD):
+    """An optimizer with attributes of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=1.0)
+        self.count = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.count += 1
+        return super().step() if self.count % 2 == 0 else None
+
+
+def sent(*args: Any) -> Any:
+    """As a process has them."""
+    from colabkeep.frameworks.shared.workers import from_process
+    from colabkeep.session.launch import _payload
+
+    return from_process(_payload(lambda: None, args))[1]
+
+
+def test_hooks_go_along_with_parameters_and_optimizers() -> None:
+    """torch leaves them out when it pickles. They may hold what they are hooked on, and each other."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = EverySecond(model.parameters())
+    heard = list[str]()
+    weight = model.weight
+    weight.register_hook(lambda grad: grad.clamp(max=0.5) * weight.numel())
+    weight.register_post_accumulate_grad_hook(lambda tensor: heard.append(f"gradient {tensor is weight}"))
+    optimizer.register_step_pre_hook(lambda own, *_: heard.append(f"before {own is optimizer}"))
+    optimizer.register_step_post_hook(lambda own, *_: heard.append(f"after {own.count}"))
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda grad: grad * 3)
+    there, own, told, other = sent(model, optimizer, heard, leaf)
+    assert own.param_groups[0]["params"][0] is there.weight
+    before = there.weight.detach().clone()
+    for _ in range(2):
+        there(torch.ones(1, 2)).sum().backward()
+        own.step()
+        own.zero_grad()
+    assert torch.allclose(before - there.weight, torch.ones(1, 2))
+    # torch hooks the step of each class that was made an object of: of SGD in some processes only.
+    assert [*dict.fromkeys(told)] == ["gradient True", "before True", "after 1", "after 2"]
+    other.sum().backward()
+    assert other.grad.item() == 3.0
+    assert not heard
+
+
+def test_a_scheduler_in_another_process_knows_that_its_optimizer_steps(recwarn: pytest.WarningsRecorder) -> None:
+    """torch warns else, falsely, that `step` was overridden."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    there, own = sent(torch.optim.lr_scheduler.StepLR(optimizer, 1), optimizer)
+    own.step()
+    there.step()
+    assert own is there.optimizer
+    assert own.param_groups[0]["lr"] == pytest.approx(0.01)
+    assert not recwarn.list
+
+
+def test_a_hook_that_cannot_travel_is_named() -> None:
+    """It is not left out without a word."""
+    model = torch.nn.Linear(2, 1)
+    guard = threading.Lock()
+    model.weight.register_hook(lambda grad: grad if guard.locked() else None)
+    with pytest.raises(UsageError, match=r"^_parameters\.weight \(Parameter\) cannot be sent"):
+        sent(model)
 
 
 def test_what_the_notebook_holds_of_a_gpu_is_told(
@@ -383,14 +577,21 @@ def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -
 
 
 def test_the_same_cell_again_in_the_same_kernel_knows_what_the_training_moved(tmp_path: Path) -> None:
-    """The rate that a schedule came to is not one that somebody has written."""
+    """The rate that a schedule came to is not one that somebody has written. A generator is as theirs, too."""
     model = torch.nn.Linear(2, 1)
+    generator = torch.Generator().manual_seed(5)
+    drawn = [generator.get_state()]
+
+    def loss_of(output: Any, target: Any) -> Any:
+        return torch.nn.functional.mse_loss(output + torch.rand(1, generator=generator), target)
+
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     words: dict[str, Any] = {
         "optimizer": optimizer,
         "scheduler": scheduler,
-        "loss_fn": torch.nn.functional.mse_loss,
+        "loss_fn": loss_of,
+        "state": {"generator": generator},
         "run_name": "r",
         "storage": tmp_path,
         "on_bad_gpu": "ignore",
@@ -401,9 +602,13 @@ def test_the_same_cell_again_in_the_same_kernel_knows_what_the_training_moved(tm
     )
     assert colabkeep.resumable_fit(model, loader, **words, max_epochs=2, devices=2).steps == 4
     assert optimizer.param_groups[0]["lr"] == 0.025
+    drawn.append(generator.get_state())
     assert colabkeep.resumable_fit(model, loader, **words, max_epochs=3).steps == 6
+    drawn.append(generator.get_state())
     assert colabkeep.resumable_fit(model, loader, **words, max_epochs=4, devices=2).steps == 8
     assert optimizer.param_groups[0]["lr"] == 0.1 / 16
+    drawn.append(generator.get_state())
+    assert len({bytes(each.tolist()) for each in drawn}) == 4
 
 
 @contextmanager
@@ -544,7 +749,7 @@ def test_a_process_that_has_met_the_others_begins_when_all_have(tmp_path: Path) 
         assert all(each.met and each.popen.poll() is None for each in processes)
         assert not began.exists()
         assert launch._try_out(processes, print)
-        launch._lead(processes, (), print)
+        launch._lead(processes, (), print, launch._Stops())
         assert began.exists()
     finally:
         for each in processes:
