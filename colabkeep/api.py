@@ -15,6 +15,7 @@ from colabkeep.core.language import said
 from colabkeep.core.policies import OVERHEAD, Mode, SaveEvery
 from colabkeep.core.settings import OnChange
 from colabkeep.core.system import Environment, SystemClock
+from colabkeep.frameworks import find_framework
 from colabkeep.frameworks.base import TrainingOptions
 from colabkeep.frameworks.shared.rng import stateful
 from colabkeep.frameworks.shared.settings import mark, marked
@@ -25,7 +26,8 @@ from colabkeep.session import run as session
 from colabkeep.session.fit import FitArguments, fit, plan_fit
 from colabkeep.session.launch import FORWARD, NotTogether, begin_processes
 from colabkeep.session.loop import EventBus
-from colabkeep.session.open import RunArguments, check_callbacks, check_word, open_home, wire_run
+from colabkeep.session.open import RunArguments, begun_together, check_callbacks, check_word, open_home, wire_run
+from colabkeep.session.ranks import from_bytes, to_bytes
 from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
@@ -542,8 +544,16 @@ def _processes(devices: object) -> int:
         )
     if devices == 1 or FORWARD.get() is not None:
         return 1
+    from colabkeep.frameworks.torch.facts import place
     from colabkeep.frameworks.torch.ranks import device_count
 
+    if (together := max(place()[1], begun_together(Environment.here().environ))) > 1:
+        raise UsageError(
+            problem=f"devices={devices!r} begins a process for each GPU, and this program is one of {together} "
+            "processes already (torchrun and accelerate launch begin them). Nothing was touched.",
+            remedy="Start it with python. Or keep the launcher and leave devices= out: resumable_fit and Run train in "
+            "all of its processes, once torch.distributed.init_process_group() was called.",
+        )
     here = device_count()
     if isinstance(devices, str):
         return max(1, here)
@@ -574,26 +584,37 @@ def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Disp
     refuse_sync(_record(TrainingOptions, words))
     summed = gradient_bytes(words["model"])
     begin = partial(begin_processes, say=_line, observers=shown, summed=summed)
-    result, states = begin(_fit_here, [told], devices=devices)
-    for name, part in _parts(words).items():
-        state, record = states[name]
-        stateful(part).load_state_dict(state)
-        if record:
-            mark(part, record)
+    result, state, moved, records = begin(_fit_here, [told], devices=devices)
+    parts = _parts(words)
+    framework = find_framework(parts.values())
+    setup = framework.settings(parts)
+    written = setup.written()
+    framework.restore(parts, from_bytes(state))
+    setup.settle(written, moved, new=(), kept=())
+    for name, record in records.items():
+        mark(parts[name], record)
     done: FitResult = result
     return done
 
 
-def _fit_here(words: Mapping[str, Any]) -> tuple[FitResult, dict[str, Any]]:
-    """In one of the processes: train; what came of it, and of each object that was handed in the state, and the mark
-    by which the next session in one process knows what training moved."""
+def _fit_here(words: Mapping[str, Any]) -> tuple[Any, ...]:
+    """In one of the processes: train; what came of it; and of the objects that were handed in the state, what training
+    moved beside it, and the marks by which the next session in one process knows that."""
+    parts = _parts(words)
+    framework = find_framework(parts.values())
+    written = framework.settings(parts).written()
     result = resumable_fit(**words)
-    return result, {name: (stateful(part).state_dict(), marked(part)) for name, part in _parts(words).items()}
+    if framework.place()[0]:  # rank 0 is heard
+        return result, b"", {}, {}
+    setup = framework.settings(parts)
+    setup.begin(written)
+    records = {name: marked(part) for name, part in parts.items()}
+    return result, to_bytes(framework, parts), setup.moved(), {name: each for name, each in records.items() if each}
 
 
 def _parts(words: Mapping[str, Any]) -> dict[str, Any]:
     named = {name: words[name] for name in ("model", "optimizer", "scheduler", "ema")}
-    return {name: part for name, part in {**named, **(words["state"] or {})}.items() if part is not None}
+    return {name: stateful(part) for name, part in {**named, **(words["state"] or {})}.items() if part is not None}
 
 
 def _record(kind: Callable[..., _T], words: Mapping[str, Any], **more: Any) -> _T:

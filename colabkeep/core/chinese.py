@@ -1184,6 +1184,8 @@ CHINESE: Mapping[str, str] = {
     "they did not meet within {} s": "它们在 {} 秒内未能建立联系",
     "the sum over the processes was not that of their numbers": "各进程求和的结果不正确",
     "{} GPUs were tried together before the training, and that failed: {}. Nothing was lost: the training runs on one GPU now, as with devices=1.": "训练前试着让 {} 块 GPU 一起工作，但失败了：{}。没有损失任何内容：训练现在在一块 GPU 上进行，与 devices=1 相同。",
+    "devices={} begins a process for each GPU, and this program is one of {} processes already (torchrun and accelerate launch begin them). Nothing was touched.": "devices={} 会为每块 GPU 启动一个进程，而本程序已经是 {} 个进程之一（由 torchrun 或 accelerate launch 启动）。没有改动任何东西。",
+    "Start it with python. Or keep the launcher and leave devices= out: resumable_fit and Run train in all of its processes, once torch.distributed.init_process_group() was called.": "请用 python 启动。或者保留启动器并去掉 devices=：调用 torch.distributed.init_process_group() 之后，resumable_fit 和 Run 会在所有进程中训练。",
     "devices={} is not known.": "无法识别 devices={}。",
     'Pass a number of GPUs (devices=2), or "auto" for all of this machine.': '请写 GPU 的数量（devices=2），或写 "auto" 使用这台机器的全部 GPU。',
     "devices={}, and this machine has {} GPU(s).": "devices={}，而这台机器有 {} 块 GPU。",

@@ -354,13 +354,18 @@ def checked_length(*, max_epochs: int | None = None, max_steps: int | None = Non
     return LengthTold(max_epochs=max_epochs, max_steps=max_steps)
 
 
+def begun_together(environ: Mapping[str, str]) -> int:
+    """As how many processes torchrun, or what is built on it, began this program; 1: it did not."""
+    number = environ.get("WORLD_SIZE", "") if environ.get("TORCHELASTIC_RUN_ID") else ""
+    return int(number) if number.isdecimal() else 1
+
+
 def refuse_ranks(processes: int, environ: Mapping[str, str]) -> None:
     """Refuse a training in several processes: each would write checkpoints of its own into one run, with the random
     numbers and the place in the data of one rank. `processes`: as the framework tells. torchrun tells it by variables
     before the framework knows.
     """
-    started = environ.get("WORLD_SIZE", "") if environ.get("TORCHELASTIC_RUN_ID") else ""
-    ranks = max(processes, int(started) if started.isdecimal() else 1)
+    ranks = max(processes, begun_together(environ))
     rank = environ.get("RANK", "")
     own = f" (this one is rank {rank})" if rank.isdecimal() else ""
     if ranks > processes == 1:

@@ -188,16 +188,12 @@ class Group:
 
     def streams(self, framework: Framework, parts: Mapping[str, object]) -> Tree:
         """For a checkpoint: these parts of all the others, their random streams. Only rank 0 gets them."""
-        data = b""
-        if not self.leads:
-            snapshot = framework.capture(parts).finish()
-            try:
-                nodes, pieces = _packed(snapshot.parts)
-                data = b"".join([_head({"parts": nodes}), *pieces])
-            finally:
-                snapshot.release()
-        told = self._ranks.to_first(data)
-        return {"processes": self.size, "streams": [_streams_of(each) for each in told[1:]]}
+        told = self._ranks.to_first(b"" if self.leads else to_bytes(framework, parts))
+        states = [from_bytes(each) for each in told[1:]]
+        return {
+            "processes": self.size,
+            "streams": [{name: tree["state"] for name, tree in each.items()} for each in states],
+        }
 
     def own(self, framework: Framework, stored: Mapping[str, Tree], seed: int, step: int) -> Mapping[str, Tree]:
         """What of a checkpoint is for this process: with the random streams that it had then; where there were not as
@@ -256,10 +252,20 @@ def _packs(sizes: Sequence[int], data: memoryview) -> Iterator[Mapping[str, Any]
         at += size
 
 
-def _streams_of(data: bytes) -> dict[str, Tree]:
+def to_bytes(framework: Framework, parts: Mapping[str, object]) -> bytes:
+    """The state of these parts, as a checkpoint would hold it, for another process of this machine."""
+    snapshot = framework.capture(parts).finish()
+    try:
+        nodes, pieces = _packed(snapshot.parts)
+        return b"".join([_head({"parts": nodes}), *pieces])
+    finally:
+        snapshot.release()
+
+
+def from_bytes(data: bytes) -> dict[str, Tree]:
+    """The same there, in memory of its own."""
     size = int.from_bytes(data[:8], "little")
-    trees = _unpacked(json.loads(data[8 : 8 + size])["parts"], memoryview(bytearray(data))[8 + size :])
-    return {name: tree["state"] for name, tree in trees.items()}
+    return _unpacked(json.loads(data[8 : 8 + size])["parts"], memoryview(bytearray(data))[8 + size :])
 
 
 def _copied(parts: Mapping[str, Tree]) -> dict[str, Tree]:

@@ -434,6 +434,39 @@ def test_a_scheduler_in_another_process_knows_that_its_optimizer_steps(recwarn: 
     assert not recwarn.list
 
 
+class Doubled(torch.nn.Module):
+    """A parametrization."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Twice the weight."""
+        return 2 * weight
+
+
+def test_what_torch_does_not_pickle_goes_along() -> None:
+    """Modules with parametrizations, whose optimizer trains them there; tensors of newer types, as they lie."""
+    parametrizations = torch.nn.utils.parametrizations
+    layers = [
+        parametrizations.weight_norm(torch.nn.Linear(3, 3)),
+        parametrizations.spectral_norm(torch.nn.Linear(3, 3)),
+    ]
+    torch.nn.utils.parametrize.register_parametrization(layers[1], "bias", Doubled())
+    model = torch.nn.Sequential(*layers).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    there, trains = sent(model, optimizer)
+    data = torch.randn(2, 3)
+    assert torch.equal(there(data), model(data))
+    assert list(there.state_dict()) == list(model.state_dict())
+    assert all(one is other for one, other in zip(trains.param_groups[0]["params"], there.parameters(), strict=True))
+    with torch.nn.utils.parametrize.cached():
+        assert there[1].bias is there[1].bias
+
+    whole = torch.arange(24, dtype=torch.uint8).view(torch.float8_e4m3fn).view(4, 6)
+    for each in (whole, whole.T, whole[1:, 2:], whole[0, :1].expand(5), whole[:0], torch.arange(3).to(torch.uint16)):
+        (made,) = sent(each)
+        assert (made.dtype, made.stride()) == (each.dtype, each.stride())
+        assert made.tolist() == each.tolist()
+
+
 def test_a_hook_that_cannot_travel_is_named() -> None:
     """It is not left out without a word."""
     model = torch.nn.Linear(2, 1)
@@ -609,6 +642,83 @@ def test_the_same_cell_again_in_the_same_kernel_knows_what_the_training_moved(tm
     assert optimizer.param_groups[0]["lr"] == 0.1 / 16
     drawn.append(generator.get_state())
     assert len({bytes(each.tolist()) for each in drawn}) == 4
+
+
+def restless() -> Any:
+    """A model of a class that travels with it."""
+
+    class Restless(torch.nn.Module):
+        """What a training moves beside weights and an optimizer's state."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(2, 2))
+            self.last = torch.nn.Linear(2, 1)
+            self.calls = 0
+            self.register_buffer("seen", torch.zeros(2), persistent=False)
+            self.register_buffer("one", torch.ones(1).expand(3))
+            self.register_buffer("eight", torch.ones(3).to(torch.float8_e4m3fn))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Freezes its first layer after three calls."""
+            self.calls += 1
+            self.seen += x.detach().mean(0)
+            self.eight = (self.eight.float() * 2).to(torch.float8_e4m3fn)
+            if self.calls == 3:
+                self.first.bias.requires_grad_(False)
+            return self.last(self.first(x)) * self.one[0]
+
+        def told(self) -> list[object]:
+            """All of it."""
+            buffers = {name: each.float().tolist() for name, each in self.named_buffers()}
+            weights = {name: (each.tolist(), each.requires_grad) for name, each in self.named_parameters()}
+            return [self.calls, self.training, buffers, weights]
+
+    return Restless()
+
+
+def test_the_model_here_is_as_theirs_in_all_that_training_moves(tmp_path: Path) -> None:
+    """It is the one that a resumed training would have: also buffers that no `state_dict` tells, and attributes."""
+
+    def fit(devices: int) -> Any:
+        torch.manual_seed(0)
+        model = restless()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        data = torch.utils.data.TensorDataset(torch.ones(16, 2), torch.zeros(16, 1))
+        loader = torch.utils.data.DataLoader(data, batch_size=4)
+        words: dict[str, Any] = {"run_name": "r", "storage": tmp_path, "on_bad_gpu": "ignore", "progress": False}
+        loss = torch.nn.functional.mse_loss
+        result = colabkeep.resumable_fit(
+            model, loader, optimizer=optimizer, loss_fn=loss, max_epochs=2, devices=devices, **words
+        )
+        assert result.steps == 8
+        assert model.calls == 8
+        return model
+
+    there = fit(2)
+    assert not there.first.bias.requires_grad
+    assert there.seen.tolist() == [8.0, 8.0]
+    assert there.eight.float().tolist() == [256.0] * 3
+    assert fit(1).told() == there.told()
+
+
+@pytest.mark.parametrize("variables", [{"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"}, {}])
+def test_one_of_several_processes_begins_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    """torchrun began them: each would begin as many again, and only one of those would have the run."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if not variables:
+        monkeypatch.setattr("colabkeep.frameworks.torch.facts.place", lambda: (0, 2))  # the group is there
+    words = words_of(tmp_path)
+    for devices in (2, "auto"):
+        with pytest.raises(UsageError, match="one of 2 processes already") as raised:
+            colabkeep.resumable_fit(**words, devices=devices)  # type: ignore[arg-type]
+        assert "leave devices= out" in str(raised.value)
+        with pytest.raises(UsageError, match="one of 2 processes already"):
+            colabkeep.launch(print, devices=devices)  # type: ignore[arg-type]
+    assert not (tmp_path / "runs").exists()
 
 
 @contextmanager
