@@ -261,6 +261,10 @@ class Ranks(Protocol):
         the same proves nothing; that they differ does. Waits for the device; each process makes it for itself."""
         ...
 
+    def buffers(self, parts: Mapping[str, object]) -> Mapping[str, Mapping[str, object]]:
+        """The buffers of each module that nobody makes the same in all processes, by part and name."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:

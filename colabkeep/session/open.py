@@ -696,7 +696,7 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         lease = take_lease(repository, session, about)
         starting.lap("ready")
         if group is not None:
-            stored = understood(manifest, partial(_shared, spec, group, loaded, stored))
+            stored = understood(manifest, partial(_shared, spec, group, loaded, stored, settings))
         if loaded is not None:
             names = (name for name in (*spec.parts, *spec.optional) if name not in settings.replaced)
             trees = {name: _own(loaded.parts[name], stored.get(name)) for name in names if name in loaded.parts}
@@ -746,17 +746,28 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
     )
 
 
-def _shared(spec: RunSpec, group: Group, loaded: Loaded | None, stored: Mapping[str, Tree]) -> Mapping[str, Tree]:
+def _shared(
+    spec: RunSpec, group: Group, loaded: Loaded | None, stored: Mapping[str, Tree], settings: RunSettings
+) -> Mapping[str, Tree]:
     """Rank 0 gives what it loaded to the others; of the loop's own parts each has its own."""
     if group.leads:
         group.hand_out(loaded)
     step = 0 if loaded is None else loaded.manifest.progress.step
-    return group.own(spec.framework, stored, spec.arguments.seed, step)
+    own = group.own(spec.framework, stored, spec.arguments.seed, step)
+    settings.take_own(own.get("settings"))
+    return own
 
 
 def _own(tree: Tree, state: Tree) -> Tree:
-    """A part; where this process has a state of its own of it, with that: a generator's."""
-    return tree if state is None or not isinstance(tree, dict) else {**tree, "state": state}
+    """A part; where this process has a state of its own of it, with that: of a module its buffers."""
+    if state is None or not isinstance(tree, dict):
+        return tree
+    if tree["kind"] != "module":
+        return {**tree, "state": state}
+    own = {
+        each: {name: state.get(name, leaf) for name, leaf in tree[each].items()} for each in ("weights", "transient")
+    }
+    return {**tree, **own}
 
 
 def this_process(clock: Clock, **more: Any) -> dict[str, Any]:

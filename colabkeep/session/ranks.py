@@ -186,8 +186,23 @@ class Group:
         """Does one of them wish it?"""
         return bool(self._ranks.highest([int(wish)])[0])
 
+    def others(self, framework: Framework, parts: Mapping[str, object]) -> list[str]:
+        """The names of those parts that are not in all processes as in rank 0. All get them."""
+        told = {name: hashlib.sha256(to_bytes(framework, {name: part})).hexdigest() for name, part in parts.items()}
+        theirs = self._ranks.to_first(json.dumps(told).encode())
+        if not self.leads:
+            names: list[str] = json.loads(bytes(self._ranks.from_first(None)))
+            return [name for name in names if name in parts]
+        found = [name for name in told if any(json.loads(each).get(name) != told[name] for each in theirs[1:])]
+        self._ranks.from_first([memoryview(json.dumps(found).encode())])
+        return found
+
+    def buffers(self, parts: Mapping[str, object]) -> Mapping[str, Mapping[str, object]]:
+        """As `Ranks.buffers`."""
+        return self._ranks.buffers(parts)
+
     def streams(self, framework: Framework, parts: Mapping[str, object]) -> Tree:
-        """For a checkpoint: these parts of all the others, their random streams. Only rank 0 gets them."""
+        """For a checkpoint: these parts of all the others, what each came to by itself. Only rank 0 gets them."""
         told = self._ranks.to_first(b"" if self.leads else to_bytes(framework, parts))
         states = [from_bytes(each) for each in told[1:]]
         return {

@@ -353,6 +353,11 @@ class RunSettings:
             "here on; another run_name begins a new training with them."
         )
 
+    def take_own(self, told: Tree) -> None:
+        """This process has moved the settings so; None: as rank 0 has."""
+        if told is not None:
+            self._moved = told["moved"]
+
     def restored(self, step: int) -> list[Event]:
         """The parts were restored to the checkpoint's `step`: settle what changed, and tell it."""
         self._objects.settle(self._then, self._moved, new=self._unmoved(), kept=self._kept)
@@ -527,7 +532,8 @@ class LoopState:
         self.variables = RunState(framework.name)
         self.averages = Averages(framework)
         self.streams = Streams(self.loaders, data, seed)
-        self.others: tuple[Progress, Tree] | None = None  # the random streams of other processes, and when
+        self.others: tuple[Progress, Tree] | None = None  # what other processes came to by themselves, and when
+        self._aside: Framework | None = None
         self._framework = framework
         self._rng = framework.rng()
         self._stored = stored
@@ -560,14 +566,23 @@ class LoopState:
         return {"rng": self._rng, **{name: Value(value) for name, value in values.items()}}
 
     def gather(self, group: Group, progress: Progress, parts: Mapping[str, object]) -> str:
-        """The next checkpoint is of this boundary, and all processes are at it. Of `parts` each has generators of its
-        own. Returns a sentence where one of them reads other data than this one."""
+        """The next checkpoint is of this boundary, and all processes are at it. Of `parts` each may have come to others
+        by itself: generators, what it computed of its part of each batch. Returns a sentence where one of them reads
+        other data than this one."""
         if self.others is not None and self.others[0] == progress:
             return ""
-        records = Value(self.data.records)
-        generators = {name: part for name, part in parts.items() if is_generator(part)}
-        own = {"rng": self._rng, "rng_at_epoch": Value(self._at_epoch["rng"]), "data": records}
-        told = group.streams(self._framework, own | generators)
+        if self._aside is None:  # of its own: that of the run has the memory that the checkpoint is copied to
+            self._aside = open_framework(self._framework.name)
+        held: dict[str, Any] = {
+            n: part for n, part in parts.items() if is_generator(part) or not self._framework.owns(part)
+        }
+        held |= {name: Value(buffers) for name, buffers in group.buffers(parts).items()}
+        values = {"rng_at_epoch": self._at_epoch["rng"], "data": self.data.records}
+        values |= {"settings": {"moved": self.settings.tree()["moved"]}, "averages": self.averages.tree()}
+        values |= {"state": self.variables.tree(), "state_at_epoch": self._at_epoch["state"]}
+        own = {"rng": self._rng, **{name: Value(value) for name, value in values.items()}}
+        own |= {name: held[name] for name in group.others(self._aside, held)}
+        told = group.streams(self._aside, own)
         theirs = [each.pop("data") for each in told["streams"]]
         self.others = progress, told
         other = [rank for rank, each in enumerate(theirs, 1) if _others_data(self.data.records, each)]

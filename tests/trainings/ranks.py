@@ -64,6 +64,27 @@ if words.get("ranges"):  # taken in evaluation mode, as observers of quantisatio
                 self.top.lerp_(x.detach().abs().max(), 0.1)
             return x / self.top
     model.insert(1, Ranges())
+kept = {}
+if words.get("local"):  # what a process computes of its part of a batch, in places of all kinds
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = 1.0
+        def forward(self, x):
+            if self.training:
+                self.scale = 0.9 * self.scale + 0.1 * x.detach().abs().mean().item()
+            return x / self.scale
+    class Count:
+        total = 0.0
+        def state_dict(self):
+            return {"total": self.total}
+        def load_state_dict(self, state):
+            self.total = state["total"]
+    model.insert(1, Scaled())
+    centre = nn.Module()
+    centre.register_buffer("mean", torch.zeros(2, device=device))
+    centre.register_buffer("last", torch.zeros(2, device=device), persistent=False)
+    kept = {"centre": centre, "count": Count()}
 if words.get("kinds"):  # of buffers
     model.register_buffer("short", torch.tensor([1, rank, 2], dtype=torch.int16))
     model.register_buffer("seen", torch.tensor([True, rank == 0]))
@@ -137,7 +158,13 @@ def loss_of(model, batch):
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory, as a small card says")
         seen.write(f"{run_step()} {indices.tolist()}\\n")
         seen.flush()
-    return nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+    output = model(x.to(device))
+    if kept and model.training:
+        centre.last.copy_(output.detach().mean(0))
+        centre.mean.lerp_(centre.last, 0.1)
+        kept["count"].total += output.detach().abs().mean().item()
+        output = output - centre.mean - centre.last / kept["count"].total
+    return nn.functional.cross_entropy(output, y.to(device))
 
 def listen(event):
     kind = type(event).__name__
@@ -160,7 +187,8 @@ def digest():
             found.update(each.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
-common = {"storage": folder, "progress": False, "callbacks": [listen], "state": generators, "save_every": "3 steps"}
+common = {"storage": folder, "progress": False, "callbacks": [listen], "state": generators | kept}
+common["save_every"] = "3 steps"
 common |= words.get("more", {})
 if words.get("fit"):
     class Average:  # called after each step

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch.utils.hooks import RemovableHandle
 
 from colabkeep.core.errors import UsageError
+from colabkeep.frameworks.shared.capture import TensorPlace
+from colabkeep.frameworks.torch.capture import TensorPlaces
 from colabkeep.frameworks.torch.facts import place
 
 _BUCKET = 32 << 20  # bytes of gradients that are summed at a time: each is copied into one buffer
@@ -253,6 +255,10 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return (flat.clone() if flat.storage_offset() * size % 8 else flat).view(torch.int64)
 
 
+def _is_buffer(place: TensorPlace) -> bool:
+    return not place.parameter and place.tensor is not None and not torch.nn.parameter.is_lazy(place.tensor)
+
+
 class TorchRanks:
     """See `Ranks`. Over host memory, by a group of its own: what is agreed on waits for no device."""
 
@@ -311,6 +317,13 @@ class TorchRanks:
         bits = (_bits(each) for each in _trained(parts).values())
         sums = [each.sum(dtype=torch.int64) for each in bits]  # all are begun before the first is waited for
         return repr(([int(each) for each in sums], _options(parts))).encode()
+
+    def buffers(self, parts: Mapping[str, object]) -> dict[str, dict[str, object]]:
+        return {
+            name: {place.name: place.tensor for place in TensorPlaces(part).places if _is_buffer(place)}
+            for name, part in parts.items()
+            if isinstance(part, torch.nn.Module) and not isinstance(part, torch.nn.parallel.DistributedDataParallel)
+        }
 
     def _broadcast(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")

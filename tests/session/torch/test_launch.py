@@ -702,15 +702,10 @@ def test_the_model_here_is_as_theirs_in_all_that_training_moves(tmp_path: Path) 
     assert fit(1).told() == there.told()
 
 
-@pytest.mark.parametrize("variables", [{"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"}, {}])
-def test_one_of_several_processes_begins_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
-) -> None:
-    """torchrun began them: each would begin as many again, and only one of those would have the run."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    if not variables:
-        monkeypatch.setattr("colabkeep.frameworks.torch.facts.place", lambda: (0, 2))  # the group is there
+def test_one_of_several_processes_begins_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun tells by variables: each would begin as many again, and only one of those would have the run."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     words = words_of(tmp_path)
     for devices in (2, "auto"):
         with pytest.raises(UsageError, match="one of 2 processes already") as raised:

@@ -222,6 +222,14 @@ def test_stages_of_a_pipeline_are_refused_at_the_start(tmp_path: Path, fit: bool
     assert not (tmp_path / "run").exists()
 
 
+def test_processes_that_train_together_begin_no_others(tmp_path: Path) -> None:
+    """However they were begun: the group tells it."""
+    done = session(tmp_path / "run", 2, fit=True, more={"devices": 2})
+    assert done.status == [1, 1]
+    assert all("this program is one of 2 processes already" in errors for errors in done.errors)
+    assert not (tmp_path / "run").exists()
+
+
 def test_processes_with_weights_of_their_own_are_refused(tmp_path: Path) -> None:
     """At the first save, in all processes: those of the others would be in no checkpoint."""
     done = session(tmp_path / "run", 2, apart=True)
@@ -337,6 +345,24 @@ def test_generators_go_on_in_each_process_where_they_were(tmp_path: Path) -> Non
     assert not resumed.reasons()
     assert resumed.end == whole.end
     assert session(tmp_path / "run", 1, generators=True).status == [0]
+
+
+@IN_BOTH
+def test_each_process_has_what_it_computed_of_its_part_of_the_batches(tmp_path: Path, fit: bool) -> None:
+    """In an attribute of the model, in buffers of a module beside it, in an object. One process alone goes on with
+    those of rank 0."""
+    words: dict[str, Any] = {"fit": fit, "local": True}
+    whole = session(tmp_path / "whole", 2, **words)
+    assert whole.status == [0, 0], whole.errors
+    assert session(tmp_path / "run", 2, **words, at=[0, 12], how="SIGKILL").status[0] == -signal.SIGKILL
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    resumed = session(tmp_path / "run", 2, **words)
+    assert resumed.resumed
+    assert not resumed.reasons()
+    assert resumed.end == whole.end
+    alone = session(tmp_path / "other", 1, **words)
+    assert alone.status == [0], alone.errors
+    assert alone.resumed
 
 
 def test_a_rank_0_that_finds_no_place_to_save_is_named_in_the_others(tmp_path: Path) -> None:
