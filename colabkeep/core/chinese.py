@@ -2110,7 +2110,7 @@ CHINESE: Mapping[str, str] = {
     "it is not known how many batches this loader gives": "无法得知此加载器给出多少批次",
     "rename {} back to {}": "把 {} 改回 {}",
     "restore it in Drive's trash": "在 Drive 回收站中恢复它",
-    "saving every {}: a save costs {} here, sessions last about {}{}{}": "每 {} 保存一次：这里每次保存耗时 {}，会话平均约持续 {}{}{}",
+    "saving every {}: a save costs {} here, assuming sessions of about {}{}{}": "每 {} 保存一次：这里每次保存耗时 {}，按会话约 {} 估算{}{}",
     "say how full it is": "查询已用空间",
     "say how large {} is": "查询 {} 的大小",
     "search Drive for {} and move it back to where it was": "在 Drive 中搜索 {}，并移回原处",

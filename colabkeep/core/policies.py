@@ -46,7 +46,7 @@ Why: TypeAlias = Literal["loss", "overhead", "storage", "budget", "floor", "ceil
 """What decided: the least loss, or the bound that moved it."""
 
 SAYINGS: Mapping[str, str] = {
-    "cadence": "saving every {interval}: a save costs {cost} here, sessions last about {session}{carried}{then}",
+    "cadence": "saving every {interval}: a save costs {cost} here, assuming sessions of about {session}{carried}{then}",
     "cadence.little": "less than 1 ms",
     "cadence.carried": ", storage takes one per {carried}",
     "cadence.overhead": "; more often would cost more than {overhead} % of the time (overhead=…)",

@@ -130,10 +130,13 @@ def test_the_choice_says_itself_in_one_sentence() -> None:
     """How often, and from which three figures; the bound that moved it, if one did."""
     told = choose(Measures(cost=0.02, session=4 * HOUR, carried=80.0)).sentence()
     assert told == (
-        "saving every 1 min 40 s: a save costs 20 ms here, sessions last about 4 h, storage takes one per "
+        "saving every 1 min 40 s: a save costs 20 ms here, assuming sessions of about 4 h, storage takes one per "
         "1 min 20 s; saves come no faster than the storage can take them"
     )
-    assert choose(MEASURES).sentence() == "saving every 1 min 50 s: a save costs 0.4 s here, sessions last about 4 h"
+    assert (
+        choose(MEASURES).sentence()
+        == "saving every 1 min 50 s: a save costs 0.4 s here, assuming sessions of about 4 h"
+    )
     assert "more than 1 % of the time" in choose(Measures(cost=2.0, session=2 * HOUR)).sentence()
     on_its_way = choose(Measures(cost=2.0, session=2 * HOUR), before=choose(Measures(cost=0.0, session=2 * HOUR)))
     assert on_its_way.sentence().endswith("; that is 6.7 % of the time, and becomes less"), (
@@ -142,7 +145,7 @@ def test_the_choice_says_itself_in_one_sentence() -> None:
     assert "less than 1 ms" in choose(Measures(cost=0.0, session=600.0)).sentence()
     slow = choose(Measures(cost=0.1, session=4 * HOUR, carried=14 * HOUR, far=True))
     assert slow.sentence() == (
-        "saving every 10 min: a save costs 0.1 s here, sessions last about 4 h, storage takes one per 14 h; "
+        "saving every 10 min: a save costs 0.1 s here, assuming sessions of about 4 h, storage takes one per 14 h; "
         "uploads are slower than saves, so the newest waiting checkpoint is uploaded next"
     )
 

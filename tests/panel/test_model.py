@@ -244,7 +244,7 @@ def test_how_often_it_saves_is_shown_with_why() -> None:
     """The latest choice with what the last save cost and how it was copied, also in the file for programs; not among
     the last events, and not when all is over."""
     run_history = in_phase("durable").tell(cadence(15.0), cadence(100.0))
-    told = "aving every 1 min 40 s: a save costs 20 ms here, sessions last about 2.5 h, storage takes one per"
+    told = "aving every 1 min 40 s: a save costs 20 ms here, assuming sessions of about 2.5 h, storage takes one per"
     last = "The last save paused training for 0.1 s (memory is short)."
     text = text_of(render(run_history.state))
     assert f"S{told} 1 min 20 s; saves come no faster than the storage can take them. {last}" in text

@@ -116,7 +116,7 @@ def test_a_training_is_saved_at_once_and_then_at_the_chosen_interval(tmp_path: P
     assert session.saves() == [("first", 20), ("auto", 35), ("auto", 50), ("asked", 60)]
     (told,) = session.chosen()
     assert (told.interval, told.cost, told.session, told.reason) == (15.0, 0.0, 2.5 * HOUR, "floor")
-    assert told.text.startswith("saving every 15 s: a save costs less than 1 ms here, sessions last about 2.5 h")
+    assert told.text.startswith("saving every 15 s: a save costs less than 1 ms here, assuming sessions of about 2.5 h")
     assert "colabtools" in told.source
 
 
