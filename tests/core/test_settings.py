@@ -66,9 +66,10 @@ def with_option(settings: Settings, part: str, name: str, option: tuple[str, Pla
 
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False))
 def test_two_numbers_are_one_setting_exactly_if_they_are_equal(left: float, right: float) -> None:
-    """No tolerance: 0.1 + 0.2 is not 0.3, and comes back from storage as the number it is."""
+    """No tolerance: 0.1 + 0.2 is not 0.3. Each comes back from storage as the number it is."""
     assert same(left, right) is (left == right)
-    assert from_text(to_text(one(left + right)))["optimizer"][""].options["lr"] == left + right
+    for number in (left, right, 0.1 + 0.2):
+        assert from_text(to_text(one(number)))["optimizer"][""].options["lr"] == number
 
 
 @given(st.integers(-(2**53), 2**53))
