@@ -138,7 +138,8 @@ def modes() -> dict[str, Any]:
     return {
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "warns": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "cudnn": (cudnn.deterministic, cudnn.benchmark),
+        "cudnn": (cudnn.enabled, cudnn.deterministic, cudnn.benchmark),
+        "attention": {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _ATTENTION},
         "kind": torch.get_default_dtype(),
         "matmul": _of_both(torch.get_float32_matmul_precision),
         "convolution": _of_both(lambda: cudnn.allow_tf32),
@@ -152,7 +153,9 @@ def put_modes(taken: Mapping[str, Any]) -> None:
     """Choose the same. What is so already is left alone: some settings of torch refuse to be mixed."""
     torch.use_deterministic_algorithms(taken["deterministic"], warn_only=taken["warns"])
     cudnn: Any = torch.backends.cudnn
-    cudnn.deterministic, cudnn.benchmark = taken["cudnn"]
+    cudnn.enabled, cudnn.deterministic, cudnn.benchmark = taken["cudnn"]
+    for name, on in taken["attention"].items():
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(on)
     torch.set_default_dtype(taken["kind"])
     if taken["matmul"] not in (None, _of_both(torch.get_float32_matmul_precision)):
         torch.set_float32_matmul_precision(taken["matmul"])
@@ -178,6 +181,7 @@ def _of_both(older: Callable[[], Any]) -> Any:
 
 # From the general to the particular: what is said of all holds for each of which nothing is said.
 _WHERE = (("generic", "all"), *((on, of) for on in ("cuda", "mkldnn") for of in ("all", "matmul", "conv", "rnn")))
+_ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 _REDUCTIONS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 

@@ -265,13 +265,17 @@ def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp
     assert first[1] != second[1]
 
 
+ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
+
+
 def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
     """With the kernels that it chose for equal bits, and the type of new tensors."""
     hooks = torch.utils.hooks.RemovableHandle.next_id = torch.utils.hooks.RemovableHandle.next_id + 1000
 
     def chosen() -> Any:
         cudnn = torch.backends.cudnn
-        kinds = torch.get_default_dtype(), cudnn.deterministic, cudnn.benchmark
+        attention = [getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in ATTENTION]
+        kinds = torch.get_default_dtype(), cudnn.enabled, cudnn.deterministic, cudnn.benchmark, attention
         rounded = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         assert torch.utils.hooks.RemovableHandle.next_id >= hooks, "else a new hook takes the place of one that came"
         return (
@@ -286,17 +290,22 @@ def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
     try:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.set_default_dtype(torch.float64)
-        cudnn.deterministic, cudnn.benchmark = True, True
+        cudnn.enabled, cudnn.deterministic, cudnn.benchmark = False, True, True
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
         torch.set_float32_matmul_precision("high")
         cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         here = chosen()
-        assert here == ((torch.float64, True, True), True, True, ("high", False, False)) != before
+        kinds = (torch.float64, False, True, True, [False, True, True, False])
+        assert here == (kinds, True, True, ("high", False, False)) != before
         assert colabkeep.launch(chosen, devices=2) == here
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_default_dtype(kind)
-        cudnn.deterministic, cudnn.benchmark = False, False
+        cudnn.enabled, cudnn.deterministic, cudnn.benchmark = True, False, False
+        torch.backends.cuda.enable_flash_sdp(True)
+        torch.backends.cuda.enable_cudnn_sdp(True)
         torch.set_float32_matmul_precision("highest")
         cudnn.allow_tf32 = True
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
