@@ -16,7 +16,7 @@ import colabkeep
 from tests.programs import run
 from tests.trainings.ranks import SIMULATED, Ended, launched, session, there_and_back
 
-pytestmark = pytest.mark.simulated
+pytestmark = [pytest.mark.simulated, pytest.mark.usefixtures("simulation")]
 
 LATE, CHAOS = "worst_late abort", "chaos:3 abort"
 
