@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--simulated-gpu", metavar="SCHEDULE", help="two simulated GPUs, see tests/simcuda/README.md")
     parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped")
     parser.addoption("--every-fault", action="store_true", help="a failing disk: each fault at each call, for an hour")
+    parser.addoption("--long", action="store_true", help="also the tests marked `long`, which CI leaves out")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,9 +68,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Nor is a test that is marked with one. Files of few tests come first: among them are those that take a minute,
-    and a process that begins with one of them at the end keeps the others waiting."""
+    """Nor is a test that is marked with one, or with `long`. Files of few tests come first: among them are those that
+    take a minute, and a process that begins with one of them at the end keeps the others waiting."""
     absent = set(FRAMEWORKS) - config.stash[CHOSEN]
+    if not config.getoption("long"):
+        absent.add("long")
     theirs = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
     config.hook.pytest_deselected(items=theirs)
     left = set(theirs)

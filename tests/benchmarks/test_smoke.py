@@ -37,16 +37,22 @@ NAMES = (
     "trainers",
     "gpu",
 )
+LONG = frozenset({"ranks", "kills", "peers", "trainers"})
+"""With --quick, too, they take longer than all others together."""
 PADDLES = "paddles"
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "names",
-    [pytest.param(NAMES, marks=pytest.mark.torch), pytest.param((PADDLES,), marks=pytest.mark.paddle)],
-    ids=["torch", PADDLES],
+    [
+        pytest.param([name for name in NAMES if name not in LONG], marks=pytest.mark.torch),
+        pytest.param(sorted(LONG), marks=[pytest.mark.torch, pytest.mark.long]),
+        pytest.param([PADDLES], marks=pytest.mark.paddle),
+    ],
+    ids=["torch", "long", PADDLES],
 )
-def test_a_benchmark_gives_figures_that_can_be_compared(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_benchmark_gives_figures_that_can_be_compared(names: list[str], tmp_path: Path) -> None:
     """Each runs by its name and keeps figures with unit, spread, machine and versions; all of a framework in one
     process, which imports it once."""
     environ = {**os.environ, "PYTHONPATH": str(Path(colabkeep.__file__).resolve().parents[1])}

@@ -11,7 +11,9 @@ from tests.fakes.platforms import fake_kaggle
 pytestmark = pytest.mark.torch  # the notebook trains with it
 
 
-@pytest.mark.parametrize(("devices", "steps"), [('"auto"', 55), ("2", 110)])
+@pytest.mark.parametrize(
+    ("devices", "steps"), [pytest.param('"auto"', 55), pytest.param("2", 110, marks=pytest.mark.long)]
+)
 def test_a_chain_of_versions_ends_like_one_long_training(maker, shown, tmp_path, devices, steps):
     """Tried in the editor, then batch runs, given only the output of the one before: no step is done twice, and the
     weights are those of the unbroken training. In two processes, as on two cards, it is the same."""
