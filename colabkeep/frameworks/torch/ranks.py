@@ -151,7 +151,9 @@ def modes() -> dict[str, Any]:
 
 def put_modes(taken: Mapping[str, Any]) -> None:
     """Choose the same. What is so already is left alone: some settings of torch refuse to be mixed."""
-    torch.use_deterministic_algorithms(taken["deterministic"], warn_only=taken["warns"])
+    exact = taken["deterministic"], taken["warns"]
+    if exact != (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()):
+        torch.use_deterministic_algorithms(exact[0], warn_only=exact[1])  # imports torch's compiler, a second's work
     cudnn: Any = torch.backends.cudnn
     cudnn.enabled, cudnn.deterministic, cudnn.benchmark = taken["cudnn"]
     for name, on in taken["attention"].items():
