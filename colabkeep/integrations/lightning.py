@@ -17,6 +17,8 @@ to 2.6; `lightning_insides` lists them, with what else is not documented, and lo
 * `fit_loop.on_advance_start`: an epoch begins. In one that goes on in its middle the hooks are called again, for what
   they make and nobody can store; what they did to the training is undone.
 * `epoch_loop.reset`: counts from 0 again, which an epoch that goes on must not.
+* `fit_loop.setup_data` and `epoch_loop.on_run_start`: who asks for batches in these is the training; anybody else who
+  reads its loader (an evaluation at the end of an epoch) gets a whole pass of it.
 * `fit_loop.on_advance_end`: behind it an epoch is over, with all its hooks.
 * `_data_connector._prepare_dataloader`: what it gives for training is read through the run.
 """
@@ -32,6 +34,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,7 @@ _BY_ITSELF = frozenset({"Timer"})  # keeps its own state whole, and clocks besid
 _AVERAGES = "StochasticWeightAveraging"
 _FINDERS = {"LearningRateFinder": "lr_find", "BatchSizeFinder": "scale_batch_size"}
 _TWO = ("min_size", "max_size_cycle")
+_PARTS = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _END = object()
 
 
@@ -177,6 +181,10 @@ def _package(trainer: Any) -> str:
     return found[0] if found else _PACKAGES[0]
 
 
+def _schedules(trainer: Any) -> list[Any]:
+    return [config.scheduler for config in trainer.lr_scheduler_configs]
+
+
 def _named(thing: Any, *names: str) -> bool:
     """Is it of a class so called, or of one made from such a class?"""
     return any(each.__name__ in names for each in type(thing).__mro__)
@@ -234,6 +242,7 @@ class Training:
         self._reading: Iterator[Any] | None = None
         self._held: Any = None  # a batch of the loader that leads, drawn before its turn
         self._leading: Rest | None = None
+        self.asks = False  # is it the training that asks for batches?
         self._replaced: list[tuple[Any, str]] = []
         loop = self._loop
         loop._combined_loader = None  # a search for a learning rate may have read it already
@@ -243,7 +252,16 @@ class Training:
         self._epoch_begins = self._stand_in(loop, "on_advance_start", self._begin_epoch)
         self._epoch_ends = self._stand_in(loop, "on_advance_end", self._end_epoch)
         self._reset = self._stand_in(loop.epoch_loop, "reset", self._count_again)
+        for owner, name in ((loop, "setup_data"), (loop.epoch_loop, "on_run_start")):
+            self._stand_in(owner, name, partial(self._ask, getattr(owner, name)))
         self._prepare = self._stand_in(trainer._data_connector, "_prepare_dataloader", self._prepare_dataloader)
+
+    def _ask(self, whole: Any, *words: Any) -> None:
+        self.asks = True
+        try:
+            whole(*words)
+        finally:
+            self.asks = False
 
     def _stand_in(self, owner: Any, name: str, method: Any) -> Any:
         whole = getattr(owner, name)
@@ -256,6 +274,9 @@ class Training:
         while self._replaced:
             owner, name = self._replaced.pop()
             vars(owner).pop(name)
+        combined = self._loop._combined_loader  # perhaps the user's own
+        if combined is not None:
+            combined.flattened = [each.loader if isinstance(each, Rest) else each for each in combined.flattened]
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """What was measured, under its own names."""
@@ -281,7 +302,7 @@ class Training:
         self._lead()
         self._state = State(trainer, [each for each in trainer.callbacks if each is not self._keep])
         self._state.before_loader = self._counted_before
-        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        schedulers = _schedules(trainer)
         more = {f"optimizer_{i}": each for i, each in enumerate(trainer.optimizers) if i}
         more |= {f"scheduler_{i}": each for i, each in enumerate(schedulers) if i}
         run = self._keep.make_run(
@@ -290,7 +311,7 @@ class Training:
             scheduler=next(iter(schedulers), None),
             scaler=getattr(trainer.precision_plugin, "scaler", None),
             seed=int(Environment.here().environ.get("PL_GLOBAL_SEED") or 0),
-            state={**more, **self._state.modules, "trainer": self._state},
+            state={**more, **self._state.parts, "trainer": self._state},
         )
         run.saves_inside = False
         run.asked_by = "max_epochs / max_steps", "fit"
@@ -471,7 +492,8 @@ class Training:
 
 
 class Rest:
-    """The trainer's loader, of which an epoch gives the batches that are left. In all else it is that loader."""
+    """The trainer's loader, of which the training gets the batches that are left of an epoch. In all else it is that
+    loader."""
 
     def __init__(self, loader: Any, training: Training) -> None:
         self.loader, self.place, self._training = loader, 0, training
@@ -486,14 +508,15 @@ class Rest:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._training.batches(self)
+        return self._training.batches(self) if self._training.asks else iter(self.loader)
 
 
 class State:
     """What the trainer has come to beside modules, optimizers and schedules: the loops' counters, what was logged of
     the epoch so far, what callbacks, module and data module remember, and whether one of them ended the training.
 
-    `modules`: those that callbacks hold (an average of the weights), parts of the run by names of their own.
+    `parts`: modules, optimizers and schedules that callbacks and the module hold (an average of the weights), parts of
+    the run by names of their own.
     """
 
     def __init__(self, trainer: Any, callbacks: Sequence[Any]) -> None:
@@ -505,13 +528,15 @@ class State:
         self._logged, self._place = Logged(trainer), _place(trainer) or set()
         kept = [each for each in callbacks if not _named(each, *_SHOW)]
         given = _NOT_LEARNT | vars(importlib.import_module(package).LightningModule()).keys()
-        self._own = Own(trainer, kept)
-        self.modules = {
+        known = {id(each) for each in (module, *trainer.optimizers, *_schedules(trainer))}
+        held = {
             f"{type(each).__name__}_{place}_{name}": value
-            for place, each in enumerate(kept)
+            for place, each in (*enumerate(kept), ("", module))
             for name, value in vars(each).items()
-            if isinstance(value, torch.nn.Module)
+            if name not in given and id(value) not in known and not _named(value, "LightningOptimizer")
         }
+        self.parts = {name: value for name, value in held.items() if isinstance(value, _PARTS)}
+        self._own = Own(trainer, kept, {name: value for name, value in held.items() if name not in self.parts})
         self._clocks = [each for each in kept if _named(each, *_BY_ITSELF)]
         self.averages = [Average(trainer, each) for each in kept if _named(each, _AVERAGES)]
         targets = [module, trainer.datamodule, *(each for each in kept if not _named(each, *_BY_ITSELF, _AVERAGES))]
@@ -541,6 +566,11 @@ class State:
             "before_loader": self.before_loader,
             "settings": self._written,
         }
+
+    @property
+    def keeps(self) -> list[Any]:
+        """Schedules that are kept here, and are no parts of the run."""
+        return [each.schedule for each in self.averages if each.schedule is not None]
 
     def look(self) -> None:
         """See what there is that cannot be kept."""
@@ -686,6 +716,11 @@ class Average:
             callback._init_n_averaged, callback._scheduler_state = state["averaged"], schedule
             callback._clear_schedulers(self._trainer)
 
+    @property
+    def schedule(self) -> Any:
+        """The one that it has put in the place of the user's, if it has."""
+        return self._callback._swa_scheduler
+
     @contextmanager
     def made_again(self) -> Iterator[None]:
         """Around the beginning of an epoch. Whoever makes a schedule sets the rates by it: they are put back."""
@@ -701,16 +736,18 @@ class Average:
 
 
 class Own:
-    """What others tell of themselves: `state_dict`s of callbacks of the user's own and of data modules, and what the
-    hooks of a checkpoint add to it."""
+    """What others tell of themselves: `state_dict`s of callbacks of the user's own, of data modules and of what is
+    `held` by callbacks and the module (an average of the user's own), and what the hooks of a checkpoint add to it."""
 
-    def __init__(self, trainer: Any, callbacks: Sequence[Any]) -> None:
+    def __init__(self, trainer: Any, callbacks: Sequence[Any], held: Mapping[str, Any]) -> None:
         self._trainer, package = trainer, _package(trainer)
         self.unkept: set[str] = set()
         module, data = trainer.lightning_module, trainer.datamodule
         theirs = [each for each in callbacks if self._tells(each, "state_dict", package) or _named(each, *_BY_ITSELF)]
         theirs += [] if data is None or not self._tells(data, "state_dict", package) else [data]
         self._tellers = {f"{type(each).__name__}[{place}]": each for place, each in enumerate(theirs)}
+        tells = ("state_dict", "load_state_dict")
+        self._tellers |= {name: each for name, each in held.items() if all(hasattr(each, word) for word in tells)}
         hooked: list[tuple[Any, tuple[Any, ...]]] = [(each, (trainer, module)) for each in callbacks]
         hooked += [(each, ()) for each in (module, data) if each is not None]
         self._hooked = [each for each in hooked if self._tells(each[0], "on_save_checkpoint", package)]

@@ -46,7 +46,8 @@ TABLE: Table = {
     "{}.loops.loop:_Loop": {"_restarting": None},
     "{}.loops.progress:_BaseProgress": {"reset": [], "from_state_dict": ["state_dict"]},
     "{}.loops.fit_loop:_FitLoop": {
-        **{name: [] for name in ("run", "on_run_start", "on_advance_start", "on_advance_end", "on_run_end")},
+        **{name: [] for name in ("run", "setup_data", "on_run_start", "on_advance_start", "on_advance_end")},
+        "on_run_end": [],
         **dict.fromkeys(("_combined_loader", "_data_fetcher", "_last_train_dl_reload_epoch")),
         **dict.fromkeys(("epoch_progress", "_can_stop_early")),
     },

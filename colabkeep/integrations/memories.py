@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -50,8 +52,8 @@ class Memories:
         return [key for key in state if key not in self._targets]
 
     def unkept(self) -> set[str]:
-        """What changed and cannot be stored. Of an object of the user's own class only its numbers and texts are looked
-        at, and how long what it holds is."""
+        """What changed and cannot be stored. Of an object of the user's own class only its numbers, texts and tensors
+        are looked at, and how long what it holds is."""
         return {
             f"{type(target).__name__}.{name}"
             for key, (target, _) in self._targets.items()
@@ -186,10 +188,15 @@ def _is_own(value: object) -> bool:
 
 
 def _look(value: Any) -> tuple[Any, ...]:
-    """The object, its numbers and texts, and how long what it holds is."""
+    """The object, its numbers and texts, how long what it holds is, and which tensors of torch are in it, each with
+    torch's count of its changes."""
     members = sorted(vars(value).items())
     plain = [(name, member) for name, member in members if type(member) in _PLAIN]
-    return _Same(value), plain, [(name, len(member)) for name, member in members if type(member) in _HOLDING]
+    held = [member.values() if type(member) is dict else member for _, member in members if type(member) in _HOLDING]
+    tensors = [each for each in chain(vars(value).values(), *held) if hasattr(each, "is_inference")]
+    versions = [(_Same(ref(each)), None if each.is_inference() else each._version) for each in tensors]
+    lengths = [(name, len(member)) for name, member in members if type(member) in _HOLDING]
+    return _Same(value), plain, lengths, versions
 
 
 _HOLDING = (list, dict, set, deque)

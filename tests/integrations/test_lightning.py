@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
-from colabkeep.core.events import AlreadyComplete, Event, Noted
+from colabkeep.core.events import AlreadyComplete, Event, Noted, RestoredInexactly
 from tests.trainings import final_state
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -36,6 +36,9 @@ from colabkeep.integrations.lightning import Resumable, State  # noqa: E402
 from colabkeep.integrations.lightning_insides import TABLE  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+SAID = (Noted, RestoredInexactly)
 
 
 class Data(torch.utils.data.Dataset[Any]):
@@ -309,7 +312,7 @@ def train(
         "log": logger.lines,
         "random": [torch.rand(2).tolist(), random.random(), float(np.random.rand())],
         "history": keep.run and [dict(each) for each in keep.run.history],
-        "told": [e.text for e in events if isinstance(e, Noted)],
+        "told": [e.reason if isinstance(e, RestoredInexactly) else e.text for e in events if isinstance(e, SAID)],
         "resumed_at": keep.run and keep.run.resumed_from and keep.run.resumed_from.progress.batches,
         "trainer": trainer,
     }
@@ -392,7 +395,69 @@ def test_an_average_of_the_weights_goes_on_wherever_it_is(tmp_path: Path, batch:
     assert kept["resumed_at"] is not None
     over = train(tmp_path / "kept", **words)
     assert over["weights"] == whole["weights"]
-    assert not [text for text in over["told"] + kept["told"] if "cannot be stored" in text]
+    assert not [text for text in over["told"] + kept["told"] if "cannot be stored" in text or "not handed in" in text]
+
+
+class Beside(pl.Callback):  # type: ignore[misc]
+    """What many trainings keep beside the module: an average of the user's own, an evaluator with its own optimizer, a
+    schedule that the module steps by itself; and a look at the training data while it is trained."""
+
+    class Mean:
+        """Tells of itself."""
+
+        def __init__(self) -> None:
+            self.sums = torch.zeros(8)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"sums": self.sums}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.sums = state["sums"]
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.mean = self.Mean()
+        self.head = torch.nn.Linear(8, 2).to(module.device)
+        self.optimizer = torch.optim.Adam(self.head.parameters())
+        module.warm = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step))
+        self.reads(trainer)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        bias = module.net[0].bias.detach()
+        self.mean.sums = self.mean.sums + bias.cpu()
+        self.head(bias).sum().backward()
+        self.optimizer.step()
+        module.warm.step()
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        self.reads(trainer)
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        self.reads(trainer)
+
+    def reads(self, trainer: Any) -> None:
+        if not trainer.sanity_checking:
+            assert len(list(trainer.train_dataloader)) == 11
+
+
+def test_what_is_kept_beside_the_module_goes_on(tmp_path: Path) -> None:
+    """By what it tells of itself. Whoever reads the training data in between takes nothing from the training."""
+
+    def session(folder: Path, *more: Any) -> list[Any]:
+        beside = Beside()
+        found = train(folder, beside, *more, val_check_interval=4)
+        assert not [line for line in found["told"] if "not handed in" in line or "cannot be stored" in line]
+        assert isinstance(found["trainer"].train_dataloader, torch.utils.data.DataLoader)
+        assert same(found, wholes.setdefault("whole", found))
+        rates = found["trainer"].lightning_module.warm.get_last_lr()
+        return [beside.mean.sums.tolist(), [each.tolist() for each in beside.head.parameters()], rates]
+
+    wholes: dict[str, Any] = {}
+    whole = session(tmp_path / "whole")
+    assert wholes["whole"]["step"] == 12
+    for batch in (6, 18):
+        with pytest.raises(Breakage):
+            session(tmp_path / "kept", Breaking(batch))
+    assert session(tmp_path / "kept") == whole
 
 
 class Staying(DataModule):
@@ -737,6 +802,7 @@ def test_a_trainer_is_left_as_it_was(tmp_path: Path) -> None:
     """After `fit`, its loops are its own again: it can validate, and fit once more."""
     found = train(tmp_path, max_epochs=1)
     trainer = found["trainer"]
+    assert type(trainer.train_dataloader) is torch.utils.data.DataLoader
     for owner in (trainer.fit_loop, trainer.fit_loop.epoch_loop, trainer._data_connector):
         assert not [name for name in vars(owner) if callable(getattr(type(owner), name, None))]
     with pytest.raises(Breakage):

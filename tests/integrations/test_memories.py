@@ -18,6 +18,7 @@ class Odd:
 
     def __init__(self) -> None:
         self.count, self.seen = 0, list[object]()
+        self.shadow = {"weight": torch.ones(2)}
 
 
 class Callback:
@@ -108,8 +109,14 @@ def test_a_tensor_of_any_kind_may_be_held(tensor: torch.Tensor, change: bool) ->
 
 
 def test_an_object_of_the_users_own_is_named_when_it_changed_and_not_before() -> None:
-    """By its numbers, and by how much it holds. A dictionary with such members is not named for nothing."""
-    for change in (lambda odd: setattr(odd, "count", 1), lambda odd: odd.seen.append(object())):
+    """By its numbers, by how much it holds, and by its tensors, which an average of the weights has. A dictionary with
+    such members is not named for nothing."""
+    for change in (
+        lambda odd: setattr(odd, "count", 1),
+        lambda odd: odd.seen.append(object()),
+        lambda odd: odd.shadow["weight"].mul_(2),
+        lambda odd: odd.shadow.update(weight=odd.shadow["weight"] * 2),
+    ):
         odd = Odd()
         callback, holder = Callback(odd), Callback({"one": odd, "code": len})
         memories = Memories([callback, holder], torch.Tensor)

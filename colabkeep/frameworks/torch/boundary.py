@@ -470,9 +470,11 @@ class TorchUnseen:
         return {id(each): each for each in (*handed_in, *inside, *others)}
 
     def _others(self) -> Iterator[object]:
-        """What the other parts reach: a trainer with its optimizers, a scheduler with those that it runs."""
+        """What the other parts reach: a trainer with its optimizers, a scheduler with those that it runs. Ours say what
+        they keep of others."""
         kinds = (torch.nn.Module, torch.optim.Optimizer)
-        return reachable(*(part for part in self._parts.values() if not isinstance(part, kinds)))
+        parts = [part for part in self._parts.values() if not isinstance(part, kinds)]
+        return reachable(*parts, *(each for part in parts for each in getattr(part, "keeps", ())))
 
     def _schedulers(self, optimizers: set[int]) -> list[LRScheduler]:
         """Those of these optimizers that were not handed in, wherever they are kept."""
