@@ -1968,7 +1968,8 @@ CHINESE: Mapping[str, str] = {
     "Another version of Lightning saved this checkpoint. What self.log averages over this epoch may come out differently, and so may what watches it (EarlyStopping, a schedule): this resume may not be exact": "保存此检查点的是另一个版本的 Lightning。self.log 在本 epoch 内求的平均值可能不同，依据它的部分（EarlyStopping、调度器）也可能不同：本次恢复可能不精确",
     "{} tries things out inside fit, by a training of its own, and Resumable cannot tell that one from yours.": "{} 在 fit 内部用自己的训练进行试验，Resumable 无法把它与您的训练区分开。",
     "Take it out of the callbacks, and call Tuner(trainer).{}(…) before trainer.fit(…).": "请将它从回调中移除，并在 trainer.fit(…) 之前调用 Tuner(trainer).{}(…)。",
-    "{} adds parameters to the optimizer while it trains, and a training that is resumed in its middle does not find that again.": "{} 在训练中向优化器添加参数，从中间恢复的训练无法还原这一点。",
+    "{} puts other weights into the module while it trains, and a session that resumes this training would not have those.": "{} 在训练中把别的权重放入模块，恢复该训练的会话中不会有这些权重。",
+    "the optimizers were replaced while this training ran (trainer.optimizers), and no checkpoint holds the new ones: a resumed session begins with those of configure_optimizers": "优化器在训练期间被替换（trainer.optimizers），检查点中没有新的优化器：恢复的会话从 configure_optimizers 的优化器开始",
     # Reasons and causes.
     " BatchNorm ({}{}) takes mean and variance of {} samples instead of {}, so the training is not that of whole batches. GroupNorm, LayerNorm, or BatchNorm in eval() mode do not look at other samples.": "BatchNorm（{}{}）按 {} 个样本而不是 {} 个计算均值和方差，因此训练与整批不同。GroupNorm、LayerNorm 或 eval() 模式的 BatchNorm 不受其他样本影响。",
     " Its batches are made in this process, without the {} workers.": "其批次在本进程中生成，不使用 {} 个工作进程。",

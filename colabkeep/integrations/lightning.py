@@ -42,7 +42,7 @@ import torch
 
 from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
-from colabkeep.core.events import Noted
+from colabkeep.core.events import Noted, RestoredInexactly
 from colabkeep.core.settings import Item, Plain
 from colabkeep.core.system import Environment
 from colabkeep.integrations.lightning_files import load_file
@@ -69,6 +69,10 @@ _NOT_LEARNT = frozenset(
 _BY_ITSELF = frozenset({"Timer"})  # keeps its own state whole, and clocks beside it
 _AVERAGES = "StochasticWeightAveraging"
 _FINDERS = {"LearningRateFinder": "lr_find", "BatchSizeFinder": "scale_batch_size"}
+_REPLACED = (
+    "the optimizers were replaced while this training ran (trainer.optimizers), and no checkpoint holds the new ones: "
+    "a resumed session begins with those of configure_optimizers"
+)
 _TWO = ("min_size", "max_size_cycle")
 _PARTS = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _END = object()
@@ -111,8 +115,8 @@ class Resumable:
 
     Raises:
         UsageError: the insides of this version's trainer are not those known. From `fit`, as the following: the
-            trainer works on several devices, or was given a `ckpt_path`; the loader has no length; a callback changes
-            what the optimizer trains.
+            trainer works on several devices, or was given a `ckpt_path`; the loader has no length; a callback
+            changes what the module is made of.
         UnknownArgument: a word that `colabkeep.Run` does not know.
         RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
     """
@@ -210,10 +214,10 @@ def _check(trainer: Any) -> None:
             remedy="Call trainer.fit(…) without ckpt_path: Resumable goes on with the newest checkpoint of the run.",
         )
     for callback in trainer.callbacks:
-        if _named(callback, "BaseFinetuning"):
+        if _named(callback, "ModelPruning"):
             raise UsageError(
-                problem=f"{type(callback).__name__} adds parameters to the optimizer while it trains, and a training "
-                "that is resumed in its middle does not find that again.",
+                problem=f"{type(callback).__name__} puts other weights into the module while it trains, and a session "
+                "that resumes this training would not have those.",
                 remedy="Leave it out, or keep the trainer's own checkpoints with colabkeep.keep_folder(…), and resume "
                 "by ckpt_path.",
             )
@@ -322,6 +326,8 @@ class Training:
             self._state.look_at_clocks()
             run.begin_at(trainer.current_epoch, trainer.global_step)
         self._tell(run)
+        if self._state.replaced:
+            run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=_REPLACED))
         self._counted = trainer.global_step
         most = self._loop.max_epochs
         self._epochs = run.epochs(None if most is None or most < 0 else most)
@@ -543,6 +549,8 @@ class State:
         self._memories = Memories((each for each in targets if each is not None), torch.Tensor, given)
         self._metrics = {name: each for name, each in module.named_modules() if _named(each, "Metric")}
         self._written = self._settings()
+        self._optimizers = [*trainer.optimizers]
+        self.replaced = False  # were the optimizers, in the session that was resumed?
         self._ended_at: list[Any] | None = None
         self._said: set[str] = set()
 
@@ -564,6 +572,7 @@ class State:
             "own": self._own.state_dict(),
             "averages": [each.state_dict() for each in self.averages],
             "before_loader": self.before_loader,
+            "replaced": self.replaced or self._other_optimizers(),
             "settings": self._written,
         }
 
@@ -575,8 +584,13 @@ class State:
     def look(self) -> None:
         """See what there is that cannot be kept."""
         self._logged.state_dict()
+        if self._other_optimizers():
+            self._say(_REPLACED)
         for name in self._memories.unkept() | self._own.unkept | self._logged.unkept:
             self._say(f"{name} holds what cannot be stored: a resumed training begins with a new one")
+
+    def _other_optimizers(self) -> bool:
+        return [*map(id, self._trainer.optimizers)] != [*map(id, self._optimizers)]
 
     def _say(self, line: str) -> None:
         if line not in self._said:
@@ -605,6 +619,7 @@ class State:
         for average, told in zip(self.averages, state.get("averages", ()), strict=False):  # older ones have none
             average.load_state_dict(told)
         self.before_loader = state.get("before_loader", [])
+        self.replaced = state.get("replaced", False)
         self._logged.load_state_dict(state["logged"])
         for name in SHOWN:
             getattr(trainer._logger_connector, name).update(state["shown"][name])

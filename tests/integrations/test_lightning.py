@@ -100,6 +100,33 @@ class Module(pl.LightningModule):  # type: ignore[misc]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
+class Thawing(Module):
+    """Begins with what is not frozen."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam([each for each in self.parameters() if each.requires_grad], lr=0.02)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+
+class Thaws(pl.callbacks.BaseFinetuning):  # type: ignore[misc]
+    """Has the first layer trained from the second epoch on, as a group of its own."""
+
+    def freeze_before_training(self, module: Any) -> None:
+        self.freeze(module.net[0])
+
+    def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(module.net[0], optimizer)
+
+
+class Replaces(pl.Callback):  # type: ignore[misc]
+    """Goes on with another optimizer in the second epoch."""
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        if trainer.current_epoch == 1:
+            trainer.optimizers = [torch.optim.SGD(module.parameters(), lr=0.01)]
+
+
 class Both(Module):
     """Trains on the batches of two loaders at once."""
 
@@ -350,6 +377,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "reload_dataloaders_every_n_epochs": 1,
     },
     "an average of the weights": {"beside": averaging},
+    "layers that thaw": {"module": Thawing, "beside": lambda: [Thaws()]},
     "loaders that are counted": {
         "data": Counting,
         "reload_dataloaders_every_n_epochs": 1,
@@ -458,6 +486,17 @@ def test_what_is_kept_beside_the_module_goes_on(tmp_path: Path) -> None:
         with pytest.raises(Breakage):
             session(tmp_path / "kept", Breaking(batch))
     assert session(tmp_path / "kept") == whole
+
+
+def test_optimizers_that_were_replaced_are_told(tmp_path: Path) -> None:
+    """In the session that replaced them, and in those that are resumed from there."""
+    whole = train(tmp_path / "whole", Replaces())
+    assert sum("optimizers were replaced" in line for line in whole["told"]) == 1
+    for batch in (5, 30):
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Replaces(), Breaking(batch))
+    kept = train(tmp_path / "kept", Replaces())
+    assert sum("optimizers were replaced" in line for line in kept["told"]) == 1
 
 
 class Staying(DataModule):
@@ -741,11 +780,6 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
         def training_step(self, dataloader_iter: Any) -> Any:
             raise AssertionError
 
-    def thaws() -> Any:
-        callback = pl.callbacks.BaseFinetuning()
-        callback.freeze_before_training = callback.finetune_function = lambda *_: None
-        return callback
-
     with pytest.raises(UsageError, match="streams"):
         train(tmp_path, data=lambda: torch.utils.data.DataLoader(Stream()))
     with pytest.raises(UsageError, match='"max_size"'):
@@ -756,8 +790,8 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=rf"{finder} tries things out") as caught:
             train(tmp_path, type(finder, (pl.Callback,), {})())
         assert f"Tuner(trainer).{instead}(" in caught.value.remedy
-    with pytest.raises(UsageError, match="adds parameters"):
-        train(tmp_path, thaws())
+    with pytest.raises(UsageError, match="puts other weights"):
+        train(tmp_path, pl.callbacks.ModelPruning("l1_unstructured"))
     with pytest.raises(UsageError, match="DDPStrategy"):
         train(tmp_path, strategy="ddp")
     if torch.distributed.is_initialized():  # by NCCL, where there is a card
