@@ -193,6 +193,7 @@ class Fitting:
     def __init__(self, keep: Resumable, model: Any, fit: Mapping[str, Any]) -> None:
         self._keep, self._model, self._callbacks = keep, model, fit["callbacks"]
         self._iterator, self._numbers = fit["epoch_iterator"], fit["numbers"]
+        self._validation = fit.get("validation_data")
         self._first, self._epochs_asked = fit["initial_epoch"], fit["epochs"]
         # Where no epoch is left: up to Keras 3.6 fit wants one, in which nothing happens.
         self._behind = self._epochs_asked - ("training_logs" not in fit)
@@ -200,6 +201,7 @@ class Fitting:
         _check(model, self._callbacks.callbacks)
         self.live = False
         self.ended = False  # by a callback
+        self._complete = False
         self._run: Run | None = None
         self._epoch = self._offset = 0
         self._counted = 0
@@ -240,6 +242,7 @@ class Fitting:
             if over is None:
                 self._advance(run)
             else:
+                self.ended = True
                 run.tell(Noted(text=over))
                 run.conclude()
                 self._finish(run)
@@ -274,6 +277,11 @@ class Fitting:
     def dataset(self) -> object | None:
         """That of the user, where it may change between epochs."""
         return self._source.dataset
+
+    @property
+    def validation(self) -> object | None:
+        """The PyDataset that is validated on."""
+        return self._validation if isinstance(self._validation, keras.utils.PyDataset) else None
 
     @property
     def pipeline(self) -> Pipeline | None:
@@ -447,6 +455,8 @@ class Fitting:
         if self._run is not None:
             self._finish(self._run)
         self._stand_back()
+        if self._complete:  # fit was ended by this flag
+            self._model.stop_training = self.ended
         heard(logs)
 
     # The run.
@@ -474,7 +484,7 @@ class Fitting:
             run.tell(Noted(text=self._state.lines.pop(0)))
 
     def _finish(self, run: Run) -> None:
-        run.finished = True
+        run.finished = self._complete = True
         self._let_go(run, None)
 
     def _leave(self, error: BaseException) -> bool:
@@ -515,6 +525,30 @@ def _named(variables: Iterable[Any]) -> Iterator[tuple[str, Any]]:
         name = _NUMBERED.sub("", variable.path).replace(".", "_")
         seen[name] += 1
         yield (name if seen[name] == 1 else f"{name}#{seen[name]}"), variable
+
+
+def _states(model: Any) -> list[Any]:
+    """Where recurrent layers with `stateful=True` are in their sequences. They are no variables of the model."""
+    layers = [each for each in model._flatten_layers() if getattr(each, "stateful", False)]
+    return list(keras.tree.flatten([getattr(each, "states", None) or [] for each in layers]))
+
+
+_HOLDING = (keras.Layer, keras.Metric, keras.optimizers.Optimizer, keras.Variable)
+
+
+def _held(fitting: Fitting) -> Iterator[tuple[str, Any]]:
+    """Models, metrics, optimizers and variables that callbacks hold (an average of the weights), by place and name."""
+    for place, callback in enumerate(fitting.others):
+        for name, value in vars(callback).items():
+            if isinstance(value, _HOLDING) and name not in _SET_BY_FIT and value is not fitting.model:
+                key = f"{type(callback).__name__}[{place}].{name}"
+                yield key, value
+                if getattr(value, "optimizer", None) is not None:
+                    yield f"{key}.optimizer", value.optimizer
+
+
+def _variables(held: Any) -> list[Any]:
+    return [held] if isinstance(held, keras.Variable) else list(held.variables)
 
 
 def _weights(model: Any) -> Any:
@@ -586,11 +620,14 @@ class Optimizers:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """In place; later, where the variables are not there yet."""
         for number, optimizer in enumerate(self.all):
-            values = state.get(str(number), [])
-            if optimizer.built or len(optimizer.variables) == len(values):
-                _fill(optimizer, values)
-            else:
-                optimizer.build = partial(_build, optimizer, optimizer.build, values)
+            _take(optimizer, state.get(str(number), []))
+
+
+def _take(optimizer: Any, values: Sequence[Any]) -> None:
+    if optimizer.built or len(optimizer.variables) == len(values):
+        _fill(optimizer, values)
+    else:
+        optimizer.build = partial(_build, optimizer, optimizer.build, values)
 
 
 def _fill(optimizer: Any, values: Sequence[Any]) -> None:
@@ -638,9 +675,12 @@ class State:
         seeds = fitting.global_seed()
         return {
             "metrics": [_stored(each) for each in fitting.model.metrics_variables],
+            "states": [_stored(each) for each in _states(fitting.model)],
             "callbacks": self._callbacks.state_dict(),
             "compare": [getattr(each, "monitor_op", None) is not None for each in fitting.others],
-            "dataset": self._of_dataset(),
+            "held": {name: [_stored(v) for v in _variables(each)] for name, each in _held(fitting)},
+            "dataset": self._of_dataset(fitting.dataset),
+            "validation": self._of_dataset(fitting.validation),
             "pipeline": fitting.pipeline.told() if fitting.pipeline is not None else None,
             "seeds": None if seeds is None else _stored(seeds.state),
             "ended_of": fitting.epochs_asked if fitting.ended else None,
@@ -654,19 +694,24 @@ class State:
         metrics = fitting.model.metrics_variables
         for variable, value in zip(metrics, state["metrics"], strict=False):
             _assign(variable, value)
+        for variable, value in zip(_states(fitting.model), state.get("states", ()), strict=False):
+            _assign(variable, value)
         self.forgets_metrics = len(metrics) < len(state["metrics"])
         for each, compares in zip(fitting.others, state["compare"], strict=False):
             if compares and getattr(each, "monitor_op", 0) is None:
                 each._set_monitor_op()  # changes min_delta, which comes next
         gone = self._callbacks.load_state_dict(state["callbacks"])
         self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
-        for name, value in state["dataset"].items():
-            there: Any = getattr(fitting.dataset, name, None)
-            if isinstance(there, np.ndarray) and isinstance(value, list):
-                texts = np.asarray(value, object if there.dtype == object else None)
-                setattr(fitting.dataset, name, texts)
-            else:
-                setattr(fitting.dataset, name, filled(there, value))
+        for name, each in _held(fitting):
+            self._give(name, each, state.get("held", {}).get(name))
+        for dataset, kept in ((fitting.dataset, state["dataset"]), (fitting.validation, state.get("validation", {}))):
+            for name, value in kept.items():
+                there: Any = getattr(dataset, name, None)
+                if isinstance(there, np.ndarray) and isinstance(value, list):
+                    texts = np.asarray(value, object if there.dtype == object else None)
+                    setattr(dataset, name, texts)
+                else:
+                    setattr(dataset, name, filled(there, value))
         if fitting.pipeline is not None and state.get("pipeline") is not None:  # earlier versions knew none
             self.other_data = not fitting.pipeline.take(state["pipeline"])
         if state["seeds"] is not None:
@@ -674,6 +719,17 @@ class State:
         self._ended_of = state["ended_of"]
         if self._rate is not None and fitting.applies and state["settings"].get("learning_rate") != self._rate:
             fitting.model.optimizer.learning_rate = self._rate
+
+    def _give(self, name: str, held: Any, values: Sequence[Any] | None) -> None:
+        if values is None:  # it was not there
+            return
+        if isinstance(held, keras.optimizers.Optimizer):
+            _take(held, values)
+        elif len(values) == len(_variables(held)):
+            for variable, value in zip(_variables(held), values, strict=True):
+                _assign(variable, value)
+        else:
+            self.lines.append(f"{name} was part of the training and is not here now; what it knew is lost")
 
     def over(self) -> str | None:
         """Why there is nothing left to train although epochs are left; None if there is."""
@@ -709,9 +765,9 @@ class State:
         rate = config.get("learning_rate")
         return float(f"{rate:.7g}") if isinstance(rate, float) and not int(optimizer.iterations) else None
 
-    def _of_dataset(self) -> dict[str, Any]:
+    def _of_dataset(self, dataset: object | None) -> dict[str, Any]:
         """What a PyDataset has that decides what its batches are, and that its methods may change."""
-        dataset, kept = self._fitting.dataset, dict[str, Any]()
+        kept = dict[str, Any]()
         if dataset is None or not changes(dataset):
             return kept
         for name, value in vars(dataset).items():

@@ -271,6 +271,74 @@ def test_what_no_checkpoint_can_hold_of_a_pydataset_is_named(tmp_path: Path) -> 
     assert not [line for line in told if "Framed.own" in line or "Framed.names" in line]
 
 
+def test_a_recurrent_layer_goes_on_where_it_was(tmp_path: Path) -> None:
+    """With `stateful=True`, the next batch begins with what the last one left in the layer."""
+    if BACKEND != "torch":
+        pytest.skip("tried on torch")
+    found: list[Any] = []
+    for folder, step in (("whole", 0), ("kept", 13), ("kept", 0)):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(3)
+        layer = keras.layers.LSTM(4, stateful=True, recurrent_dropout=0.2)
+        model = keras.Sequential([keras.Input(batch_shape=(8, 36, 1)), layer, keras.layers.Dense(3)])
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        keep = Resumable("net", storage=str(tmp_path / folder), progress=False, save_every="2 steps")
+        data = {"x": X[:80].reshape(80, 36, 1), "y": Y[:80], "batch_size": 8, "shuffle": False}
+        try:
+            model.fit(**data, epochs=2, verbose=0, callbacks=[keep, Breaking(step)])
+        except Breakage:
+            assert step
+            continue
+        assert not model.stop_training  # as Keras leaves it
+        variables = [*model.variables, *layer.states]
+        found.append([keras.ops.convert_to_numpy(each.value).tolist() for each in variables])
+    assert found[0] == found[1]
+
+
+class Holding(keras.callbacks.Callback):  # type: ignore[misc]
+    """An average of the weights, a number, a metric, and a model that is trained beside."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.average = keras.models.clone_model(self.model)
+        self.average.set_weights(self.model.get_weights())
+        self.total = keras.Variable(0.0)
+        self.metric = keras.metrics.Mean()
+        self.beside = keras.Sequential([keras.Input((36,)), keras.layers.Dense(3)])
+        self.beside.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        pairs = zip(self.average.get_weights(), self.model.get_weights(), strict=True)
+        self.average.set_weights([0.9 * old + 0.1 * new for old, new in pairs])
+        self.total.assign_add(logs["loss"])
+        self.metric.update_state(logs["loss"])
+        self.beside.train_on_batch(X[:8].reshape(8, 36), Y[:8])
+
+
+class Validated(Augmented):
+    """Not all of its samples are in an epoch."""
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_what_callbacks_hold_of_keras_and_validation_data_go_on(tmp_path: Path) -> None:
+    """Models, variables and metrics of callbacks; the order of a PyDataset that shuffles itself after a validation."""
+    if BACKEND != "torch":
+        pytest.skip("tried on torch")
+    found = []
+    for folder, step in (("whole", 0), ("kept", 15), ("kept", 0)):
+        held = Holding()
+        try:
+            told = fit(tmp_path / folder, held, Breaking(step), validation_data=Validated())
+        except Breakage:
+            assert step
+            continue
+        held_now = [held.average, held.beside, held.beside.optimizer, held.metric]
+        variables = [each for holder in held_now for each in holder.variables] + [held.total]
+        found.append([told[:-1], [keras.ops.convert_to_numpy(each.value).tolist() for each in variables]])
+    assert found[0] == found[1]
+
+
 def several(folder: Path, kind: str, breaks: int = 0) -> list[Any]:
     """A script that calls `fit` several times on one model, from the top; what it came to. It fails at that step of all
     of them together."""
