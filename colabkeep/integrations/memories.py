@@ -23,11 +23,19 @@ class Memories:
 
     What did not change is the constructor's word: the user may give another one in the next session. An object is
     recognized by its class and its place among those of that class. `tensor`: the framework's. `given`: attributes that
-    the trainer sets.
+    the trainer sets. `kept`: tensors that the run has already, such as the weights that are trained; who holds one of
+    them holds on to it.
     """
 
-    def __init__(self, targets: Iterable[object], tensor: type, given: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        targets: Iterable[object],
+        tensor: type,
+        given: frozenset[str] = frozenset(),
+        kept: Iterable[object] = (),
+    ) -> None:
         self._tensor, self._given = tensor, given
+        self._kept = {id(each): each for each in kept}
         seen: Counter[str] = Counter()
         self._targets: dict[str, tuple[object, dict[str, tuple[type, Any]]]] = {}
         for target in targets:
@@ -71,7 +79,8 @@ class Memories:
             return all(self.storable(member) for member in value)
         if isinstance(value, (np.generic, np.ndarray)):
             return value.dtype.kind in "biufc" and (kind is np.ndarray or isinstance(value, np.generic))
-        return kind in _PLAIN or (isinstance(value, self._tensor) and _is_dense(value))
+        own = isinstance(value, self._tensor) and id(value) not in self._kept
+        return kind in _PLAIN or (own and _is_dense(value))
 
     def _is_kept(self, key: str, name: str, value: Any) -> bool:
         """What a checkpoint has a list or a state of must be there, in the next session, to be filled."""

@@ -77,6 +77,8 @@ _SETTINGS = (
     "dataloader_drop_last",
 )
 _SHOW = frozenset({"ProgressCallback", "NotebookProgressCallback", "PrinterCallback"})  # they keep bars and clocks
+# What computes losses, measures and batches; an object of the user's may count and average in it. So may TRL's rewards.
+_CALLED = ("compute_loss_func", "compute_metrics", "preprocess_logits_for_metrics", "data_collator")
 # What the code of the Trainer itself names. All else that one has is of its own kind: TRL's have sums of measures.
 _NAMED = named_by(Trainer)
 _EMPTY = "There seems not to be a single sample"  # said before 5.4 of an epoch that is skipped
@@ -491,11 +493,9 @@ class State:
         self.loss: Any = None  # the trainer's sum since its last log
         self._carried: Any = None  # that of the session before
         self._ended_at: int | None = None
-        self._callbacks = Memories(callbacks, torch.Tensor)
-        self._own = Memories([trainer], torch.Tensor, _NAMED)
         trained = {*trainer.model.modules(), trainer.model_wrapped}
         # Those of callbacks (an average of the weights, TRL's reference that follows them) are parts of the run.
-        self.modules = {
+        self.modules: dict[str, torch.nn.Module] = {
             f"{type(each).__name__}_{place}_{name}": value
             for place, each in enumerate(callbacks)
             for name, value in vars(each).items()
@@ -503,7 +503,25 @@ class State:
         }
         held = {*trained, *self.modules.values()}
         beside = {name: each for name, each in vars(trainer).items() if isinstance(each, torch.nn.Module)}
-        self._beside = {name: (each, _glance(each)) for name, each in beside.items() if each not in held}
+        beside = {name: each for name, each in beside.items() if each not in held}
+        # So are those that the optimizer trains, the loss, and weights that the optimizer has from elsewhere.
+        optimized = [each for group in trainer.optimizer.param_groups for each in group["params"]]
+        ids = set(map(id, optimized))
+        self.modules |= {
+            f"trainer_{name}": each
+            for name, each in beside.items()
+            if name == "compute_loss_func" or not ids.isdisjoint(map(id, each.parameters()))
+        }
+        kept = [each for module in (trainer.model, *self.modules.values()) for each in _tensors(module)]
+        rest = [each for each in optimized if id(each) not in set(map(id, kept))]
+        if rest:
+            self.modules["trainer_parameters"] = torch.nn.ParameterList(rest)
+        self._beside = {
+            name: (each, _glance(each)) for name, each in beside.items() if f"trainer_{name}" not in self.modules
+        }
+        called = _called(trainer)
+        self._callbacks = Memories([*callbacks, *called], torch.Tensor, kept=[*kept, *rest])
+        self._own = Memories([trainer], torch.Tensor, _NAMED, [*kept, *rest])
         self._began_at = 0
         self._unkept: set[str] = set()
 
@@ -596,6 +614,18 @@ class State:
         if not str(found["lr_scheduler_type"]).startswith("constant"):
             found["max_steps"] = self._trainer.state.max_steps  # the schedule is made for so many
         return found
+
+
+def _called(trainer: Any) -> list[Any]:
+    """The objects that the trainer asks for losses, measures, batches and rewards."""
+    found = [*(getattr(trainer, name, None) for name in _CALLED), *(getattr(trainer, "reward_funcs", None) or ())]
+    owners = {id(owner): owner for owner in (getattr(each, "__self__", each) for each in found)}
+    own = [each for each in owners.values() if hasattr(each, "__dict__") and each is not trainer]
+    return [each for each in own if not isinstance(each, torch.nn.Module)]
+
+
+def _tensors(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]
 
 
 def _glance(module: torch.nn.Module) -> list[float]:

@@ -453,6 +453,83 @@ def test_a_module_that_a_callback_holds_is_kept_and_one_beside_the_trainers_is_n
         assert len([line for line in told if "The weights of trainer.teacher change" in line]) == lines
 
 
+class Holding(Average):
+    """Also holds on to the weights that are trained, as TRL's `BEMACallback` does."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+        super().on_train_begin(args, state, control, model)
+        self.weights = list(model.parameters())
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+        with torch.no_grad():
+            for mine, trained in zip(self.average.parameters(), self.weights, strict=True):
+                mine.lerp_(trained, 0.1)
+
+
+def test_a_callback_that_holds_the_trained_weights_has_those_of_the_model_after_a_resume(tmp_path: Path) -> None:
+    """And not a copy of what they were then."""
+    whole, kept = Holding(), Holding()
+    train(tmp_path / "whole", whole)
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", Holding(), Breaking(5))
+    assert train(tmp_path / "kept", kept)[-1] == []
+    assert kept.bits() == whole.bits()
+
+
+class Weighing(Trainer):  # type: ignore[misc]
+    """Trains a layer and two weights of its loss beside the model, and counts in what computes loss and measures."""
+
+    def __init__(self, *given: Any, **words: Any) -> None:
+        super().__init__(*given, compute_loss_func=Loss(), compute_metrics=Counted(), **words)
+        self.head, self.loss_weights = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.zeros(2))
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        modules = (self.model, self.head, self.compute_loss_func)
+        self.optimizer = torch.optim.AdamW([*torch.nn.ModuleList(modules).parameters(), self.loss_weights], lr=0.01)
+        return self.optimizer
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **words: Any) -> Any:
+        outputs = model(**inputs)
+        loss = self.compute_loss_func(self.head(outputs.logits), inputs["labels"])
+        loss = (loss * torch.exp(-self.loss_weights) + self.loss_weights).sum()
+        return (loss, outputs) if return_outputs else loss
+
+
+class Loss(torch.nn.Module):
+    """Has a center that follows the outputs."""
+
+    center: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(2))
+
+    def forward(self, outputs: Any, labels: Any) -> Any:
+        self.center.lerp_(outputs.detach().mean(0), 0.1)
+        return torch.nn.functional.cross_entropy(outputs - self.center, labels)
+
+
+class Counted:
+    """The best of a measure so far."""
+
+    def __init__(self) -> None:
+        self.best, self.calls = -1e9, 0
+
+    def __call__(self, found: Any) -> dict[str, float]:
+        self.best, self.calls = max(self.best, float(found.predictions.max())), self.calls + 1
+        return {"best": self.best, "calls": self.calls}
+
+
+def test_what_a_trainer_trains_beside_the_model_and_what_its_loss_remembers_is_kept(tmp_path: Path) -> None:
+    """By its optimizer: a layer, a loss and single weights; the loss with its buffers; an object that measures."""
+    whole = train(tmp_path / "whole", kind=Weighing)
+    for step in (3, 8):
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Breaking(step), kind=Weighing)
+    assert train(tmp_path / "kept", kind=Weighing) == whole
+    assert whole[-1] == []
+
+
 def test_a_trainer_that_others_have_patched_is_known_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unsloth puts its own in the place of some methods, before the trainer is made: they take what is known, and
     more."""

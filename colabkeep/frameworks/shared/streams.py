@@ -371,9 +371,16 @@ class Seeding:
     stream has moved by its end, only those are seeded from then on whose seed can be asked for without a draw. As soon
     as another one has moved after a batch, that batch is loaded again, seeded, and all that follow are seeded, too. So
     every batch is what it is when all are seeded. Generators that the data holds count like those of Python and NumPy.
+
+    `again` looks for the streams once more when the first batch is there: many data sets make their generator when they
+    are first asked. If there is a new one, that batch is loaded anew, too.
     """
 
-    def __init__(self, streams: StreamSet) -> None:
+    def __init__(self, streams: StreamSet, again: Callable[[], StreamSet] | None = None) -> None:
+        self._again = again
+        self._begin(streams)
+
+    def _begin(self, streams: StreamSet) -> None:
         self._seed = streams.seed
         self._draws: bool | None = None  # None: not known yet
         self._looks = [stream.look() for stream in streams.all]
@@ -406,10 +413,24 @@ class Seeding:
             before = [look.glance() for look in self._untold]
             value = read(index)
             self._draws = before != [look.glance() for look in self._untold]
-            return value
+            if not self._grown():
+                return value
         finally:
             for look in back:
                 look.put_back()
+        self.load(seed ^ 1, read, index)  # who makes its generators anew for another seed, does so for the right one
+        return self.load(seed, read, index)
+
+    def _grown(self) -> bool:
+        """Has the first batch made generators?"""
+        again, self._again = self._again, None
+        if again is None:
+            return False
+        streams = again()
+        grown = len(streams.all) > len(self._looks)
+        if grown:
+            self._begin(streams)
+        return grown
 
     def _moved(self) -> bool:
         for look in self._untold:  # noqa: SIM110 - any() would be a generator more, for each batch

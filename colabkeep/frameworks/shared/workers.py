@@ -78,14 +78,17 @@ class WorkerPayload:
     def seeding(self) -> Seeding:
         """What loads each batch under a seed of its own, in this process."""
         if self._seeding is None:
-            self._seeding = Seeding(self.streams())
+            self._seeding = Seeding(self.streams(), self._found)
         return self._seeding
 
     def streams(self) -> StreamSet:
         """The global streams and those the objects hold, looked for once per process."""
         if self._streams is None:
-            self._streams = StreamSet.of(self._kinds, self.dataset, self.collate_fn)
+            self._streams = self._found()
         return self._streams
+
+    def _found(self) -> StreamSet:
+        return StreamSet.of(self._kinds, self.dataset, self.collate_fn)
 
     def look(self, probe: Probe, seen: Seen, *, here: bool = False) -> Probed:
         """Look at samples, in a worker or, where nothing else loads them, `here`."""

@@ -60,6 +60,18 @@ class Reseeded(Own):
         return float(self.generator.random())
 
 
+class Made(Own):
+    """Makes its generator when it is first asked, as many data sets do, so that each worker has one."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+
+    def __call__(self, index: int) -> float:
+        if self.generator is None:
+            self.generator = np.random.default_rng(5)
+        return float(self.generator.random())
+
+
 def nothing(index: int) -> float:
     return 0.0
 
@@ -206,6 +218,19 @@ def test_a_loader_of_a_class_of_its_own_is_read_by_torch(kit: SimpleNamespace, n
 
     own = Loader(Rows(DRAWS[name]()), batch_size=4, shuffle=name not in ("late", "unlucky"), collate_fn=noisy)
     assert digest(kit.read(own).values) == GOLDEN[f"{name}, noisy"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_generator_that_the_first_sample_makes_counts_like_one_that_was_there(
+    kit: SimpleNamespace, workers: int
+) -> None:
+    """From the first batch on, wherever a session begins."""
+
+    def rows() -> DataLoader[Any]:
+        return DataLoader(Rows(Made()), batch_size=4, shuffle=True, num_workers=workers)
+
+    assert digest(kit.read(rows()).values) == GOLDEN["own NumPy"]
+    assert digest(kit.read(rows(), after=kit.read(rows(), stop=3)).values) == GOLDEN["own NumPy"]
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["batches", "single items"])
