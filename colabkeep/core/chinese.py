@@ -2162,6 +2162,7 @@ CHINESE: Mapping[str, str] = {
     "{}.{} {}: if on_epoch_begin or on_epoch_end change it, a resumed training sees other batches": "{}.{} {}：如果 on_epoch_begin 或 on_epoch_end 修改它，恢复的训练会看到不同的批次",
     "is too large to be stored with each checkpoint": "太大，无法随每个检查点保存",
     "cannot be stored in a checkpoint": "无法保存到检查点中",
+    "The model has got new weights while it trains ({}; the first is {}). A resume is refused unless your script adds them before train(), as they are now": "模型在训练中增加了新的权重（{} 个，第一个是 {}）。除非脚本在 train() 之前就加入与现在相同的权重，否则恢复会被拒绝",
     "The weights of trainer.{} change while it trains, and are not in the checkpoints: a resumed training begins with new ones. To keep them, hand the module in by Resumable(…, state={{…}})": "trainer.{} 的权重在训练中会变化，但不在检查点中：恢复的训练会使用新的权重。要保存它们，请通过 Resumable(…, state={{…}}) 传入该模块",
     "{}: its learning rate was {} in the checkpoint, and is {} now.": "{}：其学习率在检查点中为 {}，现在为 {}。",
     "{}: {} was {}, and is {} now.": "{}：{} 原为 {}，现为 {}。",

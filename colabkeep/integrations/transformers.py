@@ -77,6 +77,8 @@ _SETTINGS = (
     "dataloader_drop_last",
 )
 _SHOW = frozenset({"ProgressCallback", "NotebookProgressCallback", "PrinterCallback"})  # they keep bars and clocks
+# Of its arguments, what an evaluation has in the place of the user's.
+_EVALUATED_WITH = {"dataloader_persistent_workers": False, "dataloader_in_order": True}
 # What computes losses, measures and batches; an object of the user's may count and average in it. So may TRL's rewards.
 _CALLED = ("compute_loss_func", "compute_metrics", "preprocess_logits_for_metrics", "data_collator")
 # What the code of the Trainer itself names. All else that one has is of its own kind: TRL's have sums of measures.
@@ -346,13 +348,14 @@ class Training:
 
     def _eval_dataloader(self, *given: Any, **words: Any) -> Any:
         """One whose workers begin anew. Where they stay, only the first evaluation of a session draws a number for
-        them, and what is drawn after it would depend on where a session began."""
+        them, and what is drawn after it would depend on where a session began. And one whose batches come in order."""
         args = self.trainer.args
-        stay, args.dataloader_persistent_workers = args.dataloader_persistent_workers, False
+        known = {name: getattr(args, name) for name in _EVALUATED_WITH if hasattr(args, name)}
+        vars(args).update({name: _EVALUATED_WITH[name] for name in known})
         try:
             return self._eval_loader(*given, **words)
         finally:
-            args.dataloader_persistent_workers = stay
+            vars(args).update(known)
 
     def _train_dataloader(self) -> Any:
         loader = self._loader()
@@ -522,6 +525,7 @@ class State:
         called = _called(trainer)
         self._callbacks = Memories([*callbacks, *called], torch.Tensor, kept=[*kept, *rest])
         self._own = Memories([trainer], torch.Tensor, _NAMED, [*kept, *rest])
+        self._weights = {name for name, _ in trainer.model.named_parameters()}
         self._began_at = 0
         self._unkept: set[str] = set()
 
@@ -561,7 +565,14 @@ class State:
         }
 
     def look(self) -> None:
-        """See whether a module beside the one that is trained has changed."""
+        """See whether the model has got new weights, and whether a module beside it has changed."""
+        new = [name for name, _ in self._trainer.model.named_parameters() if name not in self._weights]
+        if new:
+            self._weights.update(new)
+            self.lines.append(
+                f"The model has got new weights while it trains ({len(new)}; the first is {new[0]}). A resume is "
+                "refused unless your script adds them before train(), as they are now"
+            )
         for name in [name for name, (each, before) in self._beside.items() if _glance(each) != before]:
             del self._beside[name]
             self.lines.append(

@@ -476,6 +476,35 @@ def test_a_callback_that_holds_the_trained_weights_has_those_of_the_model_after_
     assert kept.bits() == whole.bits()
 
 
+class Growing(TrainerCallback):  # type: ignore[misc]
+    """Gives the model a layer more in its second step; notes whether evaluations have their batches in order."""
+
+    def __init__(self) -> None:
+        self.in_order: list[bool] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+        if state.global_step == 2:
+            model.more = torch.nn.Linear(2, 2)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **others: Any) -> None:
+        self.in_order.append(eval_dataloader.in_order)
+
+
+def test_weights_that_the_model_gets_while_it_trains_are_told_when_it_happens(tmp_path: Path) -> None:
+    """For a script that does not make them cannot resume."""
+    told = train(tmp_path, Growing(), num_train_epochs=1)[-1]
+    (line,) = (each for each in told if "new weights" in each)
+    assert line.startswith("The model has got new weights while it trains (2; the first is more.weight).")
+    with pytest.raises(Incompatible, match=r"more\.weight"):
+        train(tmp_path)
+
+
+def test_the_batches_of_an_evaluation_come_in_order(tmp_path: Path) -> None:
+    """As those of the training do."""
+    train(tmp_path, growing := Growing(), workers=1, num_train_epochs=1, dataloader_in_order=False)
+    assert growing.in_order == [True]
+
+
 class Weighing(Trainer):  # type: ignore[misc]
     """Trains a layer and two weights of its loss beside the model, and counts in what computes loss and measures."""
 
