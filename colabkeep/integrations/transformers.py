@@ -496,11 +496,11 @@ class State:
         self.loss: Any = None  # the trainer's sum since its last log
         self._carried: Any = None  # that of the session before
         self._ended_at: int | None = None
-        trained = {*trainer.model.modules(), trainer.model_wrapped}
+        trained, called = {*trainer.model.modules(), trainer.model_wrapped}, _called(trainer)
         # Those of callbacks (an average of the weights, TRL's reference that follows them) are parts of the run.
         self.modules: dict[str, torch.nn.Module] = {
             f"{type(each).__name__}_{place}_{name}": value
-            for place, each in enumerate(callbacks)
+            for place, each in [*enumerate(callbacks), *((f"called_{n}", each) for n, each in enumerate(called))]
             for name, value in vars(each).items()
             if isinstance(value, torch.nn.Module) and value not in trained
         }
@@ -522,7 +522,6 @@ class State:
         self._beside = {
             name: (each, _glance(each)) for name, each in beside.items() if f"trainer_{name}" not in self.modules
         }
-        called = _called(trainer)
         self._callbacks = Memories([*callbacks, *called], torch.Tensor, kept=[*kept, *rest])
         self._own = Memories([trainer], torch.Tensor, _NAMED, [*kept, *rest])
         self._weights = {name for name, _ in trainer.model.named_parameters()}
@@ -628,8 +627,10 @@ class State:
 
 
 def _called(trainer: Any) -> list[Any]:
-    """The objects that the trainer asks for losses, measures, batches and rewards."""
+    """The objects that the trainer asks for losses, measures, batches and rewards; what AdaLoRA goes by."""
     found = [*(getattr(trainer, name, None) for name in _CALLED), *(getattr(trainer, "reward_funcs", None) or ())]
+    ranks = getattr(getattr(trainer.model, "base_model", None), "rankallocator", None)
+    found += [ranks, getattr(ranks, "peft_config", None)]
     owners = {id(owner): owner for owner in (getattr(each, "__self__", each) for each in found)}
     own = [each for each in owners.values() if hasattr(each, "__dict__") and each is not trainer]
     return [each for each in own if not isinstance(each, torch.nn.Module)]

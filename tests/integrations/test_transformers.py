@@ -539,14 +539,17 @@ class Loss(torch.nn.Module):
 
 
 class Counted:
-    """The best of a measure so far."""
+    """The best of a measure so far, with a layer that moves at each call."""
 
     def __init__(self) -> None:
         self.best, self.calls = -1e9, 0
+        self.scale = torch.nn.Linear(1, 1)
+        torch.nn.init.ones_(self.scale.weight)
 
     def __call__(self, found: Any) -> dict[str, float]:
+        self.scale.weight.detach().mul_(1.5)
         self.best, self.calls = max(self.best, float(found.predictions.max())), self.calls + 1
-        return {"best": self.best, "calls": self.calls}
+        return {"best": self.best, "calls": self.calls, "scale": self.scale.weight.item()}
 
 
 def test_what_a_trainer_trains_beside_the_model_and_what_its_loss_remembers_is_kept(tmp_path: Path) -> None:
@@ -557,6 +560,32 @@ def test_what_a_trainer_trains_beside_the_model_and_what_its_loss_remembers_is_k
             train(tmp_path / "kept", Breaking(step), kind=Weighing)
     assert train(tmp_path / "kept", kind=Weighing) == whole
     assert whole[-1] == []
+
+
+class Allocating(TrainerCallback):  # type: ignore[misc]
+    """Spreads AdaLoRA's ranks, as PEFT's guide says."""
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+        model.base_model.update_and_allocate(state.global_step)
+
+
+def ranked(model: Any) -> Any:
+    """The model with AdaLoRA."""
+    peft = pytest.importorskip("peft")
+    words = {"init_r": 6, "target_r": 3, "tinit": 2, "tfinal": 3, "deltaT": 2, "total_step": 12}
+    config = peft.AdaLoraConfig(**words, target_modules=["query", "value"], task_type="SEQ_CLS")
+    return peft.get_peft_model(model, config)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT asks for it
+def test_the_ranks_of_adalora_go_on_as_they_were_spread(tmp_path: Path) -> None:
+    """By how much each has mattered, and in the end by the pattern that came of it."""
+    options: dict[str, Any] = {"adapt": ranked, "learning_rate": 0.01}
+    whole = train(tmp_path / "whole", Allocating(), **options)
+    for step in (6, 11):
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Allocating(), Breaking(step), **options)
+    assert train(tmp_path / "kept", Allocating(), **options) == whole
 
 
 def test_a_trainer_that_others_have_patched_is_known_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
