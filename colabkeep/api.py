@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -13,7 +14,7 @@ from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, MachineChecked
 from colabkeep.core.language import said
 from colabkeep.core.policies import OVERHEAD, Mode, SaveEvery
-from colabkeep.core.settings import OnChange
+from colabkeep.core.settings import OnChange, Settings
 from colabkeep.core.system import Environment, SystemClock
 from colabkeep.frameworks import find_framework
 from colabkeep.frameworks.base import TrainingOptions
@@ -583,8 +584,14 @@ def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Disp
 
     refuse_sync(_record(TrainingOptions, words))
     summed = gradient_bytes(words["model"])
-    begin = partial(begin_processes, say=_line, observers=shown, summed=summed)
-    result, state, moved, records = begin(_fit_here, [told], devices=devices)
+    begin = partial(begin_processes, say=_line, observers=shown, summed=summed, left=partial(_take_over, words))
+    result: FitResult = begin(_fit_here, [told], devices=devices)
+    return result
+
+
+def _take_over(words: Mapping[str, Any], left: tuple[Any, ...]) -> None:
+    """The caller's own objects become as those of rank 0, which told it so."""
+    state, moved, records = left
     parts = _parts(words)
     framework = find_framework(parts.values())
     setup = framework.settings(parts)
@@ -593,23 +600,32 @@ def _fit_on_several(words: Mapping[str, Any], devices: int, shown: Sequence[Disp
     setup.settle(written, moved, new=(), kept=())
     for name, record in records.items():
         mark(parts[name], record)
-    done: FitResult = result
-    return done
 
 
-def _fit_here(words: Mapping[str, Any]) -> tuple[Any, ...]:
-    """In one of the processes: train; what came of it; and of the objects that were handed in the state, what training
-    moved beside it, and the marks by which the next session in one process knows that."""
+def _fit_here(words: Mapping[str, Any]) -> FitResult:
+    """In one of the processes: train. Rank 0 leaves what its objects came to, also when it is stopped or fails."""
     parts = _parts(words)
-    framework = find_framework(parts.values())
-    written = framework.settings(parts).written()
-    result = resumable_fit(**words)
-    if framework.place()[0]:  # rank 0 is heard
-        return result, b"", {}, {}
+    written = find_framework(parts.values()).settings(parts).written()
+    try:
+        result = resumable_fit(**words)
+    except BaseException:
+        with suppress(Exception):  # a GPU that answers no more: what is raised is the error that ended the training
+            _leave(parts, written)
+        raise
+    _leave(parts, written)
+    return result
+
+
+def _leave(parts: Mapping[str, Any], written: Settings) -> None:
+    """Of the objects that were handed in: the state, what training moved beside it, and the marks by which the next
+    session in one process knows that."""
+    framework, forward = find_framework(parts.values()), FORWARD.get()
+    if forward is None or framework.place()[0]:  # rank 0 is heard
+        return
     setup = framework.settings(parts)
     setup.begin(written)
     records = {name: marked(part) for name, part in parts.items()}
-    return result, to_bytes(framework, parts), setup.moved(), {name: each for name, each in records.items() if each}
+    forward.leave((to_bytes(framework, parts), setup.moved(), {name: each for name, each in records.items() if each}))
 
 
 def _parts(words: Mapping[str, Any]) -> dict[str, Any]:

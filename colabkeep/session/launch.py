@@ -65,6 +65,10 @@ class Forward:
         """What the run has logged so far."""
         self._send(("recall", run, run_id, list(history)))
 
+    def leave(self, value: Any) -> None:
+        """What the process that began this one is to have, though an error is raised here."""
+        self._send(("left", value))
+
 
 FORWARD: ContextVar[Forward | None] = ContextVar("colabkeep_forward", default=None)
 """In a process that was begun here: where its displays are."""
@@ -87,6 +91,7 @@ class _Process:
     there_at: float | None = None  # since when it is ready to meet the others
     met: bool = False  # and they could sum over all of them
     result: tuple[Any, ...] | None = None
+    left: list[Any] = field(default_factory=list)
     waited: float | None = None  # seconds that it has waited for the others
     opens: bool = False  # for what rank 0 loads
     where: str = ""
@@ -117,10 +122,12 @@ def begin_processes(
     say: Callable[..., object],
     observers: Sequence[Callable[[Event], object]] = (),
     summed: int = 0,
+    left: Callable[[Any], object] = lambda _: None,
 ) -> Any:
     """What `train(*args)` returns in rank 0, of `devices` processes that each call it. Several are tried first: none
     begins before all of them have met. `say`: prints a line, as `print` does. `summed`: bytes that they will sum in a
-    step, 0 where that is not known; what it takes is measured.
+    step, 0 where that is not known; what it takes is measured. `left`: is given what rank 0 leaves, when all have
+    ended.
 
     Raises:
         UsageError: it, or what goes with it, cannot be sent to another process.
@@ -165,6 +172,8 @@ def begin_processes(
                 for pipe in (each.popen.stdout, each.popen.stdin, each.answers):
                     if pipe is not None:
                         pipe.close()
+            for value in processes[0].left:
+                left(value)
     if stops.number:
         raise _stopped(processes, stops.number)
     error = _first_error(processes)
@@ -503,6 +512,8 @@ def _receive(
             process.there_at = time.monotonic()
         elif kind == "met":
             process.met = True
+        elif kind == "left":
+            process.left += rest
         else:
             process.result = (kind, *rest)
 

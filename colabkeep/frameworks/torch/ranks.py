@@ -132,15 +132,19 @@ def put_streams(taken: tuple[Any, Any, Any]) -> None:
 
 def modes() -> dict[str, Any]:
     """What was chosen for all of torch here, for a process that is to compute alike: deterministic kernels, cuDNN's
-    choice of them, the type of new tensors, and with how many digits it may multiply. With the number of its next
-    hook: those that travel keep theirs."""
+    choice of them, type and device of new tensors, how workers are begun and share memory, and with how many digits it
+    may multiply. With the number of its next hook: those that travel keep theirs."""
     cudnn: Any = torch.backends.cudnn
+    workers: Any = torch.multiprocessing
     return {
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "warns": torch.is_deterministic_algorithms_warn_only_enabled(),
         "cudnn": (cudnn.enabled, cudnn.deterministic, cudnn.benchmark),
         "attention": {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _ATTENTION},
         "kind": torch.get_default_dtype(),
+        "place": torch.get_default_device().type,
+        "anomalies": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        "workers": (workers.get_start_method(allow_none=True), workers.get_sharing_strategy()),
         "matmul": _of_both(torch.get_float32_matmul_precision),
         "convolution": _of_both(lambda: cudnn.allow_tf32),
         "digits": {where: _digits(where) for where in _WHERE},
@@ -159,6 +163,13 @@ def put_modes(taken: Mapping[str, Any]) -> None:
     for name, on in taken["attention"].items():
         getattr(torch.backends.cuda, f"enable_{name}_sdp")(on)
     torch.set_default_dtype(taken["kind"])
+    if taken["place"] != torch.get_default_device().type:
+        torch.set_default_device(taken["place"])
+    torch.autograd.set_detect_anomaly(*taken["anomalies"])
+    workers: Any = torch.multiprocessing
+    start, sharing = taken["workers"]
+    workers.set_start_method(start, force=True)
+    workers.set_sharing_strategy(sharing)
     if taken["matmul"] not in (None, _of_both(torch.get_float32_matmul_precision)):
         torch.set_float32_matmul_precision(taken["matmul"])
     if taken["convolution"] not in (None, _of_both(lambda: cudnn.allow_tf32)):

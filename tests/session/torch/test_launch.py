@@ -275,7 +275,7 @@ def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
     hooks = torch.utils.hooks.RemovableHandle.next_id = torch.utils.hooks.RemovableHandle.next_id + 1000
 
     def chosen() -> Any:
-        cudnn = torch.backends.cudnn
+        cudnn, workers = torch.backends.cudnn, torch.multiprocessing
         attention = [getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in ATTENTION]
         kinds = torch.get_default_dtype(), cudnn.enabled, cudnn.deterministic, cudnn.benchmark, attention
         rounded = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
@@ -284,14 +284,21 @@ def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
             kinds,
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
+            (torch.get_default_device().type, torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            (workers.get_start_method(allow_none=True), workers.get_sharing_strategy()),
             (torch.get_float32_matmul_precision(), cudnn.allow_tf32, rounded),
         )
 
     before = chosen()
-    kind, cudnn = torch.get_default_dtype(), torch.backends.cudnn
+    kind, cudnn, workers = torch.get_default_dtype(), torch.backends.cudnn, torch.multiprocessing
+    start, sharing = workers.get_start_method(allow_none=True), workers.get_sharing_strategy()
     try:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.autograd.set_detect_anomaly(True, check_nan=False)
+        workers.set_start_method("spawn", force=True)
+        workers.set_sharing_strategy("file_system")
         cudnn.enabled, cudnn.deterministic, cudnn.benchmark = False, True, True
         torch.backends.cuda.enable_flash_sdp(False)
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -300,11 +307,16 @@ def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         here = chosen()
         kinds = (torch.float64, False, True, True, [False, True, True, False])
-        assert here == (kinds, True, True, ("high", False, False)) != before
+        place, begun = ("meta", True, False), ("spawn", "file_system")
+        assert here == (kinds, True, True, place, begun, ("high", False, False)) != before
         assert colabkeep.launch(chosen, devices=2) == here
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_default_dtype(kind)
+        torch.set_default_device(None)
+        torch.autograd.set_detect_anomaly(False)
+        workers.set_start_method(start, force=True)
+        workers.set_sharing_strategy(sharing)
         cudnn.enabled, cudnn.deterministic, cudnn.benchmark = True, False, False
         torch.backends.cuda.enable_flash_sdp(True)
         torch.backends.cuda.enable_cudnn_sdp(True)
@@ -711,6 +723,34 @@ def test_the_model_here_is_as_theirs_in_all_that_training_moves(tmp_path: Path) 
     assert there.seen.tolist() == [8.0, 8.0]
     assert there.eight.float().tolist() == [256.0] * 3
     assert fit(1).told() == there.told()
+
+
+@pytest.mark.parametrize("how", ["error", "stop"])
+def test_the_model_here_is_as_theirs_when_the_training_is_stopped_or_fails(tmp_path: Path, how: str) -> None:
+    """As with one process: the newest weights are here, and the optimizer and objects that go with them."""
+    words = words_of(tmp_path)
+    model, loss_of, calls = words["model"], words["step_fn"], torch.zeros(1, dtype=torch.int64)
+
+    def step_fn(model: Any, batch: Any) -> Any:
+        calls.add_(1)
+        if calls == 3 and how == "error" and os.environ["RANK"] == "1":
+            raise ValueError("on purpose")
+        if calls == 3 and how == "stop" and os.environ["RANK"] == "0":
+            os.kill(os.getpid(), signal.SIGINT)
+        return loss_of(model, batch)
+
+    before = model.weight.clone()
+    scheduler = torch.optim.lr_scheduler.StepLR(words["optimizer"], 1, 0.5)
+    words |= {"step_fn": step_fn, "scheduler": scheduler, "scheduler_interval": "step", "save_every": "1 step"}
+    with pytest.raises(ValueError if how == "error" else KeyboardInterrupt, match=r"on purpose|stopped at step 3"):
+        colabkeep.resumable_fit(**words, devices=2)
+    assert not torch.equal(model.weight, before)
+    steps = 2 if how == "error" else 3
+    assert scheduler.last_epoch == steps
+    assert words["optimizer"].param_groups[0]["lr"] == 0.1 / 2**steps
+    kept = colabkeep.load_weights("r", storage=tmp_path / "runs")
+    assert torch.equal(model.weight, kept["weight"])
+    assert colabkeep.resumable_fit(**{**words, "step_fn": loss_of}, on_change="apply").steps == 4
 
 
 def test_one_of_several_processes_begins_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
