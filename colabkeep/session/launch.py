@@ -458,7 +458,7 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
     )
 
 
-_LINE = re.compile(rb"([^\r\n]*)(\r?\n|\r(?=[^\n]))")
+_END = re.compile(rb"\r?\n|\r(?=[^\n])")  # nothing that is tried at each letter of a long line
 
 
 def _say(process: _Process, data: bytes, _: list[Any], say: Callable[..., object]) -> None:
@@ -467,9 +467,9 @@ def _say(process: _Process, data: bytes, _: list[Any], say: Callable[..., object
         process.said_at = time.monotonic()
     process.said += data
     told = 0
-    for line in _LINE.finditer(process.said):
-        _print(process, line[1], "\r" if line[2] == b"\r" else "\n", say)
-        told = line.end()
+    for end in _END.finditer(process.said):
+        _print(process, process.said[told : end.start()], "\r" if end[0] == b"\r" else "\n", say)
+        told = end.end()
     del process.said[:told]
     if not data and process.said:
         _print(process, process.said, "\n", say)

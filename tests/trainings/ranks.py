@@ -69,7 +69,10 @@ if words.get("local"):  # what a process computes of its part of a batch, in pla
     class Scaled(nn.Module):
         def __init__(self):
             super().__init__()
-            self.scale = 1.0
+            if words["local"] == "buffer":
+                self.register_buffer("scale", torch.tensor(1.0, device=device))
+            else:
+                self.scale = 1.0
         def forward(self, x):
             if self.training:
                 self.scale = 0.9 * self.scale + 0.1 * x.detach().abs().mean().item()
@@ -239,7 +242,8 @@ else:
     keeps = not words.get("plain")
     wrapped = model
     if size > 1 and not words.get("apart"):
-        wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=keeps)
+        apart = {"broadcast_buffers": False} if words.get("local") == "buffer" else {}
+        wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=keeps, **apart)
     if accelerator is not None:
         wrapped, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
     with colabkeep.Run("r", model=wrapped, optimizer=optimizer, scheduler=scheduler, **common) as run:

@@ -276,6 +276,11 @@ def _is_buffer(place: TensorPlace) -> bool:
     return not place.parameter and place.tensor is not None and not torch.nn.parameter.is_lazy(place.tensor)
 
 
+def _spreads_buffers(module: torch.nn.Module) -> bool:
+    """Do all processes get those of rank 0 before each step?"""
+    return isinstance(module, torch.nn.parallel.DistributedDataParallel) and bool(module.broadcast_buffers)
+
+
 class TorchRanks:
     """See `Ranks`. Over host memory, by a group of its own: what is agreed on waits for no device."""
 
@@ -339,7 +344,7 @@ class TorchRanks:
         return {
             name: {place.name: place.tensor for place in TensorPlaces(part).places if _is_buffer(place)}
             for name, part in parts.items()
-            if isinstance(part, torch.nn.Module) and not isinstance(part, torch.nn.parallel.DistributedDataParallel)
+            if isinstance(part, torch.nn.Module) and not _spreads_buffers(part)
         }
 
     def _broadcast(self, numbers: Sequence[int]) -> list[int]:

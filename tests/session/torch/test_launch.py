@@ -199,6 +199,18 @@ def test_what_begins_a_line_is_shown_and_what_cannot_be_returned_is_named(monkey
     assert {"waiting", "... over\n", "[rank 1] waiting... over\n", "bar 2\r"} <= set(noted.pieces)
 
 
+def test_a_long_line_is_shown_as_fast_as_many_short_ones() -> None:
+    """As somebody prints who looks at a list of all losses. It comes in pieces; what ends it may be cut."""
+    from colabkeep.session import launch
+
+    nothing: Any = None
+    process, told = launch._Process(0, nothing, nothing), list[tuple[str, str]]()
+    line = b"0.123456, " * 100_000
+    for piece in (line[:65536], line[65536:], b"\r", b"\nbar 1\rbar 2\r\n", b"end", b""):
+        launch._say(process, piece, [], lambda text, end: told.append((text, end)))
+    assert told == [(line.decode(), "\n"), ("bar 1", "\r"), ("bar 2", "\n"), ("end", "\n")]
+
+
 class Noting(io.StringIO):
     """Standard output that knows what it was given between two flushes."""
 

@@ -365,6 +365,17 @@ def test_each_process_has_what_it_computed_of_its_part_of_the_batches(tmp_path: 
     assert alone.resumed
 
 
+def test_buffers_that_nobody_makes_the_same_are_kept_for_each_process(tmp_path: Path) -> None:
+    """DistributedDataParallel(broadcast_buffers=False): each process has those of its part of the batches."""
+    words: dict[str, Any] = {"local": "buffer"}
+    whole = session(tmp_path / "whole", 2, **words)
+    assert whole.status == [0, 0], whole.errors
+    assert session(tmp_path / "run", 2, **words, at=[0, 12], how="SIGKILL").status[0] == -signal.SIGKILL
+    resumed = session(tmp_path / "run", 2, **words)
+    assert resumed.resumed
+    assert resumed.end == whole.end
+
+
 def test_a_rank_0_that_finds_no_place_to_save_is_named_in_the_others(tmp_path: Path) -> None:
     """Before the run is opened: nobody waits for what never comes."""
     (tmp_path / "run").write_text("a file where the folder should be")
