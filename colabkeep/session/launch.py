@@ -544,6 +544,9 @@ def _first_error(processes: Sequence[_Process]) -> BaseException | None:
         return _ended_silently(silent[0], len(processes))
     told = [(each.rank, *each.result[1:]) for each in soon if each.result is not None]
     rank, error, text, _ = min(told, key=lambda each: bool(each[3]))  # one that does not follow from another's
+    led = processes[0].result
+    if led is not None and led[0] == "error" and type(led[1]) is type(error) and not led[3]:
+        rank, error, text = 0, *led[1:3]  # of all that stopped for the same, it knows what is saved
     if isinstance(error, BaseException):
         error.__cause__ = _Remote(f"rank {rank} of {len(processes)}:\n{text}")
         return error

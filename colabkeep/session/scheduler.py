@@ -278,15 +278,24 @@ class StopTraining(BaseException):
         super().__init__(reason)
 
 
-def _diverged(event: LossNotFinite) -> TrainingDiverged:
+def _diverged(event: LossNotFinite, *, leads: bool) -> TrainingDiverged:
+    """`leads`: this process saves, and knows what is saved."""
     causes = "a smaller learning rate, clipped gradients, the batch that has it"
-    back = (
-        f"Its newest checkpoint from before is {event.checkpoint}. Change what led there ({causes}), and run the cell "
-        f'again with resume="{event.checkpoint}".'
-        if event.checkpoint
-        else f"It has no checkpoint from before. Change what led there ({causes}), and start again with another "
-        'run_name or resume="never".'
-    )
+    if not leads:
+        back = (
+            "Rank 0, which saves, tells the newest checkpoint from before. Change what led there "
+            f"({causes}), and go on from that one."
+        )
+    elif event.checkpoint:
+        back = (
+            f"Its newest checkpoint from before is {event.checkpoint}. Change what led there ({causes}), and run the "
+            f'cell again with resume="{event.checkpoint}".'
+        )
+    else:
+        back = (
+            f"It has no checkpoint from before. Change what led there ({causes}), and start again with another "
+            'run_name or resume="never".'
+        )
     return TrainingDiverged(
         problem=f'The loss is {event.word} since step {event.step}, so training was stopped (on_nan="stop"). The '
         "weights of that step were not saved.",
@@ -381,7 +390,7 @@ class SaveScheduler:
         event = LossNotFinite(step=since, value=proof.value, finite=proof.finite, checkpoint=good)
         self._saver.events.append(event)
         if stops:
-            raise _diverged(event)
+            raise _diverged(event, leads=self._leads)
 
     def _good_before(self, finite: int) -> str | None:
         """The newest checkpoint from before that step: of this session, else of those that led to it."""

@@ -170,9 +170,11 @@ def _single_sample() -> UsageError:
     """Why a process that has one sample of a batch cannot go on."""
     return UsageError(
         problem="Several processes share each batch, and one of them has a single sample of this one. BatchNorm needs "
-        "two values or more to take a variance. Mostly it is the shorter last batch of an epoch.",
+        "two values or more to take a variance. Mostly it is the shorter last batch of an epoch, or the last piece "
+        "that micro_batch makes of its part.",
         remedy="Leave that batch out: DataLoader(…, drop_last=True). Or choose a batch_size with which more samples "
-        "are left at the end, two for each process at least; or train in one process.",
+        "are left at the end, two for each process at least, and a micro_batch that leaves no piece of one sample; or "
+        "train in one process.",
     )
 
 

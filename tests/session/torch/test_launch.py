@@ -24,7 +24,7 @@ import torch
 from nbclient import NotebookClient
 
 import colabkeep
-from colabkeep.core.errors import Incompatible, ProcessFailed, UsageError
+from colabkeep.core.errors import Incompatible, ProcessFailed, TrainingDiverged, UsageError
 
 FIT = """
 import hashlib, os, signal, sys, time
@@ -763,6 +763,23 @@ def test_the_model_here_is_as_theirs_when_the_training_is_stopped_or_fails(tmp_p
     kept = colabkeep.load_weights("r", storage=tmp_path / "runs")
     assert torch.equal(model.weight, kept["weight"])
     assert colabkeep.resumable_fit(**{**words, "step_fn": loss_of}, on_change="apply").steps == 4
+
+
+def test_a_training_that_diverges_tells_the_checkpoint_to_go_back_to(tmp_path: Path) -> None:
+    """Rank 0 waits for what it is saving; the others, which stop before it has done that, know of no checkpoint."""
+    words = words_of(tmp_path)
+    loss_of, calls = words["step_fn"], torch.zeros(1, dtype=torch.int64)
+
+    def step_fn(model: Any, batch: Any) -> Any:
+        calls.add_(1)
+        return loss_of(model, batch) * (float("nan") if calls == 3 else 1.0)
+
+    words |= {"step_fn": step_fn, "on_nan": "stop", "save_every": "1 step"}
+    with pytest.raises(TrainingDiverged, match="NaN since step 3") as caught:
+        colabkeep.resumable_fit(**words, devices=2)
+    first = min((tmp_path / "runs" / "r" / "checkpoints").glob("*.json")).stem
+    assert int(first[:12]) == 1  # the loss of step 3 is that of the weights of step 2
+    assert f'run the cell again with resume="{first}"' in caught.value.remedy
 
 
 def test_one_of_several_processes_begins_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
