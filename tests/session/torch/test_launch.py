@@ -244,8 +244,8 @@ def test_a_process_that_could_not_begin_is_the_one_whose_error_is_raised(tmp_pat
 def test_a_process_asks_nobody_and_imports_what_the_notebook_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks is told that nobody answers. A file of the working directory stands for none of Python's modules. torch's
-    compiler, a second of imports, is left to those who use it."""
+    """Who asks is told that nobody answers. A file of the working directory stands for none of Python's modules.
+    torch's compiler, a second of imports, is left to those who use it."""
     (tmp_path / "statistics.py").write_text("raise ImportError('this is not the one')")
     monkeypatch.chdir(tmp_path)
 
