@@ -434,25 +434,32 @@ _OPTIMIZER = (
     "{trained} is trained by an optimizer ({kind}) that was not handed in. No checkpoint holds its state, so in a "
     'resumed session it starts again. Write: optimizer=…; or, for one more, state={{"optimizer_d": …}}.'
 )
+_COUNTED = (
+    "{kind}.{name} changes when the optimizer steps. A checkpoint holds an optimizer's param_groups and state, and not "
+    "its attributes, so in a resumed session it starts again. Keep it in param_groups or state."
+)
 
 
 class TorchUnseen:
     """Listens from now on which optimizers step. Called when the first step of a session is done, it stops, looks for
-    schedulers among all objects there are (some 35 ms), and gives a sentence for each."""
+    schedulers among all objects there are (some 35 ms), and gives a sentence for each; and for what an optimizer that
+    tells nothing of it counts in attributes."""
 
     def __init__(self, parts: Mapping[str, object]) -> None:
         self._parts = dict(parts)
         self._stepped: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._handle = register_optimizer_step_pre_hook(self._step)
+        self._before = [(each, _numbers(each)) for each in self._handed_in()]
 
     def __call__(self) -> Sequence[str]:
         self.close()
+        moved = [_COUNTED.format(kind=type(each).__name__, name=name) for each, name in self._moved()]
         known = self._optimizers()
         # One that is gone already was made for a step, as in meta-learning.
         stepped = [each for each in (held() for held in self._stepped.values()) if each is not None]
         strangers = [each for each in stepped if id(each) not in known]
         optimizers = [*known.values(), *strangers]
-        return [*map(self._optimizer, strangers), *map(_scheduler, self._schedulers({*map(id, optimizers)}))]
+        return [*map(self._optimizer, strangers), *map(_scheduler, self._schedulers({*map(id, optimizers)})), *moved]
 
     def close(self) -> None:
         """Listen no more. Calling twice is harmless."""
@@ -462,12 +469,22 @@ class TorchUnseen:
         if not torch.compiler.is_compiling():
             self._stepped[id(optimizer)] = weakref.ref(optimizer)
 
-    def _optimizers(self) -> dict[int, torch.optim.Optimizer]:
-        """Those that were handed in, and those that they hold, by id."""
+    def _handed_in(self) -> list[torch.optim.Optimizer]:
+        """The optimizers that were, and those that they hold."""
         handed_in = [part for part in self._parts.values() if isinstance(part, torch.optim.Optimizer)]
         inside = [each for part in handed_in for each in vars(part).values() if isinstance(each, torch.optim.Optimizer)]
+        return [*handed_in, *inside]
+
+    def _optimizers(self) -> dict[int, torch.optim.Optimizer]:
+        """Those that were handed in, and those that the parts hold, by id."""
         others = (part for part in self._others() if isinstance(part, torch.optim.Optimizer))
-        return {id(each): each for each in (*handed_in, *inside, *others)}
+        return {id(each): each for each in (*self._handed_in(), *others)}
+
+    def _moved(self) -> Iterator[tuple[torch.optim.Optimizer, str]]:
+        """What the first step changed of the attributes that an optimizer was made with."""
+        for optimizer, before in self._before:
+            now = _numbers(optimizer)
+            yield from ((optimizer, name) for name in before.keys() & now.keys() if now[name] != before[name])
 
     def _others(self) -> Iterator[object]:
         """What the other parts reach: a trainer with its optimizers, a scheduler with those that it runs. Ours say what
@@ -495,6 +512,14 @@ class TorchUnseen:
         return _OPTIMIZER.format(
             kind=type(optimizer).__name__, trained=f"{trained}{more}" if trained else "What is not part of this run"
         )
+
+
+def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """What it may count in attributes: no flags, and none where its class tells and loads a state by itself. Torch's
+    begin with "_"."""
+    if is_torchs_own(optimizer) or type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:
+        return {}
+    return {key: value for key, value in vars(optimizer).items() if key[0] != "_" and type(value) in (int, float)}
 
 
 def _scheduler(scheduler: LRScheduler) -> str:

@@ -95,6 +95,41 @@ def test_what_was_handed_in_is_told_to_nobody(tmp_path: Path) -> None:
         assert cell.run(tmp_path / str(number), 3, cell.other.step, **build(cell)) == []
 
 
+def test_what_an_optimizer_counts_in_attributes_is_told_before_the_disconnect_and_after_it(tmp_path: Path) -> None:
+    """Of the numbers that it was made with: no flag, no setting that stays, and none of a class that keeps them."""
+
+    class Fading(torch.optim.SGD):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, lr=0.1)
+            self.count, self.fade, self.warm = 0, 0.9, False
+
+        def step(self, closure: Any = None) -> Any:
+            self.count, self.warm = self.count + 1, True
+            for group in self.param_groups:
+                group["lr"] = 0.1 * self.fade**self.count
+            return super().step(closure)
+
+    class Kept(Fading):
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "count": self.count}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.count = state["count"]
+            super().load_state_dict({key: value for key, value in state.items() if key != "count"})
+
+    def cell(kind: type[Fading]) -> Cell:
+        made = Cell()
+        made.optimizer = kind(made.model.parameters())
+        return made
+
+    (told,) = cell(Fading).run(tmp_path / "fading", 2)
+    assert told.startswith("Fading.count changes when the optimizer steps")
+    again = cell(Fading)
+    assert again.run(tmp_path / "fading", 4) == [told]
+    assert [event for event in again.events if isinstance(event, RestoredInexactly)]
+    assert cell(Kept).run(tmp_path / "kept", 2) == cell(Kept).run(tmp_path / "kept", 4) == []
+
+
 def test_an_optimizer_of_one_step_is_no_stranger(tmp_path: Path) -> None:
     """Meta-learning makes one for each task, and lets it go."""
 
