@@ -368,6 +368,12 @@ class Training:
                 remedy="Use a data set with a length (datasets: load it without streaming=True), or keep the "
                 "trainer's own output folder with colabkeep.keep_folder(…).",
             )
+        if self.trainer.args.accelerator_config.dispatch_batches:
+            raise UsageError(
+                problem="With accelerator_config={'dispatch_batches': True} Accelerate hands the batches on, and "
+                "Resumable cannot go to a place among them.",
+                remedy="Leave dispatch_batches out of accelerator_config.",
+            )
         return Rest(loader, self)
 
     def batches(self, loader: Any) -> Iterator[Any]:

@@ -557,7 +557,7 @@ class _Remote(Exception):
     """The traceback of another process."""
 
 
-_AGAIN = "The last checkpoint stands: run this cell again, and the training goes on from there."
+_AGAIN = "Run this cell again: the training goes on from its last checkpoint, if one was saved."
 
 
 def _ended_silently(process: _Process, size: int) -> ProcessFailed:

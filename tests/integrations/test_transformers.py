@@ -372,6 +372,8 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
         train(tmp_path, auto_find_batch_size=True)
     with pytest.raises(UsageError, match="streams"):
         train(tmp_path, data=Stream(), max_steps=3)
+    with pytest.raises(UsageError, match="dispatch_batches"):
+        train(tmp_path, accelerator_config={"dispatch_batches": True})
     with pytest.raises(UnknownArgument, match="save_total_limit"):
         train(tmp_path, words={"save_total_limit": 2})
     args = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)

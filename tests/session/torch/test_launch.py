@@ -589,7 +589,7 @@ def test_a_process_that_is_stopped_ends_the_others_with_one_error(
     monkeypatch.setattr("colabkeep.session.launch._SILENT", 5.0)
     with pytest.raises(ProcessFailed, match=rf"Nothing was heard of rank {rank} of 2 since \d+:\d+:\d+, for") as caught:
         colabkeep.launch(steps_of(tmp_path, rank, lambda: os.kill(os.getpid(), signal.SIGSTOP)), devices=2)
-    assert "The last checkpoint stands" in caught.value.remedy
+    assert "goes on from its last checkpoint" in caught.value.remedy
     if rank == 0:  # either would do
         assert colabkeep.launch(steps_of(tmp_path, rank, lambda: None), devices=2) == 5
 
