@@ -36,8 +36,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from accelerate.data_loader import DataLoaderDispatcher
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import TrainOutput, has_length
 
 from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
@@ -215,6 +216,7 @@ class Training:
         self.trainer = trainer
         self._keep = keep
         self._run: Run | None = None
+        self._length: int | None = None  # batches of an epoch, as the trainer takes it where nobody knows
         self._whole, self._loader = trainer._inner_training_loop, trainer.get_train_dataloader
         trainer._inner_training_loop, trainer.get_train_dataloader = self._train, self._train_dataloader
 
@@ -260,7 +262,8 @@ class Training:
         self._tell(run)
         self._counted, self._tokens = trainer.state.global_step, trainer.state.num_input_tokens_seen or 0
         self._stand_in()
-        self._epochs = run.epochs(trainer.state.num_train_epochs)
+        epochs = trainer.state.num_train_epochs
+        self._epochs = run.epochs(None if epochs == sys.maxsize else epochs)
         over = self._state.over()
         if over is None:
             self._advance(run)
@@ -361,19 +364,10 @@ class Training:
         loader = self._loader()
         if not self.trainer.is_in_train:
             return loader
-        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-            raise UsageError(
-                problem=f"The data set ({type(loader.dataset).__name__}) streams, so Resumable cannot go to a place in "
-                "it without reading all that comes before.",
-                remedy="Use a data set with a length (datasets: load it without streaming=True), or keep the "
-                "trainer's own output folder with colabkeep.keep_folder(…).",
-            )
-        if self.trainer.args.accelerator_config.dispatch_batches:
-            raise UsageError(
-                problem="With accelerator_config={'dispatch_batches': True} Accelerate hands the batches on, and "
-                "Resumable cannot go to a place among them.",
-                remedy="Leave dispatch_batches out of accelerator_config.",
-            )
+        if isinstance(loader.dataset, torch.utils.data.IterableDataset) or isinstance(loader, DataLoaderDispatcher):
+            loader = getattr(loader, "base_dataloader", loader)  # there are no others to hand the batches on to
+        if not has_length(loader):
+            self._length = self.trainer.args.max_steps * self.trainer.args.gradient_accumulation_steps
         return Rest(loader, self)
 
     def batches(self, loader: Any) -> Iterator[Any]:
@@ -394,8 +388,9 @@ class Training:
 
     def _run_epoch(self, **words: Any) -> None:
         if self._live:
-            words["steps_in_epoch"] -= self._offset
-            words["num_update_steps_per_epoch"] -= self._offset // self.trainer.args.gradient_accumulation_steps
+            if self._length is None:
+                words["steps_in_epoch"] -= self._offset
+                words["num_update_steps_per_epoch"] -= self._offset // self.trainer.args.gradient_accumulation_steps
             self._whole_epoch(**words)
 
     def _training_step(self, *words: Any, **more: Any) -> Any:
@@ -453,9 +448,9 @@ class Training:
                 return control
             self._live, self._epoch_over = False, True
         elif event == "on_step_end" and self._offset and self._run is not None:
-            length, epoch = self._run.epoch_batches, self._epoch
+            length, epoch = self._length or self._run.epoch_batches, self._epoch
             if length is not None:
-                done = round((state.epoch - epoch) * (length - self._offset))
+                done = round((state.epoch - epoch) * (length if self._length else length - self._offset))
                 state.epoch = epoch + (self._offset + done) / length
         heard = self._call_event(event, args, state, control, **others)
         if event == "on_evaluate" and self._run is not None:

@@ -49,10 +49,11 @@ class Data(torch.utils.data.Dataset[dict[str, Any]]):
 
 
 class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
-    """Samples without a number."""
+    """Those samples without a number; each worker has its own."""
 
     def __iter__(self) -> Any:
-        return iter([Data(8)[0]])
+        info, data = torch.utils.data.get_worker_info(), Data(82)
+        return (data[i] for i in range(0 if info is None else info.id, 82, 1 if info is None else info.num_workers))
 
 
 class Breakage(Exception):
@@ -189,6 +190,23 @@ def test_a_training_that_failed_three_times_comes_to_the_same(tmp_path: Path, ki
         with pytest.raises(Breakage):
             train(tmp_path / "kept", Breaking(step), **options)
     assert train(tmp_path / "kept", Breaking(), **options)[:-1] == whole[:-1]
+
+
+@pytest.mark.parametrize(
+    ("data", "workers", "dispatches"),
+    [(Stream(), 0, None), (Stream(), 2, False), (Data(82), 0, True)],
+    ids=["a stream", "a stream by workers", "batches that Accelerate hands on"],
+)
+def test_data_without_a_length_or_handed_on_goes_on_where_it_was(
+    tmp_path: Path, data: Any, workers: int, dispatches: bool | None
+) -> None:
+    """Over several passes; the end of one interrupts an accumulation. Epochs are counted as the trainer counts them."""
+    words = {"data": data, "workers": workers, "accelerator_config": {"dispatch_batches": dispatches}}
+    whole = train(tmp_path / "whole", **words, max_steps=13)
+    for step in (2, 6, 11):
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Breaking(step), **words, max_steps=13)
+    assert train(tmp_path / "kept", Breaking(), **words, max_steps=13)[:-1] == whole[:-1]
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT asks for it
@@ -370,10 +388,6 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
     """Before anything is trained."""
     with pytest.raises(UsageError, match="auto_find_batch_size"):
         train(tmp_path, auto_find_batch_size=True)
-    with pytest.raises(UsageError, match="streams"):
-        train(tmp_path, data=Stream(), max_steps=3)
-    with pytest.raises(UsageError, match="dispatch_batches"):
-        train(tmp_path, accelerator_config={"dispatch_batches": True})
     with pytest.raises(UnknownArgument, match="save_total_limit"):
         train(tmp_path, words={"save_total_limit": 2})
     args = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
