@@ -53,6 +53,7 @@ def outcome() -> Outcome:
     return Outcome(sessions=[first, second], whole=whole, digests=("a" * 64, "a" * 64), epochs=2, seconds=30)
 
 
+@pytest.mark.long  # CI runs README's `colabkeep demo`
 def test_the_killed_training_ends_like_the_other_one(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
