@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -609,8 +608,16 @@ def _fit_here(words: Mapping[str, Any]) -> FitResult:
     try:
         result = resumable_fit(**words)
     except BaseException:
-        with suppress(Exception):  # a GPU that answers no more: what is raised is the error that ended the training
+        try:
             _leave(parts, written)
+        except Exception as failure:  # noqa: BLE001  # a GPU that answers no more; what is raised ended the training
+            _line(
+                said(
+                    "The model and the other objects of the notebook are as they were before this call "
+                    f"({type(failure).__name__}: {failure}). Their newer state is in the last checkpoint, if one was "
+                    "saved."
+                )
+            )
         raise
     _leave(parts, written)
     return result

@@ -1199,6 +1199,7 @@ CHINESE: Mapping[str, str] = {
     " Linux does that when the memory of the machine runs out.": " 机器内存耗尽时，Linux 会这样做。",
     "with status {}": "以状态 {} ",
     "by {}": "被 {} ",
+    "The model and the other objects of the notebook are as they were before this call ({}: {}). Their newer state is in the last checkpoint, if one was saved.": "笔记本中的模型和其他对象仍是本次调用之前的样子（{}：{}）。较新的状态在最后一个检查点中（如果已保存过）。",
     "Rank {} of {} ended with an error:\n{}": "{1} 个进程中的 rank {0} 因错误而结束：\n{2}",
     "Run this cell again: the training goes on from its last checkpoint, if one was saved.": "请重新运行这个单元格：训练会从最后一个检查点继续（如果已保存过）。",
     "The training is over, and what its function returned cannot be sent back to the notebook: {}: {}: {}. What was saved is there.": "训练已经结束，但它的函数返回的内容无法传回笔记本：{}：{}：{}。已保存的内容仍在。",

@@ -517,7 +517,8 @@ class State:
             if name == "compute_loss_func" or not ids.isdisjoint(map(id, each.parameters()))
         }
         kept = [each for module in (trainer.model, *self.modules.values()) for each in _tensors(module)]
-        rest = [each for each in optimized if id(each) not in set(map(id, kept))]
+        known = set(map(id, kept))
+        rest = [each for each in optimized if id(each) not in known]
         if rest:
             self.modules["trainer_parameters"] = torch.nn.ParameterList(rest)
         self._beside = {

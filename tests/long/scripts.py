@@ -234,6 +234,8 @@ def examine(words: argparse.Namespace, work: Path) -> dict[str, Any]:
         if name == "killed":
             told["steps"] = said[0][0][0]
             steps = sum(each[0] for each in said[0])
+            if steps < words.kills + 2:
+                sys.exit(f"It trains {steps} steps, too few for {words.kills} kills: make it longer, or write --kills.")
             told["kills"] = sorted(random.Random(words.seed).sample(range(2, steps), words.kills))
         for place in told["kills"]:
             if run(words, folder, place) != -signal.SIGKILL:

@@ -737,6 +737,34 @@ def test_the_model_here_is_as_theirs_in_all_that_training_moves(tmp_path: Path) 
     assert fit(1).told() == there.told()
 
 
+class Failing(torch.nn.Module):
+    """A part that cannot tell its state any more."""
+
+    broken = False
+
+    def state_dict(self, *words: Any, **more: Any) -> Any:
+        if self.broken:
+            raise RuntimeError("no answer")
+        return super().state_dict(*words, **more)
+
+
+def test_a_state_that_cannot_come_back_is_told_and_hides_no_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a GPU that answers no more: the error that ended the training is the one that is raised."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[3])  # from where this file is imported there, too
+    words = words_of(tmp_path)
+    odd = Failing()
+
+    def step_fn(model: Any, batch: Any) -> Any:
+        odd.broken = True
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        colabkeep.resumable_fit(**words | {"step_fn": step_fn, "state": {"odd": odd}}, devices=2)
+    assert "as they were before this call (RuntimeError: no answer)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("how", ["error", "stop"])
 def test_the_model_here_is_as_theirs_when_the_training_is_stopped_or_fails(tmp_path: Path, how: str) -> None:
     """As with one process: the newest weights are here, and the optimizer and objects that go with them."""
