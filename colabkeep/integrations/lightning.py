@@ -18,7 +18,9 @@ to 2.6; `lightning_insides` lists them, with what else is not documented, and lo
   they make and nobody can store; what they did to the training is undone.
 * `epoch_loop.reset`: counts from 0 again, which an epoch that goes on must not.
 * `fit_loop.setup_data` and `epoch_loop.on_run_start`: who asks for batches in these is the training; anybody else who
-  reads its loader (an evaluation at the end of an epoch) gets a whole pass of it.
+  reads its loader (an evaluation at the end of an epoch) gets a whole pass of it. Of data that streams the loop's
+  fetcher would hold a batch in advance, before the run is taken: it does not begin before the epoch, and is told with
+  the last batch that it is the last one.
 * `fit_loop.on_advance_end`: behind it an epoch is over, with all its hooks.
 * `_data_connector._prepare_dataloader`: what it gives for training is read through the run.
 """
@@ -45,6 +47,7 @@ from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted, RestoredInexactly
 from colabkeep.core.settings import Item, Plain
 from colabkeep.core.system import Environment
+from colabkeep.frameworks.shared.iterables import length_of
 from colabkeep.integrations.lightning_files import load_file
 from colabkeep.integrations.lightning_insides import META, METRIC, PLACES, RESULT, SHOWN, check
 from colabkeep.integrations.memories import Memories
@@ -115,8 +118,8 @@ class Resumable:
 
     Raises:
         UsageError: the insides of this version's trainer are not those known. From `fit`, as the following: the
-            trainer works on several devices, or was given a `ckpt_path`; the loader has no length; a callback
-            changes what the module is made of.
+            trainer works on several devices, or was given a `ckpt_path`; one of several loaders has no length; a
+            callback changes what the module is made of.
         UnknownArgument: a word that `colabkeep.Run` does not know.
         RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
     """
@@ -247,6 +250,7 @@ class Training:
         self._held: Any = None  # a batch of the loader that leads, drawn before its turn
         self._leading: Rest | None = None
         self.asks = False  # is it the training that asks for batches?
+        self.reads = False  # and does an epoch begin?
         self._replaced: list[tuple[Any, str]] = []
         loop = self._loop
         loop._combined_loader = None  # a search for a learning rate may have read it already
@@ -256,8 +260,8 @@ class Training:
         self._epoch_begins = self._stand_in(loop, "on_advance_start", self._begin_epoch)
         self._epoch_ends = self._stand_in(loop, "on_advance_end", self._end_epoch)
         self._reset = self._stand_in(loop.epoch_loop, "reset", self._count_again)
-        for owner, name in ((loop, "setup_data"), (loop.epoch_loop, "on_run_start")):
-            self._stand_in(owner, name, partial(self._ask, getattr(owner, name)))
+        self._stand_in(loop, "setup_data", partial(self._ask, loop.setup_data))
+        self._stand_in(loop.epoch_loop, "on_run_start", partial(self._ask_epoch, loop.epoch_loop.on_run_start))
         self._prepare = self._stand_in(trainer._data_connector, "_prepare_dataloader", self._prepare_dataloader)
 
     def _ask(self, whole: Any, *words: Any) -> None:
@@ -266,6 +270,14 @@ class Training:
             whole(*words)
         finally:
             self.asks = False
+
+    def _ask_epoch(self, whole: Any, fetcher: Any) -> None:
+        self.reads = True
+        if self._leading is not None and self._leading.streams:
+            fetcher.prefetch_batches = 0
+            self._ask(iter, fetcher)
+        self._ask(whole, fetcher)
+        self.reads = False
 
     def _stand_in(self, owner: Any, name: str, method: Any) -> Any:
         whole = getattr(owner, name)
@@ -317,7 +329,7 @@ class Training:
             seed=int(Environment.here().environ.get("PL_GLOBAL_SEED") or 0),
             state={**more, **self._state.parts, "trainer": self._state},
         )
-        run.saves_inside = False
+        run.saves_inside, run.looks_ahead = False, True
         run.asked_by = "max_epochs / max_steps", "fit"
         run.__enter__()
         self._run = run
@@ -350,13 +362,19 @@ class Training:
                 problem=f'Resumable cannot go to a place in a CombinedLoader of the mode "{mode}".',
                 remedy='Take "max_size_cycle" or "min_size".',
             )
+        if len(loaders) > 1 and any(each.streams for each in loaders):
+            raise UsageError(
+                problem="One of several training loaders streams (it has no length), so Resumable cannot tell how long "
+                "an epoch of them is.",
+                remedy="Use data sets with a length, or one stream that gives batches of all of them.",
+            )
         if type(self._loop._data_fetcher).__name__ == "_DataLoaderIterDataFetcher":
             raise UsageError(
                 problem="training_step(dataloader_iter) draws its batches by itself, so Resumable cannot tell which of "
                 "them a step has used.",
                 remedy="Write training_step(self, batch, batch_idx).",
             )
-        self._leading = (min if mode == "min_size" else max)(loaders, key=len)
+        self._leading = loaders[0] if len(loaders) == 1 else (min if mode == "min_size" else max)(loaders, key=len)
         for place, loader in enumerate(loaders):
             loader.place = place
 
@@ -439,7 +457,7 @@ class Training:
         self.log({name: value for name, value in trainer.callback_metrics.items() if name in names})
         if not run.progress.batches:
             run.step()  # of this module's own, which took none in a whole epoch
-        if self._reading is not None and run.progress.batches == run.epoch_batches:
+        if self._reading is not None and (run.at_last_batch or run.progress.batches == run.epoch_batches):
             next(self._reading, None)  # the loop counts, and does not ask once more to see that there is none
         self._state.look()
         self._tell(run)
@@ -458,25 +476,20 @@ class Training:
                 # it would depend on where a session began. torch lets nobody write this by its name.
                 vars(prepared)["persistent_workers"] = False
             return prepared
-        streams = isinstance(getattr(prepared, "dataset", None), torch.utils.data.IterableDataset)
-        if streams or not hasattr(prepared, "__len__"):
-            raise UsageError(
-                problem=f"The training data ({type(getattr(prepared, 'dataset', prepared)).__name__}) streams, so "
-                "Resumable cannot go to a place in it without reading all that comes before.",
-                remedy="Use a data set with a length, or keep the trainer's own checkpoints with "
-                "colabkeep.keep_folder(…).",
-            )
         return Rest(prepared, self)
 
     # The batches.
 
     def batches(self, rest: Rest) -> Iterator[Any]:
         """Those of this epoch that are left. The loader that leads is drawn from first: that is where it is saved."""
+        fetcher = self._loop._data_fetcher
         while True:
             if rest is self._leading:
                 batch, self._held = self._held or self._draw(), None
                 if batch is _END:
                     return
+                if rest.streams and self._run is not None and self._run.at_last_batch:
+                    fetcher.length = fetcher.fetched + 1
                 (value,) = batch
                 yield value
             else:
@@ -503,6 +516,7 @@ class Rest:
 
     def __init__(self, loader: Any, training: Training) -> None:
         self.loader, self.place, self._training = loader, 0, training
+        self.streams = length_of(loader) is None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
@@ -514,7 +528,10 @@ class Rest:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._training.batches(self) if self._training.asks else iter(self.loader)
+        training = self._training
+        if not training.asks:
+            return iter(self.loader)
+        return training.batches(self) if training.reads or not self.streams else iter(())
 
 
 class State:

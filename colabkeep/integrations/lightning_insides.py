@@ -58,6 +58,7 @@ TABLE: Table = {
     },
     "{}.loops.evaluation_loop:_EvaluationLoop": {"_last_val_dl_reload_epoch": None},
     "{}.loops.fetchers": {"_DataLoaderIterDataFetcher": None},
+    "{}.loops.fetchers:_PrefetchDataFetcher": dict.fromkeys(("prefetch_batches", "fetched", "length", "done")),
     "{}.utilities.combined_loader:CombinedLoader": {"_mode": None, "flattened": None},
     "{}.trainer.connectors.data_connector:_DataConnector": {"_prepare_dataloader": ["dataloader", "shuffle", "mode"]},
     "{}.trainer.connectors.checkpoint_connector:_CheckpointConnector": {

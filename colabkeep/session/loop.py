@@ -206,6 +206,13 @@ class Loop:
     """May a save that is waited for be made in the body of a loop, behind `step`? Not if the body is a trainer's, whose
     hooks cannot know what of the step is still to come."""
 
+    looks_ahead = False
+    """Of a trainer that wants to know with each batch whether it is the last one: the next one is fetched before that,
+    where a loader has no length."""
+
+    at_last_batch = False
+    """With `looks_ahead`, of a loader without a length: was the batch that was handed out last the epoch's last one?"""
+
     asked_by: tuple[str, str] | None = None
     """Of a trainer: what of its arguments says how long it trains, and its method that trains. Its user writes no loop,
     and may call that method several times."""
@@ -561,10 +568,16 @@ def _batches(run: Loop, loader: object, watched: list[Iterator[Any]], start: int
     try:
         while batch is not None:
             value = position.hand_out(batch)
+            following = fetch
+            if run.looks_ahead and opened.length is None:
+                position.hold()
+                ahead = run._waited_for(fetch)
+                run.at_last_batch = ahead is None
+                following = partial(_same, ahead)
             if len(opened.notes) > told:
                 told = _tell_notes(run, opened.notes, told)
             yield value if start is None else (position.batch + start, value)
-            batch = _next_batch(run, opened, fetch)
+            batch = _next_batch(run, opened, following)
         if position.batch < 0:
             raise no_batches(loader)
         exhausted = True
@@ -572,6 +585,11 @@ def _batches(run: Loop, loader: object, watched: list[Iterator[Any]], start: int
     finally:
         position.batches_over(opened, exhausted=exhausted)
     _tell_notes(run, opened.notes, told)
+
+
+def _same(batch: Batch | None) -> Batch | None:
+    """The one that was fetched in advance."""
+    return batch
 
 
 def _timed(run: Loop, batches: Iterator[Batch], now: Callable[[], float]) -> Batch | None:

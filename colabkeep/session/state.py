@@ -1137,8 +1137,9 @@ class Position:
             self._exhausted = exhausted
 
     def hold(self) -> None:
-        """The loader is about to move on, and what it tells now belongs to the boundary."""
-        if self.loader is not None:
+        """The loader is about to move on past the batch that was handed out last: what it tells now belongs to the next
+        boundary. Twice is harmless."""
+        if self.loader is not None and self._held is None:
             self._held = self.loader.state()
 
     def rest(self) -> None:

@@ -199,10 +199,51 @@ def loader(samples: int = 82, **options: Any) -> Any:
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
-    """Samples without a number."""
+    """Samples without a number, of which nobody knows how many there are."""
 
     def __iter__(self) -> Any:
-        return iter([Data(8)[0]])
+        worker = torch.utils.data.get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        return (Data(84)[number] for number in range(first, 84, step))
+
+
+class Tells(Stream):
+    """Tells its place, and goes there."""
+
+    at = 0
+
+    def __iter__(self) -> Any:
+        while self.at < 84:
+            self.at += 1
+            yield Data(84)[self.at - 1]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class Streams(DataModule):
+    """What is trained and what is validated streams."""
+
+    def __init__(self, kind: type[Stream] = Stream, workers: int = 0) -> None:
+        super().__init__(workers)
+        self.kind = kind
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.kind(), batch_size=8, num_workers=self.workers)
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(Stream(), batch_size=40)
+
+
+class Batches:
+    """Gives batches, and has no length."""
+
+    def __iter__(self) -> Any:
+        return iter(loader())
 
 
 class Breakage(Exception):
@@ -383,6 +424,20 @@ KINDS: dict[str, dict[str, Any]] = {
         "reload_dataloaders_every_n_epochs": 1,
         "words": {"on_change": "apply"},  # other data in each epoch
     },
+    "a stream": {"data": Streams},
+    "a stream that tells its place": {"data": lambda: Streams(Tells), "accumulate_grad_batches": 1},
+    "a stream, by workers, validated between": {
+        "data": lambda: Streams(workers=2),
+        "accumulate_grad_batches": 2,
+        "val_check_interval": 4,
+    },
+    "a part of a stream, made anew": {
+        "data": Streams,
+        "limit_train_batches": 7,
+        "reload_dataloaders_every_n_epochs": 1,
+        "max_steps": 8,
+    },
+    "batches without a length": {"data": Batches, "limit_val_batches": 0},
     "two loaders, the second one leads": {
         "data": lambda: pl.utilities.CombinedLoader([loader(40), loader(82)], "max_size_cycle"),
         "module": Both,
@@ -408,6 +463,17 @@ def test_a_training_that_failed_three_times_comes_to_the_same(tmp_path: Path, ki
     assert same(last, whole)
     assert last["resumed_at"]  # in the middle of an epoch
     assert len(last["log"]) < len(whole["log"])
+
+
+@pytest.mark.parametrize("data", [Streams, DataModule])
+def test_an_epoch_ends_as_under_the_trainer_alone(tmp_path: Path, data: Any) -> None:
+    """Its last batch is known to be the last one, so that what was accumulated is not left, and it is validated."""
+    alone = Witness()
+    words: dict[str, Any] = {"max_epochs": 2, "accumulate_grad_batches": 3, "enable_checkpointing": False}
+    pl.Trainer(callbacks=[alone], accelerator="cpu", devices=1, logger=False, **words).fit(Module(), data())
+    found = train(tmp_path, data=data, **words)
+    assert [heard[:2] for heard in found["heard"]] == [heard[:2] for heard in alone.heard]
+    assert len(found["heard"]) == 2 * (11 + 1 + 1)  # batches, a validation, an end
 
 
 @pytest.mark.parametrize("batch", [22, 30, 34, 40, 44])
@@ -780,8 +846,9 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
         def training_step(self, dataloader_iter: Any) -> Any:
             raise AssertionError
 
+    both = [loader(), torch.utils.data.DataLoader(Stream(), batch_size=8)]
     with pytest.raises(UsageError, match="streams"):
-        train(tmp_path, data=lambda: torch.utils.data.DataLoader(Stream()))
+        train(tmp_path, data=lambda: pl.utilities.CombinedLoader(both, "min_size"), module=Both)
     with pytest.raises(UsageError, match='"max_size"'):
         train(tmp_path, data=lambda: pl.utilities.CombinedLoader([loader(), loader()], "max_size"), module=Both)
     with pytest.raises(UsageError, match="dataloader_iter"):
