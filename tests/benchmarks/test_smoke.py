@@ -37,8 +37,8 @@ NAMES = (
     "trainers",
     "gpu",
 )
-LONG = frozenset({"ranks", "kills", "peers", "trainers"})
-"""With --quick, too, they take longer than all others together."""
+LONG = frozenset({"ranks", "memory", "resume", "stores", "folders", "kills", "peers", "trainers"})
+"""With --quick, too, each takes longer than most others together."""
 PADDLES = "paddles"
 
 

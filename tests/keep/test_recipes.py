@@ -11,13 +11,18 @@ import pytest
 
 from tests.keep.recipes.cases import CASES, try_case
 
-HERE = ("gan", "trainer", "lora")
+HERE = ("trainer",)
+LONG = ("gan", "lora")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [*(pytest.param(name, marks=pytest.mark.torch) for name in HERE), pytest.param("paddle", marks=pytest.mark.paddle)],
+    [
+        *(pytest.param(name, marks=pytest.mark.torch) for name in HERE),
+        *(pytest.param(name, marks=[pytest.mark.torch, pytest.mark.long]) for name in LONG),
+        pytest.param("paddle", marks=pytest.mark.paddle),
+    ],
 )
 def test_a_program_of_others_goes_on_on_a_fresh_machine(tmp_path: Path, name: str) -> None:
     """After its newest checkpoint and not at its beginning; and to the same bits where its page says so."""

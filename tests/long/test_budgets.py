@@ -22,7 +22,7 @@ def test_the_hub_is_never_asked_for_more_than_it_gives() -> None:
     assert told["most"]["commits"] <= 66, "sixty saves, and what begins and ends a session"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_saving_at_each_step_does_not_use_up_the_hour() -> None:
     """Six saves a minute are asked for: the newest goes as often as the Hub takes one for ever, and there is no gap."""
     told = night("--place", "hub", "--hours", "1.3", "--save-every", "1 steps")
@@ -38,7 +38,9 @@ def test_drive_is_never_asked_for_more_than_it_gives() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["aistudio", "mount", "s3"])
+@pytest.mark.parametrize(
+    "place", ["mount", *(pytest.param(each, marks=pytest.mark.long) for each in ("aistudio", "s3"))]
+)
 def test_other_places_have_all_but_five_minutes(place: str) -> None:
     """By default settings: a save a minute, each of them there before the next."""
     told = night("--place", place, "--hours", "0.3")

@@ -53,7 +53,11 @@ model.fit(drawn.random((36, 4)), drawn.random((36, 1)), batch_size=4, epochs=2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [LIGHTNING, TRANSFORMERS, KERAS], ids=["lightning", "transformers", "keras"])
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(LIGHTNING, marks=pytest.mark.long), TRANSFORMERS, pytest.param(KERAS, marks=pytest.mark.long)],
+    ids=["lightning", "transformers", "keras"],
+)
 def test_a_script_with_the_one_line_added_is_killed_and_ends_with_the_same_bits(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.torch  # the notebook trains with it
 
 
 @pytest.mark.parametrize(
-    ("devices", "steps"), [pytest.param('"auto"', 55), pytest.param("2", 110, marks=pytest.mark.long)]
+    ("devices", "steps"),
+    [('"auto"', 110), *(pytest.param(*each, marks=pytest.mark.long) for each in (('"auto"', 55), ("2", 110)))],
 )
 def test_a_chain_of_versions_ends_like_one_long_training(maker, shown, tmp_path, devices, steps):
     """Tried in the editor, then batch runs, given only the output of the one before: no step is done twice, and the

@@ -89,5 +89,6 @@ def test_a_real_training_of_two_processes_tells_it(tmp_path: Any, capsys: pytest
         )
         return [note for note in notes if "do not pay" in note]
 
-    assert len(colabkeep.launch(train, [100.0], devices=2)) == 1
-    assert colabkeep.launch(train, [0.0], devices=2) == []
+    told, quiet = colabkeep.launch(lambda: (train(100.0), train(0.0)), devices=2)
+    assert len(told) == 1
+    assert quiet == []

@@ -99,6 +99,7 @@ def lost(opening: Opening, laboratory: Laboratory) -> str:
     return "sent.ipynb"
 
 
+@pytest.mark.long
 def test_a_notebook_of_somebody_else_tells_how_far_it_was_when_its_kernel_died(
     lost: str, laboratory: Laboratory, sheet: Sheet
 ) -> None:
@@ -283,6 +284,7 @@ TYPED = (
 )
 
 
+@pytest.mark.long
 def test_what_is_typed_can_be_read_on_a_dark_page(laboratory: Laboratory, opening: Opening) -> None:
     """With what is folded opened; and texts in tables begin together, whatever JupyterLab's own rules for them say."""
     laboratory.write("typed.ipynb", *map(textwrap.dedent, TYPED))

@@ -77,7 +77,11 @@ INTERRUPTED = """
     ("language", "line"),
     [
         ("en", "stopped at step 3. Saved: step 3. Run the same cell again to continue."),
-        ("zh", "在第 3 步停止。已保存：第 3 步。再次运行同一单元格即可继续。"),  # noqa: RUF001  # full-width
+        pytest.param(
+            "zh",
+            "在第 3 步停止。已保存：第 3 步。再次运行同一单元格即可继续。",  # noqa: RUF001  # full-width
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_ctrl_c_ends_with_the_line_that_says_what_is_saved(

@@ -109,7 +109,9 @@ def test_the_process_that_ended_first_is_the_one_that_is_named() -> None:
         colabkeep.launch(train, devices=2, progress=False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_who_asks_to_stop_has_the_last_step_of_all_saved(tmp_path: Path, number: signal.Signals) -> None:
     """The notebook's stop button sends SIGINT to the kernel, which passes it on. A closed terminal reads no more."""
     process = begun(tmp_path)
@@ -535,7 +537,7 @@ class Listening(io.StringIO):
         return super().write(text)
 
 
-@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_process_that_lets_the_others_wait_is_named_and_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
 ) -> None:
@@ -581,7 +583,7 @@ def steps_of(folder: Path, rank: int, act: Callable[[], object], open_late: bool
     return work
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_process_that_is_stopped_ends_the_others_with_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
@@ -765,7 +767,7 @@ def test_a_state_that_cannot_come_back_is_told_and_hides_no_error(
     assert "as they were before this call (RuntimeError: no answer)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("how", ["error", "stop"])
+@pytest.mark.parametrize("how", ["error", pytest.param("stop", marks=pytest.mark.long)])
 def test_the_model_here_is_as_theirs_when_the_training_is_stopped_or_fails(tmp_path: Path, how: str) -> None:
     """As with one process: the newest weights are here, and the optimizer and objects that go with them."""
     words = words_of(tmp_path)
@@ -874,7 +876,7 @@ def words_of(folder: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("how", ["unreachable", "stopped"])
+@pytest.mark.parametrize("how", [pytest.param("unreachable", marks=pytest.mark.long), "stopped"])
 def test_a_pair_that_cannot_sum_trains_on_one_with_auto_and_is_refused_when_it_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:

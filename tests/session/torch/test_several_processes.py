@@ -18,8 +18,10 @@ from tests.trainings.ranks import newest_step, session
 IN_BOTH = pytest.mark.parametrize("fit", [True, False], ids=["resumable_fit", "Run"])
 
 
-@IN_BOTH
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize(
+    ("fit", "killed"),
+    [(True, 0), (False, 1), *(pytest.param(*each, marks=pytest.mark.long) for each in ((True, 1), (False, 0)))],
+)
 def test_a_rank_that_is_killed_ends_the_others_and_the_run_goes_on_with_the_same_bits(
     tmp_path: Path, fit: bool, killed: int
 ) -> None:
@@ -79,7 +81,9 @@ def test_another_number_of_processes_goes_on_with_the_same_batches_and_weights_u
             assert ours == pytest.approx(theirs, rel=1e-9)
 
 
-@pytest.mark.parametrize("split", [True, False], ids=["split_batches", "own batches"])
+@pytest.mark.parametrize(
+    "split", [pytest.param(True, marks=pytest.mark.long), False], ids=["split_batches", "own batches"]
+)
 def test_a_loader_that_accelerate_shares_out_goes_on_with_the_same_bits(tmp_path: Path, split: bool) -> None:
     """Its batches of all processes are one batch. With split_batches=True that is as large in one process."""
     words: dict[str, Any] = {"accelerate": "split" if split else "own", "samples": 64, "dtype": "float64"}
@@ -125,8 +129,14 @@ def test_tokens_are_those_of_all_ranks_together(tmp_path: Path) -> None:
     assert done.end["tokens"] == [6 * (49 * epoch + min(8 * step, 49)) for epoch in range(3) for step in range(1, 8)]
 
 
-@IN_BOTH
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("fit", "how"),
+    [
+        (True, "SIGINT"),
+        (False, "SIGTERM"),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((True, "SIGTERM"), (False, "SIGINT"))),
+    ],
+)
 def test_a_stop_that_one_rank_hears_of_stops_all_with_the_last_step_saved(tmp_path: Path, fit: bool, how: str) -> None:
     """Nobody waits for somebody who has left."""
     words = {"fit": fit, "draws": True}
@@ -204,7 +214,7 @@ def test_a_batch_that_cannot_be_shared_is_refused_in_words_of_several_processes(
     assert not any("micro_batch" in errors.rpartition("Error:")[2] for errors in done.errors)
 
 
-@pytest.mark.parametrize("fit", [True, False], ids=["resumable_fit", "Run"])
+@pytest.mark.parametrize("fit", [True, pytest.param(False, marks=pytest.mark.long)], ids=["resumable_fit", "Run"])
 def test_several_machines_are_refused(tmp_path: Path, fit: bool) -> None:
     """In all processes, before anything is written."""
     done = session(tmp_path / "run", 3, fit=fit, elsewhere=2)
@@ -260,7 +270,9 @@ def test_a_callback_that_changes_the_training_in_rank_0_is_refused(tmp_path: Pat
     assert newest_step(tmp_path / "run") in (3, 6)
 
 
-@pytest.mark.parametrize("loss", ["mean", "sum", "contrastive", "drawn"])
+@pytest.mark.parametrize(
+    "loss", [*(pytest.param(each, marks=pytest.mark.long) for each in ("mean", "contrastive")), "sum", "drawn"]
+)
 def test_a_loss_that_depends_on_the_parts_of_a_batch_is_told_where_a_run_begins(tmp_path: Path, loss: str) -> None:
     """And to have tried that changes no bit, also where the loss itself draws."""
     whole = session(tmp_path / "whole", 2, fit=True, loss=loss)
@@ -273,7 +285,7 @@ def test_a_loss_that_depends_on_the_parts_of_a_batch_is_told_where_a_run_begins(
     assert not any("not the mean of the losses" in str(each) for each in resumed.told[0])
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_micro_batches_are_pieces_of_what_each_process_has(tmp_path: Path, accumulate: int) -> None:
     """Two at a time of the four, or fewer, that a process has of a batch: the weights of whole ones, up to rounding."""
     words: dict[str, Any] = {"fit": True, "dtype": "float64", "accumulate": accumulate}
@@ -293,7 +305,7 @@ def test_micro_batches_are_pieces_of_what_each_process_has(tmp_path: Path, accum
     assert session(tmp_path / "run", 2, **words, more={"micro_batch": 2}).end == pieces.end
 
 
-@pytest.mark.parametrize("small", [0, 1])
+@pytest.mark.parametrize("small", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_memory_that_runs_out_in_one_process_makes_the_pieces_of_all_smaller(tmp_path: Path, small: int) -> None:
     """From the next step on; so a session that goes on, and begins with what rank 0 saved, rounds as this one did."""
     words: dict[str, Any] = {"fit": True, "draws": True, "samples": 48, "more": {"micro_batch": "auto"}}
