@@ -116,6 +116,7 @@ def test_a_thousand_updates_leave_one_small_output(notebook: Notebook) -> None:
     assert "widgets" not in notebook.book.metadata
 
 
+@pytest.mark.long  # CI sees a thousand updates
 def test_the_notebook_of_twelve_hours_is_small(notebook: Notebook) -> None:
     """By a clock of its own: a step each half minute, 48 epochs, saves with them; the panel shows the numbers of the
     end, and the file stays below 60 kB."""

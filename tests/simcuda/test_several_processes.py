@@ -26,7 +26,9 @@ def counted(ended: Ended) -> int:
     return next(value["collectives"] for kind, value in ended.told[0] if kind == "Counts")
 
 
-@pytest.mark.parametrize(("fit", "killed"), [(True, 0), (False, 1)], ids=["resumable_fit", "Run"])
+@pytest.mark.parametrize(
+    ("fit", "killed"), [(True, 0), pytest.param(False, 1, marks=pytest.mark.long)], ids=["resumable_fit", "Run"]
+)
 def test_a_killed_pair_goes_on_with_the_same_bits(tmp_path: Path, fit: bool, killed: int) -> None:
     """In whatever order streams run: dropout, BatchNorm, and gradients that the pair sums on its devices."""
     words: dict[str, Any] = {"fit": fit, "draws": True, "accumulate": 2 if fit else 1}

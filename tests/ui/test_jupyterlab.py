@@ -206,6 +206,7 @@ def test_the_numbers_in_the_browser_are_those_of_the_training(laboratory: Labora
     assert f"step {4 * 94} of {4 * 94}" in text
 
 
+@pytest.mark.long
 def test_a_page_that_is_reloaded_says_that_it_is_not_live_and_where_the_training_is(
     laboratory: Laboratory, opening: Opening
 ) -> None:
@@ -362,13 +363,13 @@ def test_runs_can_be_looked_through_with_clicks(laboratory: Laboratory, sheet: S
     sheet.run()
     browser = sheet.page.locator(".colabkeep-browser")
     runs = browser.locator("select").first
-    runs.wait_for(timeout=60_000)
+    runs.wait_for(timeout=120_000)
     assert runs.locator("option").all_inner_texts() == ["first", "second"]
     runs.select_option("first")
 
     def click(words: str, shows: str) -> None:
         browser.get_by_role("button", name=words, exact=True).click()
-        browser.get_by_text(shows).first.wait_for(timeout=60_000)
+        browser.get_by_text(shows).first.wait_for(timeout=120_000)
 
     click("Report", "Step 3 after")
     curve = browser.get_by_role("img", name=re.compile("loss, 3 points from step 1 to 3"))
