@@ -48,7 +48,7 @@ PADDLES = "paddles"
     [
         pytest.param([name for name in NAMES if name not in LONG], marks=pytest.mark.torch),
         pytest.param(sorted(LONG), marks=[pytest.mark.torch, pytest.mark.long]),
-        pytest.param([PADDLES], marks=pytest.mark.paddle),
+        pytest.param([PADDLES], marks=[pytest.mark.paddle, pytest.mark.long]),
     ],
     ids=["torch", "long", PADDLES],
 )

@@ -40,7 +40,10 @@ def newest_step(folder):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("colab_demo", marks=pytest.mark.torch), pytest.param("aistudio_demo", marks=pytest.mark.paddle)],
+    [
+        pytest.param("colab_demo", marks=pytest.mark.torch),
+        pytest.param("aistudio_demo", marks=[pytest.mark.paddle, pytest.mark.long]),
+    ],
 )
 def test_a_kernel_killed_in_the_training_cell_goes_on_when_all_is_run_again(maker, shown, tmp_path, name):
     """Not from zero, but from a checkpoint as new as the newest at the kill; and the end is the same, bit for bit. All
