@@ -281,6 +281,7 @@ def map_style(loader: DataLoader[Any]) -> bool:
 def _replayed(loader: DataLoader[Any], place: Position, workers: int) -> Source:
     refuse_reading(loader, "torch.utils.data")
     payload, replaced = _carried(loader, workers, place.epoch)
+    tells = isinstance(loader, Stateful) and not _miscounts(loader)
     replaced["generator"].manual_seed(derive(place.seed, "loader", place.epoch))
     replaced |= {"persistent_workers": False, "num_workers": workers}
     if workers != loader.num_workers:
@@ -290,14 +291,15 @@ def _replayed(loader: DataLoader[Any], place: Position, workers: int) -> Source:
         if workers == 0 and isinstance(loader.dataset, IterableDataset):
             # What it counts while it is read is for this epoch only, as it would be in a worker.
             replaced["dataset"] = shallow_copy(loader.dataset, type(loader.dataset), {})
-        elif workers > 0 and not isinstance(loader, Stateful):  # torchdata too
+        elif workers > 0 and not tells:
             replaced["dataset"] = Seeded(payload)
     copy = shallow_copy(loader, type(loader), replaced)
     length = length_of(copy)
     copy.__dict__["_IterableDataset_len_called"] = None  # asking for the length must not make torch watch it
     here = workers == 0 or type(loader).__iter__ is not DataLoader.__iter__
     streams = StreamSet.of(TORCH, copy) if here else StreamSet()
-    return Source(copy, streams, owner=state_owner(copy), length=length, workers=workers, stop=_stop)
+    owner = state_owner(copy) if tells or not isinstance(copy, Stateful) else None
+    return Source(copy, streams, owner=owner, length=length, workers=workers, stop=_stop)
 
 
 def _carried(loader: DataLoader[Any], workers: int, epoch: int) -> tuple[WorkerPayload, dict[str, Any]]:
@@ -309,6 +311,13 @@ def _carried(loader: DataLoader[Any], workers: int, epoch: int) -> tuple[WorkerP
     if workers > 0:
         replaced |= {"collate_fn": Collate(payload), "worker_init_fn": WorkerInit(payload)}
     return payload, replaced
+
+
+def _miscounts(loader: DataLoader[Any]) -> bool:
+    """Is it torchdata's, which counts twice what it skips in a stream that tells no state? Resumed a second time, it
+    would leave batches out."""
+    streams = isinstance(loader.dataset, IterableDataset) and not isinstance(loader.dataset, Stateful)
+    return streams and any(each.__module__.startswith("torchdata.") for each in type(loader).__mro__)
 
 
 def _stateful_loader(loader: object) -> bool:

@@ -57,9 +57,10 @@ for workers, stop in [(0, 2), (2, 3)]:
     whole = read(make(1))
     resumed = read(make(0), after=read(make(workers), stop=stop))
     assert (whole.rows == resumed.rows).all() and sorted(whole.indices) == list(range(13))
-make = lambda: StatefulDataLoader(NoisyStream(), 3)
-resumed = read(make(), after=read(make(), stop=2))
-assert (read(make()).rows == resumed.rows).all() and not resumed.notes
+for workers in (0, 2):
+    make = lambda: StatefulDataLoader(NoisyStream(), 3, num_workers=workers)
+    resumed = read(make(), after=read(make(), after=read(make(), stop=1), stop=2))  # twice
+    assert (read(make()).rows == resumed.rows).all() and "reading 2 batches again" in resumed.notes[0]
 make = lambda: StatefulDataLoader(Positions(), 3, num_workers=2)
 resumed = read(make(), after=read(make(), stop=2))
 assert sorted(resumed.indices) == sorted([*range(13)] * 2), resumed.indices
