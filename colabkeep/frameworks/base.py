@@ -33,6 +33,7 @@ from colabkeep.core.state import Capture, Stateful, Tree
 __all__ = [
     "Batch",
     "Boundary",
+    "Counts",
     "Data",
     "DataFacts",
     "Exactness",
@@ -551,6 +552,27 @@ class LoaderState(Protocol):
         ...
 
 
+class Counts(Protocol):
+    """What a loader counts by itself in one epoch: how often it was read, where it stopped."""
+
+    def go_on(self, before: Mapping[str, Any], *, resumed: bool) -> list[str]:
+        """Count on from what `tree` returned, of this epoch or the one before it. `resumed`: in an earlier session.
+        Returns the names of what goes on though it was not seen yet that it should."""
+        ...
+
+    def begin(self) -> None:
+        """It is read from now on."""
+        ...
+
+    def end(self) -> None:
+        """It was read, or left."""
+        ...
+
+    def tree(self) -> dict[str, Any]:
+        """What changed since the epoch began; empty if nothing ever did. Storable."""
+        ...
+
+
 class Data(Protocol):
     """Opens loaders in a known order at a known position."""
 
@@ -594,6 +616,10 @@ class Data(Protocol):
 
     def facts(self, loader: object) -> DataFacts:
         """What a data set is, as far as it can be told without loading anything."""
+        ...
+
+    def counts(self, loader: object, epoch: int) -> Counts | None:
+        """What the loader counts by itself in this epoch; None if it is positioned by an order that others keep."""
         ...
 
     def look(self, loader: object, probe: Probe) -> Probed:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from colabkeep.core.errors import Incompatible
 from colabkeep.core.state import Tree, derive
-from colabkeep.frameworks.base import Data, DataFacts, Inexact, LoaderState, Probe, Probed, Resized, Sample
+from colabkeep.frameworks.base import Counts, Data, DataFacts, Inexact, LoaderState, Probe, Probed, Resized, Sample
 from colabkeep.frameworks.shared.samples import spread
 
 NEXT = "next "  # before the name of an endless stream
@@ -33,6 +33,10 @@ _SPLIT = {
     "torch": "random_split(data, [...], generator=torch.Generator().manual_seed(0))",
     "paddle": "paddle.seed(0) right before paddle.io.random_split(data, [...])",
 }
+_DOUBTFUL = (
+    "the {who} counts while it is read ({names}), and goes on from what the first epoch left; if your loop sets it "
+    "anew in each epoch, the continuation is not bit-exact. A method set_epoch(epoch) that sets it makes sure"
+)
 _SORT = 'Sort it, sorted(os.listdir(folder)), and go on with on_change="apply" once'
 
 
@@ -140,7 +144,11 @@ class SameData:
         *,
         apply: bool = False,
     ) -> None:
-        self.records: dict[str, dict[str, Any]] = dict(stored or {})
+        self.records: dict[str, dict[str, Any]] = {name: dict(record) for name, record in (stored or {}).items()}
+        # Of loaders that count by themselves: of this session, or what an earlier one told.
+        self.counts: dict[str, Counts | dict[str, Any]] = {
+            name: record.pop("counts") for name, record in self.records.items() if "counts" in record
+        }
         self._framework = framework
         self._seed = derive(seed, "data")
         self._timer = timer
@@ -174,6 +182,7 @@ class SameData:
         inspector = None if probe is None else _Inspector(self, name, probe, epoch, epoch if batches else None)
         if inspector is None:
             self._compared.add(name)  # as far as it can be
+        counts = self._count_on(data, name, loader, epoch)
         try:
             opened = data.open(loader, **where, state=state, inspector=inspector)
         except Incompatible as error:
@@ -195,7 +204,31 @@ class SameData:
                 'on_change="apply".',
                 differences=resized,
             )
+        if counts is not None:
+            counts.begin()
         return opened
+
+    def close(self, name: str) -> None:
+        """An epoch of that loader is over."""
+        counts = self.counts.get(name)
+        if counts is not None and not isinstance(counts, dict):
+            counts.end()
+
+    def tree(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint keeps: `records`, and `counts`."""
+        told = {name: each if isinstance(each, dict) else each.tree() for name, each in self.counts.items()}
+        return {n: {**record, "counts": told[n]} if told.get(n) else record for n, record in self.records.items()}
+
+    def _count_on(self, data: Data, name: str, loader: object, epoch: int) -> Counts | None:
+        earlier, counts = self.counts.pop(name, {}), data.counts(loader, epoch)
+        if counts is None:
+            return None
+        self.counts[name] = counts
+        before = earlier if isinstance(earlier, dict) else earlier.tree()
+        doubtful = counts.go_on(before, resumed=before is earlier) if before else []
+        if doubtful:
+            self._tell(Inexact(_DOUBTFUL.format(who=_who(name), names=", ".join(doubtful))))
+        return counts
 
     def judge(self, name: str, probed: Probed, epoch: int, inside: int | None) -> None:
         """Samples were looked at, of this epoch."""

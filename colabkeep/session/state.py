@@ -550,7 +550,7 @@ class LoopState:
             "history": self.history.tree(),
             "losses": self.losses.tree(),
             "loader": loader,
-            "data": self.data.records,
+            "data": self.data.tree() if self.data.counts else self.data.records,
             "rng_at_epoch": self._at_epoch["rng"],
         }
         if self.others is not None:
@@ -1189,6 +1189,8 @@ class Position:
         if self.loader is not None and not self.loader.positional:
             self._facts = self.loader.state()
         self.close_loader()
+        if self._state.data.counts:
+            self._state.data.close("train")
         self.go(Place.FREE)
         self.stepped, self.blind = True, False
         self.batch, self._samples = -1, 0

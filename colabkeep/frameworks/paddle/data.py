@@ -38,6 +38,7 @@ from colabkeep.frameworks.shared.loaders import (
     LoaderData,
     Order,
     Sampling,
+    fresh_copy,
     refuse_reading,
     shallow_copy,
     state_owner,
@@ -125,7 +126,7 @@ def _replayed(loader: DataLoader, place: Position, workers: int) -> Source:
         replaced["worker_init_fn"] = WorkerInit(payload)
     elif isinstance(loader.dataset, IterableDataset):
         # What it counts while it is read is for this epoch only, as it would be in a worker.
-        replaced["dataset"] = shallow_copy(loader.dataset, type(loader.dataset), {})
+        replaced["dataset"] = fresh_copy(loader.dataset)
     copy = _reader(loader, replaced)
     here = workers == 0 or type(loader).__iter__ is not DataLoader.__iter__
     # Starting workers draws their seed from NumPy's global stream.

@@ -10,6 +10,7 @@ from typing import Any
 from colabkeep.core.errors import Incompatible, NotStorable, UsageError
 from colabkeep.core.state import Stateful, Tree, derive
 from colabkeep.frameworks.base import Batch, DataFacts, Inexact, Inspector, LoaderState, Probe, Probed
+from colabkeep.frameworks.shared.counts import Counts
 from colabkeep.frameworks.shared.samples import NUMPY, Arrays, crc, leading, look_at, own_state, put_own_state
 from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, StreamScope, StreamSet
 
@@ -87,6 +88,9 @@ class IterableData:
         sliced = isinstance(loader, Sequence)
         kind = "batches" if sliced else "stream"
         return DataFacts(kind=kind, length=length_of(loader), name=type(loader).__qualname__)
+
+    def counts(self, loader: object, epoch: int) -> Counts | None:
+        return None if isinstance(loader, Sequence) else Counts(loader, epoch)
 
     def look(self, loader: object, probe: Probe) -> Probed:
         return look_at(loader, probe, self._arrays.see, StreamSet.for_a_look(self._kinds, loader))

@@ -9,6 +9,7 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import Stateful, Tree, derive, derive_each
 from colabkeep.frameworks.base import Batch, DataFacts, Inspector, LoaderState, Probe, Probed, Resized
+from colabkeep.frameworks.shared.counts import Counts
 from colabkeep.frameworks.shared.iterables import (
     IterableData,
     Position,
@@ -88,9 +90,16 @@ class IndexFeed:
 
 def shallow_copy(obj: T, kind: type[Any], replaced: dict[str, Any]) -> T:
     """A shallow copy with other attributes, made without calling any constructor, setter or copy hook."""
-    copy: T = object.__new__(kind)
-    copy.__dict__.update(vars(obj), **replaced)
-    return copy
+    copied: T = object.__new__(kind)
+    copied.__dict__.update(vars(obj), **replaced)
+    return copied
+
+
+def fresh_copy(dataset: T) -> T:
+    """A shallow copy. One that tells its state fills and empties lists and the like of its own."""
+    held = vars(dataset).items() if isinstance(dataset, Stateful) else ()
+    own = {name: copy(value) for name, value in held if type(value) in (list, dict, set, deque)}
+    return shallow_copy(dataset, type(dataset), own)
 
 
 def refuse_reading(loader: Any, library: str) -> None:
@@ -539,6 +548,10 @@ class LoaderData(IterableData):
         return DataFacts(
             kind=kind, length=length_of(dataset), name=type(dataset).__qualname__, subsets=tuple(subsets(dataset))
         )
+
+    def counts(self, loader: Any, epoch: int) -> Counts | None:
+        by_order = isinstance(loader, self.loader) and self.map_style(loader)
+        return None if by_order else super().counts(loader, epoch)
 
     def look(self, loader: Any, probe: Probe) -> Probed:
         if not isinstance(loader, self.loader):

@@ -40,6 +40,7 @@ from colabkeep.frameworks.shared.loaders import (
     IndexFeed,
     LoaderData,
     Sampling,
+    fresh_copy,
     refuse_reading,
     shallow_copy,
     state_owner,
@@ -290,7 +291,7 @@ def _replayed(loader: DataLoader[Any], place: Position, workers: int) -> Source:
     if not isinstance(loader.dataset, IterDataPipe):  # torch goes by the type of those
         if workers == 0 and isinstance(loader.dataset, IterableDataset):
             # What it counts while it is read is for this epoch only, as it would be in a worker.
-            replaced["dataset"] = shallow_copy(loader.dataset, type(loader.dataset), {})
+            replaced["dataset"] = fresh_copy(loader.dataset)
         elif workers > 0 and not tells:
             replaced["dataset"] = Seeded(payload)
     copy = shallow_copy(loader, type(loader), replaced)
