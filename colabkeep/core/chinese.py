@@ -1916,6 +1916,8 @@ CHINESE: Mapping[str, str] = {
     'Write storage="drive://colabkeep", and run `colabkeep auth` once for its sign-in.': '请写 storage="drive://colabkeep"，并运行一次 `colabkeep auth` 登录。',
     'Write the place alone, such as "s3://bucket/folder"; options are set by environment variables.': '请只写位置，例如 "s3://bucket/folder"；选项用环境变量设置。',
     "Write training_step(self, batch, batch_idx).": "请写 training_step(self, batch, batch_idx)。",
+    "hyperparameter_search trains a model for each trial, and Resumable keeps one training: all trials would be one run.": "hyperparameter_search 为每次试验训练一个模型，而 Resumable 只保存一次训练：所有试验会成为同一次训练。",
+    "Search with a trainer that has no Resumable, and give one to the trainer that trains with what was found.": "请用没有 Resumable 的 Trainer 搜索，再把 Resumable 交给用搜索结果训练的 Trainer。",
     "auto_find_batch_size=True starts the training again with smaller batches, and a run that is resumed cannot follow that.": "auto_find_batch_size=True 会以更小的批次重新开始训练，恢复的训练无法与之一致。",
     "fit(ckpt_path=…) and Resumable would both resume this training.": "fit(ckpt_path=…) 与 Resumable 会同时恢复此训练。",
     "hf://{} has no branch {}.": "hf://{} 没有分支 {}。",

@@ -121,8 +121,8 @@ class Resumable(TrainerCallback):
 
     Raises:
         UsageError: the insides of this version's trainer are not those known. From `train`, as the following: the
-            trainer works with several processes, DeepSpeed, FSDP or auto_find_batch_size, or was told to resume by
-            itself.
+            trainer works with several processes, DeepSpeed, FSDP or auto_find_batch_size, searches for
+            hyperparameters, or was told to resume by itself.
         UnknownArgument: a word that `colabkeep.Run` does not know.
         RunBusy, Incompatible, NoUsableCheckpoint, SaveFailed: as from `colabkeep.Run`.
     """
@@ -338,6 +338,13 @@ class Training:
 
     def _train(self, *words: Any, **more: Any) -> Any:
         trainer = self.trainer
+        if more.get("trial") is not None:
+            raise UsageError(
+                problem="hyperparameter_search trains a model for each trial, and Resumable keeps one training: all "
+                "trials would be one run.",
+                remedy="Search with a trainer that has no Resumable, and give one to the trainer that trains with what "
+                "was found.",
+            )
         try:
             return self._whole(*words, **more)
         except BaseException as error:

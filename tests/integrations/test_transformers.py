@@ -395,6 +395,11 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
     trainer.add_callback(Resumable("late", storage=str(tmp_path)))
     with pytest.raises(UsageError, match="made before"):
         trainer.train()
+    trainer = Trainer(
+        torch.nn.Linear(2, 2), args, train_dataset=Data(8), callbacks=[Resumable("trial", storage=str(tmp_path))]
+    )
+    with pytest.raises(UsageError, match="hyperparameter_search"):
+        trainer.train(trial={"learning_rate": 0.1})
     assert not (tmp_path / "runs").exists()
 
 
