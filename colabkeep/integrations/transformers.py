@@ -304,7 +304,7 @@ class Training:
         logging.getLogger("transformers.trainer").removeFilter(self._says)
 
     def _says(self, record: logging.LogRecord) -> bool:
-        return self._live or not str(record.msg).startswith(_EMPTY)
+        return (self._live and not self._offset) or not str(record.msg).startswith(_EMPTY)
 
     def _advance(self, run: Run) -> None:
         """Go to the next epoch; end the run where there is none."""
@@ -453,6 +453,8 @@ class Training:
             if not self._live:
                 control.should_training_stop = self._run is None  # before 5.4: no batches, it thought, and stopped
                 return control
+            if self._offset and self._run is not None and self._run.progress.batches == self._offset:
+                control.should_training_stop = False  # nothing was left of it, which the trainer takes for the end
             self._live, self._epoch_over = False, True
         elif event == "on_step_end" and self._offset and self._run is not None:
             length, epoch = self._length or self._run.epoch_batches, self._epoch

@@ -56,6 +56,13 @@ class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
         return (data[i] for i in range(0 if info is None else info.id, 82, 1 if info is None else info.num_workers))
 
 
+class Less(Stream):
+    """Gives less than it says."""
+
+    def __len__(self) -> int:
+        return 100
+
+
 class Breakage(Exception):
     """What goes wrong on purpose."""
 
@@ -69,6 +76,17 @@ class Breaking(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if state.global_step == self.step:
             raise Breakage
+
+
+class Late(Breaking):
+    """Fails when the step is saved, and the batch behind it is asked for."""
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if state.global_step == self.step:
+            raise Breakage
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        pass
 
 
 class Witness(TrainerCallback):  # type: ignore[misc]
@@ -190,6 +208,16 @@ def test_a_training_that_failed_three_times_comes_to_the_same(tmp_path: Path, ki
         with pytest.raises(Breakage):
             train(tmp_path / "kept", Breaking(step), **options)
     assert train(tmp_path / "kept", Breaking(), **options)[:-1] == whole[:-1]
+
+
+def test_behind_the_last_batch_of_a_stream_that_says_it_is_longer_the_training_goes_on(tmp_path: Path) -> None:
+    """Nothing is left of that epoch, and the next one begins."""
+    words: dict[str, Any] = {"data": Less(), "gradient_accumulation_steps": 1}
+    whole = train(tmp_path / "whole", **words)
+    for step in (11, 22):
+        with pytest.raises(Breakage):
+            train(tmp_path / "kept", Late(step), **words)
+    assert train(tmp_path / "kept", Late(), **words)[:4] == whole[:4]
 
 
 @pytest.mark.parametrize(
