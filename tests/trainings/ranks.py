@@ -243,10 +243,12 @@ else:
     wrapped = model
     if size > 1 and not words.get("apart"):
         apart = {"broadcast_buffers": False} if words.get("local") == "buffer" else {}
+        apart |= {"static_graph": True} if words.get("wrapped") == "static" else {}
         wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=keeps, **apart)
     if accelerator is not None:
         wrapped, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
-    with colabkeep.Run("r", model=wrapped, optimizer=optimizer, scheduler=scheduler, **common) as run:
+    handed = {"bare": model, "inside": nn.Sequential(wrapped)}.get(words.get("wrapped"), wrapped)
+    with colabkeep.Run("r", model=handed, optimizer=optimizer, scheduler=scheduler, **common) as run:
         def run_step():
             return run.progress.step
         assert (run.rank, run.ranks) == (rank, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import re
 import sys
@@ -117,7 +118,7 @@ def exactness(tensors: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module
             "Several GPUs sum their gradients by NCCL, and colabkeep has not been able to see on real ones that a "
             "resumed training sums in the same order."
         )
-    obstacles += [_DDP] if place()[1] > 2 and any(map(_rebuilds, modules)) else []
+    obstacles += [_DDP] if place()[1] > 2 and _sums_in_two_orders(modules) else []
     return Exactness(
         same=f"{', '.join(same[:-1])} and {same[-1]}",
         obstacles=tuple(obstacles),
@@ -129,7 +130,7 @@ def exactness(tensors: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module
 _DDP = (
     "DistributedDataParallel sums the gradients of a session's first step in another order than those of the others, "
     "which rounds otherwise from three processes on. Write "
-    "DistributedDataParallel(model, find_unused_parameters=True), which keeps to one order."
+    "DistributedDataParallel(model, find_unused_parameters=True), without static_graph, which keeps to one order."
 )
 
 
@@ -152,9 +153,17 @@ def _batch_statistics(modules: Iterable[torch.nn.Module]) -> Iterator[str]:
         )
 
 
-def _rebuilds(module: torch.nn.Module) -> bool:
+def _sums_in_two_orders(modules: Iterable[torch.nn.Module]) -> bool:
+    """Does a DistributedDataParallel sum gradients of these that puts them into another order after its first step? It
+    may be within another module, be compiled, or not have been handed in at all, as where the run has `model.module`:
+    so all objects are looked through."""
     kind: Any = getattr(torch.nn.parallel, "DistributedDataParallel", ())
-    return isinstance(module, kind) and not getattr(module, "find_unused_parameters", True)
+    trained = {id(each) for module in modules for each in module.parameters()}
+    made = [each for each in gc.get_objects() if issubclass(type(each), kind) and hasattr(each, "reducer")]
+    return any(
+        (each.static_graph or not each.find_unused_parameters) and not trained.isdisjoint(map(id, each.parameters()))
+        for each in made
+    )
 
 
 def _on_cuda(facts: Mapping[str, str]) -> Iterator[str]:

@@ -406,6 +406,16 @@ def test_what_another_number_of_processes_changes_is_said(tmp_path: Path, size: 
     assert "BatchNorm (3) takes mean and variance of the part of a batch that a process has" in told
 
 
+@pytest.mark.parametrize(("wrapped", "plain"), [("static", False), ("inside", True), ("bare", True)])
+def test_a_wrapper_that_sums_in_another_order_at_first_is_named_wherever_it_is(
+    tmp_path: Path, wrapped: str, plain: bool
+) -> None:
+    """With a static graph, within another module, and around the model that the run was given."""
+    done = session(tmp_path / "run", 3, wrapped=wrapped, plain=plain)
+    assert done.status == [0, 0, 0], done.errors
+    assert "find_unused_parameters=True" in "".join(str(told) for told in done.told[0])
+
+
 @pytest.mark.parametrize("unseeded", [0, 1])
 def test_data_that_each_process_made_for_itself_is_told(tmp_path: Path, unseeded: int) -> None:
     """As a data set of random numbers without a seed: every batch would be of two of them."""
