@@ -505,7 +505,8 @@ class Loop:
 
     def _gather(self, group: Group) -> None:
         self._refuse_other_weights(group)
-        if other := self._state.gather(group, self.progress, self._spec.parts):
+        parts, standing = self._spec.parts, self._boundary.gradients
+        if other := self._state.gather(group, self.progress, parts, standing):
             self._event_bus.once(other)
 
     def _refuse_other_weights(self, group: Group) -> None:

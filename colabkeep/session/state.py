@@ -565,10 +565,10 @@ class LoopState:
             values |= {"streams": streams, "streams_at_epoch": self._at_epoch["streams"]}
         return {"rng": self._rng, **{name: Value(value) for name, value in values.items()}}
 
-    def gather(self, group: Group, progress: Progress, parts: Mapping[str, object]) -> str:
+    def gather(self, group: Group, progress: Progress, parts: Mapping[str, object], gradients: Stateful | None) -> str:
         """The next checkpoint is of this boundary, and all processes are at it. Of `parts` each may have come to others
-        by itself: generators, what it computed of its part of each batch. Returns a sentence where one of them reads
-        other data than this one."""
+        by itself: generators, what it computed of its part of each batch; and to other `gradients`, which are summed
+        later. Returns a sentence where one of them reads other data than this one."""
         if self.others is not None and self.others[0] == progress:
             return ""
         if self._aside is None:  # of its own: that of the run has the memory that the checkpoint is copied to
@@ -577,6 +577,8 @@ class LoopState:
             n: part for n, part in parts.items() if is_generator(part) or not self._framework.owns(part)
         }
         held |= {name: Value(buffers) for name, buffers in group.buffers(parts).items()}
+        if gradients is not None:
+            held["gradients"] = Value(gradients.state_dict())
         values = {"rng_at_epoch": self._at_epoch["rng"], "data": self.data.records}
         values |= {"settings": {"moved": self.settings.tree()["moved"]}, "averages": self.averages.tree()}
         values |= {"state": self.variables.tree(), "state_at_epoch": self._at_epoch["state"]}

@@ -252,7 +252,22 @@ else:
         def run_step():
             return run.progress.step
         assert (run.rank, run.ranks) == (rank, size)
+        if "accumulate" in words:  # also over the end of an epoch; summed with the last of them only
+            run.state.count = 0
         def step(batch):
+            if "accumulate" in words:
+                run.state.count += 1
+                if run.state.count % words["accumulate"]:
+                    with wrapped.no_sync():
+                        (loss_of(wrapped, batch) * run.batch_weight).backward()
+                    return
+                loss = loss_of(wrapped, batch)
+                (loss * run.batch_weight).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                act()
+                run.step(loss=loss)
+                return
             optimizer.zero_grad()
             loss = loss_of(wrapped, batch)
             weighted = loss * run.batch_weight

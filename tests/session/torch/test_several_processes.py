@@ -388,6 +388,17 @@ def test_buffers_that_nobody_makes_the_same_are_kept_for_each_process(tmp_path: 
     assert resumed.end == whole.end
 
 
+def test_gradients_that_are_not_summed_yet_are_kept_for_each_process(tmp_path: Path) -> None:
+    """Under `no_sync`, where an epoch ends in the middle of an accumulation."""
+    words: dict[str, Any] = {"accumulate": 5, "more": {"save_every": 1}}
+    whole = session(tmp_path / "whole", 2, **words)
+    assert whole.status == [0, 0], whole.errors
+    assert session(tmp_path / "run", 2, **words, at=[0, 3], how="SIGKILL").status[0] == -signal.SIGKILL
+    resumed = session(tmp_path / "run", 2, **words)
+    assert resumed.resumed
+    assert resumed.end == whole.end
+
+
 def test_a_rank_0_that_finds_no_place_to_save_is_named_in_the_others(tmp_path: Path) -> None:
     """Before the run is opened: nobody waits for what never comes."""
     (tmp_path / "run").write_text("a file where the folder should be")
