@@ -1212,6 +1212,7 @@ CHINESE: Mapping[str, str] = {
     "Nothing was trained. See the whole error in what rank 0 printed.": "没有进行任何训练。完整的错误见 rank 0 打印的内容。",
     "Several processes train this run, and its last step can be saved only where all of them stop": "此训练由多个进程进行，只有所有进程一起停止时才能保存最后一步",
     "{} process(es) trained this run, and now {}: batches, steps and learning rates are the same; sums are rounded otherwise, and what model and data draw at random is drawn otherwise": "此训练之前由 {} 个进程进行，现在是 {} 个：批、步数和学习率相同；求和的舍入不同，模型和数据抽取的随机数也不同",
+    "{} process(es) trained this run, and now {}. This loop reads its data without colabkeep, so that a step may be of other batches, and an epoch of another number of steps; sums are rounded otherwise, and what is drawn at random is drawn otherwise": "此训练之前由 {} 个进程进行，现在是 {} 个。此循环不通过 colabkeep 读取数据，因此一步可能由其他批次组成，一轮的步数也可能不同；求和的舍入不同，抽取的随机数也不同",
     "A gradient is sparse, and sparse gradients are not summed over several processes.": "有一个稀疏梯度，而稀疏梯度无法在多个进程之间求和。",
     "Build the embedding with sparse=False, or train in one process.": "创建 embedding 时请用 sparse=False，或在一个进程中训练。",
     "Several processes share each batch along its samples, and this {} does not show how many it has.": "多个进程按样本分配每一批数据，而这个 {} 看不出有多少样本。",

@@ -705,7 +705,7 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         seed = spec.arguments.seed
         state = understood(manifest, partial(LoopState, spec.framework, seed, data, settings, stored))
         if manifest is not None:
-            events.extend(understood(manifest, partial(_restored, spec, manifest, stored["run"])))
+            events.extend(understood(manifest, partial(_restored, spec, manifest, stored)))
             events.extend([*settings.restored(manifest.progress.step), *_recalled(state, manifest, lease)])
             starting.lap("restore")
         else:
@@ -930,8 +930,9 @@ def _restore(spec: RunSpec, trees: dict[str, Tree]) -> None:
             spec.optional[name](spec.framework.native(trees.pop(name)["state"]))
 
 
-def _restored(spec: RunSpec, manifest: Manifest, run: Tree) -> list[Event]:
-    """What there is to tell of a restore. `run`: the part of that name."""
+def _restored(spec: RunSpec, manifest: Manifest, stored: Mapping[str, Tree]) -> list[Event]:
+    """What there is to tell of a restore. `stored`: the parts that are the loop's own."""
+    run: Any = stored["run"]
     age = max(0.0, spec.clock.time() - manifest.created)
     told: list[Event] = [Restored(checkpoint=manifest.id, progress=manifest.progress, age=age)]
     for name, setting in spec.settings.items():
@@ -945,6 +946,10 @@ def _restored(spec: RunSpec, manifest: Manifest, run: Tree) -> list[Event]:
         reason = (
             f"{then} process(es) trained this run, and now {here}: batches, steps and learning rates are the same; "
             "sums are rounded otherwise, and what model and data draw at random is drawn otherwise"
+            if stored.get("data")
+            else f"{then} process(es) trained this run, and now {here}. This loop reads its data without colabkeep, so "
+            "that a step may be of other batches, and an epoch of another number of steps; sums are rounded otherwise, "
+            "and what is drawn at random is drawn otherwise"
         )
         told.append(RestoredInexactly(checkpoint=manifest.id, reason=reason))
     # What only one side knows is no change: another version of colabkeep, or of the framework, tells more. GPUs all do.

@@ -280,7 +280,7 @@ else:
             for _ in run.steps(words["steps"]):
                 step(run.next(loader))
         for epoch in run.epochs(3) if "steps" not in words else ():
-            for batch in run.batches(loader):
+            for batch in loader if words.get("beside") else run.batches(loader):
                 step(batch)
     end = {"step": run.progress.step, "stopped": run.stopped}
 weights = torch.cat([each.detach().flatten() for each in model.parameters()]).double().tolist()

@@ -59,6 +59,16 @@ def test_buffers_of_all_kinds_are_those_of_rank_0(tmp_path: Path) -> None:
     assert second == first
 
 
+def test_another_number_of_processes_is_promised_no_batches_that_the_loop_reads_by_itself(tmp_path: Path) -> None:
+    """As with a DistributedSampler, or batches drawn at random places: their number may be that of the processes."""
+    words: dict[str, Any] = {"beside": True, "sampler": True, "more": {"save_every": 1}}
+    assert session(tmp_path / "run", 2, **words, at=[0, 5], how="SIGKILL").status[0] == -signal.SIGKILL
+    other = session(tmp_path / "run", 3, **words)
+    assert other.status == [0, 0, 0], other.errors
+    (reason,) = other.reasons()
+    assert "2 process(es) trained this run, and now 3. This loop reads its data without colabkeep" in reason
+
+
 @IN_BOTH
 def test_another_number_of_processes_goes_on_with_the_same_batches_and_weights_up_to_rounding(
     tmp_path: Path, fit: bool
