@@ -506,7 +506,7 @@ class Loop:
     def _gather(self, group: Group) -> None:
         self._refuse_other_weights(group)
         parts, standing = self._spec.parts, self._boundary.gradients
-        if other := self._state.gather(group, self.progress, parts, standing):
+        if other := self._state.gather(group, self.progress, parts, standing, self._position.told()):
             self._event_bus.once(other)
 
     def _refuse_other_weights(self, group: Group) -> None:

@@ -565,10 +565,18 @@ class LoopState:
             values |= {"streams": streams, "streams_at_epoch": self._at_epoch["streams"]}
         return {"rng": self._rng, **{name: Value(value) for name, value in values.items()}}
 
-    def gather(self, group: Group, progress: Progress, parts: Mapping[str, object], gradients: Stateful | None) -> str:
+    def gather(
+        self,
+        group: Group,
+        progress: Progress,
+        parts: Mapping[str, object],
+        gradients: Stateful | None,
+        loader: Tree,
+    ) -> str:
         """The next checkpoint is of this boundary, and all processes are at it. Of `parts` each may have come to others
         by itself: generators, what it computed of its part of each batch; and to other `gradients`, which are summed
-        later. Returns a sentence where one of them reads other data than this one."""
+        later. `loader`: what the epoch's loader tells. Returns a sentence where one of them reads other data
+        than this one."""
         if self.others is not None and self.others[0] == progress:
             return ""
         if self._aside is None:  # of its own: that of the run has the memory that the checkpoint is copied to
@@ -579,16 +587,21 @@ class LoopState:
         held |= {name: Value(buffers) for name, buffers in group.buffers(parts).items()}
         if gradients is not None:
             held["gradients"] = Value(gradients.state_dict())
-        values = {"rng_at_epoch": self._at_epoch["rng"], "data": self.data.records}
+        read = loader.get("crc") if isinstance(loader, dict) else None  # of what came whole, and is cut here
+        values = {"rng_at_epoch": self._at_epoch["rng"], "data": self.data.records, "read": read}
         values |= {"settings": {"moved": self.settings.tree()["moved"]}, "averages": self.averages.tree()}
         values |= {"state": self.variables.tree(), "state_at_epoch": self._at_epoch["state"]}
         own = {"rng": self._rng, **{name: Value(value) for name, value in values.items()}}
         own |= {name: held[name] for name in group.others(self._aside, held)}
         told = group.streams(self._aside, own)
-        theirs = [each.pop("data") for each in told["streams"]]
+        theirs = [(each.pop("data"), each.pop("read")) for each in told["streams"]]
         self.others = progress, told
-        other = [rank for rank, each in enumerate(theirs, 1) if _others_data(self.data.records, each)]
-        return _OTHERS_DATA.format(rank=other[0]) if other else ""
+        for rank, (records, whole) in enumerate(theirs, 1):
+            if _others_data(self.data.records, records):
+                return _OTHERS_DATA.format(rank=rank)
+            if whole != read:
+                return _OTHERS_STREAM.format(rank=rank)
+        return ""
 
     def arrive(self) -> None:
         """The training is where the checkpoint was taken: all is in force from here on, the random streams last."""
@@ -754,6 +767,11 @@ _OTHERS_DATA = (
     "Rank {rank} reads other samples than rank 0: the data set is made anew in each process, with random numbers, a "
     "random_split or an order of files that nothing fixes. Each batch is put together from both. Seed what makes it, "
     "the same in all processes: torch.manual_seed(0) before it is made."
+)
+_OTHERS_STREAM = (
+    "Rank {rank} reads other batches than rank 0, and each process takes its part of them: data that streams has to "
+    "give the same in all. Where it takes its share by rank, leave that out, for it is shared out twice, and most "
+    "samples are never seen; where it draws at random, seed that the same in all processes."
 )
 
 

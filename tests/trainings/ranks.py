@@ -111,7 +111,8 @@ if words.get("kind") == "list":
 if words.get("kind") == "stream":
     class Stream:
         def __iter__(self):
-            return iter(DataLoader(points, batch_size=8))
+            mine = torch.utils.data.Subset(points, range(rank, len(points), size)) if words.get("split") else points
+            return iter(DataLoader(mine, batch_size=8))
     loader = Stream()
 if "memory" in words and device == "cpu":  # the rank whose card has room for so many samples, and from which step on
     from colabkeep.frameworks.torch import pieces

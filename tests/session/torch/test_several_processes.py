@@ -437,6 +437,14 @@ def test_a_wrapper_that_sums_in_another_order_at_first_is_named_wherever_it_is(
     assert "find_unused_parameters=True" in "".join(str(told) for told in done.told[0])
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_a_stream_that_takes_its_share_by_rank_is_told(tmp_path: Path, split: bool) -> None:
+    """Each batch is shared out once more, and most samples would never be seen."""
+    done = session(tmp_path / "run", 2, kind="stream", split=split, samples=96)
+    assert done.status == [0, 0], done.errors
+    assert ("shared out twice" in str(done.told[0])) is split
+
+
 @pytest.mark.parametrize("unseeded", [0, 1])
 def test_data_that_each_process_made_for_itself_is_told(tmp_path: Path, unseeded: int) -> None:
     """As a data set of random numbers without a seed: every batch would be of two of them."""
