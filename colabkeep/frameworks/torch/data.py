@@ -373,12 +373,13 @@ class TorchData(LoaderData):
 
     def before(self, loader: DataLoader[Any]) -> Sequence[str]:
         if isinstance(loader.sampler, DistributedSampler) and loader.sampler.num_replicas > 1:
+            together = (loader.batch_size or 1) * loader.sampler.num_replicas
             raise UsageError(
                 problem="This loader has a DistributedSampler, which gives this process a share of the samples. "
                 "colabkeep shares each batch out by itself, so that a run is the same with another number of "
                 "processes: this way most samples would never be seen.",
-                remedy="Leave out the sampler, and set shuffle=True and the batch_size of all processes together: "
-                "DataLoader(dataset, batch_size=64, shuffle=True).",
+                remedy="Leave out the sampler, and give the loader the batch_size of all processes together: "
+                f"DataLoader(dataset, batch_size={together}, shuffle={loader.sampler.shuffle}).",
             )
         if loader.num_workers > 0 and not self._swept:
             remove_dead_listeners()

@@ -205,6 +205,7 @@ def test_what_would_train_another_run_is_refused(tmp_path: Path) -> None:
     done = session(tmp_path / "run", 2, sampler=True)
     assert done.status == [1, 1]
     assert all("has a DistributedSampler" in errors for errors in done.errors)
+    assert all("DataLoader(dataset, batch_size=16, shuffle=True)" in errors for errors in done.errors)
 
 
 def test_a_single_sample_for_batchnorm_is_told_with_what_to_do(tmp_path: Path) -> None:
