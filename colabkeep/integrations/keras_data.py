@@ -354,7 +354,7 @@ def build_model(model: Any, iterator: Any) -> None:
 
 def traced(train: Callable[[Any], Any], iterator: Any) -> Callable[[Any], Any]:
     """`train_function` of TensorFlow for batches that are handed to it. Keras would trace it for the shape of the first
-    one, which is another in a session that begins with an epoch's shorter last batch, and would round otherwise there.
+    one, which differs in a session that begins with an epoch's shorter last batch, and would round differently there.
     So it is traced for the shapes that Keras's own data sets tell."""
     import tensorflow as tf
 

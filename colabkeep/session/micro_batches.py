@@ -17,7 +17,7 @@ from colabkeep.session.run import Run
 
 NOT_FIXED = (
     'With micro_batch="auto", the micro-batch becomes smaller where the GPU\'s memory runs out. If that is at another '
-    "step than before, sums are rounded otherwise from there on. A number that fits, such as micro_batch=8, never "
+    "step than before, sums are rounded differently from there on. A number that fits, such as micro_batch=8, never "
     "changes."
 )
 """What prevents the same bits where "auto" decides."""
@@ -187,7 +187,7 @@ class MicroBatches:
                 Noted(
                     text=f"Step {run.progress.step + 1}: {tried} samples at a time did not fit into the memory of "
                     f"{self._device}, so it was begun again with {micro.now}. That stays so; sums are rounded "
-                    "otherwise from here on."
+                    "differently from here on."
                 )
             )
             self._said = micro.now
@@ -198,7 +198,7 @@ class MicroBatches:
         self._run.tell(
             Noted(
                 text=f"Step {self._run.progress.step + 1}: another process has no memory for more than {self._said} "
-                "samples at a time, and all take as many from here on. Sums are rounded otherwise from here on."
+                "samples at a time, and all take as many from here on. Sums are rounded differently from here on."
             )
         )
 

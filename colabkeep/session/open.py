@@ -945,11 +945,11 @@ def _restored(spec: RunSpec, manifest: Manifest, stored: Mapping[str, Tree]) -> 
     if (then := manifest.fingerprint.get(_PROCESSES, "1")) != (here := now.pop(_PROCESSES, "1")):
         reason = (
             f"{then} process(es) trained this run, and now {here}: batches, steps and learning rates are the same; "
-            "sums are rounded otherwise, and what model and data draw at random is drawn otherwise"
+            "sums are rounded differently, and what model and data draw at random is drawn differently"
             if stored.get("data")
             else f"{then} process(es) trained this run, and now {here}. This loop reads its data without colabkeep, so "
-            "that a step may be of other batches, and an epoch of another number of steps; sums are rounded otherwise, "
-            "and what is drawn at random is drawn otherwise"
+            "that a step may be of other batches, and an epoch of another number of steps; sums are rounded "
+            "differently, and what is drawn at random is drawn differently"
         )
         told.append(RestoredInexactly(checkpoint=manifest.id, reason=reason))
     # What only one side knows is no change: another version of colabkeep, or of the framework, tells more. GPUs all do.

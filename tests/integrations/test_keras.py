@@ -667,7 +667,7 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(("size", "step"), [(11, 7), (27, 7)])
 def test_a_session_may_begin_with_the_shorter_last_batch(tmp_path: Path, size: int, step: int) -> None:
-    """What TensorFlow compiles must not depend on the shape that came first: it rounds otherwise then."""
+    """What TensorFlow compiles must not depend on the shape that came first: it rounds differently then."""
     whole = fit(tmp_path / "whole", batch_size=size)
     with pytest.raises(SystemExit):
         fit(tmp_path / "kept", Interrupting(step), batch_size=size)

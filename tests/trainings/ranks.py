@@ -239,7 +239,7 @@ else:
             os.environ.update({name: str(value) for name, value in told.items()})
         split = accelerate.utils.DataLoaderConfiguration(split_batches=words["accelerate"] == "split")
         accelerator = accelerate.Accelerator(cpu=True, dataloader_config=split)
-    # Else it sums the gradients of a session's first step in another order, which rounds otherwise from three on.
+    # Else it sums the gradients of a session's first step in another order, which rounds differently from three on.
     keeps = not words.get("plain")
     wrapped = model
     if size > 1 and not words.get("apart"):

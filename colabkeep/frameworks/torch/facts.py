@@ -129,7 +129,7 @@ def exactness(tensors: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module
 
 _DDP = (
     "DistributedDataParallel sums the gradients of a session's first step in another order than those of the others, "
-    "which rounds otherwise from three processes on. Write "
+    "which rounds differently from three processes on. Write "
     "DistributedDataParallel(model, find_unused_parameters=True), without static_graph, which keeps to one order."
 )
 
