@@ -45,6 +45,7 @@ def test_a_second_process_is_told_who_trains_the_run_and_the_dead_block_nobody(
     """While one lives, the other is refused by name; killed, it is out of the way at once, its workers too."""
     with kit.Child(tmp_path, workers=2) as child:
         child.reach(4)
+        os.kill(child.pid, signal.SIGSTOP)  # else it may be done with it before the other one asks
         before = kit.contents(tmp_path)
         with pytest.raises(RunBusy, match=str(child.pid)) as caught:
             kit.fit(tmp_path)
