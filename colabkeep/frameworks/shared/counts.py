@@ -9,12 +9,12 @@ from typing import Any
 from colabkeep.frameworks.shared.describe import is_library
 from colabkeep.frameworks.shared.streams import instance_dict, reachable
 
-_PLAIN = (bool, int, float, str)
+_PLAIN = (bool, int, float)  # no texts: one that changes may be the token of a sign-in, which no run may hold
 _SMALL = 100  # members of a dict that are looked at
 
 
 class Counts:
-    """The numbers and texts of a loader, and of the objects of the user's own classes and the dicts in it, in one
+    """The numbers of a loader, and of the objects of the user's own classes and the dicts in it, in one
     epoch. Kept are those that change while it is read. What the user's loop sets between two epochs, it sets in a
     resumed session too: what one epoch leaves goes on in the next only if it was seen to do so.
 
