@@ -23,13 +23,17 @@ class Counts:
 
     def __init__(self, loader: object, epoch: int) -> None:
         seen: Counter[str] = Counter()
-        self._objects: list[tuple[str, dict[str, Any]]] = []
+        # The name of each, its own attributes, and those of its class.
+        self._objects: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
         for each in reachable(loader, code=False):
             kind = type(each)
             inside = each if type(each) is dict and len(each) <= _SMALL else instance_dict(each)
-            if inside and (inside is each or not is_library(kind.__module__)):
-                self._objects.append((f"{kind.__qualname__}[{seen[kind.__qualname__]}]", inside))
-                seen[kind.__qualname__] += 1
+            if inside is each or not is_library(kind.__module__):
+                bases = () if inside is each else kind.__mro__[::-1]
+                of_class = {name: value for base in bases for name, value in vars(base).items()}
+                if inside or any(type(value) in _PLAIN for value in of_class.values()):
+                    self._objects.append((f"{kind.__qualname__}[{seen[kind.__qualname__]}]", inside, of_class))
+                    seen[kind.__qualname__] += 1
         self._epoch = epoch
         self._lasting: set[str] = set()  # what an epoch was seen to begin with as the one before had left it
         self._begun: dict[str, Any] = {}
@@ -76,11 +80,12 @@ class Counts:
     def _now(self) -> dict[str, Any]:
         return {
             f"{kind}.{name}": value
-            for kind, inside in self._objects
-            for name, value in inside.items()
+            for kind, inside, of_class in self._objects
+            for name, value in {**of_class, **inside}.items()
             if type(value) in _PLAIN
         }
 
     def _put(self, values: Mapping[str, Any]) -> None:
-        for kind, inside in self._objects:
-            inside.update((name, values[f"{kind}.{name}"]) for name in [*inside] if f"{kind}.{name}" in values)
+        for kind, inside, of_class in self._objects:
+            known = {name: f"{kind}.{name}" for name in {**of_class, **inside}}
+            inside.update((name, values[key]) for name, key in known.items() if key in values)

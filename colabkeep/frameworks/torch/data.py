@@ -35,6 +35,7 @@ from torch.utils.data.distributed import DistributedSampler
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import HostTensor, Stateful, Tagged, derive
 from colabkeep.frameworks.shared import loaders
+from colabkeep.frameworks.shared.counts import Counts
 from colabkeep.frameworks.shared.iterables import Position, Source, length_of
 from colabkeep.frameworks.shared.loaders import (
     IndexFeed,
@@ -140,12 +141,14 @@ def unprepared(loader: Any) -> DataLoader[Any]:
     if module is None or not type(loader).__module__.startswith("accelerate."):
         return loader  # type: ignore[no-any-return] # a DataLoader
     base = loader.__dict__.get("base_dataloader")  # past its __getattr__, which would ask the loader inside
-    sharded = type(loader) is module.DataLoaderShard and not loader.skip_batches
-    if sharded and base is not None and not isinstance(base.dataset, IterableDataset):
-        return base  # type: ignore[no-any-return]
+    if base is not None and not loader.skip_batches:
+        shares = type(loader) is module.DataLoaderShard and not isinstance(base.dataset, IterableDataset)
+        handed_on = isinstance(base.dataset, module.IterableDatasetShard) or module.PartialState().num_processes > 1
+        if shares or (not handed_on and type(loader) in (module.DataLoaderShard, module.DataLoaderDispatcher)):
+            return base  # type: ignore[no-any-return]
     raise UsageError(
         problem=f"This loader was prepared by Accelerate ({type(loader).__name__}), in a way that cannot be resumed: "
-        "it skips, dispatches or streams batches.",
+        "it skips batches, or several processes share out what it dispatches or streams.",
         remedy="Hand in the DataLoader as it was before accelerator.prepare, and move each batch yourself: "
         "batch = accelerate.utils.send_to_device(batch, accelerator.device). Model, optimizer and scheduler may be "
         "prepared as before.",
@@ -155,7 +158,13 @@ def unprepared(loader: Any) -> DataLoader[Any]:
 def around(loader: Any, adapted: DataLoader[Any]) -> Any:
     """What reads `adapted` as `loader` would read the loader that it was made from. Batches go to the device, and
     Accelerate learns when an epoch ends: its gradient accumulation goes by that."""
-    return adapted if unprepared(loader) is loader else shallow_copy(loader, type(loader), {"base_dataloader": adapted})
+    if unprepared(loader) is loader:
+        return adapted
+    kind: Any = sys.modules["accelerate.data_loader"].DataLoaderShard
+    replaced: dict[str, Any] = {"base_dataloader": adapted}
+    if type(loader) is not kind:  # it hands batches on to other processes, and there are none
+        replaced |= {"device": loader.state.device, "rng_types": None, "synchronized_generator": None}
+    return shallow_copy(loader, kind, replaced)
 
 
 def _unshared(loader: DataLoader[Any]) -> Any:
@@ -279,7 +288,8 @@ def map_style(loader: DataLoader[Any]) -> bool:
     return not own or _stateful_loader(unprepared(loader))
 
 
-def _replayed(loader: DataLoader[Any], place: Position, workers: int) -> Source:
+def _replayed(prepared: DataLoader[Any], place: Position, workers: int) -> Source:
+    loader = unprepared(prepared)
     refuse_reading(loader, "torch.utils.data")
     payload, replaced = _carried(loader, workers, place.epoch)
     tells = isinstance(loader, Stateful) and not _miscounts(loader)
@@ -300,7 +310,9 @@ def _replayed(loader: DataLoader[Any], place: Position, workers: int) -> Source:
     here = workers == 0 or type(loader).__iter__ is not DataLoader.__iter__
     streams = StreamSet.of(TORCH, copy) if here else StreamSet()
     owner = state_owner(copy) if tells or not isinstance(copy, Stateful) else None
-    return Source(copy, streams, owner=owner, length=length, workers=workers, stop=_stop)
+    if prepared is not loader:
+        owner = None  # Accelerate reads a batch in advance, so that it can tell which one is the last
+    return Source(around(prepared, copy), streams, owner=owner, length=length, workers=workers, stop=_stop)
 
 
 def _carried(loader: DataLoader[Any], workers: int, epoch: int) -> tuple[WorkerPayload, dict[str, Any]]:
@@ -367,6 +379,9 @@ class TorchData(LoaderData):
     def alone(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         base = unprepared(loader)
         return shallow_copy(base, type(base), {"num_workers": min(1, base.num_workers), "persistent_workers": False})
+
+    def counts(self, loader: Any, epoch: int) -> Counts | None:
+        return super().counts(unprepared(loader), epoch)
 
     def replayed(self, loader: DataLoader[Any], place: Position, workers: int) -> Source:
         return _replayed(loader, place, workers)

@@ -52,10 +52,9 @@ class Noted(Within):
 
 
 class Endless:
-    """Goes on where it was left, in each pass."""
+    """Goes on where it was left, in each pass; at first the class says where that is."""
 
-    def __init__(self) -> None:
-        self.at = 0
+    at = 0
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         while self.at < 100:
