@@ -935,7 +935,7 @@ CHINESE: Mapping[str, str] = {
     "training data": "训练数据",
     "validation data": "验证数据",
     "the weights will not be those of an uninterrupted run": "权重将与未中断的训练不同",
-    "the {} counts while it is read ({}), and goes on from what the first epoch left; if your loop sets it anew in each epoch, the continuation is not bit-exact. A method set_epoch(epoch) that sets it makes sure": "{}在读取时自行计数（{}），并从第一轮留下的值继续；如果您的循环在每一轮重新设置它，则并非逐位一致。用 set_epoch(epoch) 方法设置它即可确保一致",
+    "the {} counts while it is read ({}), and goes on from what the first epoch left; if your loop sets that anew in each epoch, the continuation is not bit-exact. To be sure, set it in a method set_epoch(epoch)": "{}在读取时自行计数（{}），并从第一轮留下的值继续；如果您的循环在每一轮重新设置它，则并非逐位一致。用 set_epoch(epoch) 方法设置它即可确保一致",
     "a data set of samples": "样本数据集",
     "a sequence of batches": "批次序列",
     "paddle.seed(0) right before paddle.io.random_split(data, [...])": "paddle.seed(0)，紧接在 paddle.io.random_split(data, [...]) 之前",

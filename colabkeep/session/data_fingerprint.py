@@ -34,8 +34,8 @@ _SPLIT = {
     "paddle": "paddle.seed(0) right before paddle.io.random_split(data, [...])",
 }
 _DOUBTFUL = (
-    "the {who} counts while it is read ({names}), and goes on from what the first epoch left; if your loop sets it "
-    "anew in each epoch, the continuation is not bit-exact. A method set_epoch(epoch) that sets it makes sure"
+    "the {who} counts while it is read ({names}), and goes on from what the first epoch left; if your loop sets that "
+    "anew in each epoch, the continuation is not bit-exact. To be sure, set it in a method set_epoch(epoch)"
 )
 _SORT = 'Sort it, sorted(os.listdir(folder)), and go on with on_change="apply" once'
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from colabkeep.frameworks.shared.describe import is_library
@@ -18,10 +18,11 @@ class Counts:
     epoch. Kept are those that change while it is read. What the user's loop sets between two epochs, it sets in a
     resumed session too: what one epoch leaves goes on in the next only if it was seen to do so.
 
-    An object is known by its class and its place among those of that class.
+    An object is known by its class and its place among those of that class. `set_epoch` tells the loader the epoch:
+    what that sets is right, whatever was left.
     """
 
-    def __init__(self, loader: object, epoch: int) -> None:
+    def __init__(self, loader: object, epoch: int, set_epoch: Callable[[], None]) -> None:
         seen: Counter[str] = Counter()
         # The name of each, its own attributes, and those of its class.
         self._objects: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
@@ -34,7 +35,7 @@ class Counts:
                 if inside or any(type(value) in _PLAIN for value in of_class.values()):
                     self._objects.append((f"{kind.__qualname__}[{seen[kind.__qualname__]}]", inside, of_class))
                     seen[kind.__qualname__] += 1
-        self._epoch = epoch
+        self._epoch, self._set_epoch = epoch, set_epoch
         self._lasting: set[str] = set()  # what an epoch was seen to begin with as the one before had left it
         self._begun: dict[str, Any] = {}
         self._ended: dict[str, Any] | None = {}  # None: it is being read
@@ -42,18 +43,23 @@ class Counts:
     def go_on(self, before: Mapping[str, Any], *, resumed: bool) -> list[str]:
         """Count on from what `tree` returned, of this epoch or the one before it. `resumed`: in an earlier session.
         Returns what goes on though it was not seen yet that it should."""
-        now, begun, ended = self._now(), before["begin"], before["end"]
+        begun, ended = before["begin"], before["end"]
         self._lasting = set(before["lasting"])
         if before["epoch"] == self._epoch:
             self._put(begun)
             return []
         if not resumed:
+            now = self._now()
             same = {name for name, value in ended.items() if now.get(name) == value}
             self._lasting = self._lasting - ended.keys() | same
             return []
         unseen = ended.keys() if before["epoch"] == 0 else set()
+        self._set_epoch()
+        made = self._now()
         self._put({name: value for name, value in ended.items() if name in self._lasting or name in unseen})
-        return [name for name in unseen if name in now and now[name] != ended[name]]
+        self._set_epoch()
+        now = self._now()
+        return [name for name in unseen if name in made and made[name] != ended[name] == now[name]]
 
     def begin(self) -> None:
         """It is read from now on."""

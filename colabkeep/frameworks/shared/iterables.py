@@ -90,7 +90,9 @@ class IterableData:
         return DataFacts(kind=kind, length=length_of(loader), name=type(loader).__qualname__)
 
     def counts(self, loader: object, epoch: int) -> Counts | None:
-        return None if isinstance(loader, Sequence) else Counts(loader, epoch)
+        if isinstance(loader, Sequence):
+            return None
+        return Counts(loader, epoch, lambda: set_epoch(epoch, loader, getattr(loader, "dataset", None)))
 
     def look(self, loader: object, probe: Probe) -> Probed:
         return look_at(loader, probe, self._arrays.see, StreamSet.for_a_look(self._kinds, loader))

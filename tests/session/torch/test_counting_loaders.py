@@ -28,6 +28,13 @@ class Passes:
         yield from torch.tensor(random.Random(self.passed).sample(range(100), 4)).unsqueeze(1)
 
 
+class Told(Passes):
+    """It is told the epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.passed = 7 * epoch
+
+
 class Within(IterableDataset[torch.Tensor]):
     """Another object counts, for a stream."""
 
@@ -139,6 +146,16 @@ def test_what_the_loop_sets_anew_stays_as_it_is_set(tmp_path: Path, stop: tuple[
         read(tmp_path, Endless, stop, anew=True)
     rest, told = read(tmp_path, Endless, anew=True)
     assert rest[-3:] == [11, 12, 13]
+    assert not told
+
+
+def test_what_is_set_with_the_epoch_is_no_doubt(tmp_path: Path) -> None:
+    """As the line about the other ones says."""
+    whole, _ = read(tmp_path / "whole", Told)
+    with pytest.raises(InterruptedError):
+        read(tmp_path / "parts", Told, (1, 0))
+    rest, told = read(tmp_path / "parts", Told)
+    assert rest == whole[3:]
     assert not told
 
 
