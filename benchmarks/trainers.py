@@ -3,7 +3,8 @@ trains as by default, without saves; in turn with it trains the same one with `R
 and both once more, where the trainer's own checkpoints and those of `Resumable` come after as many steps.
 
 Each trains in the main thread of a new process of its own, for the very same training takes up to a tenth more or less
-in another process, or in another thread of one: memory lies elsewhere.
+in another process, or in another thread of one: memory lies elsewhere. That is more than what `Resumable` adds, which
+is the same however much a model computes: so it is also measured where a model computes next to nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -55,14 +57,18 @@ def run(setting: Setting) -> list[Figure]:
         often = [_in_turn(make, integration, *words, every) for _ in range(rounds)]
         # A quick look measures nothing, and to begin a trainer takes ten seconds.
         turns = often if setting.quick else [_in_turn(make, integration, *words) for _ in range(rounds)]
+        least = often if setting.quick else [_in_turn(partial(make, tiny=True), integration, *words) for _ in range(5)]
         counted = (epochs - 1) * steps
         alone, added = ([turn[which] / counted * 1e3 for turn in turns] for which in (0, 1))
+        tiny = f"{package}, a model that computes next to nothing"
         as_often = f"{name}, both save every {every} steps: epochs with Resumable"
         found += [
             figure(f"{name}: a step of the trainer alone", "ms", alone),
             figure(f"{name}: Resumable adds", "ms", [ours - own for own, ours in zip(alone, added, strict=True)]),
             figure(f"{name}: epochs with Resumable", "times alone", [ours / own for own, ours, _ in turns], _GOAL),
             figure(f"{name}: … saves in these epochs", "saves", [turn[2] for turn in turns]),
+            figure(f"{tiny}: a step of the trainer alone", "ms", [own / counted * 1e3 for own, _, _ in least]),
+            figure(f"{tiny}: Resumable adds", "ms", [(ours - own) / counted * 1e3 for own, ours, _ in least]),
             figure(as_often, "times its own", [ours / own for own, ours, _ in often], 1.0),
             figure(f"{name}: … saves in these epochs", "saves", [turn[2] for turn in often]),
         ]
@@ -70,7 +76,8 @@ def run(setting: Setting) -> list[Figure]:
 
 
 Make = Callable[[int, int, Path, int], Training]
-"""Steps of an epoch, epochs, a folder for what it writes, and after how many steps it saves by itself; 0: never."""
+"""Steps of an epoch, epochs, a folder for what it writes, and after how many steps it saves by itself; 0: never. With
+`tiny=True` the model computes next to nothing."""
 
 
 def _in_turn(
@@ -145,7 +152,7 @@ def _in_turns(
         training(turn, callbacks)
 
 
-def _hugging_face(steps: int, epochs: int, folder: Path, every: int) -> Training:
+def _hugging_face(steps: int, epochs: int, folder: Path, every: int, *, tiny: bool = False) -> Training:
     import transformers
 
     class Ends(transformers.TrainerCallback):
@@ -155,8 +162,13 @@ def _hugging_face(steps: int, epochs: int, folder: Path, every: int) -> Training
         def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             self._turn()
 
+    width, layers = (8, 1) if tiny else (128, 2)
     config = transformers.BertConfig(
-        vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
+        vocab_size=1000,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=4 * width,
     )
     model = transformers.BertForSequenceClassification(config)
     data = [
@@ -175,13 +187,13 @@ def _hugging_face(steps: int, epochs: int, folder: Path, every: int) -> Training
     return train
 
 
-def _lightning(steps: int, epochs: int, folder: Path, every: int) -> Training:
+def _lightning(steps: int, epochs: int, folder: Path, every: int, *, tiny: bool = False) -> Training:
     import pytorch_lightning
 
     class Module(pytorch_lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = nn.Sequential(*_layers())
+            self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)) if tiny else nn.Sequential(*_layers())
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             x, y = batch
@@ -224,7 +236,7 @@ def _layers() -> Iterator[nn.Module]:
     yield from (nn.Flatten(), nn.Linear(32 * 5 * 5, 10))
 
 
-def _keras(steps: int, epochs: int, folder: Path, every: int) -> Training:
+def _keras(steps: int, epochs: int, folder: Path, every: int, *, tiny: bool = False) -> Training:
     import keras
     import numpy as np
 
@@ -237,16 +249,14 @@ def _keras(steps: int, epochs: int, folder: Path, every: int) -> Training:
             self._turn()
 
     layers = keras.layers
+    computing = [
+        layers.Conv2D(16, 3, activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Conv2D(32, 3, activation="relu"),
+        layers.MaxPooling2D(),
+    ]
     model = keras.Sequential(
-        [
-            layers.Input((28, 28, 1)),
-            layers.Conv2D(16, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(10),
-        ]
+        [layers.Input((28, 28, 1)), *([] if tiny else computing), layers.Flatten(), layers.Dense(10)]
     )
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     x, y = np.random.default_rng(0).normal(size=(steps * 64, 28, 28, 1)).astype("float32"), np.arange(steps * 64) % 10
