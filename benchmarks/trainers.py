@@ -54,10 +54,11 @@ def run(setting: Setting) -> list[Figure]:
         name = f"{package} {version(package)}, {what}"
         every = max(1, steps // 5)
         words = steps, epochs, setting.folder
-        often = [_in_turn(make, integration, *words, every) for _ in range(rounds)]
-        # A quick look measures nothing, and to begin a trainer takes ten seconds.
+        small = partial(make, tiny=True)
+        # A quick look measures nothing, and to begin a trainer takes ten seconds: it begins each once.
+        often = [_in_turn(small if setting.quick else make, integration, *words, every) for _ in range(rounds)]
         turns = often if setting.quick else [_in_turn(make, integration, *words) for _ in range(rounds)]
-        least = often if setting.quick else [_in_turn(partial(make, tiny=True), integration, *words) for _ in range(5)]
+        least = often if setting.quick else [_in_turn(small, integration, *words) for _ in range(5)]
         counted = (epochs - 1) * steps
         alone, added = ([turn[which] / counted * 1e3 for turn in turns] for which in (0, 1))
         tiny = f"{package}, a model that computes next to nothing"
