@@ -1824,7 +1824,6 @@ CHINESE: Mapping[str, str] = {
     "Make room: a smaller batch, fewer loader workers, or a machine with more memory.": "请减少内存占用：更小的批大小、更少的加载进程，或内存更大的机器。",
     "Make the DataLoader without feed_list (and without return_list=False).": "请创建不带 feed_list（以及 return_list=False）的 DataLoader。",
     "Make the model as it was made for that checkpoint, or name another one.": "请使用该检查点对应的模型，或指定其他检查点。",
-    "Make the module as it was made for that checkpoint, or name another one.": "请使用该检查点对应的模块，或指定其他检查点。",
     "Mount Google Drive again, or bring the folder back in Drive (see its trash), and run this cell again.": "请重新挂载 Google Drive，或在 Drive 中恢复文件夹（见回收站），然后再次运行此单元格。",
     "Name a file.": "请指定文件。",
     'Name a shared drive that it is a member of: storage="drive://<folder>?shared_drive=<its id>". A personal account has none: run `colabkeep auth` and use your own consent.': '请指定它所属的共享云端硬盘：storage="drive://<文件夹>?shared_drive=<id>"。个人账号没有：请运行 `colabkeep auth`，用自己的授权。',

@@ -39,11 +39,12 @@ from keras.callbacks import Callback, ProgbarLogger
 from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted, RestoredInexactly
-from colabkeep.core.settings import Item, Plain
+from colabkeep.core.settings import Plain
 from colabkeep.integrations.keras_data import Pipeline, build_model, changes, find_source, traced
 from colabkeep.integrations.keras_files import ToldFile, load_file
 from colabkeep.integrations.keras_insides import check, inside, unknown
 from colabkeep.integrations.memories import Memories, filled, told
+from colabkeep.integrations.shared import Beside, Keeper, Kept
 
 __all__ = ["Resumable"]
 
@@ -65,7 +66,7 @@ _HEARD_EVERY = 16  # steps: where Keras calls callbacks beside the training, the
 _NUMBERED = re.compile(r"_\d+(?=/|$)")  # "dense_3" is the name of the same layer in a cell that is run again
 
 
-class Resumable(Callback):  # type: ignore[misc]  # types are the same where Keras is not installed
+class Resumable(Keeper, Callback):  # type: ignore[misc]  # types are the same where Keras is not installed
     """Checkpoints and resumes `model.fit` of Keras 3. Give it to `fit` among the callbacks::
 
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -100,14 +101,10 @@ class Resumable(Callback):  # type: ignore[misc]  # types are the same where Ker
     async_safe = True  # Keras may call on_train_batch_end beside the training
 
     def __init__(self, run_name: str, *, resume_from: str | os.PathLike[str] | None = None, **words: Any) -> None:
-        super().__init__()
+        super().__init__(run_name, words, resume_from)
         check()
-        self.resume_from = resume_from
-        self.run: Run | None = None  # of the latest fit: run.save(), run.progress, run.durability
         self.seed: int = words.get("seed", 0)
         self.loss: Any = None  # of the batch that was told last
-        self._run_name = run_name
-        self._words = words
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Stand beside the `fit` that calls. The run is taken when the other callbacks are ready too."""
@@ -117,12 +114,6 @@ class Resumable(Callback):  # type: ignore[misc]  # types are the same where Ker
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Keep the loss for the run."""
         self.loss = (logs or {}).get("loss")
-
-    def make_run(self, **parts: Any) -> Run:
-        """The run of one `fit`, not entered yet."""
-        state = {**parts.pop("state"), **(self._words.get("state") or {})}
-        self.run = Run(self._run_name, **{**parts, **self._words, "state": state})
-        return self.run
 
     @property
     def applies(self) -> bool:
@@ -183,14 +174,17 @@ def _check(model: Any, callbacks: Iterable[object]) -> None:
         )
 
 
-class Fitting:
+class Fitting(Beside):
     """Stands beside one `fit`. While that trains, its batches come through the run, and its steps are counted.
 
     `fit` begins at the run's epoch by itself. Of that one, the first `_offset` batches were trained in an earlier
     session. `live`: is anything trained?
     """
 
+    _state: State
+
     def __init__(self, keep: Resumable, model: Any, fit: Mapping[str, Any]) -> None:
+        super().__init__()
         self._keep, self._model, self._callbacks = keep, model, fit["callbacks"]
         self._iterator, self._numbers = fit["epoch_iterator"], fit["numbers"]
         self._validation = fit.get("validation_data")
@@ -202,11 +196,9 @@ class Fitting:
         self.live = False
         self.ended = False  # by a callback
         self._complete = False
-        self._run: Run | None = None
         self._epoch = self._offset = 0
         self._counted = 0
         self._read = False  # were all batches of the epoch?
-        self._replaced: list[tuple[Any, str]] = []
         self._heard: dict[str, Callable[..., Any]] = {}
 
     def wait_for_the_others(self) -> None:
@@ -233,7 +225,7 @@ class Fitting:
             run.tell(Noted(text=f"Keras {keras.__version__} on {keras.backend.backend()}: {self._source.promise}"))
             if self._keep.resume_from is not None:
                 self._begin_from(self._keep.resume_from, new=run.resumed_from is None)
-            self._tell(run)
+            self.tell(run)
             if self._state.other_data:
                 run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=_OTHER_DATA))
             self._counted = run.progress.step
@@ -243,11 +235,10 @@ class Fitting:
                 self._advance(run)
             else:
                 self.ended = True
-                run.tell(Noted(text=over))
-                run.conclude()
-                self._finish(run)
+                self.conclude(run, over)
+                self.finish(run)
         except BaseException as error:
-            if not self._leave(error):
+            if not self.leave(error):
                 raise
         model._initial_epoch = self._first + self._epoch if self.live else self._behind
 
@@ -330,38 +321,28 @@ class Fitting:
         model, callbacks, iterator = self._model, self._callbacks, self._iterator
         for name in dir(callbacks):
             if name.startswith("on_"):
-                self._heard[name] = getattr(callbacks, name)
-                self._replace(callbacks, name, partial(self._hear, name))
-        self._replace(callbacks, "on_epoch_begin", self._epoch_begins)
-        self._replace(callbacks, "on_train_batch_end", self._batch_over)
-        self._replace(callbacks, "on_epoch_end", self._epoch_over)
-        self._replace(callbacks, "on_train_end", self._over)
+                self._heard[name] = self.replace(callbacks, name, partial(self._hear, name))
+        self.replace(callbacks, "on_epoch_begin", self._epoch_begins)
+        self.replace(callbacks, "on_train_batch_end", self._batch_over)
+        self.replace(callbacks, "on_epoch_end", self._epoch_over)
+        self.replace(callbacks, "on_train_end", self._over)
         if self._source.placed:
             listed = hasattr(iterator, "_enumerate_iterator")
-            self._replace(iterator, "_enumerate_iterator" if listed else "enumerate_epoch", self._steps)
-        self._train = model.train_function  # the instance has it already
+            self.replace(iterator, "_enumerate_iterator" if listed else "enumerate_epoch", self._steps)
         given = self._source.placed and keras.backend.backend() == "tensorflow" and not model.run_eagerly
-        step = traced(self._train, iterator) if given else self._train
-        model.train_function = partial(self._guarded, step)
-        self._replace(model, "evaluate", partial(self._evaluate, model.evaluate))
+        step = traced(model.train_function, iterator) if given else model.train_function
+        self.replace(model, "train_function", partial(self._guarded, step))
+        self.replace(model, "evaluate", partial(self._evaluate, model.evaluate))
 
-    def _replace(self, target: Any, name: str, by: Callable[..., Any]) -> None:
-        setattr(target, name, by)
-        self._replaced.append((target, name))
-
-    def _stand_back(self) -> None:
-        for target, name in self._replaced:
-            vars(target).pop(name, None)
-        if self._replaced:
-            self._model.train_function = self._train
-        self._replaced.clear()
+    def stand_back(self) -> None:
+        super().stand_back()
         self._model._initial_epoch = None
 
     def _guarded(self, act: Callable[..., Any], *words: Any, **more: Any) -> Any:
         try:
             return act(*words, **more)
         except BaseException as error:
-            if not self._leave(error):
+            if not self.leave(error):
                 raise
             return None
 
@@ -395,7 +376,7 @@ class Fitting:
             source.end(self._epoch)
             self._read = True
         except BaseException as error:
-            if isinstance(error, GeneratorExit) or not self._leave(error):
+            if isinstance(error, GeneratorExit) or not self.leave(error):
                 raise
 
     def _next(self, reading: Iterator[Any], step: int, most: int) -> list[Any]:
@@ -438,14 +419,13 @@ class Fitting:
             self._guarded(self._end_epoch, self._run)
 
     def _end_epoch(self, run: Run) -> None:
-        self._tell(run)
+        self.tell(run)
         self.ended = stops = bool(self._model.stop_training)
         if stops and self._source.placed and not self._read:  # a callback, in the middle of the epoch
-            self._finish(run)
-            return
-        if stops:
+            self.finish(run)
+        elif stops:
             next(self._epochs, None)
-            self._finish(run)
+            self.finish(run)
         else:
             self._advance(run)
 
@@ -453,8 +433,8 @@ class Fitting:
         """`fit` is done: so is the run. The others clean up, whatever was trained."""
         heard = self._heard["on_train_end"]
         if self._run is not None:
-            self._finish(self._run)
-        self._stand_back()
+            self.finish(self._run)
+        self.stand_back()
         if self._complete:  # fit was ended by this flag
             self._model.stop_training = self.ended
         heard(logs)
@@ -464,9 +444,9 @@ class Fitting:
     def _advance(self, run: Run) -> None:
         """Go to the next epoch; end the run where there is none."""
         epoch = next(self._epochs, None)
-        self._tell(run)
+        self.tell(run)
         if epoch is None:
-            self._finish(run)
+            self.finish(run)
         else:
             self._epoch, self._offset = epoch, run.progress.batches
             self._read, self.live = False, True
@@ -479,28 +459,21 @@ class Fitting:
                 )
             self._state.forgets_metrics = False
 
-    def _tell(self, run: Run) -> None:
-        while self._state.lines:
-            run.tell(Noted(text=self._state.lines.pop(0)))
+    def finish(self, run: Run) -> None:
+        self._complete = True
+        super().finish(run)
 
-    def _finish(self, run: Run) -> None:
-        run.finished = self._complete = True
-        self._let_go(run, None)
+    def leave(self, error: BaseException) -> bool:
+        trained = self._run is not None
+        stops = super().leave(error)
+        if trained and not stops:
+            self.stand_back()
+        return stops
 
-    def _leave(self, error: BaseException) -> bool:
-        """Something was raised: save what can be, let go. True if that was a request to stop, which `fit` follows."""
-        if self._run is None:  # it is over already
-            return False
-        if self._let_go(self._run, error):
-            return True
-        self._stand_back()
-        return False
-
-    def _let_go(self, run: Run, error: BaseException | None) -> bool:
-        """Leave the run. Nothing is trained any more; True if that ends the error."""
-        self._run, self.live = None, False
+    def let_go(self, run: Run, error: BaseException | None) -> bool:
+        self.live = False
         self._model.stop_training = True
-        return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+        return super().let_go(run, error)
 
 
 class _Opening(Callback):  # type: ignore[misc]
@@ -649,29 +622,26 @@ def _build(optimizer: Any, build: Callable[[Any], Any], values: Sequence[Any], v
         _fill(optimizer, values)
 
 
-class State:
+class State(Kept):
     """What `fit` has come to beside weights and optimizers: the metrics of the epoch, what its callbacks and its data
     set remember, the seeds of what was drawn without one, and whether a callback ended the training. With it goes what
     an export needs."""
 
     def __init__(self, fitting: Fitting, file: ToldFile) -> None:
-        self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
+        super().__init__()
         self.forgets_metrics = False  # those that are made in the first step only
         self.other_data = False
         self._fitting, self._file = fitting, file
         self._callbacks = Memories(fitting.others, _tensor_type(), _SET_BY_FIT)
-        self._unkept: set[str] = set()
         self._ended_of: int | None = None  # epochs that were asked for when a callback ended it
         self._rate = self._written_rate()
-        self._settings = self._read_settings()
+        self._written = self._read_settings()
 
     def state_dict(self) -> dict[str, Any]:
         """All of it, as plain values and arrays."""
         fitting = self._fitting
         fitting.settle()
-        for name in self._callbacks.unkept() - self._unkept:
-            self._unkept.add(name)
-            self.lines.append(f"{name} holds what cannot be stored: a resumed training begins with a new one")
+        self.say_unkept(self._callbacks.unkept())
         seeds = fitting.global_seed()
         return {
             "metrics": [_stored(each) for each in fitting.model.metrics_variables],
@@ -684,7 +654,7 @@ class State:
             "pipeline": fitting.pipeline.told() if fitting.pipeline is not None else None,
             "seeds": None if seeds is None else _stored(seeds.state),
             "ended_of": fitting.epochs_asked if fitting.ended else None,
-            "settings": self._settings,
+            "settings": self._written,
             "file": self._file.told(),
         }
 
@@ -700,8 +670,7 @@ class State:
         for each, compares in zip(fitting.others, state["compare"], strict=False):
             if compares and getattr(each, "monitor_op", 0) is None:
                 each._set_monitor_op()  # changes min_delta, which comes next
-        gone = self._callbacks.load_state_dict(state["callbacks"])
-        self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
+        self.say_gone(self._callbacks.load_state_dict(state["callbacks"]))
         for name, each in _held(fitting):
             self._give(name, each, state.get("held", {}).get(name))
         for dataset, kept in ((fitting.dataset, state["dataset"]), (fitting.validation, state.get("validation", {}))):
@@ -729,7 +698,7 @@ class State:
             for variable, value in zip(_variables(held), values, strict=True):
                 _assign(variable, value)
         else:
-            self.lines.append(f"{name} was part of the training and is not here now; what it knew is lost")
+            self.say_gone([name])
 
     def over(self) -> str | None:
         """Why there is nothing left to train although epochs are left; None if there is."""
@@ -740,14 +709,8 @@ class State:
             f"{self._ended_of} epochs."
         )
 
-    def written_settings(self) -> Mapping[str, Item]:
-        """What the user wrote in `compile` and `fit`."""
-        return {"": Item(kind="fit", sure=True, options=self._settings)}
-
-    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
-        """What an earlier session computed with."""
-        settings: Mapping[str, Plain] = state["settings"]
-        return settings
+    def settings(self) -> dict[str, Plain]:
+        return self._written
 
     def _read_settings(self) -> dict[str, Plain]:
         optimizer = self._fitting.model.optimizer
@@ -784,12 +747,10 @@ class State:
                 continue
             else:
                 what = "cannot be stored in a checkpoint"
-            if name not in self._unkept:
-                self._unkept.add(name)
-                self.lines.append(
-                    f"{type(dataset).__name__}.{name} {what}: if on_epoch_begin or on_epoch_end change it, a resumed "
-                    "training sees other batches"
-                )
+            self.say(
+                f"{type(dataset).__name__}.{name} {what}: if on_epoch_begin or on_epoch_end change it, a resumed "
+                "training sees other batches"
+            )
         return kept
 
 

@@ -44,13 +44,14 @@ import torch
 
 from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
-from colabkeep.core.events import Noted, RestoredInexactly
-from colabkeep.core.settings import Item, Plain
+from colabkeep.core.events import RestoredInexactly
+from colabkeep.core.settings import Plain
 from colabkeep.core.system import Environment
 from colabkeep.frameworks.shared.iterables import length_of
 from colabkeep.integrations.lightning_files import load_file
 from colabkeep.integrations.lightning_insides import META, METRIC, PLACES, RESULT, SHOWN, check
 from colabkeep.integrations.memories import Memories
+from colabkeep.integrations.shared import Beside, Keeper, Kept
 
 __all__ = ["Resumable"]
 
@@ -93,7 +94,7 @@ def _callback_classes() -> tuple[Any, ...]:
     return tuple(importlib.import_module(name).Callback for name in names)
 
 
-class Resumable:
+class Resumable(Keeper):
     """Checkpoints and resumes `Trainer.fit`. Give it to the trainer among its callbacks::
 
         trainer = Trainer(max_epochs=30, callbacks=[Resumable("resnet", monitor="val_loss")])
@@ -130,11 +131,7 @@ class Resumable:
         return super().__new__(whole)
 
     def __init__(self, run_name: str, *, resume_from: str | os.PathLike[str] | None = None, **words: Any) -> None:
-        super().__init__()
-        self.resume_from = resume_from
-        self.run: Run | None = None  # of the latest fit(): run.save(), run.progress, run.durability
-        self._run_name = run_name
-        self._words = words
+        super().__init__(run_name, words, resume_from)
         self._training: Training | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Resumable:
@@ -174,12 +171,6 @@ class Resumable:
         training, self._training = self._training, None
         if training is not None:
             training.stand_back()
-
-    def make_run(self, **parts: Any) -> Run:
-        """The run of one `fit`, not entered yet."""
-        state = {**parts.pop("state"), **(self._words.get("state") or {})}
-        self.run = Run(self._run_name, **{**parts, **self._words, "state": state})
-        return self.run
 
 
 def _package(trainer: Any) -> str:
@@ -236,13 +227,15 @@ def _result_kinds(trainer: Any) -> Any:
     return importlib.import_module(f"{_package(trainer)}.trainer.connectors.logger_connector.result")
 
 
-class Training:
-    """Stands beside one trainer while it trains: its batches come through the run, its steps are counted, and an epoch
-    that was begun in an earlier session goes on."""
+class Training(Beside):
+    """Its batches come through the run, its steps are counted, and an epoch that was begun in an earlier session goes
+    on."""
+
+    _state: State
 
     def __init__(self, keep: Resumable, trainer: Any) -> None:
+        super().__init__()
         self._keep, self._trainer, self._loop = keep, trainer, trainer.fit_loop
-        self._run: Run | None = None
         self._goes_on = False  # the epoch that begins now was begun in an earlier session
         self._losses: Any = None
         self._counted = 0
@@ -251,18 +244,17 @@ class Training:
         self._leading: Rest | None = None
         self.asks = False  # is it the training that asks for batches?
         self.reads = False  # and does an epoch begin?
-        self._replaced: list[tuple[Any, str]] = []
         loop = self._loop
         loop._combined_loader = None  # a search for a learning rate may have read it already
         self._counted_before = self._numbers()
-        self._whole = self._stand_in(loop, "run", self._train)
-        self._started = self._stand_in(loop, "on_run_start", self._begin)
-        self._epoch_begins = self._stand_in(loop, "on_advance_start", self._begin_epoch)
-        self._epoch_ends = self._stand_in(loop, "on_advance_end", self._end_epoch)
-        self._reset = self._stand_in(loop.epoch_loop, "reset", self._count_again)
-        self._stand_in(loop, "setup_data", partial(self._ask, loop.setup_data))
-        self._stand_in(loop.epoch_loop, "on_run_start", partial(self._ask_epoch, loop.epoch_loop.on_run_start))
-        self._prepare = self._stand_in(trainer._data_connector, "_prepare_dataloader", self._prepare_dataloader)
+        self._whole = self.replace(loop, "run", self._train)
+        self._started = self.replace(loop, "on_run_start", self._begin)
+        self._epoch_begins = self.replace(loop, "on_advance_start", self._begin_epoch)
+        self._epoch_ends = self.replace(loop, "on_advance_end", self._end_epoch)
+        self._reset = self.replace(loop.epoch_loop, "reset", self._count_again)
+        self.replace(loop, "setup_data", partial(self._ask, loop.setup_data))
+        self.replace(loop.epoch_loop, "on_run_start", partial(self._ask_epoch, loop.epoch_loop.on_run_start))
+        self._prepare = self.replace(trainer._data_connector, "_prepare_dataloader", self._prepare_dataloader)
 
     def _ask(self, whole: Any, *words: Any) -> None:
         self.asks = True
@@ -279,17 +271,8 @@ class Training:
         self._ask(whole, fetcher)
         self.reads = False
 
-    def _stand_in(self, owner: Any, name: str, method: Any) -> Any:
-        whole = getattr(owner, name)
-        setattr(owner, name, method)
-        self._replaced.append((owner, name))
-        return whole
-
     def stand_back(self) -> None:
-        """The trainer is as it was. Twice is harmless."""
-        while self._replaced:
-            owner, name = self._replaced.pop()
-            vars(owner).pop(name)
+        super().stand_back()
         combined = self._loop._combined_loader  # perhaps the user's own
         if combined is not None:
             combined.flattened = [each.loader if isinstance(each, Rest) else each for each in combined.flattened]
@@ -337,7 +320,7 @@ class Training:
             self._state.lines += load_file(trainer, self._keep.resume_from, self._state.counters(self._loop))
             self._state.look_at_clocks()
             run.begin_at(trainer.current_epoch, trainer.global_step)
-        self._tell(run)
+        self.tell(run)
         if self._state.replaced:
             run.tell(RestoredInexactly(checkpoint=run.checkpoint or "", reason=_REPLACED))
         self._counted = trainer.global_step
@@ -348,10 +331,8 @@ class Training:
             self._advance(run)
             self._goes_on = not run.finished and run.progress.batches > 0
         else:
-            if over:
-                run.tell(Noted(text=over))
-            run.conclude()
-            self._finish(run)
+            self.conclude(run, over)
+            self.finish(run)
 
     def _lead(self) -> None:
         """Which of the loaders says how long an epoch is."""
@@ -378,28 +359,11 @@ class Training:
         for place, loader in enumerate(loaders):
             loader.place = place
 
-    def _tell(self, run: Run) -> None:
-        while self._state.lines:
-            run.tell(Noted(text=self._state.lines.pop(0)))
-
     def _advance(self, run: Run) -> None:
         """Go to the next epoch; end the run where there is none."""
         self._reading = None
         if next(self._epochs, None) is None:
-            self._finish(run)
-
-    def _finish(self, run: Run) -> None:
-        run.finished = True
-        self._let_go(run, None)
-
-    def _leave(self, error: BaseException) -> bool:
-        run = self._run  # none where it is over already
-        return run is not None and self._let_go(run, error)
-
-    def _let_go(self, run: Run, error: BaseException | None) -> bool:
-        """Leave the run; True if that ends the error. Nothing is trained any more."""
-        self._run = None
-        return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+            self.finish(run)
 
     # In place of the loops' methods.
 
@@ -407,13 +371,13 @@ class Training:
         try:
             self._whole()
         except BaseException as error:
-            if not self._leave(error):
+            if not self.leave(error):
                 raise
             self._loop.on_run_end()  # asked to stop
         finally:
             self.stand_back()
             if self._run is not None:  # the loop ended in a way that nobody knows
-                self._let_go(self._run, None)
+                self.let_go(self._run, None)
 
     def _begin(self) -> None:
         self._started()
@@ -460,11 +424,11 @@ class Training:
         if self._reading is not None and (run.at_last_batch or run.progress.batches == run.epoch_batches):
             next(self._reading, None)  # the loop counts, and does not ask once more to see that there is none
         self._state.look()
-        self._tell(run)
+        self.tell(run)
         reached = 0 <= loop.max_steps <= trainer.global_step
         if reached or (trainer.should_stop and loop._can_stop_early):
             next(self._epochs, None)
-            self._finish(run)
+            self.finish(run)
         else:
             self._advance(run)
 
@@ -534,7 +498,7 @@ class Rest:
         return training.batches(self) if training.reads or not self.streams else iter(())
 
 
-class State:
+class State(Kept):
     """What the trainer has come to beside modules, optimizers and schedules: the loops' counters, what was logged of
     the epoch so far, what callbacks, module and data module remember, and whether one of them ended the training.
 
@@ -543,7 +507,7 @@ class State:
     """
 
     def __init__(self, trainer: Any, callbacks: Sequence[Any]) -> None:
-        self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
+        super().__init__()
         self.before_loader: list[dict[str, Any]] = []  # numbers of who makes loaders, before this epoch's was made
         self._trainer = trainer
         module, package = trainer.lightning_module, _package(trainer)
@@ -565,11 +529,10 @@ class State:
         targets = [module, trainer.datamodule, *(each for each in kept if not _named(each, *_BY_ITSELF, _AVERAGES))]
         self._memories = Memories((each for each in targets if each is not None), torch.Tensor, given)
         self._metrics = {name: each for name, each in module.named_modules() if _named(each, "Metric")}
-        self._written = self._settings()
+        self._written = self._read_settings()
         self._optimizers = [*trainer.optimizers]
         self.replaced = False  # were the optimizers, in the session that was resumed?
         self._ended_at: list[Any] | None = None
-        self._said: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
         """All of it, as plain values and arrays."""
@@ -602,29 +565,21 @@ class State:
         """See what there is that cannot be kept."""
         self._logged.state_dict()
         if self._other_optimizers():
-            self._say(_REPLACED)
-        for name in self._memories.unkept() | self._own.unkept | self._logged.unkept:
-            self._say(f"{name} holds what cannot be stored: a resumed training begins with a new one")
+            self.say(_REPLACED)
+        self.say_unkept(self._memories.unkept() | self._own.unkept | self._logged.unkept)
 
     def _other_optimizers(self) -> bool:
         return [*map(id, self._trainer.optimizers)] != [*map(id, self._optimizers)]
 
-    def _say(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
-            self.lines.append(line)
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._own.load_state_dict(state["own"])
-        gone = self._memories.load_state_dict(state["memories"])
-        for name in gone:
-            self._say(f"{name} was part of the training and is not here now; what it knew is lost")
+        self.say_gone(self._memories.load_state_dict(state["memories"]))
         trainer, loop = self._trainer, self._trainer.fit_loop
         for each in trainer.callbacks:
             best = getattr(each, "best_model_path", "")
             if best and not Path(best).exists():
-                self._say(f"The best checkpoint of {type(each).__name__}, {best}, is not on this machine.")
+                self.say(f"The best checkpoint of {type(each).__name__}, {best}, is not on this machine.")
         self._ended_at = state["ended_at"]
         for place, each in self.counters(loop):
             if place in state["counters"]:
@@ -643,7 +598,7 @@ class State:
         for name in self._place & state["place"].keys():
             setattr(trainer._logger_connector, name, state["place"][name])
         if self._place != state["place"].keys():
-            self._say(
+            self.say(
                 "Another version of Lightning saved this checkpoint. What self.log averages over this epoch may come "
                 "out differently, and so may what watches it (EarlyStopping, a schedule): this resume may not be exact"
             )
@@ -670,16 +625,10 @@ class State:
             )
         return None
 
-    def written_settings(self) -> Mapping[str, Item]:
-        """What the user wrote for the trainer."""
-        return {"": Item(kind="fit", sure=True, options=self._written)}
+    def settings(self) -> dict[str, Plain]:
+        return self._written
 
-    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
-        """What an earlier session computed with."""
-        settings: Mapping[str, Plain] = state["settings"]
-        return settings
-
-    def _settings(self) -> dict[str, Plain]:
+    def _read_settings(self) -> dict[str, Plain]:
         found = {name: getattr(self._trainer, name, None) for name in _SETTINGS}
         return {name: value.value if isinstance(value, Enum) else value for name, value in found.items()}
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from colabkeep.core.errors import Incompatible, UsageError
+from colabkeep.core.errors import UsageError
 from colabkeep.integrations.lightning_insides import RESTORES
-from colabkeep.integrations.pickled import refuse_old_torch
+from colabkeep.integrations.shared import refuse_old_torch, refuse_others
 
 __all__ = ["load_file"]
 
@@ -28,7 +28,7 @@ def load_file(trainer: Any, file: str | os.PathLike[str], counters: Iterable[tup
     """
     path = Path(file)
     checkpoint = _read(path)
-    _refuse_others(path, trainer.lightning_module.state_dict(), checkpoint["state_dict"])
+    refuse_others(path, trainer.lightning_module.state_dict(), checkpoint["state_dict"])
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = checkpoint
     try:
@@ -76,19 +76,6 @@ def _read(path: Path) -> dict[str, Any]:
             remedy="Weights alone you load into the module yourself, and begin the run without resume_from.",
         )
     return checkpoint
-
-
-def _refuse_others(path: Path, expected: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    missing, more = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
-    other = [name for name in weights.keys() & expected.keys() if weights[name].shape != expected[name].shape]
-    if missing or more or other:
-        name = (missing + more + other)[0]
-        raise Incompatible(
-            problem=f"{path} is a checkpoint of another model: {len(missing)} weights are not in it, {len(more)} are "
-            f"only in it, {len(other)} have another shape. One is {name}.",
-            remedy="Make the module as it was made for that checkpoint, or name another one.",
-            differences=(name,),
-        )
 
 
 def _count(trainer: Any, stored: Mapping[str, Any], counters: Mapping[str, Any]) -> bool:

@@ -28,11 +28,12 @@ from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Noted
 from colabkeep.core.manifest import Progress
-from colabkeep.core.settings import Item, Plain
+from colabkeep.core.settings import Plain
 from colabkeep.core.state import derive
 from colabkeep.frameworks import find_framework
 from colabkeep.frameworks.base import Batch
 from colabkeep.integrations.memories import Memories
+from colabkeep.integrations.shared import Beside, Keeper, Kept
 from colabkeep.session.scheduler import StopTraining
 
 __all__ = ["Resumable"]
@@ -40,7 +41,7 @@ __all__ = ["Resumable"]
 _FITS_OWN = frozenset({"model", "params"})  # what fit gives to each callback
 
 
-class Resumable(Callback):  # type: ignore[misc]  # types are the same where Paddle is not installed
+class Resumable(Keeper, Callback):  # type: ignore[misc]  # types are the same where Paddle is not installed
     """Checkpoints and resumes `paddle.Model.fit`. Give it to `fit` among the callbacks::
 
         model.prepare(optimizer, paddle.nn.CrossEntropyLoss(), paddle.metric.Accuracy())
@@ -69,23 +70,14 @@ class Resumable(Callback):  # type: ignore[misc]  # types are the same where Pad
     """
 
     def __init__(self, run_name: str, **words: Any) -> None:
-        super().__init__()
-        self.run: Run | None = None  # of the latest fit: run.save(), run.progress, run.durability
+        super().__init__(run_name, words)
         self.seed: int = words.get("seed", 0)
-        self._run_name = run_name
-        self._words = words
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Stand in front of the model for the time of this `fit`; the run is taken at its first epoch, when all
         callbacks are ready."""
         _check(self.model)
         Fitting(self, self.model, self.params).stand_in()
-
-    def make_run(self, **parts: Any) -> Run:
-        """The run of one `fit`, not entered yet."""
-        state = {**parts.pop("state"), **(self._words.get("state") or {})}
-        self.run = Run(self._run_name, **{**self._words, **parts, "state": state})
-        return self.run
 
 
 def _check(model: Any) -> None:
@@ -112,14 +104,17 @@ def _check(model: Any) -> None:
         )
 
 
-class Fitting:
+class Fitting(Beside):
     """Stands in front of the model's `_run_one_epoch`: skips what is done, feeds the rest, counts steps.
 
     `fit` numbers its epochs from 0 in every session; those before the run's own (`_epoch`) are skipped. The callbacks
     are in the hands of a `CallbackList` from the first epoch on, when it is known which they are.
     """
 
+    _state: FitState
+
     def __init__(self, keep: Resumable, model: Any, params: Mapping[str, Any]) -> None:
+        super().__init__()
         self.live = True
         self.offset = 0
         self._keep = keep
@@ -127,7 +122,6 @@ class Fitting:
         self._asked: int = params["epochs"]
         self._whole: Callable[..., Any] = type(model)._run_one_epoch.__get__(model)
         self._data = find_framework([model.network]).data()  # of evaluations; the run has its own
-        self._run: Run | None = None
         self._callback_list: CallbackList | None = None
         self._ends_early = False
         self._limited = False  # by num_iters
@@ -155,12 +149,11 @@ class Fitting:
             self._state.logs = dict(logs)
             if self._ends_step:
                 run.step(loss=(logs.get("loss") or [None])[0])
-        while self._state.lines:
-            run.tell(Noted(text=self._state.lines.pop(0)))
+        self.tell(run)
         if self._limited and self._model.num_iters <= 1:
             # The last one. The run stays in the middle of its epoch, so that more can follow; fit goes on to end the
             # epoch in its own way.
-            self._let_go(run, StopTraining("max_steps"))
+            self.let_go(run, StopTraining("max_steps"))
 
     def measured(self, prefix: str, logs: Mapping[str, Any]) -> None:
         """Log what `fit` measured over an epoch ("train_") or in an evaluation ("val_")."""
@@ -174,17 +167,16 @@ class Fitting:
         """`fit` is done: so is the run, unless it was left before."""
         if self._run is not None:
             self._advance(self._run)
-            self._run.finished = True  # where a callback ended it early, too
-            self._let_go(self._run, None)
-        self._stand_back()
+            self.finish(self._run)  # where a callback ended it early, too
+        self.stand_back()
 
     def leave(self, error: BaseException) -> bool:
-        """Something was raised: save and let go. True if it was a request to stop, which `fit` is made to follow."""
-        if self._run is None or not self._let_go(self._run, error):
-            self._stand_back()
-            return False
-        self._stop()
-        return True
+        stops = super().leave(error)
+        if stops:
+            self._stop()
+        else:
+            self.stand_back()
+        return stops
 
     def _run_one_epoch(self, data_loader: Any, callbacks: Any, mode: str, logs: Any = None) -> Any:
         if self._callback_list is None and self._keep in callbacks.callbacks:
@@ -212,7 +204,7 @@ class Fitting:
         try:
             run.__enter__()
         except BaseException:
-            self._stand_back()
+            self.stand_back()
             raise
         self._run = run
         run.resumes_behind = True
@@ -241,7 +233,7 @@ class Fitting:
         if over is None and (not self._limited or model.num_iters > 0) and self._advance(run):
             self.live = self._epoch == 0
         else:
-            self._let_go(run, None if run.finished else StopTraining("max_steps"))
+            self.let_go(run, None if run.finished else StopTraining("max_steps"))
             self._stop()
 
     def _advance(self, run: Run) -> bool:
@@ -309,13 +301,11 @@ class Fitting:
         for batch in batches if self._run is None else self._run.polled(batches):
             yield batch.value
 
-    def _let_go(self, run: Run, error: BaseException | None) -> bool:
-        """Leave the run; True if that ends the error."""
-        self._run = None
+    def let_go(self, run: Run, error: BaseException | None) -> bool:
         try:
-            return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+            return super().let_go(run, error)
         except BaseException:
-            self._stand_back()
+            self.stand_back()
             raise
 
     def _stop(self) -> None:
@@ -323,7 +313,7 @@ class Fitting:
         self.live = False
         self._model.stop_training = True
 
-    def _stand_back(self) -> None:
+    def stand_back(self) -> None:
         vars(self._model).pop("_run_one_epoch", None)
         self._data.close()
         if not self.live:
@@ -434,7 +424,7 @@ class CallbackList:
                 raise
 
 
-class FitState:
+class FitState(Kept):
     """The metrics' and callbacks' memories, how many batches there were, and whether training was ended early.
 
     `iterations` counts batches trained and evaluated, as `num_iters` of `fit` does; `logs` are the numbers of the last
@@ -446,32 +436,29 @@ class FitState:
     hear where a batch begins."""
 
     def __init__(self, model: Any, callbacks: Sequence[object], epochs: int) -> None:
+        super().__init__()
         self.iterations = 0
         self.logs: dict[str, Any] = {}
         self.stopped = False  # in the session before
-        self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
         self._model = model
         self._epochs = epochs
         self._epochs_before = epochs
-        self._settings = {"accumulate_grad_batches": model._accumulate}
         self._metrics = Memories(model._metrics, paddle.Tensor, _FITS_OWN)
         # Progress bars keep clocks; what they count is set anew.
         kept = [each for each in callbacks if not isinstance(each, ProgBarLogger)]
         self._callbacks = Memories(kept, paddle.Tensor, _FITS_OWN)
-        self._unkept: set[str] = set()
-
         begins = [type(each).on_train_batch_begin for each in kept if isinstance(each, Callback)]
         self.between_steps = model._accumulate == 1 and all(each is Callback.on_train_batch_begin for each in begins)
 
     def state_dict(self) -> dict[str, Any]:
         """All of it, as plain values and arrays."""
-        self._look_for_unkept()
+        self.say_unkept(self._metrics.unkept() | self._callbacks.unkept())
         return {
             "iterations": self.iterations,
             "logs": {name: value for name, value in self.logs.items() if self._metrics.storable(value)},
             "stopped": bool(self._model.stop_training),
             "epochs": self._epochs,
-            "settings": self._settings,
+            "settings": self.settings(),
             "metrics": self._metrics.state_dict(),
             "callbacks": self._callbacks.state_dict(),
         }
@@ -482,17 +469,11 @@ class FitState:
         self.logs = dict(state["logs"])
         self.stopped = state["stopped"]
         self._epochs_before = state["epochs"]
-        gone = [*self._metrics.load_state_dict(state["metrics"]), *self._callbacks.load_state_dict(state["callbacks"])]
-        self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
+        self.say_gone(self._metrics.load_state_dict(state["metrics"]))
+        self.say_gone(self._callbacks.load_state_dict(state["callbacks"]))
 
-    def written_settings(self) -> Mapping[str, Item]:
-        """What the user wrote in the call of `fit`."""
-        return {"": Item(kind="fit", sure=True, options=self._settings)}
-
-    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
-        """What an earlier session computed with."""
-        settings: Mapping[str, Plain] = state["settings"]
-        return settings
+    def settings(self) -> dict[str, Plain]:
+        return {"accumulate_grad_batches": self._model._accumulate}
 
     def over(self, progress: Progress) -> str | None:
         """Why there is nothing left to train although epochs are left; None if there is."""
@@ -502,8 +483,3 @@ class FitState:
             f"A callback ended this training after epoch {progress.epoch}, so nothing is left to train. "
             f"To continue anyway, ask for more than {self._epochs_before} epochs."
         )
-
-    def _look_for_unkept(self) -> None:
-        for name in {*self._metrics.unkept(), *self._callbacks.unkept()} - self._unkept:
-            self._unkept.add(name)
-            self.lines.append(f"{name} holds what cannot be stored: a resumed training begins with a new one")

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from transformers import TrainerState
 from transformers.trainer_callback import ExportableState
 
-from colabkeep.core.errors import Incompatible, UsageError
-from colabkeep.integrations.pickled import refuse_old_torch
+from colabkeep.core.errors import UsageError
+from colabkeep.integrations.shared import refuse_old_torch, refuse_others
 from colabkeep.integrations.transformers_insides import COMMIT, NAME, READ
 from colabkeep.session.frozen_base import Base
 
@@ -174,27 +174,14 @@ def _load_weights(model: Any, folder: Path) -> None:
         import peft
 
         expected = peft.get_peft_model_state_dict(model)
-        _refuse_others(folder, expected, weights, expected.keys() - weights.keys())
+        refuse_others(folder, expected, weights)
         peft.set_peft_model_state_dict(model, weights)
         return
     expected = model.state_dict()
     there = {expected[key].data_ptr() for key in weights.keys() & expected.keys()}
     missing = {key for key in expected.keys() - weights.keys() if expected[key].data_ptr() not in there}  # not tied
-    _refuse_others(folder, expected, weights, missing)
+    refuse_others(folder, expected, weights, missing)
     model.load_state_dict(weights, strict=False)
-
-
-def _refuse_others(folder: Path, expected: dict[str, Any], weights: dict[str, Any], missing: set[str]) -> None:
-    other = sorted(key for key in weights.keys() & expected.keys() if weights[key].shape != expected[key].shape)
-    unknown = sorted(weights.keys() - expected.keys())
-    if missing or unknown or other:
-        name = (sorted(missing) + unknown + other)[0]
-        raise Incompatible(
-            problem=f"{folder} is a checkpoint of another model: {len(missing)} weights are not in it, {len(unknown)} "
-            f"are only in it, {len(other)} have another shape. One is {name}.",
-            remedy="Make the model as it was made for that checkpoint, or name another one.",
-            differences=(name,),
-        )
 
 
 def _adapted(model: Any) -> bool:

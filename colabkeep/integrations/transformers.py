@@ -42,11 +42,11 @@ from transformers.trainer_utils import TrainOutput, has_length
 
 from colabkeep.api import Run
 from colabkeep.core.errors import UsageError
-from colabkeep.core.events import Noted
-from colabkeep.core.settings import Item, Plain
+from colabkeep.core.settings import Plain
 from colabkeep.integrations.insides import named_by
 from colabkeep.integrations.memories import Memories
 from colabkeep.integrations.pretrained import find_base, load_folder, told_files
+from colabkeep.integrations.shared import Beside, Keeper, Kept
 from colabkeep.integrations.transformers_insides import SUMS, check
 from colabkeep.session.open import bare, check_word
 
@@ -87,7 +87,7 @@ _NAMED = named_by(Trainer)
 _EMPTY = "There seems not to be a single sample"  # said before 5.4 of an epoch that is skipped
 
 
-class Resumable(TrainerCallback):
+class Resumable(Keeper, TrainerCallback):
     """Checkpoints and resumes `Trainer.train`. Give it to the trainer among its callbacks::
 
         trainer = Trainer(model, args, train_dataset=data, callbacks=[Resumable("bert", monitor="eval_loss")])
@@ -135,15 +135,11 @@ class Resumable(TrainerCallback):
         frozen: Literal["refer", "store"] | None = None,
         **words: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(run_name, words, resume_from)
         check()
         if frozen is not None:
             check_word("frozen", frozen, "refer", "store")
         self.frozen = frozen
-        self.resume_from = resume_from
-        self.run: Run | None = None  # of the latest train(): run.save(), run.progress, run.durability
-        self._run_name = run_name
-        self._words = words
         self._training: Training | None = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -160,13 +156,11 @@ class Resumable(TrainerCallback):
         self._training.begin()
 
     def make_run(self, **parts: Any) -> Run:
-        """The run of one `train`, not entered yet."""
-        state = {**parts.pop("state"), **(self._words.get("state") or {})}
-        self.run = Run(self._run_name, **{**parts, **self._words, "state": state})
+        run = super().make_run(**parts)
         base = find_base(parts["model"], self.frozen)
         if base is not None:
-            self.run.knows(base)
-        return self.run
+            run.knows(base)
+        return run
 
 
 def _caller(callback: TrainerCallback) -> Any:
@@ -203,7 +197,7 @@ def _check(trainer: Any) -> None:
         )
 
 
-class Training:
+class Training(Beside):
     """Stands beside one trainer. While that trains, its batches come through the run, its steps are counted, and what
     was trained in an earlier session is skipped.
 
@@ -211,28 +205,26 @@ class Training:
     `_epoch`, are skipped; of that one, the first `_offset` batches are.
     """
 
+    _state: State
+
     def __init__(self, keep: Resumable, trainer: Any) -> None:
+        super().__init__()
         _check(trainer)
         self.trainer = trainer
         self._keep = keep
-        self._run: Run | None = None
         self._length: int | None = None  # batches of an epoch, as the trainer takes it where nobody knows
         self._whole, self._loader = trainer._inner_training_loop, trainer.get_train_dataloader
         trainer._inner_training_loop, trainer.get_train_dataloader = self._train, self._train_dataloader
 
     def begin(self) -> None:
-        """Hear of everything from here on; take the run after all other callbacks have heard of the beginning."""
-        trainer, handler = self.trainer, self.trainer.callback_handler
-        if trainer.state.global_step:
+        """Take the run after all other callbacks have heard of the beginning."""
+        if self.trainer.state.global_step:
             raise UsageError(
                 problem="train(resume_from_checkpoint=…) and Resumable would both resume this training.",
                 remedy="Call trainer.train() without it: Resumable goes on with the newest checkpoint of the run. To "
                 'begin a new run from one of the trainer\'s: Resumable(…, resume_from="out/checkpoint-500").',
             )
-        self._whole_epoch: Any = getattr(trainer, "_run_epoch", None)
-        self._step, self._over = trainer.training_step, trainer._maybe_log_save_evaluate
-        self._evaluation, self._call_event = trainer._evaluate, handler.call_event
-        handler.callbacks.append(_Opening(self))
+        self.trainer.callback_handler.callbacks.append(_Opening(self))
 
     def open(self) -> None:
         """Take the run, with everything that is to be kept; find out where it is."""
@@ -259,7 +251,7 @@ class Training:
         run.asked_by = "num_train_epochs / max_steps", "train()"
         if self._keep.resume_from is not None and run.resumed_from is None:
             self._begin_from(run, self._keep.resume_from, others)
-        self._tell(run)
+        self.tell(run)
         self._counted, self._tokens = trainer.state.global_step, trainer.state.num_input_tokens_seen or 0
         self._stand_in()
         epochs = trainer.state.num_train_epochs
@@ -268,11 +260,9 @@ class Training:
         if over is None:
             self._advance(run)
         else:
-            if over:
-                run.tell(Noted(text=over))
-            run.conclude()
+            self.conclude(run, over)
             self._state.sum_up()
-            self._finish(run)
+            self.finish(run)
 
     def _begin_from(self, run: Run, folder: str | os.PathLike[str], callbacks: Sequence[Any]) -> None:
         trainer = self.trainer
@@ -289,18 +279,17 @@ class Training:
 
     def _stand_in(self) -> None:
         trainer = self.trainer
-        trainer.training_step, trainer._maybe_log_save_evaluate = self._training_step, self._step_over
-        trainer._evaluate, trainer.callback_handler.call_event = self._evaluate, self._hear
-        self._eval_loader, trainer.get_eval_dataloader = trainer.get_eval_dataloader, self._eval_dataloader
-        if self._whole_epoch is not None:
-            trainer._run_epoch = self._run_epoch
+        self._step = self.replace(trainer, "training_step", self._training_step)
+        self._over = self.replace(trainer, "_maybe_log_save_evaluate", self._step_over)
+        self._evaluation = self.replace(trainer, "_evaluate", self._evaluate)
+        self._call_event = self.replace(trainer.callback_handler, "call_event", self._hear)
+        self._eval_loader = self.replace(trainer, "get_eval_dataloader", self._eval_dataloader)
+        if hasattr(trainer, "_run_epoch"):
+            self._whole_epoch = self.replace(trainer, "_run_epoch", self._run_epoch)
         logging.getLogger("transformers.trainer").addFilter(self._says)
 
-    def _stand_back(self) -> None:
-        names = ("training_step", "_maybe_log_save_evaluate", "_evaluate", "_run_epoch", "get_eval_dataloader")
-        for name in names:
-            vars(self.trainer).pop(name, None)
-        vars(self.trainer.callback_handler).pop("call_event", None)
+    def stand_back(self) -> None:
+        super().stand_back()
         logging.getLogger("transformers.trainer").removeFilter(self._says)
 
     def _says(self, record: logging.LogRecord) -> bool:
@@ -310,27 +299,14 @@ class Training:
         """Go to the next epoch; end the run where there is none."""
         epoch = next(self._epochs, None)
         if epoch is None:
-            self._finish(run)
+            self.finish(run)
         else:
             self._epoch, self._offset = epoch, run.progress.batches
 
-    def _tell(self, run: Run) -> None:
-        while self._state.lines:
-            run.tell(Noted(text=self._state.lines.pop(0)))
-
-    def _finish(self, run: Run) -> None:
-        run.finished = True
-        self._let_go(run, None)
-
-    def _leave(self, error: BaseException) -> bool:
-        run = self._run  # none where it is over already
-        return run is not None and self._let_go(run, error)
-
-    def _let_go(self, run: Run, error: BaseException | None) -> bool:
-        """Leave the run; True if that ends the error. Nothing is trained any more."""
-        self._run, self._live = None, False
+    def let_go(self, run: Run, error: BaseException | None) -> bool:
+        self._live = False
         try:  # what is saved now says whether a callback ended the training, so this does not before it is saved
-            return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+            return super().let_go(run, error)
         finally:
             self.trainer.control.should_training_stop = True
 
@@ -348,13 +324,13 @@ class Training:
         try:
             return self._whole(*words, **more)
         except BaseException as error:
-            if not self._leave(error):
+            if not self.leave(error):
                 raise
             return TrainOutput(trainer.state.global_step, float("nan"), {})
         finally:
-            self._stand_back()
+            self.stand_back()
             if self._run is not None:  # its loop ended in a way that nobody knows
-                self._let_go(self._run, None)
+                self.let_go(self._run, None)
 
     def _eval_dataloader(self, *given: Any, **words: Any) -> Any:
         """One whose workers begin anew. Where they stay, only the first evaluation of a session draws a number for
@@ -386,7 +362,7 @@ class Training:
         try:
             yield from reading
         except BaseException as error:  # asked to stop: the trainer finds no more batches, and ends
-            if isinstance(error, GeneratorExit) or not self._leave(error):
+            if isinstance(error, GeneratorExit) or not self.leave(error):
                 raise
 
     def skipped(self) -> int:
@@ -423,7 +399,7 @@ class Training:
             run.step(loss=loss, grad_norm=grad_norm, tokens=self._tokens - seen if self._tokens else None)
             if step & (step - 1) == 0:  # now and then, and soon: a GPU has to be waited for
                 self._state.look()
-        self._tell(run)
+        self.tell(run)
         if self._epoch_over:
             self._epoch_over = False
             self._end_epoch(run)
@@ -432,12 +408,12 @@ class Training:
         if self._reading is not None and run.progress.batches == run.epoch_batches:
             next(self._reading, None)  # the trainer counts, and does not ask once more to see that there is none
         elif self.trainer.control.should_training_stop:  # max_steps, or a callback: in the middle of the epoch
-            self._finish(run)
+            self.finish(run)
             return
         self._reading = None
         if self.trainer.control.should_training_stop:
             next(self._epochs, None)
-            self._finish(run)
+            self.finish(run)
         else:
             self._advance(run)
 
@@ -496,12 +472,14 @@ class Rest:
         return self._training.batches(self._loader)
 
 
-class State:
+class State(Kept):
     """What the trainer has come to beside model and optimizer: its own state and sums, what its kind adds to them, what
     its callbacks remember, and whether one of them ended the training."""
 
+    trains = "train"
+
     def __init__(self, trainer: Any, callbacks: Sequence[object]) -> None:
-        self.lines: list[str] = []  # what the user should know of the restore and of what cannot be kept
+        super().__init__()
         self._trainer = trainer
         self.loss: Any = None  # the trainer's sum since its last log
         self._carried: Any = None  # that of the session before
@@ -537,7 +515,6 @@ class State:
         self._own = Memories([trainer], torch.Tensor, _NAMED, [*kept, *rest])
         self._weights = {name for name, _ in trainer.model.named_parameters()}
         self._began_at = 0
-        self._unkept: set[str] = set()
 
     def begins_at(self, step: int) -> None:
         """The steps before were trained elsewhere: their losses are in no sum here."""
@@ -558,9 +535,7 @@ class State:
     def state_dict(self) -> dict[str, Any]:
         """All of it, as plain values and arrays."""
         trainer, state = self._trainer, self._trainer.state
-        for name in (self._callbacks.unkept() | self._own.unkept()) - self._unkept:
-            self._unkept.add(name)
-            self.lines.append(f"{name} holds what cannot be stored: a resumed training begins with a new one")
+        self.say_unkept(self._callbacks.unkept() | self._own.unkept())
         stops = trainer.control.should_training_stop
         return {
             "reached": {name: getattr(state, name) for name in _REACHED},
@@ -571,7 +546,7 @@ class State:
             "files": told_files(trainer.model),
             "callbacks": self._callbacks.state_dict(),
             "own": self._own.state_dict(),
-            "settings": self._settings(),
+            "settings": self.settings(),
         }
 
     def look(self) -> None:
@@ -603,8 +578,8 @@ class State:
             self.lines.append(f"The trainer's best checkpoint, {best}, is not on this machine, so it cannot be loaded.")
         self._carried, self._ended_at = state["loss"], state["ended_at"]
         self.begins_at(state.get("began_at", 0))
-        gone = self._callbacks.load_state_dict(state["callbacks"]) + self._own.load_state_dict(state.get("own", {}))
-        self.lines += [f"{name} was part of the training and is not here now; what it knew is lost" for name in gone]
+        self.say_gone(self._callbacks.load_state_dict(state["callbacks"]))
+        self.say_gone(self._own.load_state_dict(state.get("own", {})))
 
     def over(self) -> str | None:
         """Why there is nothing left to train: "" where the run itself tells it. None if there is."""
@@ -618,16 +593,7 @@ class State:
             )
         return None
 
-    def written_settings(self) -> Mapping[str, Item]:
-        """What the user wrote in the training arguments."""
-        return {"": Item(kind="train", sure=True, options=self._settings())}
-
-    def reached_settings(self, state: Mapping[str, Any]) -> Mapping[str, Plain]:
-        """What an earlier session computed with."""
-        settings: Mapping[str, Plain] = state["settings"]
-        return settings
-
-    def _settings(self) -> dict[str, Plain]:
+    def settings(self) -> dict[str, Plain]:
         args, found = self._trainer.args, {}
         for name in _SETTINGS:
             value = getattr(args, name, None)

@@ -16,7 +16,7 @@ TRAINERS = {
     "lightning": ("lightning", "lightning_files"),
     "transformers": ("transformers", "pretrained"),
 }
-OTHERS = {"__init__", "insides", "memories", "paddle_hapi", "pickled"}
+OTHERS = {"__init__", "insides", "memories", "paddle_hapi", "shared"}
 
 
 def private(name: str) -> bool:
