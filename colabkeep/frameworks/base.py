@@ -3,7 +3,8 @@
 
 One adapter instance serves one run. It is the only code that knows the framework's types; the
 engine sees trees of plain values and `HostTensor`s. Everything is called on the training thread
-unless said otherwise.
+unless said otherwise. An adapter derives from `Framework`, which answers for one of one process that has
+neither devices, models nor optimizers.
 
 **Parts.** A run's state is a mapping of part name to live object: "model", "optimizer", "scheduler",
 "scaler", "ema", and one per entry of the user's `state={...}`. A part is a module, an optimizer or
@@ -42,6 +43,7 @@ __all__ = [
     "Inspector",
     "LoaderState",
     "Losses",
+    "NothingUnseen",
     "PartsSettings",
     "Pieces",
     "Probe",
@@ -105,18 +107,18 @@ class Framework(Protocol):
     def checksums(self, parts: Mapping[str, object], named: Mapping[str, Container[str]]) -> dict[str, dict[str, str]]:
         """Part → name → BLAKE2b-256 in hex of those tensors of its modules that are named, and of what belongs to them
         where they are quantised. What has no bytes of its own is left out. Touches nothing."""
-        ...
+        return {part: {} for part in named}
 
     def tensors(self, module: object, names: Container[str]) -> dict[str, Any]:
         """Name → tensor of a module, as it is and where it is, of those that are named."""
-        ...
+        return {}
 
     def refer(self, parts: Mapping[str, object], part: str, checksums: Mapping[str, str], base: str) -> int:
         """From now on, captures show these tensors of a part by their checksums (`HostTensor.referred`), without bytes,
         as long as they are frozen and have the very bytes. `base`: where those come from, kept as "base" in the
         tree. Called before the first capture. Small ones, and what cannot be proven here, are stored all the same.
         Returns the bytes that are not."""
-        ...
+        return 0
 
     def untrained(self, parts: Mapping[str, object]) -> str:
         """What the optimizers of the run leave out of its model, a sentence; empty where they hold all of it, or the
@@ -125,11 +127,11 @@ class Framework(Protocol):
         Raises:
             UsageError: they hold parameters that no model has instead: a layer was replaced after they were built.
         """
-        ...
+        return ""
 
     def is_on_cpu(self, parts: Mapping[str, object]) -> bool:
         """Is the run's model in host memory as a whole, though its user could have put it on a GPU?"""
-        ...
+        return False
 
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
         """Load the trees into the live objects, in the mapping's order. Called after `check`
@@ -205,26 +207,26 @@ class Framework(Protocol):
     def learning_rate(self, parts: Mapping[str, object]) -> float | None:
         """That of the first optimizer's first group of parameters, now; None where there is none, or where reading it
         would wait for a device."""
-        ...
+        return None
 
     def unseen(self, parts: Mapping[str, object]) -> Unseen:
         """Begin to look for what moves the parts and was not handed in."""
-        ...
+        return NothingUnseen()
 
     def place(self) -> tuple[int, int]:
         """The rank of this process, and how many there are, by the framework's own means; (0, 1) for a training by
         itself."""
-        ...
+        return 0, 1
 
     def ranks(self) -> Ranks | None:
         """The processes that train together; all of them ask for this at the same time. None where this framework's
         trainings are kept in one process only, or this is one."""
-        ...
+        return None
 
     def sharded(self, parts: Mapping[str, object]) -> str | None:
         """By what a part was cut into pieces, of which this process holds its own; with the name of the part, as
         "model by fully_shard". None where all are whole."""
-        ...
+        return None
 
 
 class Ranks(Protocol):
@@ -440,6 +442,16 @@ class Unseen(Protocol):
     def close(self) -> None:
         """Look no more. Calling twice is harmless."""
         ...
+
+
+class NothingUnseen:
+    """Sees what was handed in."""
+
+    def __call__(self) -> Sequence[str]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing was looked at."""
 
 
 class Batch(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from colabkeep.core.settings import Item
@@ -17,16 +17,15 @@ from colabkeep.frameworks.base import (
     Boundary,
     Data,
     Exactness,
+    Framework,
     Losses,
     MeanLike,
     PartsSettings,
-    Ranks,
     Remembered,
     Training,
     TrainingOptions,
-    Unseen,
 )
-from colabkeep.frameworks.shared.boundary import NothingUnseen, StreamMarks, opaque_parts, remember_objects
+from colabkeep.frameworks.shared.boundary import StreamMarks, opaque_parts, remember_objects
 from colabkeep.frameworks.shared.capture import Captures
 from colabkeep.frameworks.shared.describe import described
 from colabkeep.frameworks.shared.rng import GlobalStreams, NumpyStream, PythonStream
@@ -48,7 +47,7 @@ from colabkeep.frameworks.shared.trees import (
 __all__ = ["NumpyFramework"]
 
 
-class NumpyFramework:
+class NumpyFramework(Framework):
     """Arrays and plain values. NumPy itself is used only if the user imported it."""
 
     name = "numpy"
@@ -78,21 +77,6 @@ class NumpyFramework:
         for name in [name for name in parts if name in trees]:
             lines += object_differences(name, parts[name], trees[name]) or _array_differences(name, parts, trees)
         return shortened(lines)
-
-    def is_on_cpu(self, parts: Mapping[str, object]) -> bool:
-        return False
-
-    def checksums(self, parts: Mapping[str, object], named: Mapping[str, Container[str]]) -> dict[str, dict[str, str]]:
-        return {part: {} for part in named}
-
-    def tensors(self, module: object, names: Container[str]) -> dict[str, Any]:
-        return {}
-
-    def refer(self, parts: Mapping[str, object], part: str, checksums: Mapping[str, str], base: str) -> int:
-        return 0
-
-    def untrained(self, parts: Mapping[str, object]) -> str:
-        return ""  # nobody here knows an optimizer
 
     def restore(self, parts: Mapping[str, object], trees: Mapping[str, Tree]) -> None:
         for name, tree in trees.items():
@@ -144,21 +128,6 @@ class NumpyFramework:
 
     def losses(self) -> Losses:
         return HostLosses()
-
-    def learning_rate(self, parts: Mapping[str, object]) -> float | None:
-        return None
-
-    def unseen(self, parts: Mapping[str, object]) -> Unseen:
-        return NothingUnseen()
-
-    def place(self) -> tuple[int, int]:
-        return 0, 1
-
-    def ranks(self) -> Ranks | None:
-        return None
-
-    def sharded(self, parts: Mapping[str, object]) -> str | None:
-        return None
 
 
 def _array_differences(name: str, parts: Mapping[str, Any], trees: Mapping[str, Tree]) -> list[str]:

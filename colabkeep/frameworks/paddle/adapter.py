@@ -22,11 +22,9 @@ from colabkeep.frameworks.base import (
     Losses,
     MeanLike,
     PartsSettings,
-    Ranks,
     Remembered,
     Training,
     TrainingOptions,
-    Unseen,
 )
 from colabkeep.frameworks.paddle.boundary import PaddleBoundary, remember
 from colabkeep.frameworks.paddle.capture import PaddleKit, group_parameters
@@ -42,7 +40,6 @@ from colabkeep.frameworks.paddle.restore import (
 from colabkeep.frameworks.paddle.rng import streams, tells_position
 from colabkeep.frameworks.paddle.settings import PaddleSetup, describe
 from colabkeep.frameworks.shared.adapter import Adapter
-from colabkeep.frameworks.shared.boundary import NothingUnseen
 from colabkeep.frameworks.shared.capture import ParameterNames
 from colabkeep.frameworks.shared.restore import scheduler_differences
 from colabkeep.frameworks.shared.training import at_hand, stored_steps
@@ -190,18 +187,9 @@ class PaddleFramework(Adapter):
         optimizer = next((part for part in parts.values() if isinstance(part, Optimizer)), None)
         return None if optimizer is None else float(optimizer.get_lr())
 
-    def unseen(self, parts: Mapping[str, object]) -> Unseen:
-        return NothingUnseen()
-
     def place(self) -> tuple[int, int]:
         about = paddle.distributed.ParallelEnv()
         return int(about.rank), int(about.nranks)
-
-    def ranks(self) -> Ranks | None:
-        return None
-
-    def sharded(self, parts: Mapping[str, object]) -> str | None:
-        return None  # in one process all is whole
 
 
 @contextmanager

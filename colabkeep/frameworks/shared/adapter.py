@@ -12,6 +12,7 @@ from typing import Any
 from colabkeep.core.errors import MemoryFull
 from colabkeep.core.settings import Item
 from colabkeep.core.state import Capture, Stateful, Tree
+from colabkeep.frameworks.base import Framework
 from colabkeep.frameworks.shared.boundary import opaque_parts, updated_by_hand
 from colabkeep.frameworks.shared.capture import Captures, Kit, ParameterNames, Recorders, Reference, TensorPlaces
 from colabkeep.frameworks.shared.describe import Describe, described
@@ -23,7 +24,7 @@ from colabkeep.frameworks.shared.trees import missing_parts, object_differences,
 _HASHERS = 4  # threads: each hashes about a gigabyte a second, and whoever trains has few cores
 
 
-class Adapter:
+class Adapter(Framework):
     """See `colabkeep.frameworks.base.Framework`. `kinds`: what the framework owns; `describe`: the items of a module
     without parameters. `memory`: where copies of the state go; None: what this machine has."""
 
@@ -120,9 +121,6 @@ class Adapter:
         models = {name: list(model.named_parameters()) for name, model in self.of(parts, self._kit.module).items()}
         held = [each for part in self.of(parts, self._kit.optimizer).values() for each in self.trains(part)]
         return untrained(models, held, [name for name, each in models.get("model", ()) if self.is_trained(each)])
-
-    def is_on_cpu(self, parts: Mapping[str, object]) -> bool:
-        return False
 
     def trains(self, optimizer: Any) -> Iterable[Any]:
         """The parameters that an optimizer holds."""

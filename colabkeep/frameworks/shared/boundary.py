@@ -333,13 +333,3 @@ def _alike(one: Any, other: Any) -> bool:
     if hasattr(one, "get_state"):
         return _alike(one.get_state(), other.get_state())
     return bool(one == other)
-
-
-class NothingUnseen:
-    """Sees what was handed in."""
-
-    def __call__(self) -> Sequence[str]:
-        return ()
-
-    def close(self) -> None:
-        """Nothing was looked at."""
