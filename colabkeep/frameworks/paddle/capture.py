@@ -138,7 +138,7 @@ class PaddleKit(Kit):
     )
 
     def __init__(self) -> None:
-        self.module_layout = _PADDLE
+        self.module_layout, self.optimizer_recorder = _PADDLE, OptimizerRecorder
 
     def same(self, tensor: Any) -> object:
         return tuple(tensor.shape), plain_name(tensor.dtype), str(tensor.place)
@@ -203,9 +203,6 @@ class PaddleKit(Kit):
 
     def copies(self) -> Copies:
         return Copies()
-
-    def optimizer_recorder(self, part: str, optimizer: Any, memory: HostMemory) -> OptimizerRecorder:
-        return OptimizerRecorder(part, optimizer, self, memory)
 
     def _tensor_leaf(self, tensor: Any, path: str, leaves: TensorLeaves) -> Tree:
         self.refuse(tensor, path)
@@ -380,19 +377,15 @@ def masters_of(optimizer: Optimizer) -> dict[str, Any]:
     return masters
 
 
-class OptimizerRecorder:
+class OptimizerRecorder(capture.Recorder):
     """Captures one optimizer."""
 
-    def __init__(self, part: str, optimizer: Any, kit: PaddleKit, memory: HostMemory) -> None:
-        self.part = part
-        self.target = optimizer
-        self._kit, self._memory = kit, memory
-        self._leaves = TensorLeaves(kit, memory, devices=True)
-        self._loose_leaves = TensorLeaves(kit, memory, devices=False)
+    def __init__(self, part: str, target: Any, kit: Kit, memory: HostMemory) -> None:
+        super().__init__(part, target, kit, memory)
         self._slots: SlotCache[Slot] = SlotCache()
         self._plan: _StatePlan | None = None
         # LookAhead drives another optimizer, and has accumulators of its own.
-        inner = getattr(optimizer, "inner_optimizer", None)
+        inner = getattr(target, "inner_optimizer", None)
         self._inner = None if inner is None else OptimizerRecorder(f"{part}.inner_optimizer", inner, kit, memory)
 
     def refresh(self, names: ParameterNames) -> None:
@@ -401,12 +394,11 @@ class OptimizerRecorder:
         if self._inner is not None:
             self._inner.refresh(names)
 
-    def record(self, copies: capture.Copies) -> Tree:
+    def tree(self, copies: capture.Copies) -> Tree:
         plan: Any = self._plan
         copies.take(plan.tensors)
-        self._leaves.turn(copies)
-        self._loose_leaves.turn(copies)
-        tree = {
+        inner = {} if self._inner is None else {"inner": self._inner.record(copies)}
+        return {
             "kind": "optimizer",
             "class": type(self.target).__name__,
             "groups": [
@@ -418,16 +410,12 @@ class OptimizerRecorder:
             "learning_rate": self._learning_rate(),
             "more": self._more(),
             "loose": {
-                name: self._loose_leaves(parameter.detach(), f"{self.part}: parameter {name}")
+                name: self._state_leaves(parameter.detach(), f"{self.part}: parameter {name}")
                 for name, parameter in plan.loose.items()
             },
             "graded": plan.graded(),
+            **inner,
         }
-        if self._inner is not None:
-            tree["inner"] = self._inner.record(copies)
-        self._leaves.sweep()
-        self._loose_leaves.sweep()
-        return tree
 
     def _learning_rate(self) -> Tree:
         rate = self.target._learning_rate

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from operator import eq, is_, methodcaller
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from colabkeep.core.errors import NotStorable
 from colabkeep.core.state import HostTensor, Stale, Tagged, Tree
@@ -334,7 +334,8 @@ class Slot:
 
 class Kit:
     """What is a framework's own in a capture. Its types; `marks`: facts of a tensor of which a plan goes; `sizes`: more
-    of them, each with a test for which tensors (None: all); `module_layout`: how its modules are built."""
+    of them, each with a test for which tensors (None: all); `module_layout`: how its modules are built;
+    `optimizer_recorder`: what captures an optimizer."""
 
     tensor: type[Any]
     module: type[Any]
@@ -342,6 +343,7 @@ class Kit:
     marks: tuple[Callable[[Any], Any], ...]
     sizes: tuple[tuple[Callable[[Any], Any], Callable[[Any], bool] | None], ...] = ()
     module_layout: ModuleLayout
+    optimizer_recorder: type[Recorder]
 
     def same(self, tensor: Any) -> object:
         """As in `Form`."""
@@ -421,10 +423,6 @@ class Kit:
 
     def copies(self) -> Copies:
         """Those of a new capture."""
-        raise NotImplementedError
-
-    def optimizer_recorder(self, part: str, optimizer: Any, memory: HostMemory) -> Recorder:
-        """What captures an optimizer."""
         raise NotImplementedError
 
 
@@ -740,13 +738,19 @@ class TensorLeaves:
         return slot.leaf(**details)
 
 
-class Recorder(Protocol):
-    """Captures one part. It plans once, and checks cheaply that the plan still holds."""
+class Recorder:
+    """Captures one part: here, one that tells its own state. An optimizer's plans once, and checks cheaply that the
+    plan still holds.
 
-    @property
-    def target(self) -> object:
-        """The part."""
-        ...
+    `_leaves` are those of values that may be on any device, `_state_leaves` of those that go where a parameter is.
+    """
+
+    def __init__(self, part: str, target: Any, kit: Kit, memory: HostMemory) -> None:
+        self.part = part
+        self.target = target
+        self._kit, self._memory = kit, memory
+        self._leaves = TensorLeaves(kit, memory, devices=True)
+        self._state_leaves = TensorLeaves(kit, memory, devices=False)
 
     def refresh(self, names: ParameterNames) -> None:
         """Plan anew if the part changed since.
@@ -755,7 +759,6 @@ class Recorder(Protocol):
             NotStorable: it cannot be kept.
             MemoryFull: there is no room for a copy of it.
         """
-        ...
 
     def record(self, copies: Copies) -> Tree:
         """Its tree; tensors in it are filled when `copies` runs. After `refresh`.
@@ -763,7 +766,16 @@ class Recorder(Protocol):
         Raises:
             NotStorable: a value in it has no form that can be kept.
         """
-        ...
+        self._leaves.turn(copies)
+        self._state_leaves.turn(copies)
+        tree = self.tree(copies)
+        self._leaves.sweep()
+        self._state_leaves.sweep()
+        return tree
+
+    def tree(self, copies: Copies) -> Tree:
+        """What `record` gives."""
+        return self._kit.tell(self.part, self.target, self._leaves)
 
 
 # The tree of a module is {"kind": "module", "weights", "transient", and what is the framework's own}. `weights` has the
@@ -833,26 +845,6 @@ class ModuleRecorder:
         self._weights, self._transient = weights, transient
 
 
-class ObjectRecorder:
-    """Captures whatever tells its own state."""
-
-    def __init__(self, part: str, target: object, kit: Kit, memory: HostMemory) -> None:
-        self.part = part
-        self.target = target
-        self._kit = kit
-        self._leaves = TensorLeaves(kit, memory, devices=True)
-
-    def refresh(self, names: ParameterNames) -> None:
-        """It is asked for its state anew each time."""
-
-    def record(self, copies: Copies) -> Tree:
-        """As in `Recorder`."""
-        self._leaves.turn(copies)
-        tree = self._kit.tell(self.part, self.target, self._leaves)
-        self._leaves.sweep()
-        return tree
-
-
 class Recorders:
     """The recorders of all parts, and the names of the parameters that they share. `references`: by part, what of its
     frozen tensors is not to be stored, and where that comes from."""
@@ -902,6 +894,5 @@ class Recorders:
         return {name: found[name].record(copies) for name in parts}
 
     def _recorder(self, name: str, target: object) -> Recorder:
-        if isinstance(target, self._kit.optimizer):
-            return self._kit.optimizer_recorder(name, target, self._memory)
-        return ObjectRecorder(name, target, self._kit, self._memory)
+        kind = self._kit.optimizer_recorder if isinstance(target, self._kit.optimizer) else Recorder
+        return kind(name, target, self._kit, self._memory)

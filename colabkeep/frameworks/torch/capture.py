@@ -123,7 +123,7 @@ class TorchKit(Kit):
     )
 
     def __init__(self) -> None:
-        self.module_layout = _TORCH
+        self.module_layout, self.optimizer_recorder = _TORCH, OptimizerRecorder
         self._devices = Devices()
 
     def same(self, tensor: torch.Tensor) -> object:
@@ -228,9 +228,6 @@ class TorchKit(Kit):
 
     def copies(self) -> Copies:
         return Copies(self._devices)
-
-    def optimizer_recorder(self, part: str, optimizer: torch.optim.Optimizer, memory: HostMemory) -> OptimizerRecorder:
-        return OptimizerRecorder(part, optimizer, self, memory)
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -415,16 +412,11 @@ def parameter_names(optimizer: torch.optim.Optimizer, names: ParameterNames) -> 
     ]
 
 
-class OptimizerRecorder:
+class OptimizerRecorder(shared.Recorder):
     """Captures one optimizer, with a plan where its state is tensors by parameter, as nearly always."""
 
-    def __init__(self, part: str, optimizer: torch.optim.Optimizer, kit: TorchKit, memory: HostMemory) -> None:
-        self.part = part
-        self.target = optimizer
-        self._kit, self._memory = kit, memory
-        # Settings may hold tensors: a learning rate on the device. State goes where its parameter is.
-        self._leaves = TensorLeaves(kit, memory, devices=True)
-        self._state_leaves = TensorLeaves(kit, memory, devices=False)
+    def __init__(self, part: str, target: torch.optim.Optimizer, kit: Kit, memory: HostMemory) -> None:
+        super().__init__(part, target, kit, memory)
         self._slots: SlotCache[Slot] = SlotCache()
         self._names = ParameterNames(())
         self._plan: _StatePlan | None = None
@@ -434,15 +426,7 @@ class OptimizerRecorder:
         if self._plan is None or not self._plan.holds(names):
             self._plan = self._new_plan(names)
 
-    def record(self, copies: shared.Copies) -> Tree:
-        self._leaves.turn(copies)
-        self._state_leaves.turn(copies)
-        tree = self._tree(copies)
-        self._leaves.sweep()
-        self._state_leaves.sweep()
-        return tree
-
-    def _tree(self, copies: shared.Copies) -> Tree:
+    def tree(self, copies: shared.Copies) -> Tree:
         optimizer = self.target
         named = parameter_names(optimizer, self._names) if self._plan is None else self._plan.named
         state: dict[str, Tree] = {}
