@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from colabkeep.core.events import Noted, RestoredInexactly
 from colabkeep.frameworks.base import Pieces
 from colabkeep.frameworks.shared.loaders import Share
-from colabkeep.frameworks.shared.pieces import largest_piece
+from colabkeep.frameworks.shared.training import largest_piece
 from colabkeep.session.run import Run
 
 NOT_FIXED = (

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import Stateful, Tree, derive, derive_each
 from colabkeep.frameworks.base import Batch, DataFacts, Inspector, LoaderState, Probe, Probed, Resized
-from colabkeep.frameworks.shared.counts import Counts
 from colabkeep.frameworks.shared.iterables import (
+    Counts,
     IterableData,
     Position,
     Replay,
@@ -30,9 +30,9 @@ from colabkeep.frameworks.shared.iterables import (
     no_batches,
     set_epoch,
 )
-from colabkeep.frameworks.shared.pieces import part
 from colabkeep.frameworks.shared.samples import Arrays, leading
 from colabkeep.frameworks.shared.streams import Kinds, StreamScope, StreamSet, instance_dict, reachable
+from colabkeep.frameworks.shared.training import part
 from colabkeep.frameworks.shared.workers import WorkerPayload, probing, tag
 
 # Attributes are put straight into the copy's instance dictionary. That needs no knowledge of a subclass's constructor

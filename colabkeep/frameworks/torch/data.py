@@ -35,8 +35,7 @@ from torch.utils.data.distributed import DistributedSampler
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import HostTensor, Stateful, Tagged, derive
 from colabkeep.frameworks.shared import loaders
-from colabkeep.frameworks.shared.counts import Counts
-from colabkeep.frameworks.shared.iterables import Position, Source, length_of
+from colabkeep.frameworks.shared.iterables import Counts, Position, Source, length_of
 from colabkeep.frameworks.shared.loaders import (
     IndexFeed,
     LoaderData,

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from colabkeep.core.errors import UsageError
-from colabkeep.frameworks.shared.pieces import cut, part
+from colabkeep.frameworks.shared.training import cut, part
 
 cuda: Any = torch.cuda
 

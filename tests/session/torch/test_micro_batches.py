@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import colabkeep
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, Noted, RestoredInexactly
-from colabkeep.frameworks.shared.pieces import cut
+from colabkeep.frameworks.shared.training import cut
 from colabkeep.frameworks.torch.pieces import is_out_of_memory
 
 
