@@ -109,7 +109,7 @@ class Resumable(Keeper, Callback):  # type: ignore[misc]  # types are the same w
     def on_train_begin(self, logs: Any = None) -> None:
         """Stand beside the `fit` that calls. The run is taken when the other callbacks are ready too."""
         fit = _fit_that_calls(self)
-        Fitting(self, self._model, fit).wait_for_the_others()
+        Fitting(self, self._model, fit).wait_for_the_others(fit["callbacks"].callbacks)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Keep the loss for the run."""
@@ -201,14 +201,8 @@ class Fitting(Beside):
         self._read = False  # were all batches of the epoch?
         self._heard: dict[str, Callable[..., Any]] = {}
 
-    def wait_for_the_others(self) -> None:
-        """Be the last that hears of the beginning."""
-        self._callbacks.callbacks.append(_Opening(self))
-
     def open(self) -> None:
-        """Take the run, with everything that is to be kept; find out where it is."""
-        model, callbacks = self._model, self._callbacks
-        callbacks.callbacks.pop()  # what called this
+        model = self._model
         self._source = find_source(self._iterator, self._keep.seed)
         optimizers = Optimizers(self)
         names = {id(variable): name for name, variable in _named(model.variables)}
@@ -474,18 +468,6 @@ class Fitting(Beside):
         self.live = False
         self._model.stop_training = True
         return super().let_go(run, error)
-
-
-class _Opening(Callback):  # type: ignore[misc]
-    """The last to hear that a training begins."""
-
-    def __init__(self, fitting: Fitting) -> None:
-        super().__init__()
-        self._fitting = fitting
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """All others are ready."""
-        self._fitting.open()
 
 
 # What the run keeps.

@@ -295,8 +295,7 @@ class Training(Beside):
             total, self._losses = self._losses, None
             run.step(loss=total)
 
-    def _open(self) -> None:
-        """Take the run, with everything that is to be kept; find out where it is."""
+    def open(self) -> None:
         trainer, module = self._trainer, self._trainer.lightning_module
         self._lead()
         self._state = State(trainer, [each for each in trainer.callbacks if each is not self._keep])
@@ -381,7 +380,7 @@ class Training(Beside):
 
     def _begin(self) -> None:
         self._started()
-        self._open()
+        self.open()
 
     def _begin_epoch(self) -> None:
         loop, before = self._loop, self._numbers()

@@ -11,6 +11,7 @@ from weakref import ref
 
 import numpy as np
 
+from colabkeep.frameworks.shared.boundary import alike
 from colabkeep.frameworks.shared.describe import is_library
 from colabkeep.frameworks.shared.rng import stateful
 
@@ -118,7 +119,7 @@ class Memories:
     def _is_as_noted(self, kind: type, noted: Any, value: Any) -> bool:
         state = told(value)
         if self.storable(state):
-            return self._same(noted, state)
+            return alike(noted, state)
         if type(value) is list:
             return type(noted) is list and len(noted) == len(value) and all(map(_is, noted, value))
         if type(value) is dict:
@@ -126,19 +127,6 @@ class Memories:
         if _is_own(value):
             return kind is type(value) and bool(noted == _look(value))
         return noted is value
-
-    def _same(self, before: Any, now: Any) -> bool:
-        if before is now and not isinstance(now, (list, dict, np.ndarray)):
-            return True
-        if type(before) is not type(now) or not self.storable(now):
-            return False
-        if isinstance(now, dict):
-            return before.keys() == now.keys() and all(self._same(before[key], now[key]) for key in now)
-        if isinstance(now, (list, tuple)):
-            return len(before) == len(now) and all(map(self._same, before, now))
-        if isinstance(now, (np.ndarray, self._tensor)):
-            return _equal(before, now)
-        return bool(before == now)
 
 
 def told(value: Any) -> Any:
@@ -221,15 +209,3 @@ class _Same:
         return isinstance(other, _Same) and other._value is self._value
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _equal(before: Any, now: Any) -> bool:
-    return before.dtype == now.dtype and bool(np.array_equal(_array(before), _array(now)))
-
-
-def _array(value: Any) -> Any:
-    value = value.detach().cpu() if hasattr(value, "detach") else value
-    try:
-        return np.asarray(value)
-    except TypeError:  # NumPy has no bfloat16; each of its numbers is a float32
-        return np.asarray(value.float())

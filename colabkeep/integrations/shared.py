@@ -4,7 +4,7 @@ of a file that a run begins from."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,14 @@ class Beside:
         self._run: Run | None = None
         self._replaced: list[tuple[Any, str, Any]] = []
 
+    def wait_for_the_others(self, callbacks: list[Any]) -> None:
+        """Be opened when all these callbacks have heard that a training begins."""
+        callbacks.append(_Last(callbacks, self.open))
+
+    def open(self) -> None:
+        """Take the run, with everything that is to be kept; find out where it is."""
+        raise NotImplementedError
+
     def replace(self, owner: Any, name: str, by: Any) -> Any:
         """Stand in for a method of this one object; returns what was called so far."""
         whole = getattr(owner, name)
@@ -132,6 +140,18 @@ class Beside:
         """Leave the run; True if that ends the error. Nothing is trained any more."""
         self._run = None
         return run.__exit__(None if error is None else type(error), error, error.__traceback__ if error else None)
+
+
+class _Last:
+    """Stands in a list of callbacks until it hears that a training begins."""
+
+    def __init__(self, callbacks: list[Any], then: Callable[[], None]) -> None:
+        self._callbacks, self._then = callbacks, then
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """All others are ready."""
+        del self._callbacks[-1]
+        self._then()
 
 
 def refuse_others(

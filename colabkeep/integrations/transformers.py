@@ -224,12 +224,10 @@ class Training(Beside):
                 remedy="Call trainer.train() without it: Resumable goes on with the newest checkpoint of the run. To "
                 'begin a new run from one of the trainer\'s: Resumable(…, resume_from="out/checkpoint-500").',
             )
-        self.trainer.callback_handler.callbacks.append(_Opening(self))
+        self.wait_for_the_others(self.trainer.callback_handler.callbacks)
 
     def open(self) -> None:
-        """Take the run, with everything that is to be kept; find out where it is."""
         trainer, handler = self.trainer, self.trainer.callback_handler
-        del handler.callbacks[-1]  # what called this
         self._losses: Any = None
         self._counted = self._begun = self._epoch = self._offset = 0
         self._live = self._epoch_over = False
@@ -443,17 +441,6 @@ class Training(Beside):
         elif event == "on_log" and self._run is not None and "loss" in others["logs"]:
             self._run.log(**_numbers(others["logs"]))
         return heard
-
-
-class _Opening(TrainerCallback):
-    """The last to hear that a training begins."""
-
-    def __init__(self, training: Training) -> None:
-        self._training = training
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """All others are ready."""
-        self._training.open()
 
 
 class Rest:

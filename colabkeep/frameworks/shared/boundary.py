@@ -313,23 +313,28 @@ def remember_objects(objects: Mapping[str, Any], clone: Callable[[Any], Any] = l
 
     def put_back() -> None:
         for name, now in states().items():
-            if not _alike(now, before[name]):
+            if not alike(now, before[name]):
                 restore_object(objects[name], {"state": before[name]}, lambda state: encode(state, "", copied))
 
     return Memory(put_back)
 
 
-def _alike(one: Any, other: Any) -> bool:
+def alike(one: Any, other: Any) -> bool:
+    """Have two values the same types, numbers and texts? Knows containers, arrays, tensors and generators."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return list(one) == list(other) and all(_alike(value, other[key]) for key, value in one.items())
+        return list(one) == list(other) and all(alike(value, other[key]) for key, value in one.items())
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_alike, one, other))
+        return len(one) == len(other) and all(map(alike, one, other))
     if hasattr(one, "tolist"):
-        return one.shape == other.shape and one.dtype == other.dtype and bool(one.tolist() == other.tolist())
+        kinds = [(each.shape, each.dtype, getattr(each, "device", None)) for each in (one, other)]
+        if kinds[0] != kinds[1] or 0 in one.shape:
+            return kinds[0] == kinds[1]
+        same = one == other
+        return bool(same.all() if hasattr(same, "all") else same)
     if hasattr(one, "get_state"):
-        return _alike(one.get_state(), other.get_state())
+        return alike(one.get_state(), other.get_state())
     return bool(one == other)
