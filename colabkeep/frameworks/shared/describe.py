@@ -153,10 +153,10 @@ def _of_function(
     defaults = function.__defaults__ or ()
     held = dict(zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True))
     held |= function.__kwdefaults__ or {}
-    held |= dict(_cells(function))
+    held |= dict(cells(function))
     held = {key: each for key, each in held.items() if key not in own and not isinstance(each, _MEMORIES)}
     yield name, _with(item, held)
-    named = {} if library else {key: function.__globals__.get(key, NOT_PLAIN) for key in _names(code)}
+    named = {} if library else {key: function.__globals__.get(key, NOT_PLAIN) for key in names(code)}
     named = {key: each for key, each in named.items() if each is not NOT_PLAIN and key not in own}
     start = f"{name}." if name else ""
     told = _with(Item(kind="globals", sure=False), {key: each for key, each in named.items() if type(each) in _ATOMS})
@@ -169,7 +169,8 @@ def _of_function(
             yield from _items(each, start + key, describe, outer)
 
 
-def _cells(function: FunctionType) -> Iterator[tuple[str, object]]:
+def cells(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """The variables of others that a function holds, by name."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
@@ -186,7 +187,7 @@ def _code_options(function: FunctionType) -> dict[str, Plain]:
         del constants[0]
     return {
         f"constants@{tag}": ["…" if each is NOT_PLAIN else each for each in constants],
-        f"names@{tag}": list(dict.fromkeys(_names(function.__code__))),
+        f"names@{tag}": list(dict.fromkeys(names(function.__code__))),
         f"code@{tag}": _digest(b"\0".join(code.co_code for code in codes)),
     }
 
@@ -198,7 +199,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names(code: CodeType) -> Iterator[str]:
+    """Of globals and attributes, in the code of a function and of those in it."""
     for each in _codes(code):
         yield from each.co_names
 

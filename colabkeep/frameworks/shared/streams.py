@@ -15,6 +15,7 @@ from itertools import islice
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from colabkeep.frameworks.shared.describe import cells, names
 from colabkeep.frameworks.shared.rng import PYTHON, Asked, Look, NumpyLook, PythonStream
 
 if TYPE_CHECKING:
@@ -116,22 +117,11 @@ def _slot(member: MemberDescriptorType, obj: object) -> tuple[object, ...]:
 def _of_function(function: FunctionType) -> Iterator[object]:
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # a closure over a name that has no value yet
-            continue
+    yield from (value for _, value in cells(function))
     yield from vars(function).values()
-    for name in _names(function.__code__):
+    for name in names(function.__code__):
         if name in function.__globals__:
             yield function.__globals__[name]
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if type(constant) is CodeType:  # lambdas, inner functions, comprehensions
-            yield from _names(constant)
 
 
 def _is_ours(kind: type) -> bool:
