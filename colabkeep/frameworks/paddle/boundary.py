@@ -89,17 +89,13 @@ class _Tap:
 
     def remove(self) -> None:
         """Take it away; one that somebody else has wrapped since stays there, and is deaf."""
-        self._heard = _nobody
+        self._heard = lambda: None
         if vars(self._target).get(self._name) is not self._tapped:
             return
         if self._before is None:
             del vars(self._target)[self._name]
         else:
             vars(self._target)[self._name] = self._before
-
-
-def _nobody() -> None:
-    """Nobody listens."""
 
 
 class Buffers(boundary.Buffers):

@@ -289,14 +289,10 @@ def owners(layers: Iterable[nn.Layer]) -> list[tuple[dict[str, Any], Callable[[A
     found: dict[int, tuple[dict[str, Any], Callable[[Any], bool]]] = {}
     for each in layers:
         if each._buffers:
-            found[id(each._buffers)] = each._buffers, _always
+            found[id(each._buffers)] = each._buffers, lambda _: True
         if any(map(is_statistic, each._parameters.values())):
             found[id(each._parameters)] = each._parameters, is_statistic
     return list(found.values())
-
-
-def _always(_: Any) -> bool:
-    return True
 
 
 def _tells_plainly(layer: nn.Layer) -> bool:

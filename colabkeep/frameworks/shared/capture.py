@@ -93,10 +93,6 @@ class TensorPlace:
         return self.name.rpartition(".")[0]
 
 
-def _none_beside(_start: str, _module: Any) -> Iterable[TensorPlace]:
-    return ()
-
-
 @dataclass(frozen=True)
 class ModuleLayout:
     """How a framework builds its modules.
@@ -113,7 +109,7 @@ class ModuleLayout:
     told: Callable[[Any], Mapping[str, Any]]
     elsewhere: str
     """What to do with a tensor that is neither a parameter nor a buffer."""
-    beside: Callable[[str, Any], Iterable[TensorPlace]] = _none_beside
+    beside: Callable[[str, Any], Iterable[TensorPlace]] = lambda _start, _module: ()
     """Where a module, whose names start so, has tensors that are neither, and that are known."""
 
 
@@ -194,8 +190,8 @@ class Snapshot:
     def __init__(self, owner: Captures) -> None:
         self._owner = owner
         self.parts: dict[str, Tree] = {}
-        self.rest: Callable[[], object] = _nothing
-        self.keep: Callable[[], object] = _nothing
+        self.rest: Callable[[], object] = lambda: None  # all is copied already
+        self.keep: Callable[[], object] = lambda: None
         self.remark = ""
 
     def finish(self) -> Snapshot:
@@ -246,10 +242,6 @@ class Captures:
             raise RuntimeError("capture() was called while the snapshot before it is in use; release() it first")
         self.lent = Snapshot(self)
         return self.lent
-
-
-def _nothing() -> None:
-    """All is copied already."""
 
 
 class Form(NamedTuple):

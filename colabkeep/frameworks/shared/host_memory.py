@@ -285,18 +285,18 @@ class _Extent(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-def _readv() -> Any:
+def _of_c(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the C library; None where it has none of that name: on Windows, or not on Linux."""
     try:
-        call = ctypes.CDLL(None).process_vm_readv
-    except (OSError, AttributeError, TypeError):  # not Linux
+        found = getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError, TypeError):
         return None
-    extent = ctypes.POINTER(_Extent)
-    call.argtypes = (ctypes.c_int, extent, ctypes.c_ulong, extent, ctypes.c_ulong, ctypes.c_ulong)
-    call.restype = ctypes.c_ssize_t
-    return call
+    found.argtypes, found.restype = arguments, result
+    return found
 
 
-_READV = _readv()
+_EXTENTS = (ctypes.POINTER(_Extent), ctypes.c_ulong)
+_READV = _of_c("process_vm_readv", ctypes.c_ssize_t, ctypes.c_int, *_EXTENTS, *_EXTENTS, ctypes.c_ulong)
 
 
 class Reader:
@@ -340,17 +340,7 @@ _CORES = 4  # a machine's memory is not faster for more
 Job = Callable[[], object]
 
 
-def _memcmp() -> Any:
-    try:
-        found = ctypes.CDLL(None).memcmp
-    except (OSError, AttributeError, TypeError):  # no C library under that name: Windows
-        return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    found.restype = ctypes.c_int
-    return found
-
-
-_MEMCMP = _memcmp()
+_MEMCMP = _of_c("memcmp", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class HostCopy:
@@ -378,7 +368,7 @@ class HostCopy:
 def _first_touch(address: int, size: int) -> None:
     """Write zeros: the first touch of fresh memory takes several times the copy that follows."""
     starts = range(0, size, _PIECE)
-    _share(deque(partial(ctypes.memset, address + at, 0, min(_PIECE, size - at)) for at in starts), size, _nothing)
+    _share(deque(partial(ctypes.memset, address + at, 0, min(_PIECE, size - at)) for at in starts), size, lambda: None)
 
 
 def move_if_different(owner: Any, target: int, source: int, size: int) -> None:
@@ -415,10 +405,6 @@ def _help(jobs: deque[Job], over: Any) -> None:
         _work(jobs)
     finally:
         over.release()
-
-
-def _nothing() -> None:
-    """There is nothing to do meanwhile."""
 
 
 def _work(jobs: deque[Job]) -> None:

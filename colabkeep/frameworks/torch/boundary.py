@@ -118,7 +118,7 @@ class Buffers(boundary.Buffers):
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
         owners = {id(each._buffers): each._buffers for each in modules if each._buffers}
-        super().__init__(TorchKit(), [(owner, _always) for owner in owners.values()])
+        super().__init__(TorchKit(), [(owner, lambda _: True) for owner in owners.values()])
 
     def has_data(self, tensor: Any) -> bool:
         return tensor is not None and not torch.nn.parameter.is_lazy(tensor)
@@ -146,10 +146,6 @@ class Buffers(boundary.Buffers):
                 tensor.copy_(kept)
         else:  # resized meanwhile, or several places of one number
             tensor.data = kept.clone()
-
-
-def _always(_: object) -> bool:
-    return True
 
 
 class _Unguarded:
