@@ -24,7 +24,7 @@ allocated (never in the checkpoint's buffer: unaligned memory changes bits in so
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -671,7 +671,7 @@ class TrainingOptions:
 
 class Training(Protocol):
     """The arithmetic of a training loop. Nothing here waits for the device, except a mean's value and
-    `evaluate`'s result."""
+    `evaluate`'s result. One derives from this, which answers for a training in one process."""
 
     precision: str
     """What is computed in: "32-true", "16-mixed" or "bf16-mixed"."""
@@ -690,7 +690,7 @@ class Training(Protocol):
     def loss_differs(self) -> str:
         """A clause where several processes train together, and the loss of a batch is not the mean of those of its
         samples, as the first `backward` behind `align` saw. Empty where it is, or where that is not known."""
-        ...
+        return ""
 
     grad_norm: Any
     """The norm of the last step's gradients before they were clipped, still on the device; None where none are."""
@@ -700,26 +700,30 @@ class Training(Protocol):
         ...
 
     def backward(self, batch: Any, *, share: float) -> Any:
-        """Forward and backward of one micro-batch, its loss scaled by `share` of the accumulation
-        window. Returns the unscaled loss, detached, still on its device."""
+        """Forward and backward of one micro-batch, its loss scaled by `share` of the accumulation window. Returns the
+        unscaled loss, detached: still on its device, or a number of a CPU.
+
+        Raises:
+            UsageError: the batch or the loss is not of the form that training needs.
+        """
         ...
 
     def synchronised(self) -> AbstractContextManager[object]:
         """While the run is open: the model as it is trained. Behind it the model has its own layers again."""
-        ...
+        return nullcontext()
 
     def align(self) -> None:
         """Where several processes train together: a run begins with the weights of rank 0 in all of them."""
-        ...
+        return
 
     def reduce(self, losses: Sequence[Any]) -> Sequence[Any]:
         """Before `step`, where several processes train together: gradients and losses become the sums over all. What
         a process has is its part of the whole by then: `share` of `backward`, and the losses that it gives here, have
         that as a factor."""
-        ...
+        return losses
 
     def step(self) -> None:
-        """Unscale, clip, one optimizer update, clear gradients."""
+        """Unscale, clip, one optimizer update (float16: none if a gradient is not finite), clear gradients."""
         ...
 
     def pieces(self) -> Pieces:
@@ -739,8 +743,13 @@ class Training(Protocol):
         ...
 
     def evaluate(self, batches: Iterator[Batch]) -> Mapping[str, float]:
-        """Mean loss ("loss") and metrics over the batches, weighted by samples, in evaluation
-        mode and without gradients; training mode is restored."""
+        """Mean loss ("loss") and metrics over the batches, weighted by samples (a batch of unknown size counts as one),
+        in evaluation mode, without gradients, in the precision of training. Afterwards every module has the mode it
+        had: one that the user keeps in evaluation mode stays there. Empty when there are no batches.
+
+        Raises:
+            UsageError: a loss or a metric is not one number.
+        """
         ...
 
 

@@ -323,11 +323,6 @@ class PaddleTraining(Arithmetic):
         self.scaler = gradient_scaler(self.precision)
 
     def backward(self, batch: Any, *, share: float) -> paddle.Tensor:
-        """Forward and backward of one micro-batch; its loss, unscaled, detached, on its device.
-
-        Raises:
-            UsageError: the batch or the loss is not of the form that training needs.
-        """
         if self._plain:
             loss = self._objective.loss(batch)
         else:
@@ -352,7 +347,6 @@ class PaddleTraining(Arithmetic):
         return mean_on(self._place)
 
     def learning_rate(self) -> float:
-        """That of the first parameter group, now."""
         return float(self._optimizer.get_lr())
 
     def evaluate(self, batches: Iterator[Batch]) -> dict[str, float]:

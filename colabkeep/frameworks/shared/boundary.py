@@ -215,7 +215,6 @@ class StepBoundary:
 
     @property
     def updates(self) -> int:
-        """As in `Boundary`."""
         raise NotImplementedError
 
     @property

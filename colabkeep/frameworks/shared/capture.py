@@ -803,7 +803,6 @@ class ModuleRecorder:
         return self._places.parameters()
 
     def record(self, copies: Copies) -> Tree:
-        """As in `Recorder`."""
         if self._tensors is not None:
             copies.take(self._tensors)
         self._leaves.turn(copies)

@@ -10,7 +10,7 @@ import inspect
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from inspect import getclosurevars, isfunction
 from itertools import pairwise
@@ -18,7 +18,7 @@ from typing import Any
 
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import HostTensor, Tree
-from colabkeep.frameworks.base import Batch, MeanLike, TrainingOptions
+from colabkeep.frameworks.base import Batch, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.shared.samples import arrays_in
 
 _FRAMEWORKS = frozenset({"torch", "paddle"})
@@ -294,7 +294,7 @@ class RunningMean:
             self.sum = self.sum + self.number(state_dict["values"][index]) * weight
 
 
-class Arithmetic:
+class Arithmetic(Training):
     """Forward, backward and update of one model with one optimizer, as far as frameworks agree.
 
     `tensor` is the framework's type; `breaks` and `frozen` are its words for how a loss comes to have no gradient. The
@@ -318,19 +318,10 @@ class Arithmetic:
         self.summing: float | None = None
 
     def train(self) -> None:
-        """Put the model into training mode and clear gradients."""
         self._model.train()
         self.clear()
 
-    @property
-    def loss_differs(self) -> str:
-        return ""
-
-    def synchronised(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
     def step(self) -> None:
-        """Unscale, clip, one optimizer update (float16: none if a gradient is not finite), clear gradients."""
         scaler = self.scaler
         if self._clips:
             if scaler is not None:
@@ -344,14 +335,6 @@ class Arithmetic:
         self.clear()
 
     def evaluate(self, batches: Iterator[Batch]) -> dict[str, float]:
-        """Mean loss ("loss") and metrics, weighted by samples (a batch of unknown size counts as one).
-
-        Evaluation mode, no gradients, the precision of training. Afterwards every module has the mode it
-        had: one that the user keeps in evaluation mode stays there. Empty when there are no batches.
-
-        Raises:
-            UsageError: a loss or a metric is not one number.
-        """
         means = {name: self.mean() for name in self.averaged()}
         modes = [(module, module.training) for module in self.modules()]
         self._model.eval()
@@ -378,13 +361,6 @@ class Arithmetic:
         """The means; over all processes, where several train together."""
         return {name: mean.value() for name, mean in means.items()}
 
-    def align(self) -> None:
-        """As in `Training`; nothing, in one process."""
-
-    def reduce(self, losses: Sequence[Any]) -> Sequence[Any]:
-        """As in `Training`; in one process, what it is given."""
-        return losses
-
     def averaged(self) -> Sequence[str]:
         """The measures that are means over the batches."""
         return self.measures
@@ -400,10 +376,6 @@ class Arithmetic:
 
     def modules(self) -> Iterable[Any]:
         """All modules of the model, itself first."""
-        raise NotImplementedError
-
-    def mean(self) -> MeanLike:
-        """A new running mean of losses, on the model's device."""
         raise NotImplementedError
 
     def clip(self) -> None:

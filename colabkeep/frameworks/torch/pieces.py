@@ -63,7 +63,6 @@ class TorchPieces:
             self.card = f"{facts.name}, {facts.total_memory / 2**30:.0f} GB"
 
     def backward(self, batch: Any, samples: int | None, micro: int | None, share: float) -> Any:
-        """As in `Pieces`."""
         pieces = cut(batch, samples, micro)
         if len(pieces) == 1:
             return self._backward(batch, share=share)
@@ -75,7 +74,6 @@ class TorchPieces:
         )
 
     def check(self, batch: Any, samples: int) -> str:
-        """As in `Pieces`."""
         tried = part(batch, samples, 0, min(samples, _TRIED))
         count = min(samples, _TRIED)
         self._model.eval()  # else dropout differs, and a layer that looks at all samples is told of by `across`
@@ -93,7 +91,6 @@ class TorchPieces:
         return ""
 
     def across(self) -> Sequence[str]:
-        """As in `Pieces`."""
         kind = torch.nn.modules.batchnorm._BatchNorm
         return [
             name or type(each).__name__
@@ -102,18 +99,15 @@ class TorchPieces:
         ]
 
     def streams(self) -> object:
-        """As in `Pieces`."""
         states = [torch.get_rng_state()]
         if self._device.type == "cuda":
             states.append(cuda.get_rng_state(self._device))
         return [state.tolist() for state in states]
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """As in `Pieces`."""
         return is_out_of_memory(error)
 
     def release(self) -> None:
-        """As in `Pieces`."""
         self._clear()
         gc.collect()  # graphs and exceptions that refer to themselves
         if self._device.type == "cuda":

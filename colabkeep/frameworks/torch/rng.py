@@ -80,11 +80,9 @@ class OfDevices:
     told = False
 
     def take(self) -> Any:
-        """As in `read`."""
         return self.read()
 
     def put(self, state: Any) -> None:
-        """As in `write`."""
         self.write(state)
 
     def seed(self, seed: int) -> None:

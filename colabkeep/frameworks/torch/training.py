@@ -296,11 +296,6 @@ class TorchTraining(Arithmetic):
         return {name: total / weight if weight else None for name, total, weight in sums}
 
     def backward(self, batch: Any, *, share: float) -> torch.Tensor | float:
-        """Forward and backward of one micro-batch; its loss, unscaled: detached, on its device, or a number on the CPU.
-
-        Raises:
-            UsageError: the batch or the loss is not of the form that training needs.
-        """
         try:
             if self._plain:
                 loss = self._objective.loss(batch)
@@ -330,7 +325,6 @@ class TorchTraining(Arithmetic):
         return mean_on(self._device)
 
     def learning_rate(self) -> float:
-        """That of the first parameter group, now."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def modules(self) -> Iterable[torch.nn.Module]:
