@@ -43,7 +43,6 @@ __all__ = [
     "Inspector",
     "LoaderState",
     "Losses",
-    "NothingUnseen",
     "PartsSettings",
     "Pieces",
     "Probe",
@@ -211,7 +210,7 @@ class Framework(Protocol):
 
     def unseen(self, parts: Mapping[str, object]) -> Unseen:
         """Begin to look for what moves the parts and was not handed in."""
-        return NothingUnseen()
+        return Unseen()
 
     def place(self) -> tuple[int, int]:
         """The rank of this process, and how many there are, by the framework's own means; (0, 1) for a training by
@@ -289,7 +288,8 @@ class Exactness:
 class Losses(Protocol):
     """Losses on their way to the host, one for each step. Nothing here waits for a device, but `settle`.
 
-    What has not arrived is part of the state: `state_dict` has it where it is, so that a capture takes it along.
+    What has not arrived is part of the state: `state_dict` has it where it is, so that a capture takes it along. A
+    framework whose numbers are all at hand has `take` alone to say.
     """
 
     def take(self, step: int, loss: Any) -> float | None:
@@ -301,19 +301,19 @@ class Losses(Protocol):
 
     def arrived(self) -> Sequence[tuple[int, float]]:
         """The losses, by step, that have reached the host since the last call."""
-        ...
+        return ()
 
     def settle(self) -> Sequence[tuple[int, float]]:
         """All that have not been told. Waits for the device."""
-        ...
+        return ()
 
     def state_dict(self) -> Mapping[str, Any]:
         """What has not arrived; empty where all has. Storable, by `Framework.capture`."""
-        ...
+        return {}
 
     def read(self, tree: Tree) -> Sequence[tuple[int, float]]:
         """The losses in what `state_dict` returned, as it was stored."""
-        ...
+        return ()
 
 
 class PartsSettings(Protocol):
@@ -432,26 +432,16 @@ class Remembered(Protocol):
         ...
 
 
-class Unseen(Protocol):
-    """Looks for what moves a run's parts and was not handed in, such as a schedule: no checkpoint knows of it."""
+class Unseen:
+    """Looks for what moves a run's parts and was not handed in, such as a schedule: no checkpoint knows of it. This one
+    sees nothing; others derive from it."""
 
     def __call__(self) -> Sequence[str]:
         """The first step of a session is done: a sentence for each, with what to write. Called once."""
-        ...
-
-    def close(self) -> None:
-        """Look no more. Calling twice is harmless."""
-        ...
-
-
-class NothingUnseen:
-    """Sees what was handed in."""
-
-    def __call__(self) -> Sequence[str]:
         return ()
 
     def close(self) -> None:
-        """Nothing was looked at."""
+        """Look no more. Calling twice is harmless."""
 
 
 class Batch(NamedTuple):

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Any
 
 from colabkeep.core.errors import UsageError
-from colabkeep.core.state import HostTensor, Tree
-from colabkeep.frameworks.base import Batch, MeanLike, Training, TrainingOptions
+from colabkeep.core.state import HostTensor
+from colabkeep.frameworks.base import Batch, Losses, MeanLike, Training, TrainingOptions
 from colabkeep.frameworks.shared.samples import arrays_in
 
 _FRAMEWORKS = frozenset({"torch", "paddle"})
@@ -427,23 +427,11 @@ def stored_steps(steps: Iterable[int]) -> HostTensor:
     return HostTensor(dtype="I64", shape=(len(numbers),), data=memoryview(numbers.tobytes()))
 
 
-class HostLosses:
+class HostLosses(Losses):
     """For a framework whose numbers are all at hand."""
 
     def take(self, step: int, loss: Any) -> float | None:
         return at_hand(loss)
-
-    def arrived(self) -> Sequence[tuple[int, float]]:
-        return ()
-
-    def settle(self) -> Sequence[tuple[int, float]]:
-        return ()
-
-    def state_dict(self) -> Mapping[str, Any]:
-        return {}
-
-    def read(self, tree: Tree) -> Sequence[tuple[int, float]]:
-        return ()
 
 
 def moved(value: Any, moves: Callable[[Any], bool], move: Callable[[Any], Any]) -> Any:

@@ -16,6 +16,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from colabkeep.frameworks.base import Unseen
 from colabkeep.frameworks.shared import boundary
 from colabkeep.frameworks.shared.boundary import (
     Memory,
@@ -436,7 +437,7 @@ _COUNTED = (
 )
 
 
-class TorchUnseen:
+class TorchUnseen(Unseen):
     """Listens from now on which optimizers step. Called when the first step of a session is done, it stops, looks for
     schedulers among all objects there are (some 35 ms), and gives a sentence for each; and for what an optimizer that
     tells nothing of it counts in attributes."""
