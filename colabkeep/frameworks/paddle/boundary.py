@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 import paddle
@@ -124,21 +125,18 @@ class Buffers(boundary.Buffers):
             tensor.data = kept.clone()
 
 
-class _Schedule:
-    """A scheduler with the state that it really has."""
-
-    def __init__(self, scheduler: LRScheduler) -> None:
-        self.state_dict = lambda: scheduler_state(scheduler)
-        self.load_state_dict = lambda state: restore_scheduler(scheduler, state)
-
-
 def remember(parts: Mapping[str, object], schedulers: list[LRScheduler]) -> Memory:
     """Take the small state of the parts; `schedulers` are also those that are attached to optimizers."""
     layers = {name: part for name, part in parts.items() if isinstance(part, nn.Layer)}
     optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
     known = (nn.Layer, Optimizer, LRScheduler)
     others = {name: part for name, part in parts.items() if not isinstance(part, known)}
-    schedules = {f"schedule {i}": _Schedule(each) for i, each in enumerate(schedulers)}
+    schedules = {  # with the state that they really have
+        f"schedule {i}": SimpleNamespace(
+            state_dict=partial(scheduler_state, each), load_state_dict=partial(restore_scheduler, each)
+        )
+        for i, each in enumerate(schedulers)
+    }
     places = {name: TensorPlaces(each) for name, each in layers.items()}
     inside = [each for found in places.values() for _, each in found.modules]
     named = ((f"{part}.{name}", p) for part, found in places.items() for name, p in found.parameters())

@@ -8,10 +8,10 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import eq, is_, methodcaller
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from colabkeep.core.errors import NotStorable
@@ -182,10 +182,7 @@ class TensorPlaces:
 
 
 class Snapshot:
-    """A capture, and the snapshot it becomes. `finish` does what is `rest`; `keep` hears that it is stored.
-
-    As a context, it takes the staging memory back if filling the trees fails.
-    """
+    """A capture, and the snapshot it becomes. `finish` does what is `rest`; `keep` hears that it is stored."""
 
     def __init__(self, owner: Captures) -> None:
         self._owner = owner
@@ -216,15 +213,6 @@ class Snapshot:
         if self._owner.lent is self:
             self._owner.lent = None
 
-    def __enter__(self) -> Snapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.release()
-
 
 class Captures:
     """Knows whether the memory of captures is lent to a snapshot."""
@@ -232,16 +220,21 @@ class Captures:
     def __init__(self) -> None:
         self.lent: Snapshot | None = None
 
-    def begin(self) -> Snapshot:
-        """A new capture, to be filled.
+    @contextmanager
+    def begin(self) -> Iterator[Snapshot]:
+        """A new capture, to be filled inside. Where that fails, it takes the memory back.
 
         Raises:
             RuntimeError: the snapshot before has not been released; its memory would change under its reader.
         """
         if self.lent is not None:
             raise RuntimeError("capture() was called while the snapshot before it is in use; release() it first")
-        self.lent = Snapshot(self)
-        return self.lent
+        self.lent = begun = Snapshot(self)
+        try:
+            yield begun
+        except BaseException:
+            begun.release()
+            raise
 
 
 class Form(NamedTuple):

@@ -8,6 +8,8 @@ import random
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from colabkeep.core.errors import CheckpointDamaged
@@ -325,14 +327,6 @@ def _numpy_random() -> Any:
     return sys.modules.get("numpy.random") or importlib.import_module("numpy.random")
 
 
-class _Generator:
-    """One generator, in the words of everything else that has a state."""
-
-    def __init__(self, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
-        self.state_dict = read
-        self.load_state_dict = write
-
-
 def is_generator(target: object) -> bool:
     """Is it a generator of Python's, NumPy's or torch's?"""
     return stateful(target) is not target
@@ -343,15 +337,19 @@ def stateful(target: Any) -> Any:
     if hasattr(target, "state_dict"):
         return target
     if isinstance(target, random.Random) and not isinstance(target, random.SystemRandom):
-        return _Generator(lambda: pack_python(target.getstate()), lambda state: target.setstate(unpack_python(state)))
+        own = PythonStream(target)
+        return SimpleNamespace(state_dict=own.read, load_state_dict=own.write)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(target, numpy.random.Generator):
         target = target.bit_generator
     if numpy is not None and isinstance(target, numpy.random.BitGenerator):
-        return _Generator(lambda: target.state, lambda state: setattr(target, "state", state))
+        bits = target
+        return SimpleNamespace(
+            state_dict=lambda: bits.state, load_state_dict=lambda state: setattr(bits, "state", state)
+        )
     if numpy is not None and isinstance(target, numpy.random.RandomState):
-        return _Generator(lambda: target.get_state(legacy=False), target.set_state)
+        return SimpleNamespace(state_dict=partial(target.get_state, legacy=False), load_state_dict=target.set_state)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.Generator):
-        return _Generator(target.get_state, target.set_state)
+        return SimpleNamespace(state_dict=target.get_state, load_state_dict=target.set_state)
     return target

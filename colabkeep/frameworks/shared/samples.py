@@ -8,9 +8,9 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from colabkeep.core.state import HostTensor, Tagged, Tree
@@ -275,7 +275,7 @@ def look_at(
             except Exception:  # noqa: BLE001 - the user's own; the training will meet it where it belongs, or never
                 return None
 
-    with Kept(dataset):
+    with _unchanged(dataset):
         if curious:
             dataset.set_epoch(0)
         for position in probe.positions:
@@ -292,20 +292,14 @@ def look_at(
     return Probed(samples=found, libraries=_libraries())
 
 
-class Kept:
-    """A context after which the objects within a data set have the attributes that they had before it."""
-
-    def __init__(self, dataset: Any) -> None:
-        held = map(instance_dict, reachable(dataset, code=False))
-        self._before = [(inside, dict(inside)) for inside in held]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for inside, before in self._before:
+@contextmanager
+def _unchanged(dataset: Any) -> Iterator[None]:
+    """Behind it, the objects within a data set have the attributes that they had before."""
+    held = [(inside, dict(inside)) for inside in map(instance_dict, reachable(dataset, code=False))]
+    try:
+        yield
+    finally:
+        for inside, before in held:
             if inside.keys() != before.keys() or any(inside[name] is not value for name, value in before.items()):
                 inside.clear()
                 inside.update(before)

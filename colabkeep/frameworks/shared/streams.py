@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType, TracebackType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from colabkeep.frameworks.shared.describe import cells, names
@@ -266,9 +266,7 @@ class StreamScope:
             self._streams.seed(self._seed)
             self._seed = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for look in self._own:
             look.keep()
         for look in self._outer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
@@ -255,10 +255,10 @@ class TorchFramework(Adapter):
         return mean_on(value.device if isinstance(value, torch.Tensor) else torch.device("cpu"))
 
     def fingerprint(self, parts: Mapping[str, object]) -> Mapping[str, str]:
-        return fingerprint(_tensors(parts), _modules(parts))
+        return fingerprint(_tensors(parts), self.of(parts, torch.nn.Module).values())
 
     def exactness(self, parts: Mapping[str, object]) -> Exactness:
-        return exactness(_tensors(parts), _modules(parts))
+        return exactness(_tensors(parts), self.of(parts, torch.nn.Module).values())
 
     def losses(self) -> Losses:
         return TorchLosses()
@@ -313,11 +313,9 @@ def _cut_by(part: object) -> str | None:
     return next((by for name, by in _CUTS.items() if name in names), None)
 
 
-def _modules(parts: Mapping[str, object]) -> list[torch.nn.Module]:
-    return [part for part in parts.values() if isinstance(part, torch.nn.Module)]
-
-
-def _tensors(parts: Mapping[str, object]) -> Iterable[torch.Tensor]:
-    optimizers = (part for part in parts.values() if isinstance(part, torch.optim.Optimizer))
-    held = map(parameters_of, optimizers)
-    return chain(*(chain(module.parameters(), module.buffers()) for module in _modules(parts)), *held)
+def _tensors(parts: Mapping[str, object]) -> Iterator[torch.Tensor]:
+    for part in parts.values():
+        if isinstance(part, torch.nn.Module):
+            yield from chain(part.parameters(), part.buffers())
+        elif isinstance(part, torch.optim.Optimizer):
+            yield from parameters_of(part)
