@@ -31,7 +31,7 @@ from colabkeep.frameworks.shared.boundary import (
     remember_modules,
     remember_objects,
 )
-from colabkeep.frameworks.shared.rng import GlobalStream
+from colabkeep.frameworks.shared.rng import Stream
 
 _COUNT = attrgetter("last_epoch")
 
@@ -41,7 +41,7 @@ class PaddleBoundary(StepBoundary):
 
     def __init__(
         self,
-        streams: Sequence[GlobalStream],
+        streams: Sequence[Stream],
         parts: Mapping[str, object],
         schedulers: Sequence[LRScheduler],
         first: Callable[[], None],

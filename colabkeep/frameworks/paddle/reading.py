@@ -26,8 +26,9 @@ from paddle.io.dataloader.collate import default_collate_fn, default_convert_fn
 
 from colabkeep.core.state import HostTensor, Tagged
 from colabkeep.frameworks.paddle.rng import GeneratorState, PaddleStream, plain_state, revived_state
+from colabkeep.frameworks.shared.rng import Stream
 from colabkeep.frameworks.shared.samples import NUMPY, Arrays, Sight
-from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, Stream
+from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds
 from colabkeep.frameworks.shared.workers import WorkerPayload, travels
 
 _END = object()

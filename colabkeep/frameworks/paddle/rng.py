@@ -12,7 +12,7 @@ from typing import Any
 from paddle.framework import core
 
 from colabkeep.core.state import Tree
-from colabkeep.frameworks.shared.rng import Asked, GlobalStream, GlobalStreams, Look, NumpyStream, PythonStream
+from colabkeep.frameworks.shared.rng import GlobalStreams, NumpyStream, PythonStream, Stream
 
 # Paddle hands it out as an opaque object that tells itself to pickle as a tuple: device, seed, offset, and since
 # version 3 the text of the CPU engine, which is a Mersenne twister of 312 words and a position.
@@ -71,10 +71,10 @@ def streams(*, reseed: bool | None = None) -> GlobalStreams:
     return GlobalStreams([PythonStream(), NumpyStream(), *paddle_streams(reseed=reseed)])
 
 
-def paddle_streams(*, reseed: bool | None = None) -> Sequence[GlobalStream]:
+def paddle_streams(*, reseed: bool | None = None) -> Sequence[Stream]:
     """Those of Paddle itself: of the CPU and of the devices this build can use."""
     by_seed = not tells_position() if reseed is None else reseed
-    found: list[GlobalStream] = [SeedStream() if by_seed else PaddleStream()]
+    found: list[Stream] = [SeedStream() if by_seed else PaddleStream()]
     found.append(DeviceStream("gpu", _count("cuda"), partial(_generator, "cuda")))
     found.append(DeviceStream("xpu", _count("xpu"), partial(_generator, "xpu")))
     found += [
@@ -84,22 +84,20 @@ def paddle_streams(*, reseed: bool | None = None) -> Sequence[GlobalStream]:
     return found
 
 
-class PaddleStream:
+class PaddleStream(Stream):
     """A Paddle generator, such as the one of the CPU. take 0.4, put 0.3, seed 4 µs."""
 
     name = "paddle"
-    here = True
     told = True  # generator.initial_seed()
+    take: Callable[[], Any]
+    read: Callable[[], Any]
+    put: Callable[[Any], object]
+    seed: Callable[[int], object]
 
     def __init__(self, generator: Any = None) -> None:
-        self._generator = generator or cpu_generator()
-        self.take: Callable[[], Any] = self._generator.get_state
-        self.put: Callable[[Any], Any] = self._generator.set_state
-        self.seed: Callable[[int], Any] = self._generator.manual_seed
-        self.read = self.take
-
-    def look(self) -> Look:
-        return Asked(self.take, self.put)
+        generator = generator or cpu_generator()
+        self.take = self.read = generator.get_state
+        self.put, self.seed = generator.set_state, generator.manual_seed
 
     def write(self, state: Any) -> None:
         if isinstance(state, int):  # kept by a `SeedStream`
@@ -108,7 +106,7 @@ class PaddleStream:
             self.put(state)
 
 
-class SeedStream:
+class SeedStream(Stream):
     """The same generator in a Paddle that tells its seed and not its position (before version 3).
 
     Reading begins a new stream, unless the present one is at its beginning: the generator is seeded with a number
@@ -118,12 +116,8 @@ class SeedStream:
     """
 
     name = "paddle"
-    here = True
 
-    def look(self) -> Look:
-        return Asked(self.read, self.write)
-
-    def read(self) -> Tree:
+    def take(self) -> Tree:
         generator = cpu_generator()
         seed: int = generator.get_state().current_seed()
         next_number = generator.random()
@@ -133,11 +127,11 @@ class SeedStream:
         generator.manual_seed(seed)
         return seed
 
-    def write(self, state: Any) -> None:
+    def put(self, state: Any) -> None:
         cpu_generator().manual_seed(state if isinstance(state, int) else state.current_seed())
 
 
-class DeviceStream:
+class DeviceStream(Stream):
     """The default generators of all devices of one kind.
 
     The state of a device that this machine lacks is kept, so that two GPUs, one, and two again go on.
@@ -149,14 +143,11 @@ class DeviceStream:
         self.here = count() > 0
         self._absent: list[Any] = []
 
-    def look(self) -> Look:
-        return Asked(self.read, self.write)
-
-    def read(self) -> Tree:
+    def take(self) -> Tree:
         here = [self._generator(i).get_state() for i in range(self._count())]
         return here + self._absent[len(here) :] or None
 
-    def write(self, state: Any) -> None:
+    def put(self, state: Any) -> None:
         self._absent = list(state)
         for i, one in enumerate(state[: self._count()]):
             self._generator(i).set_state(one)

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from colabkeep.frameworks.shared.capture import Kit, Unchanged, Watch
-from colabkeep.frameworks.shared.rng import Asked, GlobalStream, Look, stateful
+from colabkeep.frameworks.shared.rng import Asked, Look, Stream, stateful
 from colabkeep.frameworks.shared.settings import Attributes
 from colabkeep.frameworks.shared.trees import encode, restore_object
 
@@ -52,7 +52,7 @@ class StreamMarks:
     updates = 0
     torn = False  # plain objects do not say when their update begins
 
-    def __init__(self, streams: Sequence[GlobalStream], opaque: Sequence[str] = ()) -> None:
+    def __init__(self, streams: Sequence[Stream], opaque: Sequence[str] = ()) -> None:
         self.opaque = opaque
         self._marks = [_Mark(stream) for stream in streams if stream.here]
 
@@ -73,7 +73,7 @@ class StreamMarks:
 class _Mark:
     """One stream, as it was when it was read last."""
 
-    def __init__(self, stream: GlobalStream) -> None:
+    def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.look: Look | None = None
         self.state: Any = None
@@ -81,7 +81,7 @@ class _Mark:
 
     def read(self) -> None:
         self.state = self.stream.read()
-        if self.look is None and not self._asked:
+        if self.look is None and not self._asked and self.state is not None:
             look = self.stream.look()
             self._asked = isinstance(look, Asked)  # it is read each time
             self.look = None if self._asked else look
@@ -188,7 +188,7 @@ class StepBoundary:
 
     def __init__(
         self,
-        streams: Sequence[GlobalStream],
+        streams: Sequence[Stream],
         modules: Iterable[Any],
         buffers: Buffers,
         options: Options,

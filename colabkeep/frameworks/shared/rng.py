@@ -190,31 +190,45 @@ def view_at(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
-class GlobalStream(Protocol):
-    """One global random stream, as a checkpoint keeps it."""
+class Stream:
+    """One source of random numbers: a global one, which a checkpoint keeps by its `name`, or one that data holds.
 
-    name: str
-    here: bool
-    """False where this installation can never draw from it (no such device in this build)."""
+    `here`: False where this installation can never draw from it (no such device in this build). `told`: what it was
+    seeded with can be asked for, so a data set may make numbers of that without drawing.
+    """
 
-    def look(self) -> Look | None:
-        """A look at it as it is now; `Asked` where it has to be read each time. None: it does not exist yet."""
-        ...
+    name = ""
+    here = True
+    told = False
+
+    def look(self) -> Look:
+        """A look at it as it is now; `Asked` where it has to be read each time. Only where there is a state."""
+        return Asked(self.take, self.put)
+
+    def take(self) -> Any:
+        """Its state; None where it does not exist (yet). Draws nothing."""
+        raise NotImplementedError
+
+    def put(self, taken: Any, /) -> object:
+        """Continue exactly where `taken` was."""
+        raise NotImplementedError
+
+    def seed(self, seed: int, /) -> object:
+        """Start anew; `seed` has 63 bits. Those of devices go on: see `Kinds`."""
 
     def read(self) -> Any:
-        """The state, as plain values and arrays that are not changed any more; None when the stream does
-        not exist (yet). Draws nothing."""
-        ...
+        """The state as a checkpoint keeps it: plain values and arrays that are not changed any more."""
+        return self.take()
 
     def write(self, state: Any, /) -> object:
         """Put back what `read` gave."""
-        ...
+        return self.put(state)
 
 
 class GlobalStreams:
     """Several streams as one object with a state."""
 
-    def __init__(self, streams: Sequence[GlobalStream]) -> None:
+    def __init__(self, streams: Sequence[Stream]) -> None:
         self.streams = tuple(streams)
 
     def state_dict(self) -> dict[str, Tree]:
@@ -235,7 +249,7 @@ class GlobalStreams:
                 _write(stream, state_dict[stream.name])
 
 
-def _write(stream: GlobalStream, state: Any) -> None:
+def _write(stream: Stream, state: Any) -> None:
     try:
         stream.write(state)
     except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
@@ -282,18 +296,17 @@ PYTHON: random.Random = random.random.__self__  # type: ignore[attr-defined]
 """The generator behind the functions of `random`."""
 
 
-class PythonStream:
+class PythonStream(Stream):
     """A generator of Python's, such as the global one. take 8, put 2, seed 4 µs."""
 
     name = "python"
-    here = True
-    told = False
+    take: Callable[[], Any]
+    put: Callable[[Any], object]
+    seed: Callable[[int], object]
 
     def __init__(self, owner: random.Random = PYTHON) -> None:
         self._owner = owner
-        self.take: Callable[[], Any] = owner.getstate
-        self.put: Callable[[Any], None] = owner.setstate
-        self.seed: Callable[[int], None] = owner.seed
+        self.take, self.put, self.seed = owner.getstate, owner.setstate, owner.seed
 
     def look(self) -> Look:
         return python_look(self._owner)
@@ -305,15 +318,14 @@ class PythonStream:
         self._owner.setstate(unpack_python(state))
 
 
-class NumpyStream:
+class NumpyStream(Stream):
     """The generator behind `np.random.rand()`, once somebody has imported NumPy."""
 
     name = "numpy"
-    here = True
 
-    def look(self) -> Look | None:
+    def look(self) -> Look:
         # NumPy 2 loads this module when it is first used, which may be between a mark and the rewind.
-        return NumpyLook(_numpy_random().mtrand._rand) if "numpy" in sys.modules else None
+        return NumpyLook(_numpy_random().mtrand._rand)
 
     def read(self) -> Any:
         return _pack_numpy(_numpy_random().get_state(legacy=False)) if "numpy" in sys.modules else None

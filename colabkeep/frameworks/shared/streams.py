@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from colabkeep.frameworks.shared.describe import cells, names
-from colabkeep.frameworks.shared.rng import PYTHON, Asked, Look, NumpyLook, PythonStream
+from colabkeep.frameworks.shared.rng import PYTHON, Look, NumpyLook, PythonStream, Stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,29 +146,6 @@ _MASK = 2**63 - 1
 _FIRST_FOUND = 16  # salts below belong to the global streams
 
 
-class Stream(Protocol):
-    """One source of random numbers. `told`: what it was seeded with can be asked for, so a data set may make numbers of
-    that without drawing."""
-
-    told: bool
-
-    def look(self) -> Look:
-        """A look at it as it is now."""
-        ...
-
-    def take(self) -> Any:
-        """Its state."""
-        ...
-
-    def put(self, taken: Any) -> None:
-        """Continue exactly where `taken` was."""
-        ...
-
-    def seed(self, seed: int) -> None:
-        """Start anew; `seed` has 63 bits."""
-        ...
-
-
 Recogniser: TypeAlias = Callable[[object], "Stream | None"]
 
 
@@ -273,10 +250,8 @@ class StreamScope:
             look.put_back()
 
 
-class LegacyStream:
+class LegacyStream(Stream):
     """A NumPy `RandomState`, such as the global one, its cached gaussian included."""
-
-    told = False
 
     def __init__(self, owner: np.random.RandomState) -> None:
         self._owner = owner
@@ -303,17 +278,12 @@ def _public(words: bytes, gauss: float | None) -> dict[str, Any]:
     return {"bit_generator": "MT19937", "state": state, "has_gauss": int(gauss is not None), "gauss": gauss or 0.0}
 
 
-class GeneratorStream:
+class GeneratorStream(Stream):
     """A NumPy `Generator`, through its bit generator. take 1, put 1, seed 7 µs."""
-
-    told = False
 
     def __init__(self, bits: np.random.BitGenerator) -> None:
         self._bits = bits
         self._kind: Any = type(bits)  # NumPy's contract: every bit generator is built from one seed
-
-    def look(self) -> Look:
-        return Asked(self.take, self.put)
 
     def take(self) -> Any:
         return self._bits.state

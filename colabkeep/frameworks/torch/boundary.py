@@ -27,7 +27,7 @@ from colabkeep.frameworks.shared.boundary import (
 )
 from colabkeep.frameworks.shared.capture import ParameterNames
 from colabkeep.frameworks.shared.describe import NOT_PLAIN, plain
-from colabkeep.frameworks.shared.rng import GlobalStream
+from colabkeep.frameworks.shared.rng import Stream
 from colabkeep.frameworks.shared.streams import reachable
 from colabkeep.frameworks.torch.capture import TensorPlaces, TorchKit, ordinary, parameters_of
 from colabkeep.frameworks.torch.restore import is_torchs_own
@@ -41,7 +41,7 @@ class TorchBoundary(StepBoundary):
 
     def __init__(
         self,
-        streams: Sequence[GlobalStream],
+        streams: Sequence[Stream],
         parts: Mapping[str, object],
         first: Callable[[], None],
         opaque: Sequence[str] = (),

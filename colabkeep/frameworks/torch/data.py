@@ -45,8 +45,9 @@ from colabkeep.frameworks.shared.loaders import (
     shallow_copy,
     state_owner,
 )
+from colabkeep.frameworks.shared.rng import Stream
 from colabkeep.frameworks.shared.samples import NUMPY, Arrays, Sight
-from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, Stream, StreamSet
+from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, StreamSet
 from colabkeep.frameworks.shared.workers import Collate, Seeded, WorkerPayload, die_with_trainer
 from colabkeep.frameworks.torch.rng import DeviceStream, MpsStream, TorchStream
 
@@ -79,7 +80,7 @@ def _recognise(obj: object) -> Stream | None:
 
 def _devices() -> Sequence[Stream]:
     kinds = (DeviceStream("cuda"), DeviceStream("xpu"), MpsStream())
-    return [devices for devices in kinds if devices.read() is not None]
+    return [devices for devices in kinds if devices.take() is not None]
 
 
 TORCH = Kinds(_shared, _recognise, _devices)

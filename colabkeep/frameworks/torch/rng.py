@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from colabkeep.core.state import Tree
-from colabkeep.frameworks.shared.rng import Asked, GlobalStreams, Look, NumpyStream, PythonStream, Seen, view_at
+from colabkeep.frameworks.shared.rng import Asked, GlobalStreams, Look, NumpyStream, PythonStream, Seen, Stream, view_at
 
 
 def streams() -> GlobalStreams:
@@ -19,21 +19,21 @@ def streams() -> GlobalStreams:
     )
 
 
-class TorchStream:
+class TorchStream(Stream):
     """A torch generator of the CPU, such as the global one. take 0.6, put 0.2, seed 1 µs (`torch.manual_seed` costs 78
     and seeds every device)."""
 
     name = "torch"
-    here = True
     told = True  # torch.initial_seed()
+    take: Callable[[], Any]
+    read: Callable[[], Any]
+    put: Callable[[Any], object]
+    seed: Callable[[int], object]
 
     def __init__(self, generator: torch.Generator = torch.default_generator) -> None:
         self._generator = generator
-        self.take: Callable[[], Any] = generator.get_state
-        self.put: Callable[[Any], Any] = generator.set_state
-        self.seed: Callable[[int], Any] = generator.manual_seed
-        self.read: Callable[[], Any] = self.take
-        self.write: Callable[[Any], Any] = self.put
+        self.take = self.read = generator.get_state
+        self.put, self.seed = generator.set_state, generator.manual_seed
 
     def look(self) -> Look:
         return torch_look(self._generator)
@@ -74,33 +74,7 @@ def _seed_at() -> int | None:
     return seed_at
 
 
-class OfDevices:
-    """Generators of devices. They are asked for their states, and never seeded: see `Kinds`."""
-
-    told = False
-
-    def take(self) -> Any:
-        return self.read()
-
-    def put(self, state: Any) -> None:
-        self.write(state)
-
-    def seed(self, seed: int) -> None:
-        """They go on."""
-
-    def look(self) -> Look:
-        return Asked(self.read, self.write)
-
-    def read(self) -> Any:
-        """Their states."""
-        raise NotImplementedError
-
-    def write(self, state: Any) -> None:
-        """Put them back."""
-        raise NotImplementedError
-
-
-class DeviceStream(OfDevices):
+class DeviceStream(Stream):
     """The default generators of all devices of one kind.
 
     The state of a device that this machine lacks is kept, so that two GPUs, one, and two again go on.
@@ -112,13 +86,13 @@ class DeviceStream(OfDevices):
         self.here: bool = self._module is not None and self._module._is_compiled()
         self._absent: list[Any] = []
 
-    def read(self) -> Tree:
+    def take(self) -> Tree:
         if self._asleep():
             return self._absent or None
         here = [generator.get_state() for generator in self._module.default_generators]
         return here + self._absent[len(here) :]
 
-    def write(self, state: Any) -> None:
+    def put(self, state: Any) -> None:
         count = self._module.device_count() if self._module is not None else 0
         self._absent = list(state)
         for i, one in enumerate(state[:count]):
@@ -129,7 +103,7 @@ class DeviceStream(OfDevices):
         return self._module is None or not self._module.default_generators or not self._module.is_initialized()
 
 
-class MpsStream(OfDevices):
+class MpsStream(Stream):
     """The generator of an Apple GPU."""
 
     name = "mps"
@@ -137,9 +111,9 @@ class MpsStream(OfDevices):
     def __init__(self) -> None:
         self.here = torch.backends.mps.is_available()
 
-    def read(self) -> Tree:
+    def take(self) -> Tree:
         return torch.mps.get_rng_state() if self.here else None
 
-    def write(self, state: Any) -> None:
+    def put(self, state: Any) -> None:
         if self.here:
             torch.mps.set_rng_state(state)

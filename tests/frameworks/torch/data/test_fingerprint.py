@@ -21,11 +21,11 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 from colabkeep.frameworks.base import Probe, Sample
 from colabkeep.frameworks.shared.iterables import IterableData
+from colabkeep.frameworks.shared.rng import Stream
 from colabkeep.frameworks.shared.samples import look_at, sample_of, spread
 from colabkeep.frameworks.shared.streams import StreamSet
 from colabkeep.frameworks.torch import data
 from colabkeep.frameworks.torch.data import TENSORS, TORCH, TorchData
-from colabkeep.frameworks.torch.rng import OfDevices
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -237,11 +237,11 @@ def test_looking_leaves_the_numbers_of_a_gpu_alone(monkeypatch: pytest.MonkeyPat
     device = ModuleType("device")  # nothing looks into a module
     device.generator = torch.Generator()
 
-    class Device(OfDevices):
-        def read(self) -> Any:
+    class Device(Stream):
+        def take(self) -> Any:
             return device.generator.get_state()
 
-        def write(self, state: Any) -> None:
+        def put(self, state: Any) -> None:
             device.generator.set_state(state)
 
     kinds = replace(TORCH, devices=lambda: [Device()])
