@@ -835,8 +835,8 @@ class Recorders:
 
     def __init__(self, kit: Kit, memory: HostMemory) -> None:
         self._kit, self._memory = kit, memory
-        self._modules: dict[str, ModuleRecorder] = {}
-        self._others: dict[str, Recorder] = {}
+        self._all: dict[str, ModuleRecorder | Recorder] = {}
+        self._named: list[str] = []  # the modules of which these are the names
         self._names = ParameterNames(())
         self.references: dict[str, tuple[str, Mapping[str, Reference]]] = {}
 
@@ -847,26 +847,15 @@ class Recorders:
             NotStorable: a part cannot be kept.
             MemoryFull: there is no room for a copy of it.
         """
-        modules: dict[str, ModuleRecorder] = {}
-        others: dict[str, Recorder] = {}
-        renamed = False
-        for name, target in parts.items():
-            if isinstance(target, self._kit.module):
-                module = self._modules.get(name)
-                if module is None or module.target is not target:
-                    module = ModuleRecorder(name, target, self._kit, self._memory)
-                    module.base, module.references = self.references.get(name, ("", {}))
-                renamed = module.refresh() or renamed
-                modules[name] = module
-            else:
-                other = self._others.get(name)
-                known = other is not None and other.target is target
-                others[name] = other if other is not None and known else self._recorder(name, target)
-        if renamed or list(modules) != list(self._modules):
+        self._all = {name: self._recorder(name, target) for name, target in parts.items()}
+        modules = {name: each for name, each in self._all.items() if isinstance(each, ModuleRecorder)}
+        renamed = [module.refresh() for module in modules.values()]
+        if any(renamed) or list(modules) != self._named:
             self._names = ParameterNames((name, module.parameters()) for name, module in modules.items())
-        self._modules, self._others = modules, others
-        for other in others.values():
-            other.refresh(self._names)
+            self._named = list(modules)
+        for each in self._all.values():
+            if isinstance(each, Recorder):
+                each.refresh(self._names)
 
     def record(self, parts: Mapping[str, object], copies: Copies) -> dict[str, Tree]:
         """The trees of all parts; their tensors are filled when `copies` runs. After `refresh`.
@@ -874,9 +863,15 @@ class Recorders:
         Raises:
             NotStorable: a part cannot be kept.
         """
-        found: dict[str, ModuleRecorder | Recorder] = {**self._modules, **self._others}
-        return {name: found[name].record(copies) for name in parts}
+        return {name: self._all[name].record(copies) for name in parts}
 
-    def _recorder(self, name: str, target: object) -> Recorder:
+    def _recorder(self, name: str, target: object) -> ModuleRecorder | Recorder:
+        known = self._all.get(name)
+        if known is not None and known.target is target:
+            return known
+        if isinstance(target, self._kit.module):
+            module = ModuleRecorder(name, target, self._kit, self._memory)
+            module.base, module.references = self.references.get(name, ("", {}))
+            return module
         kind = self._kit.optimizer_recorder if isinstance(target, self._kit.optimizer) else Recorder
         return kind(name, target, self._kit, self._memory)

@@ -16,6 +16,7 @@ from torch import nn
 
 from colabkeep.core.errors import NotStorable
 from colabkeep.core.state import HostTensor, Stale, Withheld
+from colabkeep.frameworks.shared import capture as shared
 from colabkeep.frameworks.shared import host_memory
 from colabkeep.frameworks.torch import copies
 from colabkeep.testing.frameworks import same_bits, through_files
@@ -341,7 +342,9 @@ def test_frozen_weights_take_no_memory_once_they_are_stored() -> None:
     assert weight_of(snapshot).nbytes == weight.nbytes
     snapshot.stored()
     snapshot.release()
-    slots = [entry.slot for each in training.framework._recorders._modules.values() for entry in each._tensors._entries]
+    recorders = training.framework._recorders._all.values()
+    modules = [each for each in recorders if isinstance(each, shared.ModuleRecorder)]
+    slots = [entry.slot for each in modules for entry in each._tensors._entries]
     assert sum(slot.memory.nbytes for slot in slots) == sum(slot.size for slot in slots) - weight.nbytes
 
 
