@@ -420,16 +420,17 @@ class Boundary(Protocol):
         ...
 
 
-class Remembered(Protocol):
-    """What `Framework.remember` took. Either of these is called, once."""
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What `Framework.remember` took. Either it is called, which puts it back, or `release` is, which leaves everything
+    as it is; once. Weights were not copied: `put_back` returns a sentence that names those that changed meanwhile."""
+
+    put_back: Callable[[], str | None]
+    release: Callable[[], object] = lambda: None
 
     def __call__(self) -> str | None:
-        """Put it back. Weights were not copied: a sentence that names those that changed meanwhile, if any did."""
-        ...
-
-    def release(self) -> object:
-        """Leave everything as it is."""
-        ...
+        self.release()
+        return self.put_back()
 
 
 class Unseen:

@@ -13,6 +13,7 @@ from paddle import nn
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
+from colabkeep.frameworks.base import Remembered
 from colabkeep.frameworks.paddle.capture import (
     PaddleKit,
     TensorPlaces,
@@ -25,7 +26,6 @@ from colabkeep.frameworks.paddle.restore import restore_scheduler
 from colabkeep.frameworks.paddle.settings import Options, attributes, samples_of
 from colabkeep.frameworks.shared import boundary
 from colabkeep.frameworks.shared.boundary import (
-    Memory,
     StepBoundary,
     combined,
     remember_modules,
@@ -125,7 +125,7 @@ class Buffers(boundary.Buffers):
             tensor.data = kept.clone()
 
 
-def remember(parts: Mapping[str, object], schedulers: list[LRScheduler]) -> Memory:
+def remember(parts: Mapping[str, object], schedulers: list[LRScheduler]) -> Remembered:
     """Take the small state of the parts; `schedulers` are also those that are attached to optimizers."""
     layers = {name: part for name, part in parts.items() if isinstance(part, nn.Layer)}
     optimizers = [part for part in parts.values() if isinstance(part, Optimizer)]
@@ -154,7 +154,7 @@ def remember(parts: Mapping[str, object], schedulers: list[LRScheduler]) -> Memo
     attributes_of = {name: attributes(each) for name, each in layers.items()}
     return combined(
         [
-            Memory(put_back),
+            Remembered(put_back),
             remember_objects({**others, **schedules}),
             remember_modules(attributes_of, parameters, samples_of),
         ]

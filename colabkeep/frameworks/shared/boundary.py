@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol
 
+from colabkeep.frameworks.base import Remembered
 from colabkeep.frameworks.shared.capture import Kit, Unchanged, Watch
 from colabkeep.frameworks.shared.rng import Asked, Look, Stream, stateful
 from colabkeep.frameworks.shared.settings import Attributes
@@ -236,20 +236,7 @@ _NAMED = 3
 _LARGE = 2**26  # bytes of one array or tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What was remembered: as `Framework.remember` returns it. `put_back` returns a sentence where it is not all that
-    changed."""
-
-    put_back: Callable[[], str | None]
-    release: Callable[[], object] = lambda: None
-
-    def __call__(self) -> str | None:
-        self.release()
-        return self.put_back()
-
-
-def combined(memories: Iterable[Memory]) -> Memory:
+def combined(memories: Iterable[Remembered]) -> Remembered:
     """All of them, in order; what they say, in one text."""
     listed = list(memories)
 
@@ -260,12 +247,12 @@ def combined(memories: Iterable[Memory]) -> Memory:
         for memory in listed:
             memory.release()
 
-    return Memory(put_back, release)
+    return Remembered(put_back, release)
 
 
 def remember_modules(
     modules: Mapping[str, Attributes], parameters: Mapping[str, Any], version: Callable[[Any], object]
-) -> Memory:
+) -> Remembered:
     """Attributes, modes, and which parameters are trained. Parameters are not copied: one whose `version` has moved is
     named. `parameters` by their full names."""
     values = {part: (each.values(), each.modes(), each.frozen()) for part, each in modules.items()}
@@ -286,10 +273,10 @@ def remember_modules(
             "before the checkpoint was saved, and ran again now. Move it above the line that opens the run"
         )
 
-    return Memory(put_back)
+    return Remembered(put_back)
 
 
-def remember_objects(objects: Mapping[str, Any], clone: Callable[[Any], Any] = lambda value: value) -> Memory:
+def remember_objects(objects: Mapping[str, Any], clone: Callable[[Any], Any] = lambda value: value) -> Remembered:
     """Objects that tell their state. One that is as it was is left alone: taking a state may have effects of its own.
     What is large in it, such as a replay buffer, is not copied, and stays as it is.
 
@@ -315,7 +302,7 @@ def remember_objects(objects: Mapping[str, Any], clone: Callable[[Any], Any] = l
             if not alike(now, before[name]):
                 restore_object(objects[name], {"state": before[name]}, lambda state: encode(state, "", copied))
 
-    return Memory(put_back)
+    return Remembered(put_back)
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -16,10 +16,9 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from colabkeep.frameworks.base import Unseen
+from colabkeep.frameworks.base import Remembered, Unseen
 from colabkeep.frameworks.shared import boundary
 from colabkeep.frameworks.shared.boundary import (
-    Memory,
     StepBoundary,
     combined,
     remember_modules,
@@ -341,7 +340,7 @@ def _size(parameter: torch.Tensor) -> int:
     return 0 if torch.nn.parameter.is_lazy(parameter) else parameter.numel()
 
 
-def remember(parts: Mapping[str, object]) -> Memory:
+def remember(parts: Mapping[str, object]) -> Remembered:
     """Take the small state of the parts. Until it is put back, a parameter group whose parameters an optimizer has
     already is not added to it again."""
     modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
@@ -354,14 +353,14 @@ def remember(parts: Mapping[str, object]) -> Memory:
         [
             *(_remember_optimizer(optimizer) for optimizer in optimizers),
             remember_objects(others, _clone_other),
-            Memory(buffers.rewind),
+            Remembered(buffers.rewind),
             _remember_gradients([*parameters.values(), *chain.from_iterable(map(parameters_of, optimizers))]),
             remember_modules({name: attributes(each) for name, each in modules.items()}, parameters, _version),
         ]
     )
 
 
-def _remember_optimizer(optimizer: torch.optim.Optimizer) -> Memory:
+def _remember_optimizer(optimizer: torch.optim.Optimizer) -> Remembered:
     options = [
         {key: value if key == "params" else _copied(value) for key, value in group.items()}
         for group in optimizer.param_groups
@@ -388,10 +387,10 @@ def _remember_optimizer(optimizer: torch.optim.Optimizer) -> Memory:
         for group, kept in zip(optimizer.param_groups, options, strict=False):  # one that is new stays, behind them
             group.update({key: value for key, value in kept.items() if key != "params"})
 
-    return Memory(put_back, release)
+    return Remembered(put_back, release)
 
 
-def _remember_gradients(parameters: Iterable[torch.Tensor]) -> Memory:
+def _remember_gradients(parameters: Iterable[torch.Tensor]) -> Remembered:
     """Those that stand: in a resumed session, what the checkpoint had of them."""
     standing = ((each, each.grad) for each in parameters)
     found = {
@@ -402,7 +401,7 @@ def _remember_gradients(parameters: Iterable[torch.Tensor]) -> Memory:
         for parameter, gradient, version, kept in found.values():
             parameter.grad = gradient if gradient._version == version else kept
 
-    return Memory(put_back)
+    return Remembered(put_back)
 
 
 def _copied(value: Any) -> Any:
