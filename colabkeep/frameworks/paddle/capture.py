@@ -351,12 +351,20 @@ _MORE = ("state", "_global_step_var")
 _MADE_BY = re.compile(r"_(?:fp32_master_\d+_)?(?P<kind>.+?)_\d+$")  # behind a parameter's name, in Paddle's own state
 
 
+def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The groups of parameters that the user made; none where there is but one list of them."""
+    groups = optimizer._param_groups
+    return groups if groups and isinstance(groups[0], dict) else []
+
+
+def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a group that are numbers or text. Objects (decay, clipping) come back with the code."""
+    return {key: value for key, value in group.items() if type(value) in (bool, int, float, str)}
+
+
 def group_parameters(optimizer: Optimizer) -> list[list[Any]]:
     """The parameters of each group; of the one there is where the user made none."""
-    groups = optimizer._param_groups
-    if groups and isinstance(groups[0], dict):
-        return [group["params"] for group in groups]
-    return [groups]
+    return [group["params"] for group in groups_of(optimizer)] or [optimizer._param_groups]
 
 
 def parameter_names(optimizer: Optimizer, names: ParameterNames) -> list[list[str]]:
@@ -394,12 +402,12 @@ class OptimizerRecorder(capture.Recorder):
         plan: Any = self._plan
         copies.take(plan.tensors)
         inner = {} if self._inner is None else {"inner": self._inner.record(copies)}
+        settings = [plain_options(group) for group in groups_of(self.target)] or [{}]
         return {
             "kind": "optimizer",
             "class": type(self.target).__name__,
             "groups": [
-                {"params": named, "options": options}
-                for named, options in zip(plan.named, _options(self.target), strict=True)
+                {"params": named, "options": options} for named, options in zip(plan.named, settings, strict=True)
             ],
             "state": plan.state,
             "masters": plan.masters,
@@ -486,11 +494,3 @@ def _accumulators(optimizer: Optimizer, structured: Mapping[str, str]) -> Iterat
             made = _MADE_BY.match(told, 0 if name is None else len(name))
             if name is not None and made is not None:
                 yield structured[name], made["kind"], tensor
-
-
-def _options(optimizer: Optimizer) -> list[dict[str, Tree]]:
-    """The settings of each group that are numbers or text. Objects (decay, clipping) come back with the code."""
-    groups = optimizer._param_groups
-    if not groups or not isinstance(groups[0], dict):
-        return [{}]
-    return [{key: value for key, value in group.items() if type(value) in (bool, int, float, str)} for group in groups]

@@ -24,7 +24,7 @@ from paddle.framework import core
 from paddle.io import DataLoader, IterableDataset, get_worker_info
 from paddle.io.dataloader.collate import default_collate_fn, default_convert_fn
 
-from colabkeep.core.state import HostTensor, Tagged
+from colabkeep.core.state import Tagged
 from colabkeep.frameworks.paddle.rng import GeneratorState, PaddleStream, plain_state, revived_state
 from colabkeep.frameworks.shared.rng import Stream
 from colabkeep.frameworks.shared.samples import NUMPY, Arrays, Sight
@@ -105,10 +105,10 @@ def _pack(value: Any) -> Tagged | None:
     return None if array is None else Tagged("paddle.Tensor", (array.dtype.str, tuple(array.shape), array.tobytes()))
 
 
-def _unpack(node: HostTensor | Tagged) -> Any:
-    if isinstance(node, Tagged) and node.kind == "paddle.Generator":
+def _unpack(node: Tagged) -> Any:
+    if node.kind == "paddle.Generator":
         return revived_state(dict(zip(_STATE, node.value, strict=True)))
-    if isinstance(node, HostTensor) or node.kind != "paddle.Tensor":
+    if node.kind != "paddle.Tensor":
         return NUMPY.unpack(node)
     dtype, shape, data = node.value
     return paddle.to_tensor(np.frombuffer(data, dtype=dtype).reshape(shape), place=paddle.CPUPlace())

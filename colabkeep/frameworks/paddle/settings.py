@@ -18,7 +18,7 @@ from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from colabkeep.core.settings import GROUP, Change, Item, Settings
 from colabkeep.core.state import Tree
-from colabkeep.frameworks.paddle.capture import TensorPlaces, has_data
+from colabkeep.frameworks.paddle.capture import TensorPlaces, groups_of, has_data, plain_options
 from colabkeep.frameworks.shared.describe import NOT_PLAIN, described, plain
 from colabkeep.frameworks.shared.settings import (
     Attributes,
@@ -81,14 +81,14 @@ class Options:
     def mark(self) -> None:
         """Remember them."""
         self._rates = [optimizer._learning_rate for optimizer in self._optimizers]
-        self._groups = [[_plain_options(group) for group in _groups(optimizer)] for optimizer in self._optimizers]
+        self._groups = [[plain_options(group) for group in groups_of(optimizer)] for optimizer in self._optimizers]
 
     def put_back(self) -> None:
         """As they were."""
         for optimizer, rate, groups in zip(self._optimizers, self._rates, self._groups, strict=True):
             if isinstance(rate, float) and optimizer._learning_rate != rate:
                 optimizer.set_lr(rate)
-            for group, options in zip(_groups(optimizer), groups, strict=False):
+            for group, options in zip(groups_of(optimizer), groups, strict=False):
                 group.update(options)
 
 
@@ -194,7 +194,7 @@ def _option_items(optimizer: Any) -> dict[str, Item]:
         built[_RATE] = optimizer._learning_rate
     options = {key: value for key, value in built.items() if value is not NOT_PLAIN}
     found = {"": Item(kind=GROUP, sure=True, options=options)}
-    for i, group in enumerate(_groups(optimizer)):
+    for i, group in enumerate(groups_of(optimizer)):
         short = {key: _short(value) for key, value in group.items() if key != "params"}
         options = {key: value for key, value in short.items() if value is not NOT_PLAIN}
         found[f"param_groups[{i}]"] = Item(kind=GROUP, sure=True, options=options)
@@ -221,18 +221,9 @@ def _stored(tree: Tree) -> dict[str, Item]:
     return found
 
 
-def _groups(optimizer: Any) -> list[dict[str, Any]]:
-    groups = optimizer._param_groups
-    return groups if groups and isinstance(groups[0], dict) else []
-
-
-def _plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if type(value) in (bool, int, float, str)}
-
-
 def _set_option(optimizer: Any, item: str, option: str, value: Any) -> None:
     if item:
-        group = _groups(optimizer)[int(item.partition("[")[2].rstrip("]"))]
+        group = groups_of(optimizer)[int(item.partition("[")[2].rstrip("]"))]
         if type(value) in (bool, int, float, str):
             group[option] = value
             if option == _RATE:  # Paddle reads it here

@@ -13,6 +13,7 @@ import paddle
 
 from colabkeep.core.errors import UsageError
 from colabkeep.frameworks.base import Batch, Pieces, TrainingOptions
+from colabkeep.frameworks.paddle.capture import groups_of
 from colabkeep.frameworks.paddle.facts import refuse_static_mode
 from colabkeep.frameworks.shared.training import (
     Arithmetic,
@@ -69,8 +70,7 @@ def held_parameters(optimizer: paddle.optimizer.Optimizer) -> list[Any]:
 
 
 def _clips(optimizer: paddle.optimizer.Optimizer) -> bool:
-    groups = getattr(optimizer, "_param_groups", None) or ()
-    own = [group.get("grad_clip") for group in groups if isinstance(group, dict)]
+    own = [group.get("grad_clip") for group in groups_of(optimizer)]
     return any(clip is not None for clip in [getattr(optimizer, "_grad_clip", None), *own])
 
 

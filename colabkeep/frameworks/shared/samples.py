@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from colabkeep.core.state import HostTensor, Tagged, Tree
+from colabkeep.core.state import Tagged, Tree
 from colabkeep.frameworks.base import Probe, Probed, Sample
 from colabkeep.frameworks.shared.streams import StreamScope, StreamSet, instance_dict, reachable
 from colabkeep.frameworks.shared.trees import encode, not_storable, rebuild
@@ -150,7 +150,7 @@ class Arrays:
 
     head: Callable[[Any, int], bytes | None]
     pack: Callable[[Any], Tagged | None]
-    unpack: Callable[[HostTensor | Tagged], Any]
+    unpack: Callable[[Any], Any]
     see: Callable[[Any], Sight | None]
 
 
@@ -230,11 +230,8 @@ def _see(value: Any) -> Sight | None:
     return Sight(dtype.name, shape, size, lambda start, stop: bytes(flat[start:stop].tobytes()))
 
 
-def _unpack(node: HostTensor | Tagged) -> Any:
+def _unpack(node: Tagged) -> Any:
     import numpy as np
-
-    if isinstance(node, HostTensor):  # `own_state` makes none
-        raise TypeError("a loader's own state holds no HostTensor")
 
     dtype, shape, data = node.value
     array = np.frombuffer(data, dtype=dtype).reshape(shape).copy()

@@ -33,7 +33,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from colabkeep.core.errors import UsageError
-from colabkeep.core.state import HostTensor, Stateful, Tagged, derive
+from colabkeep.core.state import Stateful, Tagged, derive
 from colabkeep.frameworks.shared import loaders
 from colabkeep.frameworks.shared.iterables import Counts, Position, Source, length_of
 from colabkeep.frameworks.shared.loaders import (
@@ -103,8 +103,8 @@ def _pack(value: Any) -> Tagged | None:
     return Tagged("torch.Tensor", (str(value.dtype).removeprefix("torch."), tuple(value.shape), _bytes(value.detach())))
 
 
-def _unpack(node: HostTensor | Tagged) -> Any:
-    if isinstance(node, HostTensor) or node.kind != "torch.Tensor":
+def _unpack(node: Tagged) -> Any:
+    if node.kind != "torch.Tensor":
         return NUMPY.unpack(node)
     dtype, shape, data = node.value
     raw = torch.tensor(list(data), dtype=torch.uint8, device="cpu")
