@@ -1269,6 +1269,7 @@ CHINESE: Mapping[str, str] = {
     "{}, the random streams and the position in the data are restored": "{}、随机数状态和数据位置都会恢复",
     "but the steps after that may round differently on this machine": "但在这台机器上，之后的步舍入可能不同",
     "Same course, not the same bits: {}, {}.": "过程相同，但并非逐位一致：{}，{}。",
+    "Not bit for bit: {}, but what is named below is not as it was then.": "并非逐位一致：{}，但下列内容与当时不同。",
     "Exact, but for what is named here": "除以下列出的内容外都是精确的",
     "{}: {}, and the steps after that give the same bits with the same {}.": "{}：{}，在相同的 {} 下，之后的步逐位一致。",
     "max_epochs or max_time": "max_epochs 或 max_time",

@@ -211,7 +211,7 @@ class Event:
 class RunStarted(Event):
     """A session began. `promise` is the one line that says what a resume restores, and whether the steps after it give
     the same bits on this machine; `exactness` says the latter in a word: "exact", "mostly" (but for what is named), or
-    "course" (the same course, not the same bits). `reasons`: what prevents the same bits, each with the line that mends
+    "course" (not the same bits). `reasons`: what prevents the same bits, each with the line that mends
     it; `unseen`: what no checkpoint sees; `precision`: what "auto" chose, if it was to choose. `folder`: where on this
     machine's disk the checkpoints lie, or come by; None where they do not. `ends_at`: when the machine goes at the
     latest, in seconds since 1970 (UTC), as far as that is known; `ends_source` says from what. `keeps`: the folder

@@ -991,15 +991,19 @@ def as_event(checkpoint: str, note: str) -> Event:
     return RestoredInexactly(checkpoint=checkpoint, reason=note) if isinstance(note, Inexact) else Noted(text=note)
 
 
-def run_started(spec: RunSpec, session: str) -> RunStarted:
-    """What holds for these parts on this machine. "Exact" is said only where nothing is known that prevents it."""
+def run_started(spec: RunSpec, session: str, *, changed: bool = False) -> RunStarted:
+    """What holds for these parts on this machine. "Exact" is said only where nothing is known that prevents it.
+    `changed`: the bits depend on something that is not as it was when the checkpoint was made, which is told besides.
+    """
     told, deadline, clock = spec.framework.exactness(spec.parts), spec.deadline, spec.clock
     exceptions = (*told.exceptions, *spec.exceptions)
     names = [name.removeprefix("state.") for name in spec.parts if name != "fit"]
     more = [] if len(names) <= _MOST else [f"{len(names) - _MOST} more"]
     restored = f"{', '.join(names[:_MOST] + more)}, the random streams and the position in the data are restored"
     same = told.same if spec.group is None else f"{told.same}, {spec.group.size} processes"
-    if told.obstacles:
+    if changed:
+        word, promise = "course", f"Not bit for bit: {restored}, but what is named below is not as it was then."
+    elif told.obstacles:
         word, then = "course", "but the steps after that may round differently on this machine"
         promise = f"Same course, not the same bits: {restored}, {then}."
     else:

@@ -93,7 +93,9 @@ class Run(Loop):
         self._saver.begin(self._zero)
         self._signals.install()
         self.began, self._unwatch = True, _watch(self)
-        events.extendleft([run_started(spec, session.id), *_complete(spec, self.resumed_from)])  # said first
+        changed = any(isinstance(event, RestoredInexactly) for event in events)
+        started = run_started(spec, session.id, changed=changed)
+        events.extendleft([started, *_complete(spec, self.resumed_from)])  # said first
         unseen = _unseen_told(self._unseen, self.resumed_from, events.append)
         self._event_bus = EventBus(
             spec.arguments.observers,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from colabkeep.core.events import Event, Noted, RestoredInexactly
+from colabkeep.core.events import Event, Noted, RestoredInexactly, RunStarted
 from colabkeep.core.manifest import Manifest
 
 
@@ -39,6 +39,9 @@ def test_another_machine_goes_on_and_names_each_difference(
     for name, before in differences.items():
         assert any(f"{name} was {before} and is " in reason for reason in told)
     assert all("may round differently" in reason for reason in told)
+    (head,) = [event for event in events if isinstance(event, RunStarted)]
+    assert head.promise.startswith("Not bit for bit: model, ")
+    assert head.exactness == "course"
 
 
 def on_a_card(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
