@@ -264,8 +264,12 @@ class Ranks(Protocol):
         ...
 
     def buffers(self, parts: Mapping[str, object]) -> Mapping[str, Mapping[str, object]]:
-        """The buffers of each module that nobody makes the same in all processes, by part and name."""
+        """The buffers of each module that nobody makes the same in all processes, by part and name; under `METRICS`
+        what its metrics have counted, as the tree of the module has it."""
         ...
+
+
+METRICS = "metrics()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

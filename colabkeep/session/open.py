@@ -58,7 +58,7 @@ from colabkeep.core.policies import OVERHEAD, EverySteps, Mode, parse_save_every
 from colabkeep.core.state import Tree
 from colabkeep.core.system import Clock, Environment, SystemClock
 from colabkeep.frameworks import find_framework
-from colabkeep.frameworks.base import Framework, Inexact
+from colabkeep.frameworks.base import METRICS, Framework, Inexact
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import DefaultStorage
 from colabkeep.session.data_fingerprint import SameData
@@ -759,7 +759,8 @@ def _shared(
 
 
 def _own(tree: Tree, state: Tree) -> Tree:
-    """A part; where this process has a state of its own of it, with that: of a module its buffers."""
+    """A part; where this process has a state of its own of it, with that: of a module its buffers and what
+    its metrics have counted."""
     if state is None or not isinstance(tree, dict):
         return tree
     if tree["kind"] != "module":
@@ -767,7 +768,8 @@ def _own(tree: Tree, state: Tree) -> Tree:
     own = {
         each: {name: state.get(name, leaf) for name, leaf in tree[each].items()} for each in ("weights", "transient")
     }
-    return {**tree, **own}
+    counted = {"metrics": state[METRICS]} if METRICS in state else {}
+    return {**tree, **own, **counted}
 
 
 def this_process(clock: Clock, **more: Any) -> dict[str, Any]:

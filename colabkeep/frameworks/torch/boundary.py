@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from colabkeep.frameworks.base import Remembered, Unseen
-from colabkeep.frameworks.shared import boundary
+from colabkeep.frameworks.shared import boundary, capture
 from colabkeep.frameworks.shared.boundary import (
     StepBoundary,
     combined,
@@ -28,7 +28,7 @@ from colabkeep.frameworks.shared.capture import ParameterNames
 from colabkeep.frameworks.shared.describe import NOT_PLAIN, plain
 from colabkeep.frameworks.shared.rng import Stream
 from colabkeep.frameworks.shared.streams import reachable
-from colabkeep.frameworks.torch.capture import TensorPlaces, TorchKit, ordinary, parameters_of
+from colabkeep.frameworks.torch.capture import TensorPlaces, TorchKit, metrics, ordinary, parameters_of
 from colabkeep.frameworks.torch.restore import is_torchs_own
 from colabkeep.frameworks.torch.settings import attributes, count_of
 
@@ -55,6 +55,7 @@ class TorchBoundary(StepBoundary):
             streams, inside, Buffers(inside), _Options(optimizers), lambda: list(map(count_of, held)), first
         )
         self.opaque = opaque
+        self._metrics = _Metrics(places)
         self.gradients = Gradients(
             (f"{i}.{name}", p) for i, found in enumerate(places) for name, p in found.parameters()
         )
@@ -65,6 +66,7 @@ class TorchBoundary(StepBoundary):
         if self._unguarded.parameters:
             self._unguarded.mark()
         self.gradients.mark()
+        self._metrics.mark()
         super().mark()
 
     @property
@@ -78,6 +80,7 @@ class TorchBoundary(StepBoundary):
     def rewind(self) -> None:
         super().rewind()
         self.gradients.rewind()
+        self._metrics.rewind()
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -146,6 +149,27 @@ class Buffers(boundary.Buffers):
                 tensor.copy_(kept)
         else:  # resized meanwhile, or several places of one number
             tensor.data = kept.clone()
+
+
+class _Metrics:
+    """What metrics of torchmetrics had counted at the last mark."""
+
+    def __init__(self, places: Sequence[capture.TensorPlaces]) -> None:
+        self._metrics = [metric for found in places for _, metric in metrics(found)]
+        self._kept: list[dict[str, Any]] = []
+
+    def mark(self) -> None:
+        """Remember it. Tensors of a list are added to it, and stay as they are."""
+        self._kept = [
+            {name: [*value] if isinstance(value, list) else value.detach().clone() for name, value in held.items()}
+            for held in (metric.metric_state for metric in self._metrics)
+        ]
+
+    def rewind(self) -> None:
+        """As it was."""
+        for metric, held in zip(self._metrics, self._kept, strict=True):
+            for name, value in held.items():
+                setattr(metric, name, value)
 
 
 class _Unguarded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -204,7 +205,8 @@ class TorchKit(Kit):
             name: encode(module.get_extra_state(), f"{part}.{name}.get_extra_state()", leaves)
             for name, module in extras(places)
         }
-        return {"extra": told}
+        counted = {name: encode(value, f"{part}.{name}", leaves) for name, value in counted_by(places).items()}
+        return {"extra": told, **({"metrics": counted} if counted else {})}
 
     def leaf(self, value: Any, path: str, leaves: TensorLeaves) -> Tree | None:
         kind = type(value)
@@ -316,7 +318,35 @@ def extras(places: shared.TensorPlaces) -> Iterator[tuple[str, torch.nn.Module]]
     return ((prefix, each) for prefix, each in places.modules if type(each).get_extra_state is not own)
 
 
+def metrics(places: shared.TensorPlaces) -> Iterator[tuple[str, Any]]:
+    """Metrics of torchmetrics, by name. What they have counted is in attributes, which `state_dict()` leaves out."""
+    return ((prefix, each) for prefix, each in places.modules if _is_metric(each))
+
+
+def counted_by(places: shared.TensorPlaces) -> dict[str, dict[str, Any]]:
+    """What each of them has counted: tensors, and lists of them, live."""
+    return {
+        prefix: {
+            name: [_detached(each) for each in value] if isinstance(value, list) else _detached(value)
+            for name, value in each.metric_state.items()
+        }
+        for prefix, each in metrics(places)
+    }
+
+
+def _is_metric(module: torch.nn.Module) -> bool:
+    package = sys.modules.get("torchmetrics")
+    kind = getattr(package, "Metric", None)
+    return kind is not None and isinstance(module, kind) and hasattr(module, "metric_state")
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
 def _tells_plainly(module: torch.nn.Module) -> bool:
+    if _is_metric(module):
+        return True
     kind, base = type(module), torch.nn.Module
     return kind.state_dict is base.state_dict and kind._save_to_state_dict is base._save_to_state_dict
 

@@ -18,8 +18,9 @@ import torch.distributed as dist
 from torch.utils.hooks import RemovableHandle
 
 from colabkeep.core.errors import UsageError
+from colabkeep.frameworks.base import METRICS
 from colabkeep.frameworks.shared.capture import TensorPlace
-from colabkeep.frameworks.torch.capture import TensorPlaces
+from colabkeep.frameworks.torch.capture import TensorPlaces, counted_by
 from colabkeep.frameworks.torch.facts import place
 
 _BUCKET = 32 << 20  # bytes of gradients that are summed at a time: each is copied into one buffer
@@ -341,11 +342,15 @@ class TorchRanks:
         return repr(([int(each) for each in sums], _options(parts))).encode()
 
     def buffers(self, parts: Mapping[str, object]) -> dict[str, dict[str, object]]:
-        return {
-            name: {place.name: place.tensor for place in TensorPlaces(part).places if _is_buffer(place)}
-            for name, part in parts.items()
-            if isinstance(part, torch.nn.Module) and not _spreads_buffers(part)
-        }
+        found: dict[str, dict[str, object]] = {}
+        for name, part in parts.items():
+            if isinstance(part, torch.nn.Module):
+                places = TensorPlaces(part)
+                own = [] if _spreads_buffers(part) else filter(_is_buffer, places.places)
+                found[name] = {place.name: place.tensor for place in own}
+                if counted := counted_by(places):
+                    found[name][METRICS] = counted
+        return found
 
     def _broadcast(self, numbers: Sequence[int]) -> list[int]:
         told = torch.tensor(numbers, dtype=torch.int64, device="cpu")

@@ -34,6 +34,7 @@ from colabkeep.frameworks.torch.capture import (
     inner_optimizers,
     is_expanded,
     memory_order,
+    metrics,
     parameter_names,
     parameters_of,
     plain_name,
@@ -198,7 +199,8 @@ def _at_hand(name: str) -> torch.device:
 
 
 def restore_module(part: str, module: torch.nn.Module, tree: Tree) -> None:
-    """Give every parameter and buffer its stored value, then hand over extra state."""
+    """Give every parameter and buffer its stored value, then hand over extra state, and to metrics what they counted.
+    Earlier versions did not store that."""
     places = TensorPlaces(module)
     device = next((p.tensor.device for p in places.places if p.tensor is not None), torch.device("cpu"))
 
@@ -213,6 +215,10 @@ def restore_module(part: str, module: torch.nn.Module, tree: Tree) -> None:
     for name, each in extras(places):
         if name in tree["extra"]:
             each.set_extra_state(native(tree["extra"][name], devices=True))
+    for name, metric in metrics(places):
+        for key, value in native(tree.get("metrics", {}).get(name, {})).items():
+            here = [each.to(metric.device) for each in value] if isinstance(value, list) else value.to(metric.device)
+            setattr(metric, key, here)
 
 
 def _source_of(tensor: torch.Tensor, leaf: Tree) -> torch.Tensor | None:

@@ -1,0 +1,74 @@
+"""What metrics of torchmetrics have counted, which is in no `state_dict()` of theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import colabkeep
+
+torchmetrics = pytest.importorskip("torchmetrics")
+
+DATA = TensorDataset(torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3)
+
+
+class Breakage(Exception):
+    """What goes wrong on purpose."""
+
+
+class Counting(nn.Module):
+    """A net that keeps its own measure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.losses = torchmetrics.MeanMetric()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output = self.layer(x)
+        loss = F.cross_entropy(output, y)
+        self.losses.update(loss)
+        return output, loss
+
+
+def train(folder: Path, breaks_at: int | None = None) -> tuple[list[float], list[torch.Tensor]]:
+    """What all metrics came to in 8 steps. One that breaks does so when its step has counted, and is not done."""
+    torch.manual_seed(0)
+    model = Counting()
+    right = torchmetrics.MetricCollection([torchmetrics.Accuracy("multiclass", num_classes=3)])
+    right.persistent(True)  # then its `state_dict()` tells some of it
+    seen = torchmetrics.CatMetric()
+    words: dict[str, Any] = {"state": {"right": right, "seen": seen}, "storage": folder, "progress": False}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with colabkeep.Run("r", model=model, optimizer=optimizer, save_every="3 steps", **words) as run:
+        for _ in run.epochs(2):
+            for x, y in run.batches(DataLoader(DATA, batch_size=6, shuffle=True)):
+                output, loss = model(x, y)
+                right.update(output, y)
+                seen.update(y)
+                if run.progress.step == breaks_at:
+                    raise Breakage
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                run.step(loss=loss)
+    return [float(model.losses.compute()), *map(float, right.compute().values())], seen.value
+
+
+def test_metrics_go_on_counting_where_they_were(tmp_path: Path) -> None:
+    """In the model and in `state=`, sums and lists, in the middle of an epoch. What a step that failed had counted is
+    taken back with it."""
+    sums, seen = train(tmp_path / "whole")
+    for place in (2, 5):
+        with pytest.raises(Breakage):
+            train(tmp_path / "broken", place)
+    again, seen_again = train(tmp_path / "broken")
+    assert again == sums
+    assert torch.cat(seen_again).tolist() == torch.cat(seen).tolist()
+    assert len(torch.cat(seen)) == 48
