@@ -560,6 +560,11 @@ class State(Kept):
         """Schedules that are kept here, and are no parts of the run."""
         return [each.schedule for each in self.averages if each.schedule is not None]
 
+    @property
+    def remembers(self) -> list[Any]:
+        """Modules whose attributes are kept here."""
+        return [self._trainer.lightning_module]
+
     def look(self) -> None:
         """See what there is that cannot be kept."""
         self._logged.state_dict()

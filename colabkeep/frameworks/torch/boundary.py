@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
 from operator import attrgetter
@@ -458,6 +458,11 @@ _COUNTED = (
     "{kind}.{name} changes when the optimizer steps. A checkpoint holds an optimizer's param_groups and state, and not "
     "its attributes, so in a resumed session it starts again. Keep it in param_groups or state."
 )
+_HELD = (
+    "{kind}.{name} is a tensor that changes while it trains, in a plain attribute. A checkpoint holds a module's "
+    "parameters and buffers, so in a resumed session it starts again. Make it a buffer: "
+    'self.register_buffer("{name}", …).'
+)
 
 
 class TorchUnseen(Unseen):
@@ -470,10 +475,17 @@ class TorchUnseen(Unseen):
         self._stepped: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._handle = register_optimizer_step_pre_hook(self._step)
         self._before = [(each, _numbers(each)) for each in self._handed_in()]
+        self._held = list(_plain_tensors(self._parts, set(map(id, self._told("remembers")))))
 
     def __call__(self) -> Sequence[str]:
         self.close()
         moved = [_COUNTED.format(kind=type(each).__name__, name=name) for each, name in self._moved()]
+        moved += [
+            _HELD.format(kind=type(each).__name__, name=name)
+            for each, name, before, version in self._held
+            if _changed(vars(each).get(name), before, version)
+        ]
+        self._held = []
         known = self._optimizers()
         # One that is gone already was made for a step, as in meta-learning.
         stepped = [each for each in (held() for held in self._stepped.values()) if each is not None]
@@ -511,7 +523,10 @@ class TorchUnseen(Unseen):
         they keep of others."""
         kinds = (torch.nn.Module, torch.optim.Optimizer)
         parts = [part for part in self._parts.values() if not isinstance(part, kinds)]
-        return reachable(*parts, *(each for part in parts for each in getattr(part, "keeps", ())))
+        return reachable(*parts, *self._told("keeps"))
+
+    def _told(self, what: str) -> list[object]:
+        return [each for part in self._parts.values() for each in getattr(part, what, ())]
 
     def _schedulers(self, optimizers: set[int]) -> list[LRScheduler]:
         """Those of these optimizers that were not handed in, wherever they are kept."""
@@ -540,6 +555,34 @@ def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     if is_torchs_own(optimizer) or type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:
         return {}
     return {key: value for key, value in vars(optimizer).items() if key[0] != "_" and type(value) in (int, float)}
+
+
+_Held = tuple[torch.nn.Module, str, torch.Tensor, int]
+
+
+def _plain_tensors(parts: Mapping[str, object], kept: Container[int]) -> Iterator[_Held]:
+    """Tensors that modules have in plain attributes, and their versions. Torch's own layers make theirs anew, those of
+    metrics are kept, and so are those of the modules in `kept`, by id."""
+    for part in parts.values():
+        if isinstance(part, torch.nn.Module):
+            places = TensorPlaces(part)
+            others = {id(each) for _, each in metrics(places)}
+            for _, each in places.modules:
+                if id(each) not in others and id(each) not in kept and not type(each).__module__.startswith("torch."):
+                    yield from (
+                        (each, name, value, _version(value))
+                        for name, value in vars(each).items()
+                        if isinstance(value, torch.Tensor) and not value.requires_grad
+                    )
+
+
+def _changed(now: object, before: torch.Tensor, version: int) -> bool:
+    """Is it state, that is: other numbers, and nothing that a step made with its graph?"""
+    if not isinstance(now, torch.Tensor) or now.requires_grad:
+        return False
+    if now is before:
+        return _version(now) != version
+    return now.shape == before.shape and now.device == before.device and not torch.equal(now, before)
 
 
 def _scheduler(scheduler: LRScheduler) -> str:

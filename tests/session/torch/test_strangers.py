@@ -130,6 +130,39 @@ def test_what_an_optimizer_counts_in_attributes_is_told_before_the_disconnect_an
     assert cell(Kept).run(tmp_path / "kept", 2) == cell(Kept).run(tmp_path / "kept", 4) == []
 
 
+def test_a_tensor_in_a_plain_attribute_that_training_moves_is_told_before_the_disconnect_and_after_it(
+    tmp_path: Path,
+) -> None:
+    """Of the numbers that it was made with. No table that stays or is computed again, and nothing that belongs to the
+    graph of a step."""
+
+    class Centred(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 2)
+            self.table, self.again = torch.ones(2), torch.zeros(2)
+            self.centre, self.drawn, self.loss = torch.zeros(2), torch.zeros(2), torch.zeros(())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            output = super().forward(x)
+            self.again, self.loss = torch.zeros(2), output.square().mean()
+            self.centre = 0.9 * self.centre + 0.1 * output.detach().mean(0)
+            self.drawn.add_(output.detach()[0])
+            return output - self.centre * self.table
+
+    def cell() -> Cell:
+        made = Cell()
+        made.model = Centred()
+        made.optimizer = torch.optim.SGD(made.model.parameters(), lr=0.1)
+        return made
+
+    told = cell().run(tmp_path, 2)
+    assert [text.partition(" is a tensor")[0] for text in told] == ["Centred.centre", "Centred.drawn"]
+    assert 'self.register_buffer("centre", …)' in told[0]
+    again = cell()
+    assert again.run(tmp_path, 4) == told
+    assert len([event for event in again.events if isinstance(event, RestoredInexactly)]) == 2
+
+
 def test_an_optimizer_of_one_step_is_no_stranger(tmp_path: Path) -> None:
     """Meta-learning makes one for each task, and lets it go."""
 
