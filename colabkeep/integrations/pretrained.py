@@ -104,7 +104,7 @@ def load_folder(trainer: Any, folder: str | os.PathLike[str], callbacks: Iterabl
         UsageError: there is no such checkpoint, or it cannot be read safely.
         Incompatible: its weights are those of another model; nothing was touched.
     """
-    path = Path(folder)
+    path = Path(str(folder))  # True, as train() has it, names none
     if not (path / _STATE).is_file():
         raise UsageError(
             problem=f"resume_from={str(folder)!r} is not a checkpoint of the Trainer: it has no {_STATE}.",
@@ -137,12 +137,22 @@ def load_folder(trainer: Any, folder: str | os.PathLike[str], callbacks: Iterabl
     for name in ("epoch", "global_step", "num_input_tokens_seen", "total_flos", "log_history", "best_metric"):
         setattr(trainer.state, name, getattr(state, name))
     trainer.state.best_global_step = getattr(state, "best_global_step", None)
+    told += _find_best(trainer, state.best_model_checkpoint, path.parent)
     trainer._globalstep_last_logged = state.global_step
     for each in callbacks:
         stored = state.stateful_callbacks.get(type(each).__name__)
         if isinstance(each, ExportableState) and isinstance(stored, dict):
             vars(each).update(stored["attributes"])
     return told
+
+
+def _find_best(trainer: Any, told: str | None, beside: Path) -> list[str]:
+    """The best checkpoint so far, as the trainer told it, is where it was or lies beside the one that is begun from."""
+    if told is None:
+        return []
+    there = next((each for each in (Path(told), beside / Path(told).name) if each.is_dir()), None)
+    trainer.state.best_model_checkpoint = None if there is None else str(there)
+    return [] if there else [f"The trainer's best checkpoint, {told}, is not on this machine, so it cannot be loaded."]
 
 
 def _load_weights(model: Any, folder: Path) -> None:

@@ -140,6 +140,20 @@ def test_in_the_middle_of_an_epoch_it_is_told_what_is_read_again(tmp_path: Path,
     assert "step 7, with epoch 2, from its first batch on" in told
 
 
+def test_the_best_checkpoint_so_far_is_the_one_to_load_at_the_end(tmp_path: Path, folders: tuple[Path, Any]) -> None:
+    """Where it is, beside the one that the run begins from; what is not here any more is told."""
+    for name in ("checkpoint-3", "checkpoint-5"):
+        shutil.copytree(folders[0] / name, tmp_path / name)
+    told = tmp_path / "checkpoint-5" / "trainer_state.json"
+    told.write_text(json.dumps({**json.loads(told.read_text()), "best_model_checkpoint": "elsewhere/checkpoint-3"}))
+    here = train(tmp_path / "here", keep(tmp_path / "here", resume_from=tmp_path / "checkpoint-5"), num_train_epochs=2)
+    assert here.state.best_model_checkpoint == str(tmp_path / "checkpoint-3")
+    shutil.rmtree(tmp_path / "checkpoint-3")
+    events: list[Event] = []
+    train(tmp_path / "gone", keep(tmp_path / "gone", events, resume_from=tmp_path / "checkpoint-5"), num_train_epochs=2)
+    assert any("best checkpoint, elsewhere/checkpoint-3" in e.text for e in events if isinstance(e, Noted))
+
+
 def test_a_torch_that_a_crafted_file_gets_past_reads_none(
     tmp_path: Path, folders: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +190,8 @@ def test_what_cannot_be_read_safely_is_refused(tmp_path: Path, folders: tuple[Pa
     assert not (tmp_path / "executed").exists()
     with pytest.raises(UsageError, match=r"no trainer_state\.json"):
         train(tmp_path, keep(tmp_path, resume_from=tmp_path))
+    with pytest.raises(UsageError, match="Name the folder of one step"):
+        train(tmp_path, keep(tmp_path, resume_from=True))
     other = bert(hidden=8)
     before = [each.clone() for each in other.parameters()]
     with pytest.raises(Incompatible, match="another model"):
