@@ -1230,6 +1230,8 @@ CHINESE: Mapping[str, str] = {
     "callbacks has {}, which cannot be called with an event.": "callbacks 中有 {}，它不能以事件为参数调用。",
     "Pass functions of one argument: def tell(event): print(event), and callbacks=[tell]. Each is called with every event; callbacks of other trainers have no place here.": "请传入单参数函数：def tell(event): print(event)，然后 callbacks=[tell]。每个事件都会调用它；不支持其他训练框架的回调。",
     "{} is the class {}, not an object of it.": "{} 是类 {}，而不是它的对象。",
+    "{} is a {} of several objects, and takes one.": "{} 是含多个对象的 {}，而这里只接受一个。",
+    'Give each a name of its own: state={{"generator": …, "discriminator": …}}.': '请给每个对象一个名称：state={{"generator": …, "discriminator": …}}。',
     "Make one: {}={}(…).": "请创建对象：{}={}(…)。",
     'Did you mean monitor="{}"? ': '是否想写 monitor="{}"？',
     " With a val_loader there is val_loss too.": "有 val_loader 时还有 val_loss。",

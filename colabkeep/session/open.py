@@ -418,12 +418,18 @@ def check_callbacks(callbacks: object) -> tuple[Callable[[Event], None], ...]:
 
 
 def refuse_classes(**objects: object) -> None:
-    """Refuse a class where an object of it is wanted: it has the same methods, and no state."""
+    """Refuse a class where an object of it is wanted: it has the same methods, and no state. And several objects."""
     for word, found in objects.items():
         if isinstance(found, type):
             raise UsageError(
                 problem=f"{word} is the class {found.__name__}, not an object of it.",
                 remedy=f"Make one: {word}={found.__name__}(…).",
+            )
+        members = found.values() if type(found) is dict else found if type(found) in (list, tuple) else ()
+        if any(hasattr(each, "state_dict") for each in cast("Iterable[object]", members)):
+            raise UsageError(
+                problem=f"{word} is a {type(found).__name__} of several objects, and takes one.",
+                remedy='Give each a name of its own: state={"generator": …, "discriminator": …}.',
             )
 
 

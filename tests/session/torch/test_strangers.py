@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler as schedules
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 import colabkeep
+from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, Noted, RestoredInexactly
 
 
@@ -161,6 +162,15 @@ def test_a_tensor_in_a_plain_attribute_that_training_moves_is_told_before_the_di
     again = cell()
     assert again.run(tmp_path, 4) == told
     assert len([event for event in again.events if isinstance(event, RestoredInexactly)]) == 2
+
+
+@pytest.mark.parametrize("together", [list, tuple, lambda two: dict(zip("gd", two, strict=True))])
+def test_two_in_the_place_of_one_are_told_how_to_be_handed_in(tmp_path: Path, together: Any) -> None:
+    """As Accelerate and other trainers take them."""
+    cell = Cell()
+    with pytest.raises(UsageError, match=r"optimizer is a \w+ of several objects") as caught:
+        colabkeep.Run("r", model=cell.model, optimizer=together([cell.optimizer, cell.other]), storage=tmp_path)
+    assert "state={" in caught.value.remedy
 
 
 def test_an_optimizer_of_one_step_is_no_stranger(tmp_path: Path) -> None:
