@@ -1618,7 +1618,7 @@ CHINESE: Mapping[str, str] = {
     "something unknown ({})": "未知对象（{}）",
     'A scheduler ({}) of this run\'s optimizer was not handed in. No checkpoint holds how far it is, so in a resumed session it starts again. Write: scheduler=…; or, for one more, state={{"warm_up": …}}.': '此训练的优化器有一个调度器（{}）没有传入。检查点不包含它的进度，因此在恢复的会话中会重新开始。请写：scheduler=…；还有其他的则写 state={{"warm_up": …}}。',
     "{}.{} changes when the optimizer steps. A checkpoint holds an optimizer's param_groups and state, and not its attributes, so in a resumed session it starts again. Keep it in param_groups or state.": "{}.{} 在优化器执行一步时会改变。检查点包含优化器的 param_groups 和 state，但不包含其属性，因此在恢复的会话中会重新开始。请把它放入 param_groups 或 state。",
-    '{}.{} is a tensor that changes while it trains, in a plain attribute. A checkpoint holds a module\'s parameters and buffers, so in a resumed session it starts again. Make it a buffer: self.register_buffer("{}", …).': '{}.{} 是普通属性中的张量，会在训练中变化。检查点保存模块的参数和缓冲区，因此恢复后的会话会重新开始。请把它注册为缓冲区：self.register_buffer("{}", …)。',
+    "{}.{} holds tensors that change while it trains, and is a plain attribute. A checkpoint holds a module's parameters and buffers, so in a resumed session it starts again. Make each tensor a buffer: self.register_buffer(…).": "{}.{} 是普通属性，其中的张量会在训练中变化。检查点保存模块的参数和缓冲区，因此恢复后的会话会重新开始。请把每个张量注册为缓冲区：self.register_buffer(…)。",
     '{} is trained by an optimizer ({}) that was not handed in. No checkpoint holds its state, so in a resumed session it starts again. Write: optimizer=…; or, for one more, state={{"optimizer_d": …}}.': '{} 由一个没有传入的优化器（{}）训练。检查点不包含其状态，因此在恢复的会话中会重新开始。请写：optimizer=…；还有其他的则写 state={{"optimizer_d": …}}。',
     " (and {} more)": "（另有 {} 个）",
     "What is not part of this run": "不属于此训练的内容",

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
 
@@ -459,9 +461,9 @@ _COUNTED = (
     "its attributes, so in a resumed session it starts again. Keep it in param_groups or state."
 )
 _HELD = (
-    "{kind}.{name} is a tensor that changes while it trains, in a plain attribute. A checkpoint holds a module's "
-    "parameters and buffers, so in a resumed session it starts again. Make it a buffer: "
-    'self.register_buffer("{name}", …).'
+    "{kind}.{name} holds tensors that change while it trains, and is a plain attribute. A checkpoint holds a module's "
+    "parameters and buffers, so in a resumed session it starts again. Make each tensor a buffer: "
+    "self.register_buffer(…)."
 )
 
 
@@ -480,11 +482,7 @@ class TorchUnseen(Unseen):
     def __call__(self) -> Sequence[str]:
         self.close()
         moved = [_COUNTED.format(kind=type(each).__name__, name=name) for each, name in self._moved()]
-        moved += [
-            _HELD.format(kind=type(each).__name__, name=name)
-            for each, name, before, version in self._held
-            if _changed(vars(each).get(name), before, version)
-        ]
+        moved += [_HELD.format(kind=type(each.module).__name__, name=each.name) for each in self._held if each.changed]
         self._held = []
         known = self._optimizers()
         # One that is gone already was made for a step, as in meta-learning.
@@ -557,32 +555,67 @@ def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     return {key: value for key, value in vars(optimizer).items() if key[0] != "_" and type(value) in (int, float)}
 
 
-_Held = tuple[torch.nn.Module, str, torch.Tensor, int]
+_FEW = 64  # members of a list that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Tensors that a module has in a plain attribute, or in a list, tuple, deque or dict there, and their versions."""
+
+    module: torch.nn.Module
+    name: str
+    tensors: Sequence[torch.Tensor]
+    versions: Sequence[int]
+
+    @property
+    def changed(self) -> bool:
+        """Are they other ones, of the same shapes? One number with a graph is a loss of the step, and no state."""
+        now = _tensors_in(vars(self.module).get(self.name))
+        if any(each.requires_grad and each.dim() == 0 for each in now):
+            return False
+        if len(now) != len(self.tensors):
+            return bool(now)
+        return any(map(_moved, now, self.tensors, self.versions))
+
+
+def _moved(now: torch.Tensor, before: torch.Tensor, version: int) -> bool:
+    if now is before:
+        return _version(now) != version
+    return now.shape == before.shape and now.device == before.device and not torch.equal(now, before)
+
+
+def _tensors_in(value: object) -> list[torch.Tensor]:
+    members: Iterable[object] = [value]
+    if isinstance(value, (list, tuple, deque, dict)):
+        members = value.values() if isinstance(value, dict) else value
+    return [each for each in islice(members, _FEW) if isinstance(each, torch.Tensor)]
 
 
 def _plain_tensors(parts: Mapping[str, object], kept: Container[int]) -> Iterator[_Held]:
-    """Tensors that modules have in plain attributes, and their versions. Torch's own layers make theirs anew, those of
-    metrics are kept, and so are those of the modules in `kept`, by id."""
+    """Those of all modules. Torch's own layers make theirs anew, those of metrics are kept, and so are those of the
+    modules in `kept`, by id, and what shows the memory of parameters and buffers."""
     for part in parts.values():
         if isinstance(part, torch.nn.Module):
             places = TensorPlaces(part)
             others = {id(each) for _, each in metrics(places)}
+            known = {_memory(place.tensor) for place in places.places if place.tensor is not None} - {0}
             for _, each in places.modules:
                 if id(each) not in others and id(each) not in kept and not type(each).__module__.startswith("torch."):
-                    yield from (
-                        (each, name, value, _version(value))
-                        for name, value in vars(each).items()
-                        if isinstance(value, torch.Tensor) and not value.requires_grad
-                    )
+                    for name, value in vars(each).items():
+                        found = _tensors_in(value)
+                        own = not any(one.requires_grad or _memory(one) in known for one in found)
+                        made = f"{name}_orig" in each._parameters  # by torch's older normalisations, or by pruning
+                        if own and not made and name not in _PLACES and (found or isinstance(value, deque)):
+                            yield _Held(each, name, found, list(map(_version, found)))
 
 
-def _changed(now: object, before: torch.Tensor, version: int) -> bool:
-    """Is it state, that is: other numbers, and nothing that a step made with its graph?"""
-    if not isinstance(now, torch.Tensor) or now.requires_grad:
-        return False
-    if now is before:
-        return _version(now) != version
-    return now.shape == before.shape and now.device == before.device and not torch.equal(now, before)
+_PLACES = ("_parameters", "_buffers")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where its numbers are; 0 where that cannot be said."""
+    strided = tensor.layout is torch.strided and not torch.nn.parameter.is_lazy(tensor)
+    return tensor.untyped_storage().data_ptr() if strided else 0
 
 
 def _scheduler(scheduler: LRScheduler) -> str:

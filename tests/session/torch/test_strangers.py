@@ -3,6 +3,7 @@ costs. What was handed in, in whatever way, is not."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,23 +132,27 @@ def test_what_an_optimizer_counts_in_attributes_is_told_before_the_disconnect_an
     assert cell(Kept).run(tmp_path / "kept", 2) == cell(Kept).run(tmp_path / "kept", 4) == []
 
 
-def test_a_tensor_in_a_plain_attribute_that_training_moves_is_told_before_the_disconnect_and_after_it(
+def test_tensors_in_plain_attributes_that_training_moves_are_told_before_the_disconnect_and_after_it(
     tmp_path: Path,
 ) -> None:
-    """Of the numbers that it was made with. No table that stays or is computed again, and nothing that belongs to the
-    graph of a step."""
+    """Also in tuples and queues, and with their graph. No table that stays or is computed again, no loss of a step, and
+    nothing that only shows the weights."""
 
     class Centred(torch.nn.Linear):
         def __init__(self) -> None:
             super().__init__(2, 2)
-            self.table, self.again = torch.ones(2), torch.zeros(2)
-            self.centre, self.drawn, self.loss = torch.zeros(2), torch.zeros(2), torch.zeros(())
+            self.table, self.again, self.loss = torch.ones(2), torch.zeros(2), torch.zeros(())
+            self.shows, self.empty = [self.weight.detach()], []
+            self.centre, self.drawn, self.queue = torch.zeros(2), torch.zeros(2), deque(maxlen=3)
+            self.hidden = torch.zeros(4, 2), torch.zeros(4, 2)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            output = super().forward(x)
+            output = super().forward(x) + self.hidden[0].detach()
             self.again, self.loss = torch.zeros(2), output.square().mean()
             self.centre = 0.9 * self.centre + 0.1 * output.detach().mean(0)
             self.drawn.add_(output.detach()[0])
+            self.queue.append(output.detach().mean(0))
+            self.hidden = output, output
             return output - self.centre * self.table
 
     def cell() -> Cell:
@@ -157,11 +162,12 @@ def test_a_tensor_in_a_plain_attribute_that_training_moves_is_told_before_the_di
         return made
 
     told = cell().run(tmp_path, 2)
-    assert [text.partition(" is a tensor")[0] for text in told] == ["Centred.centre", "Centred.drawn"]
-    assert 'self.register_buffer("centre", …)' in told[0]
+    assert [text.partition(" holds")[0] for text in told] == [
+        f"Centred.{name}" for name in ("centre", "drawn", "queue", "hidden")
+    ]
     again = cell()
     assert again.run(tmp_path, 4) == told
-    assert len([event for event in again.events if isinstance(event, RestoredInexactly)]) == 2
+    assert len([event for event in again.events if isinstance(event, RestoredInexactly)]) == 4
 
 
 @pytest.mark.parametrize("together", [list, tuple, lambda two: dict(zip("gd", two, strict=True))])
