@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import colabkeep
+from colabkeep.frameworks.torch.ranks import TorchRanks
+from colabkeep.session.open import _own
 
 torchmetrics = pytest.importorskip("torchmetrics")
 
@@ -72,3 +74,13 @@ def test_metrics_go_on_counting_where_they_were(tmp_path: Path) -> None:
     assert again == sums
     assert torch.cat(seen_again).tolist() == torch.cat(seen).tolist()
     assert len(torch.cat(seen)) == 48
+
+
+def test_each_of_several_processes_has_what_its_own_metrics_have_counted() -> None:
+    """It tells that beside its buffers, and gets it back in the place of what rank 0 had counted."""
+    model = Counting()
+    model.losses.update(torch.tensor(3.0))
+    told: Any = TorchRanks.buffers(cast("TorchRanks", None), {"model": model})["model"]
+    tree: Any = {"kind": "module", "weights": {}, "transient": {}, "metrics": {"losses": {"mean_value": 0.0}}}
+    own: Any = _own(tree, told)
+    assert float(own["metrics"]["losses"]["mean_value"]) == 3.0
