@@ -375,11 +375,14 @@ def remember(parts: Mapping[str, object]) -> Remembered:
     places = {name: TensorPlaces(each) for name, each in modules.items()}
     parameters = {f"{part}.{name}": p for part, found in places.items() for name, p in found.parameters()}
     buffers = Buffers(each for found in places.values() for _, each in found.modules)
+    counted = _Metrics(list(places.values()))
+    counted.mark()
     return combined(
         [
             *(_remember_optimizer(optimizer) for optimizer in optimizers),
             remember_objects(others, _clone_other),
             Remembered(buffers.rewind),
+            Remembered(counted.rewind),
             _remember_gradients([*parameters.values(), *chain.from_iterable(map(parameters_of, optimizers))]),
             remember_modules({name: attributes(each) for name, each in modules.items()}, parameters, _version),
         ]

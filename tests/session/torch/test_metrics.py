@@ -50,6 +50,7 @@ def train(folder: Path, breaks_at: int | None = None) -> tuple[list[float], list
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with colabkeep.Run("r", model=model, optimizer=optimizer, save_every="3 steps", **words) as run:
         for _ in run.epochs(2):
+            right.reset()
             for x, y in run.batches(DataLoader(DATA, batch_size=6, shuffle=True)):
                 output, loss = model(x, y)
                 right.update(output, y)
@@ -65,7 +66,7 @@ def train(folder: Path, breaks_at: int | None = None) -> tuple[list[float], list
 
 def test_metrics_go_on_counting_where_they_were(tmp_path: Path) -> None:
     """In the model and in `state=`, sums and lists, in the middle of an epoch. What a step that failed had counted is
-    taken back with it."""
+    taken back with it, and what the top of an epoch does to them is not done again in its middle."""
     sums, seen = train(tmp_path / "whole")
     for place in (2, 5):
         with pytest.raises(Breakage):
