@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias, cast
+from typing import BinaryIO, Final, Literal, Protocol, TypeAlias, cast
 
 from colabkeep.core.errors import (
     ColabKeepError,
@@ -37,6 +37,7 @@ __all__ = [
     "Inheriting",
     "Lock",
     "Needs",
+    "NoLock",
     "Receipt",
     "Replicating",
     "Source",
@@ -45,8 +46,10 @@ __all__ = [
     "StoreProperties",
     "as_front",
     "check_name",
+    "check_prefix",
     "explained",
     "inheriting",
+    "is_below",
     "is_key_file",
     "is_name",
     "needs_of",
@@ -57,7 +60,6 @@ __all__ = [
     "shown",
     "sides",
     "sign_in",
-    "store_repr",
 ]
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+:/{1,2})(.*)", re.IGNORECASE | re.DOTALL)  # with a slash forgotten, too
@@ -175,6 +177,16 @@ def check_name(name: str) -> str:
             remedy="Use letters, digits, '.', '_' and '-', in parts joined by '/', no part starting with a dot.",
         )
     return name
+
+
+def check_prefix(prefix: str) -> str:
+    """The same for a prefix, which may be "" and then stands for all objects."""
+    return check_name(prefix) if prefix else ""
+
+
+def is_below(name: str, prefix: str) -> bool:
+    """Does the name, or the prefix, lie below the prefix?"""
+    return not prefix or name.startswith(f"{prefix}/")
 
 
 def run_of(name: str) -> str:
@@ -354,20 +366,30 @@ class Lock(Protocol):
         """Let go. Calling twice is harmless."""
         ...
 
-    def __enter__(self) -> Lock: ...
+    def __enter__(self) -> Lock:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.release()
 
 
-def store_repr(store: Any) -> str:
-    """What a store prints as: its class and its URL, in which is no secret."""
-    return f"<{type(store).__name__} {store.url}>"
+class NoLock(Lock):
+    """The lock of a place that cannot lock: it refuses nobody."""
+
+    def release(self) -> None:
+        """Nothing to let go."""
 
 
 class Store(Protocol):
-    """A place for immutable named bytes. The obligations are on top of this page."""
+    """A place for immutable named bytes. The obligations are on top of this page.
+
+    What has a body here is true of most stores: one that inherits from this class says only what is different in it.
+    """
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"  # in a URL is no secret
 
     @property
     def url(self) -> str:
@@ -382,7 +404,7 @@ class Store(Protocol):
     @property
     def degraded(self) -> str | None:
         """What is out of order here and what that means, in a sentence for the user; None when all is well."""
-        ...
+        return None
 
     def put(self, name: str, source: Source) -> Receipt:
         """Store the bytes under a new name. When it returns, they are as durable as the receipt says.
@@ -407,7 +429,7 @@ class Store(Protocol):
     def doubt(self, name: str) -> bool:
         """The bytes that `get` gave for this name are not what was put. Is there another copy? If so, `get`
         and `list` answer with that one from now on, and this is True once; the doubted one is not touched."""
-        ...
+        return False
 
     def list(self, prefix: str) -> Iterable[Entry]:
         """The objects whose name starts with `prefix` + "/" (all objects if `prefix` is "").
@@ -424,7 +446,7 @@ class Store(Protocol):
     def confirm(self, receipt: Receipt) -> Receipt:
         """Ask again how durable the object of `receipt` is now. Cheap; MUST NOT block on a network
         for more than a second. A store whose `put` reaches its top rung returns the receipt as it is."""
-        ...
+        return receipt
 
     def lock(self, name: str, holder: str) -> Lock:
         """Hold `name` for this process; `holder` says who, for the next one to read.
@@ -436,7 +458,8 @@ class Store(Protocol):
         Raises:
             StoreBusy: a live process holds it; `StoreBusy.holder` is what that one wrote.
         """
-        ...
+        check_name(name)
+        return NoLock()
 
     def sweep(self, prefix: str) -> int:
         """Remove temporary files that a killed writer left of the run `prefix`; return how many. "": of all runs.
@@ -444,15 +467,16 @@ class Store(Protocol):
         Called only while the caller holds the lock of that run. MUST touch nothing but this store's own temporary
         names, beside files of that very run (`run_of`): one that lies below it may be written right now.
         """
-        ...
+        check_prefix(prefix)
+        return 0
 
     def flush(self, timeout: float) -> bool:
         """Wait at most `timeout` seconds until every put object has its top rung. True when so."""
-        ...
+        return True
 
     def close(self) -> None:
         """Let go of threads and connections. Objects stay. Calling twice is harmless."""
-        ...
+        return
 
 
 Guard: TypeAlias = Callable[[], str | None]

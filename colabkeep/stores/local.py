@@ -22,19 +22,22 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from colabkeep.core.errors import ObjectNotFound, StoreUnavailable, UsageError
 from colabkeep.stores.base import (
     Entry,
+    Lock,
+    NoLock,
     Receipt,
     Source,
+    Store,
     StoreProperties,
     check_name,
+    check_prefix,
     explained,
     is_name,
     run_of,
     shown,
-    store_repr,
 )
 from colabkeep.stores.shared.errors import changed
 from colabkeep.stores.shared.files import OS_FILES, Files
-from colabkeep.stores.shared.locks import FileLock, NoLock, take
+from colabkeep.stores.shared.locks import take
 
 # A save is flushed to disk in any case, and its bytes are not read again soon. Through the page cache each of them
 # costs the kernel a fresh page: of 300 MB on ext4, written and flushed behind busy cores, 150 to 220 ms of CPU time
@@ -164,7 +167,7 @@ _NO_LINKS = frozenset(
 )
 
 
-class DirectoryStore:
+class DirectoryStore(Store):
     """Objects as files below the folder `root`, which is made when the first object is put.
 
     A root that was there and then is gone (a drive that lost its mount) is never made anew: objects
@@ -188,8 +191,6 @@ class DirectoryStore:
         """As `colabkeep.stores.base.as_front` says."""
         return DirectoryStore(self._root, files=self._files, remade=True)
 
-    __repr__ = store_repr
-
     @property
     def url(self) -> str:
         return self._root
@@ -197,10 +198,6 @@ class DirectoryStore:
     @property
     def properties(self) -> StoreProperties:
         return StoreProperties(top_rung="local", locks=self._locks, free_bytes=self._free_bytes(), folder=self._root)
-
-    @property
-    def degraded(self) -> str | None:
-        return None
 
     def put(self, name: str, source: Source) -> Receipt:
         *folders, last = check_name(name).split("/")
@@ -237,11 +234,8 @@ class DirectoryStore:
             self._files.close(descriptor)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), last)
 
-    def doubt(self, name: str) -> bool:
-        return False  # there is one copy only
-
     def list(self, prefix: str) -> Sequence[Entry]:
-        folders = check_name(prefix).split("/") if prefix else []
+        folders = [part for part in check_prefix(prefix).split("/") if part]
         doing = f"list {prefix!r}"
         found: list[Entry] = []
         with suppress(ObjectNotFound), self._folder(folders, doing) as top, explained(self._root, doing):
@@ -266,10 +260,7 @@ class DirectoryStore:
                 # Durable at once: a manifest must not come back after a crash that its blobs do not survive.
                 _sync_folder(self._files, folder)
 
-    def confirm(self, receipt: Receipt) -> Receipt:
-        return receipt
-
-    def lock(self, name: str, holder: str) -> FileLock | NoLock:
+    def lock(self, name: str, holder: str) -> Lock:
         *folders, last = check_name(name).split("/")
         doing = f"lock {name!r}"
         lock = None
@@ -284,7 +275,7 @@ class DirectoryStore:
         return NoLock() if lock is None else lock
 
     def sweep(self, prefix: str) -> int:
-        folders = check_name(prefix).split("/") if prefix else []
+        folders = [part for part in check_prefix(prefix).split("/") if part]
         doing = f"tidy up {prefix!r}"
         count = 0
         with suppress(ObjectNotFound), self._folder(folders, doing) as top, explained(self._root, doing):
@@ -295,9 +286,6 @@ class DirectoryStore:
                     self._files.unlink(entry.name, dir_fd=folder)
                     count += 1
         return count
-
-    def flush(self, timeout: float) -> bool:
-        return True
 
     def close(self) -> None:
         """Nothing is held between two calls but a buffer."""

@@ -6,23 +6,31 @@ import hashlib
 import io
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import BinaryIO
 
 from colabkeep.core.errors import ObjectNotFound, StoreBusy, UsageError
-from colabkeep.stores.base import Entry, Receipt, Source, StoreProperties, check_name, shown, store_repr
+from colabkeep.stores.base import (
+    Entry,
+    Lock,
+    Receipt,
+    Source,
+    Store,
+    StoreProperties,
+    check_name,
+    check_prefix,
+    is_below,
+    shown,
+)
 from colabkeep.stores.shared.errors import changed, taken
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Objects in a dictionary. Its rung "local" means: as long as this process lives (`persists` is False)."""
 
     def __init__(self) -> None:
         self._objects: dict[str, bytes] = {}
         self._holders: dict[str, str] = {}
         self._guard = threading.Lock()
-
-    __repr__ = store_repr
 
     @property
     def url(self) -> str:
@@ -31,10 +39,6 @@ class MemoryStore:
     @property
     def properties(self) -> StoreProperties:
         return StoreProperties(top_rung="local", persists=False, locks=True)
-
-    @property
-    def degraded(self) -> str | None:
-        return None
 
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
@@ -56,20 +60,15 @@ class MemoryStore:
             )
         return io.BytesIO(data)
 
-    def doubt(self, name: str) -> bool:
-        return False  # there is one copy only
-
     def list(self, prefix: str) -> Sequence[Entry]:
-        start = f"{check_name(prefix)}/" if prefix else ""
+        check_prefix(prefix)
         with self._guard:
-            return [Entry(name=name, size=len(data)) for name, data in self._objects.items() if name.startswith(start)]
+            found = [(name, len(data)) for name, data in self._objects.items() if is_below(name, prefix)]
+        return [Entry(name=name, size=size) for name, size in found]
 
     def delete(self, name: str) -> None:
         with self._guard:
             self._objects.pop(check_name(name), None)
-
-    def confirm(self, receipt: Receipt) -> Receipt:
-        return receipt
 
     def lock(self, name: str, holder: str) -> MemoryLock:
         check_name(name)
@@ -83,23 +82,12 @@ class MemoryStore:
             self._holders[name] = holder
         return MemoryLock(self._holders, name)
 
-    def sweep(self, prefix: str) -> int:
-        if prefix:
-            check_name(prefix)
-        return 0
-
-    def flush(self, timeout: float) -> bool:
-        return True
-
-    def close(self) -> None:
-        """The objects stay as long as the store does."""
-
     def _refuse_taken(self, name: str) -> None:
         if name in self._objects:
             raise taken(name, "this memory store")
 
 
-class MemoryLock:
+class MemoryLock(Lock):
     """A name held in a memory store."""
 
     def __init__(self, holders: dict[str, str], name: str) -> None:
@@ -112,14 +100,6 @@ class MemoryLock:
         if self._held:
             self._held = False
             del self._holders[self._name]
-
-    def __enter__(self) -> MemoryLock:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 def open_url(url: str) -> MemoryStore:

@@ -20,7 +20,6 @@ from colabkeep.stores.base import (
     StoreProperties,
     needs_of,
     run_of,
-    store_repr,
 )
 from colabkeep.stores.shared.errors import taken
 
@@ -33,7 +32,7 @@ from colabkeep.stores.shared.errors import taken
 _CHUNK = 2**20
 
 
-class OverlayStore:
+class OverlayStore(Store):
     """`front` and, in the order in which they are asked, the stores `behind`; all are closed with this one.
 
     Nothing behind is ever changed. What is deleted here and lies behind is hidden as long as this object lives: a
@@ -51,8 +50,6 @@ class OverlayStore:
         self._gone: set[str] = set()  # names deleted here
         self._believed: dict[str, int] = {}  # name → the first store to be believed, where one before was doubted
         self._left: dict[str, str] = {}  # run → why a part of it is still behind only
-
-    __repr__ = store_repr
 
     @property
     def url(self) -> str:

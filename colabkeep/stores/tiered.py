@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import BinaryIO
 
 from colabkeep.core.errors import ObjectNotFound, StoreError, StoreUnavailable
@@ -25,7 +24,6 @@ from colabkeep.stores.base import (
     check_name,
     needs_of,
     run_of,
-    store_repr,
 )
 from colabkeep.stores.shared.errors import taken
 from colabkeep.stores.shared.remote_index import RemoteIndex
@@ -48,7 +46,7 @@ _FRESH_AT_FIRST = 10.0  # seconds, before anything is put: opening a run lists i
 _STOP_SECONDS = 1.0
 
 
-class TieredStore:
+class TieredStore(Store):
     """`front`, the local store, and `behind`, the remote one, as one store, which closes both.
 
     Opening lists nothing. A deletion that the remote store has not seen when the process ends is forgotten: the object
@@ -82,8 +80,6 @@ class TieredStore:
         self._looker: threading.Thread | None = None
         self._starting = threading.Lock()  # guards _looker and _closed
         self._closed = False
-
-    __repr__ = store_repr
 
     @property
     def url(self) -> str:
@@ -338,7 +334,7 @@ class TieredStore:
         )
 
 
-class _BothLocks:
+class _BothLocks(Lock):
     """The lock in front and the lock behind."""
 
     def __init__(self, front: Lock, behind: Lock) -> None:
@@ -351,14 +347,6 @@ class _BothLocks:
             self._behind.release()
         finally:
             self._front.release()
-
-    def __enter__(self) -> _BothLocks:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 def _seen_from_here(rung: DurabilityLevel, top: DurabilityLevel) -> DurabilityLevel:

@@ -14,9 +14,10 @@ from dataclasses import replace
 import pytest
 
 from colabkeep.core.errors import StoreBusy, StoreError, StoreUnavailable
+from colabkeep.stores.base import NoLock
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.shared.files import OS_FILES
-from colabkeep.stores.shared.locks import FileLock, NoLock
+from colabkeep.stores.shared.locks import FileLock
 from colabkeep.testing.faults import FaultyFiles, raising
 
 _HOLDER = """

@@ -18,7 +18,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from colabkeep.core.errors import StoreError, StoreUnavailable
-from colabkeep.stores.base import Source, is_name
+from colabkeep.stores.base import Source, is_below, is_name
 from colabkeep.stores.shared.errors import changed
 from colabkeep.stores.shared.files import Files
 from colabkeep.stores.shared.streaming import flat
@@ -191,7 +191,7 @@ class Objects:
         """The objects below a folder."""
         prefix = "/".join(parts)
         with self._guard:  # before the listing: what is put in the meantime is not judged by it
-            known = [spot for name, spot in self._known.items() if not prefix or name.startswith(f"{prefix}/")]
+            known = [spot for name, spot in self._known.items() if is_below(name, prefix)]
         found: dict[str, Spot] = {}
         for spot in self._below(parts):
             if self._stands(spot):

@@ -21,19 +21,19 @@ from colabkeep.stores.base import (
     Entry,
     Receipt,
     Source,
+    Store,
     StoreContext,
     StoreProperties,
     check_name,
+    check_prefix,
     explained,
     needs_of,
     run_of,
     shown,
-    store_repr,
 )
 from colabkeep.stores.colab_drive.files import READ, Draft, Objects, Spot, drive_part
 from colabkeep.stores.colab_drive.uploads import SILENCE, Upload, Uploads, ask
 from colabkeep.stores.shared.files import OS_FILES, SECONDS, Files, Silence, watched
-from colabkeep.stores.shared.locks import NoLock
 from colabkeep.stores.shared.streaming import ranged
 
 # An outage begins when a call gave up, and ends when one succeeds. Within one, calls do not wait: training's saves must
@@ -110,7 +110,7 @@ _ABANDONED = 24 * 3600.0  # seconds; no Colab session lasts longer (Colab FAQ, 2
 _LOOKS = (0.05, 5.0)  # seconds between two looks at the uploads: at first, at most (ChromiumOS's own script: 5)
 
 
-class MountedStore:
+class MountedStore(Store):
     """Objects as files below `root`, a folder on a mounted Google Drive.
 
     `pauses`: seconds before a call that failed is tried again. `remount`: how to mount again, tried once per
@@ -134,8 +134,6 @@ class MountedStore:
         self._objects = Objects(files, self._root, per_folder)
         self._patience = Patience(self._root, clock, tuple(pauses), remount)
         self._uploads = Uploads(files, clock)
-
-    __repr__ = store_repr
 
     @property
     def url(self) -> str:
@@ -186,11 +184,8 @@ class MountedStore:
             )
         return ranged(spot.size, lambda start, end: self._ask(doing, lambda: self._read(spot, start, end)))
 
-    def doubt(self, name: str) -> bool:
-        return False  # there is one copy only
-
     def list(self, prefix: str) -> Sequence[Entry]:
-        parts = check_name(prefix).split("/") if prefix else []
+        parts = [part for part in check_prefix(prefix).split("/") if part]
         spots = self._ask(f"list {prefix!r}", lambda: self._objects.list(parts))
         return [Entry(name=spot.name, size=spot.size) for spot in spots]
 
@@ -205,19 +200,13 @@ class MountedStore:
         upload = self._ask(f"ask about {name!r}", lambda: self._uploads.of(name, self._objects.find(name)), quick=True)
         return replace(receipt, rung=upload.rung, id=upload.id or receipt.id)
 
-    def lock(self, name: str, holder: str) -> NoLock:
-        check_name(name)
-        return NoLock()
-
     def sweep(self, prefix: str) -> int:
         """As promised; and files that an earlier session wrote, and that Drive does not have yet, are waited for.
 
         A short file is taken for abandoned once it is a day old, or if it was written on this machine: another one
         may still be uploading it.
         """
-        if prefix:
-            check_name(prefix)
-        return self._ask(f"tidy up {prefix!r}", lambda: self._sweep(prefix))
+        return self._ask(f"tidy up {check_prefix(prefix)!r}", lambda: self._sweep(prefix))
 
     def flush(self, timeout: float) -> bool:
         began = self._clock.monotonic()
@@ -235,9 +224,6 @@ class MountedStore:
                 return done
             self._clock.sleep(min(pause, left))
             pause = min(2 * pause, longest)
-
-    def close(self) -> None:
-        """Nothing is held between two calls."""
 
     def _ask(self, doing: str, work: Callable[[], _T], *, quick: bool = False) -> _T:
         """What `work` returns, which calls the mount only. `doing` completes "could not …"."""

@@ -26,7 +26,7 @@ from colabkeep.stores.base import (
     StoreContext,
     StoreProperties,
     check_name,
-    store_repr,
+    check_prefix,
 )
 from colabkeep.stores.drive.api import AGAIN, TIMEOUTS, Api, Quota, service_account_refused
 from colabkeep.stores.drive.files import MARK, Files, FolderGone, Place, RemoteFile, read_place
@@ -35,7 +35,6 @@ from colabkeep.stores.drive.tree import Astray, Copies, Tree
 from colabkeep.stores.google.account import Account, SignedIn, from_pydrive, is_service_account, sign_in, to_pydrive
 from colabkeep.stores.shared.errors import UNCHANGED, taken
 from colabkeep.stores.shared.files import SECONDS
-from colabkeep.stores.shared.locks import NoLock
 
 _LARGEST = 5 * 2**40  # bytes; the `maximum` of the upload methods in the discovery document of v3
 _TRIES = 3  # for bytes that arrive as others, or into a folder that goes away
@@ -48,7 +47,7 @@ _SILENT = (
 )
 
 
-class DriveStore:
+class DriveStore(Store):
     """Objects in the folder `place` of the Drive of `account`. Nothing is asked before the first method is called.
 
     `journal`: a store on this machine's disk, in which uploads under way are remembered, so that the next kernel
@@ -79,8 +78,6 @@ class DriveStore:
         self._quota = Quota(self._api, self._monotonic)
         self._doubts: dict[str, int] = {}
         self._unconfirmed: dict[str, Receipt] = {}
-
-    __repr__ = store_repr
 
     @property
     def url(self) -> str:
@@ -166,9 +163,7 @@ class DriveStore:
         return self._doubts[name] <= len(self._tree.known(name))
 
     def list(self, prefix: str) -> Sequence[Entry]:
-        if prefix:
-            check_name(prefix)
-        found = self._tree.below(prefix, f"list {prefix!r}")
+        found = self._tree.below(check_prefix(prefix), f"list {prefix!r}")
         return [Entry(name=name, size=self._chosen(name, copies).size or 0) for name, copies in found.items()]
 
     def delete(self, name: str) -> None:
@@ -200,16 +195,10 @@ class DriveStore:
         # It is confirmed where a machine finds it that knows nothing but the URL.
         return replace(receipt, rung="confirmed") if self._tree.holds(receipt.name, file) else receipt
 
-    def lock(self, name: str, holder: str) -> NoLock:
-        check_name(name)
-        return NoLock()
-
     def sweep(self, prefix: str) -> int:
         # An upload that was not finished is no file yet; the service drops it after a week.
-        if prefix:
-            check_name(prefix)
         self._journal.sweep()
-        return 0
+        return super().sweep(prefix)
 
     def flush(self, timeout: float) -> bool:
         end = self._monotonic() + timeout

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from colabkeep.core.errors import StoreUnavailable
-from colabkeep.stores.base import is_name
+from colabkeep.stores.base import is_below, is_name
 from colabkeep.stores.drive.files import (
     MARK,
     Files,
@@ -91,7 +91,7 @@ class Tree:
     def below(self, path: str, doing: str) -> dict[str, Copies]:
         """All files below the path, by name; names that no store gives are left out."""
         self._refresh(path, doing, deep=True)
-        return {name: copies for name, copies in self._all().items() if not path or name.startswith(f"{path}/")}
+        return {name: copies for name, copies in self._all().items() if is_below(name, path)}
 
     def known(self, name: str) -> Copies:
         """The files of that name, as far as is known without asking."""
@@ -279,7 +279,7 @@ def _parent(name: str) -> str:
 
 
 def _below(folder: str, path: str) -> bool:
-    return folder == path or not path or folder.startswith(f"{path}/")
+    return folder == path or is_below(folder, path)
 
 
 def _without(ids: Collection[str], own: Mapping[str, Copies]) -> dict[str, Copies]:

@@ -14,7 +14,16 @@ from typing import Any, BinaryIO
 
 from colabkeep.core.errors import MissingDependency, NameTaken, ObjectNotFound, StoreError, StoreUnavailable, UsageError
 from colabkeep.core.timeouts import within
-from colabkeep.stores.base import DurabilityLevel, Entry, Receipt, Source, StoreProperties, check_name, shown
+from colabkeep.stores.base import (
+    DurabilityLevel,
+    Entry,
+    Receipt,
+    Source,
+    StoreProperties,
+    check_name,
+    check_prefix,
+    shown,
+)
 from colabkeep.stores.fsspec.backend import BLOCK, OTHER, Backend, Kind, block_size, kind_of, restated, stated
 from colabkeep.stores.shared.errors import UNCHANGED, taken
 from colabkeep.stores.shared.listings import RemoteStore
@@ -90,7 +99,7 @@ class FsspecStore(RemoteStore[Entry]):
         return receipt if self._top_rung() != "confirmed" else super().confirm(receipt)
 
     def sweep(self, prefix: str) -> int:
-        return self._at_work().sweep(check_name(prefix) if prefix else "")
+        return self._at_work().sweep(check_prefix(prefix))
 
     def flush(self, timeout: float) -> bool:
         end = self._monotonic() + timeout

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from colabkeep.core.errors import StoreError, StoreUnavailable
 from colabkeep.core.rate_limits import Limit
-from colabkeep.stores.base import DurabilityLevel, Entry, Receipt, Source, StoreProperties, check_name
+from colabkeep.stores.base import DurabilityLevel, Entry, Receipt, Source, StoreProperties, check_name, is_below
 from colabkeep.stores.hub.lfs import Addition, Fact, Hub, Moved
 from colabkeep.stores.shared.errors import missing, taken
 from colabkeep.stores.shared.listings import RemoteStore
@@ -136,7 +136,7 @@ class HubStore(RemoteStore[Fact]):
         waiting, doomed = dict(self._waiting), set(self._doomed)  # first: they may be committed meanwhile
         entries = {entry.name: entry for entry in super().list(prefix) if entry.name not in doomed}
         for name, addition in waiting.items():
-            if not prefix or name.startswith(f"{prefix}/"):
+            if is_below(name, prefix):
                 entries[name] = Entry(name=name, size=addition.size)
         return [*entries.values()]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from colabkeep.core.errors import CheckpointDamaged, NameTaken, ObjectNotFound, StoreBusy, StoreUnavailable
-from colabkeep.stores.base import BytesSource, Entry, Lock, Receipt, Source, check_name
+from colabkeep.stores.base import BytesSource, Entry, Lock, Receipt, Source, check_name, check_prefix, is_below
 from colabkeep.stores.kaggle.dataset import Dataset, Package
 from colabkeep.stores.kaggle.index import (
     INDEX,
@@ -74,9 +74,9 @@ class Contents:
             return self.staged.get(name)
 
     def list(self, prefix: str) -> Sequence[Entry]:
-        start = f"{check_name(prefix)}/" if prefix else ""
+        check_prefix(prefix)
         found = {
-            name: Entry(name=name, size=held.size) for name, held in self._published().items() if name.startswith(start)
+            name: Entry(name=name, size=held.size) for name, held in self._published().items() if is_below(name, prefix)
         }
         return list((found | {entry.name: entry for entry in self.staged.list(prefix)}).values())
 

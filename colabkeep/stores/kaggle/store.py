@@ -14,7 +14,7 @@ from typing import BinaryIO
 from colabkeep.core.errors import ColabKeepError, MissingDependency, UsageError
 from colabkeep.core.rate_limits import KAGGLE
 from colabkeep.core.system import Environment
-from colabkeep.stores.base import Entry, Lock, Receipt, Source, StoreContext, StoreProperties, shown, store_repr
+from colabkeep.stores.base import Entry, Lock, Receipt, Source, Store, StoreContext, StoreProperties, shown
 from colabkeep.stores.kaggle.contents import Contents
 from colabkeep.stores.kaggle.dataset import Dataset
 from colabkeep.stores.kaggle.service import INSTALL, Hub, Pace, Service
@@ -136,7 +136,7 @@ _URL = re.compile(r"kaggle://([A-Za-z0-9_-]+)/([a-z0-9-]{6,50})/?", re.IGNORECAS
 _FOLDER = "~/.cache/colabkeep"
 
 
-class KaggleStore:
+class KaggleStore(Store):
     """Objects in a private dataset of the user's. `put` is done when the object is on this machine's disk, in
     `folder`, which is this store's own; versions with all objects follow in the background.
 
@@ -166,8 +166,6 @@ class KaggleStore:
         self._contents = Contents(folder, self._dataset)
         self._publisher = Publisher(self._publish, pace, monotonic=monotonic)
         self._looking = threading.RLock()
-
-    __repr__ = store_repr
 
     @property
     def url(self) -> str:
@@ -204,9 +202,6 @@ class KaggleStore:
     def get(self, name: str) -> BinaryIO:
         self._know()
         return self._contents.get(name)
-
-    def doubt(self, name: str) -> bool:
-        return False  # what came from the dataset was hashed when it was brought here
 
     def list(self, prefix: str) -> Sequence[Entry]:
         self._know()

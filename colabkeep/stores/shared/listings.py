@@ -9,8 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from colabkeep.stores.base import Entry, Receipt, check_name, is_name, store_repr
-from colabkeep.stores.shared.locks import NoLock
+from colabkeep.stores.base import Entry, Receipt, Store, check_prefix, is_below, is_name
 
 # A commit looks into several folders of its run within a moment, and each listing is a request: so all of a run is
 # listed at once, and that is taken for the present for some seconds. What another session does is seen that much later
@@ -54,7 +53,7 @@ class Listings(Generic[_T]):
             if listing is None:
                 listing = self._ask(prefix.partition("/")[0] if self._whole_runs else prefix)
         with self._guard:
-            return {name: what for name, what in listing.found.items() if name != prefix and _covers(prefix, name)}
+            return {name: what for name, what in listing.found.items() if is_below(name, prefix)}
 
     def known(self, name: str) -> _T | None:
         """What is known of the name without asking, however old that is."""
@@ -117,7 +116,7 @@ def _apply(found: dict[str, _T], name: str, what: _T | None) -> None:
 
 def _covers(prefix: str, name: str) -> bool:
     """Is the name, or the prefix, below the prefix, or the same prefix?"""
-    return not prefix or name == prefix or name.startswith(f"{prefix}/")
+    return name == prefix or is_below(name, prefix)
 
 
 class Confirmed:
@@ -136,9 +135,8 @@ class Confirmed:
 
     def listed(self, prefix: str, names: Container[str]) -> None:
         """These are there below the prefix: what another session deleted is not called confirmed any more."""
-        start = f"{prefix}/" if prefix else ""
         for name in {*self._right, *(name for name, _ in self._wrong)}:
-            if name.startswith(start) and name not in names:
+            if is_below(name, prefix) and name not in names:
                 self.forget(name)
 
     def answer(self, receipt: Receipt, ask: Callable[[Receipt], bool | None]) -> Receipt:
@@ -168,46 +166,26 @@ class Listed(Protocol):
 _L = TypeVar("_L", bound=Listed)
 
 
-class RemoteStore(Generic[_L]):
+class RemoteStore(Store, Generic[_L]):
     """What stores have in common that ask a service by requests: it has one copy of each object, cannot lock, and shows
-    no object before it is whole. A subclass asks the service (`_find`, `_states`), puts, gets and deletes."""
+    no object before it is whole, so there is nothing to sweep. A subclass asks the service (`_find`, `_states`), puts,
+    gets and deletes."""
 
     def __init__(self, url: str, monotonic: Callable[[], float], *, whole_runs: bool = True) -> None:
         self._url = url
         self._listings: Listings[_L] = Listings(self._list_legal, monotonic, whole_runs=whole_runs)
         self._confirmed = Confirmed()
 
-    __repr__ = store_repr
-
     @property
     def url(self) -> str:
         return self._url
 
-    @property
-    def degraded(self) -> str | None:
-        return None
-
-    def doubt(self, name: str) -> bool:
-        return False  # there is one copy only
-
     def list(self, prefix: str) -> Sequence[Entry]:
-        found = self._listings.below(check_name(prefix) if prefix else "")
+        found = self._listings.below(check_prefix(prefix))
         return [Entry(name=name, size=what.size) for name, what in found.items()]
 
     def confirm(self, receipt: Receipt) -> Receipt:
         return self._confirmed.answer(receipt, self._states)
-
-    def lock(self, name: str, holder: str) -> NoLock:
-        check_name(name)
-        return NoLock()
-
-    def sweep(self, prefix: str) -> int:
-        if prefix:
-            check_name(prefix)
-        return 0  # the service itself clears away what is not whole
-
-    def flush(self, timeout: float) -> bool:
-        return True
 
     def _find(self, prefix: str) -> Iterable[_L]:
         """All that lies below the prefix, foreign files too."""

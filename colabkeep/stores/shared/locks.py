@@ -28,9 +28,9 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 
 from colabkeep.core.errors import StoreBusy, StoreUnavailable
+from colabkeep.stores.base import Lock
 from colabkeep.stores.shared.files import Files
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -40,22 +40,7 @@ _CANNOT_LOCK = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, err
 _TEXT_BYTES = 4096
 
 
-class NoLock:
-    """The lock of a place that cannot lock: it refuses nobody."""
-
-    def release(self) -> None:
-        """Nothing to let go."""
-
-    def __enter__(self) -> NoLock:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-
-class FileLock:
+class FileLock(Lock):
     """A held lock: three descriptors that live as long as it is held."""
 
     def __init__(self, files: Files, *, folder: int, mark: int, lock: int, last: str) -> None:
@@ -90,14 +75,6 @@ class FileLock:
         finally:
             files.close(self._mark)
             files.close(self._folder)
-
-    def __enter__(self) -> FileLock:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 class _CannotLock(Exception):

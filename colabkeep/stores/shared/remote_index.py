@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from colabkeep.core.errors import StoreError, StoreUnavailable
 from colabkeep.core.timeouts import within
-from colabkeep.stores.base import Entry, Receipt, Store, sign_in
+from colabkeep.stores.base import Entry, Receipt, Store, is_below, sign_in
 
 _LAG = 120.0  # seconds that a listing may be behind what was put or deleted; the service gives no figure
 _FIRST = 25.0  # seconds for the first answer: one that takes longer is as good as none to who waits for a training
@@ -38,7 +38,7 @@ class RemoteIndex:
     def knows(self, prefix: str) -> bool:
         """Was it listed?"""
         with self._guard:
-            return any(prefix == known or _below(prefix, known) for known in self._prefixes)
+            return any(prefix == known or is_below(prefix, known) for known in self._prefixes)
 
     def is_fresh(self, seconds: float) -> bool:
         """Was it listed in these last seconds, and is there no reason to doubt what was seen?"""
@@ -52,7 +52,7 @@ class RemoteIndex:
         """The objects, without those that are to be deleted."""
         with self._guard:
             found = {name: Entry(name=name, size=self._receipts[name].size) for name in self._arrived} | self._entries
-            return {name: entry for name, entry in found.items() if _below(name, prefix)}
+            return {name: entry for name, entry in found.items() if is_below(name, prefix)}
 
     def has(self, name: str) -> bool:
         """Is it believed to be there?"""
@@ -156,8 +156,8 @@ class RemoteIndex:
             StoreError: it does not answer; what was known is kept.
         """
         with self._guard:
-            prefixes = set(self._prefixes)
-        return self._look(sorted(p for p in prefixes if not any(_below(p, other) and p != other for other in prefixes)))
+            listed = set(self._prefixes)
+        return self._look(sorted(one for one in listed if not any(is_below(one, other) for other in listed - {one})))
 
     def _look(self, prefixes: Sequence[str]) -> dict[str, dict[str, str]]:
         gone: dict[str, dict[str, str]] = {}
@@ -177,9 +177,9 @@ class RemoteIndex:
     def _learn(self, prefix: str, found: Sequence[Entry], began: float) -> dict[str, str]:
         with self._guard:
             seen = {entry.name: entry for entry in found}
-            believed = {name: self._shown.get(name, -math.inf) for name in self._entries if _below(name, prefix)}
+            believed = {name: self._shown.get(name, -math.inf) for name in self._entries if is_below(name, prefix)}
             for name, at in self._arrived.items():
-                if _below(name, prefix):
+                if is_below(name, prefix):
                     believed[name] = max(at, believed.get(name, -math.inf))
             missing = believed.keys() - seen.keys()
             gone = {name for name in missing if began - believed[name] > _LAG}
@@ -187,7 +187,7 @@ class RemoteIndex:
             self._deleted = {name: at for name, at in self._deleted.items() if began - at <= _LAG}
             hidden = self._doomed | self._deleted.keys() | self._refused.keys()
             shown = {name: entry for name, entry in seen.items() if name not in hidden}
-            self._entries = {n: e for n, e in self._entries.items() if not _below(n, prefix)} | late | shown
+            self._entries = {n: e for n, e in self._entries.items() if not is_below(n, prefix)} | late | shown
             self._shown = {n: at for n, at in self._shown.items() if n in self._entries} | dict.fromkeys(shown, began)
             self._prefixes.add(prefix)
             return {name: self._forget(name) for name in sorted(gone)}
@@ -196,7 +196,3 @@ class RemoteIndex:
         self._arrived.pop(name, None)
         known = self._receipts.pop(name, None)
         return "" if known is None else known.sha256
-
-
-def _below(name: str, prefix: str) -> bool:
-    return not prefix or name.startswith(f"{prefix}/")
