@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
@@ -14,16 +17,21 @@ from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.stores import ChunkedSource
 
-__all__ = ["run_beside_memory"]
+__all__ = ["COMMON", "NAMES", "PREFIXES", "StoreMachine", "listing", "outcome", "read", "run_beside_memory"]
 
 NAMES = st.sampled_from(
     ["run/blobs/a.safetensors", "run/blobs/b.safetensors", "run/checkpoints/a.json", "run.json", "other/blobs/a.bin"]
 )
 PREFIXES = st.sampled_from(["", "run", "run/blobs", "run/checkpoints", "other", "ru", "run/run.json"])
 CHUNKS = st.lists(st.binary(max_size=40), max_size=4)
+COMMON = settings(
+    deadline=None,
+    stateful_step_count=20,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 
 
-def _outcome(call):
+def outcome(call):
     """What a call returned, or the kind of error it raised."""
     try:
         return call()
@@ -31,69 +39,114 @@ def _outcome(call):
         return type(error)
 
 
-def _read(store, name):
+def read(store, name):
     with store.get(name) as reader:
         return reader.read()
 
 
-def _listing(store, prefix):
+def listing(store, prefix):
     return sorted(store.list(prefix), key=lambda entry: entry.name)
 
 
-def _machine(open_new: Callable[[], Callable[[], Store]], trouble: Callable[[int], None], quiet: Callable[[], None]):
-    class Machine(RuleBasedStateMachine):
+class StoreMachine(RuleBasedStateMachine):
+    """Runs the same calls on a store, which `open` opens, and on a `MemoryStore`. `folder` is its own."""
+
+    def open(self):
+        raise NotImplementedError
+
+    @initialize()
+    def start(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.model = MemoryStore()
+        self.store = self.open()
+
+    def teardown(self):
+        if hasattr(self, "store"):
+            self.store.close()
+            shutil.rmtree(self.folder)
+
+    def persist(self, call):
+        """What a call to the store comes to."""
+        return outcome(call)
+
+    @rule(name=NAMES, chunks=CHUNKS)
+    def put(self, name, chunks):
+        def seen(store):
+            receipt = store.put(name, ChunkedSource(*chunks))
+            return (receipt.name, receipt.size, receipt.sha256)
+
+        assert self.persist(lambda: seen(self.store)) == outcome(lambda: seen(self.model))
+
+    @rule(name=NAMES)
+    def get(self, name):
+        assert self.persist(lambda: read(self.store, name)) == outcome(lambda: read(self.model, name))
+
+    @rule(name=NAMES)
+    def delete(self, name):
+        self.persist(lambda: self.store.delete(name))
+        self.model.delete(name)
+
+    @rule(prefix=PREFIXES)
+    def list(self, prefix):
+        assert self.persist(lambda: listing(self.store, prefix)) == listing(self.model, prefix)
+
+    @rule(prefix=PREFIXES)
+    def sweep(self, prefix):
+        self.persist(lambda: self.store.sweep(prefix))
+
+    @rule()
+    def open_again(self):
+        self.store.close()
+        self.store = self.open()
+
+    @invariant()
+    def shows_the_same(self):
+        if hasattr(self, "store"):
+            assert self.persist(lambda: listing(self.store, "")) == listing(self.model, "")
+
+
+def run_beside_memory(
+    open_new: Callable[[], Callable[[], Store]],
+    *,
+    examples: int,
+    trouble: Callable[[int], None] = lambda seed: None,
+    quiet: Callable[[], None] = lambda: None,
+    between: Callable[[], None] = lambda: None,
+) -> None:
+    """Random histories. `open_new` gives, for a new place, what opens it; `trouble` lets requests go wrong, as a seed
+    says, `quiet` ends that; `between` is called after each step. A put that fails in passing is tried again, and may
+    then find its own object: so faults must leave a put either not done or answered."""
+
+    class PlaceMachine(StoreMachine):
         @initialize()
         def start(self):
             quiet()
             self.open = open_new()
-            self.store, self.model = self.open(), MemoryStore()
+            super().start()
 
         def teardown(self):
             quiet()
-            if hasattr(self, "store"):
-                self.store.close()
+            super().teardown()
 
         def persist(self, call):
             """Call until it comes through: who has a store that fails for long asks again later."""
             for _ in range(20):
                 with contextlib.suppress(StoreUnavailable):
-                    return _outcome(call)
+                    return outcome(call)
             raise AssertionError("it never came through")
 
         @rule(seed=st.integers(0, 10**6))
         def something_goes_wrong(self, seed):
             trouble(seed)
 
-        @rule(name=NAMES, chunks=CHUNKS)
-        def put(self, name, chunks):
-            def put(store):
-                receipt = store.put(name, ChunkedSource(*chunks))
-                return (receipt.name, receipt.size, receipt.sha256)
-
-            assert self.persist(lambda: put(self.store)) == _outcome(lambda: put(self.model))
-
-        @rule(name=NAMES)
-        def get(self, name):
-            assert self.persist(lambda: _read(self.store, name)) == _outcome(lambda: _read(self.model, name))
-
-        @rule(name=NAMES)
-        def delete(self, name):
-            self.persist(lambda: self.store.delete(name))
-            self.model.delete(name)
-
-        @rule(prefix=PREFIXES)
-        def list(self, prefix):
-            assert self.persist(lambda: _listing(self.store, prefix)) == _listing(self.model, prefix)
-
-        @rule(prefix=PREFIXES)
-        def sweep(self, prefix):
-            self.persist(lambda: self.store.sweep(prefix))
+        @rule()
+        def all_goes_well_again(self):
+            quiet()
 
         @rule()
         def open_again(self):
             assert self.persist(lambda: self.store.flush(30.0))
-            self.store.close()
-            self.store = self.open()
+            super().open_again()
 
         @rule(name=NAMES, at=st.integers(0, 2))
         def put_that_is_interrupted(self, name, at):
@@ -106,26 +159,7 @@ def _machine(open_new: Callable[[], Callable[[], Store]], trouble: Callable[[int
 
         @invariant()
         def shows_the_same(self):
-            if hasattr(self, "store"):
-                assert self.persist(lambda: _listing(self.store, "")) == _listing(self.model, "")
+            between()
+            super().shows_the_same()
 
-    return Machine
-
-
-def run_beside_memory(
-    open_new: Callable[[], Callable[[], Store]],
-    *,
-    examples: int,
-    trouble: Callable[[int], None] = lambda seed: None,
-    quiet: Callable[[], None] = lambda: None,
-) -> None:
-    """Random histories. `open_new` gives, for a new place, what opens it; `trouble` lets requests go wrong, as a seed
-    says, `quiet` ends that. A put that fails in passing is tried again, and may then find its own object: so faults
-    must leave a put either not done or answered."""
-    few = settings(
-        deadline=None,
-        stateful_step_count=20,
-        max_examples=examples,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-    )
-    run_state_machine_as_test(_machine(open_new, trouble, quiet), settings=few)
+    run_state_machine_as_test(PlaceMachine, settings=settings(COMMON, max_examples=examples))
