@@ -1,4 +1,6 @@
-"""The methods of Drive v2 and v3 that this server has. Any other is answered 501, never guessed at."""
+"""The methods of Drive v3 that this server has, and those by which v2 reads. Any other is answered 501, never guessed
+at.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def serve(state: State, request: Request) -> Answer:
         caller = state.tokens.caller(request.bearer, state.now())
         state.budgets.request(caller.account, state.now(), state.settings)
     request.client = caller.client
-    if found.method.name not in METHODS:
+    if found.method.name not in (METHODS if found.method.version == "v3" else READING):
         raise ApiError(501, "notImplemented", f"This server does not have {found.method.version} {found.method.name}.")
     if not caller.scopes & found.method.scopes:
         text = "Request had insufficient authentication scopes."
@@ -58,7 +60,7 @@ def get(call: Call) -> Answer:
 def create(call: Call) -> Answer:
     """A folder, a shortcut, or an empty file."""
     state, caller = call.state, call.caller
-    file = storing.new_file(state, caller, resources.said(call.version, call.json()))
+    file = storing.new_file(state, caller, resources.said(call.json()))
     if file.mime not in (FOLDER, SHORTCUT):
         storing.check_room(state, caller, file.drive, 0)
         revision = fresh()
@@ -70,28 +72,15 @@ def create(call: Call) -> Answer:
 
 
 def update(call: Call) -> Answer:
-    """Change what is said of a file, and where it lies. In v2 the body may name the parents, in v3 it may not."""
+    """Change what is said of a file, and where it lies; the body may not name the parents."""
     state, caller, file = call.state, call.caller, call.file()
-    changes = resources.said(call.version, call.json())
+    changes = resources.said(call.json())
     add, remove = (_ids(call.query.get(name, "")) for name in ("addParents", "removeParents"))
     if "parents" in changes:
-        if call.version == "v3":
-            raise media.fields_not_writable()
-        add, remove = [*add, *changes["parents"]], [*remove, *([file.parent] if file.parent else [])]
-    if call.version == "v2" and not call.request.flag("setModifiedDate") and "modifiedDateBehavior" not in call.query:
-        changes.pop("modified", None)  # "Whether to set the modified date using the value supplied in the body"
+        raise media.fields_not_writable()
     if add or remove:
         file = storing.move(state, caller, file, add, remove)
     return call.answer_file(storing.change(state, caller, file, changes))
-
-
-def copy(call: Call) -> Answer:
-    """A second file with the same content."""
-    file = call.file()
-    if file.revision is None:
-        raise ApiError(403, "cannotCopyFile", "This file cannot be copied by the user.")
-    changes = resources.said(call.version, call.json())
-    return call.answer_file(storing.copy(call.state, call.caller, file, changes, fresh()))
 
 
 def delete(call: Call) -> Answer:
@@ -100,53 +89,20 @@ def delete(call: Call) -> Answer:
     return Answer(204)
 
 
-def trash(call: Call) -> Answer:
-    """v2: into the trash."""
-    return call.answer_file(storing.change(call.state, call.caller, call.file(), {"trashed": True}))
-
-
-def untrash(call: Call) -> Answer:
-    """v2: out of it."""
-    return call.answer_file(storing.change(call.state, call.caller, call.file(), {"trashed": False}))
-
-
-def empty_trash(call: Call) -> Answer:
-    """All that the caller threw away is gone."""
-    state, account = call.state, call.caller.account
-    for file in [file for file in state.files if file.trashed and file.owner == account]:
-        if state.files.lookup(file.id) is not None:  # else it went with its folder
-            storing.remove(state, file)
-    return Answer(204)
-
-
 def generate_ids(call: Call) -> Answer:
     """Ids for files to come."""
-    count = resources.whole_number(
-        call.query, call.method.parameters, "maxResults" if call.version == "v2" else "count"
-    )
+    count = resources.whole_number(call.query, call.method.parameters, "count")
     ids = [fresh_file_id() for _ in range(count)]
     return call.answer({"kind": "drive#generatedIds", "space": "drive", "ids": ids})
 
 
 def about(call: Call) -> Answer:
-    """The account and its quota. v3 wants to be told which fields: without, 400 (reference of about.get)."""
+    """The account and its quota. It wants to be told which fields: without, 400 (reference of about.get)."""
     state, caller = call.state, call.caller
     used, trashed = state.files.usage(caller.account)
     quota = 0 if caller.robot else state.settings.quota_bytes
     total = used + state.settings.others_bytes
     user = resources.user(call.version, caller.account, caller)
-    if call.version == "v2":
-        whole: dict[str, Any] = {
-            "kind": "drive#about",
-            "name": user["displayName"],
-            "user": user,
-            "rootFolderId": state.files.root(caller.account).id,
-            "quotaBytesUsed": str(used),
-            "quotaBytesUsedAggregate": str(total),
-            "quotaBytesUsedInTrash": str(trashed),
-            "quotaType": "UNLIMITED" if quota is None else "LIMITED",
-        }
-        return call.answer(whole | ({} if quota is None else {"quotaBytesTotal": str(quota)}))
     if "fields" not in call.query:
         text = "The 'fields' parameter is required for this method."
         raise ApiError(400, "required", text, location="fields")
@@ -161,28 +117,23 @@ def drives(call: Call) -> Answer:
     found = [
         {"kind": "drive#drive", "id": drive, "name": "Shared drive"} for drive in call.state.settings.shared_drives
     ]
-    return call.answer({"kind": "drive#driveList", "items" if call.version == "v2" else "drives": found})
+    return call.answer({"kind": "drive#driveList", "drives": found})
 
 
 def _ids(text: str) -> list[str]:
     return [one.strip() for one in text.split(",") if one.strip()]
 
 
+READING = ("files.get", "files.list")
 METHODS: Mapping[str, Callable[[Call], Answer]] = MappingProxyType(
     {
         "about.get": about,
         "drives.list": drives,
-        "files.copy": copy,
         "files.create": create,
         "files.delete": delete,
-        "files.emptyTrash": empty_trash,
         "files.generateIds": generate_ids,
         "files.get": get,
-        "files.insert": create,
         "files.list": listing.serve,
-        "files.patch": update,
-        "files.trash": trash,
-        "files.untrash": untrash,
         "files.update": update,
     }
 )

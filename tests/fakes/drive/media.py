@@ -151,10 +151,10 @@ def _expect(session: Upload, total: str) -> None:
 
 
 def _session(call: Call, file: File | None, said: dict[str, Any], kind: str | None) -> Upload:
-    changes = resources.said(call.version, said)
+    changes = resources.said(said)
     if kind is not None:
         changes.setdefault("mime", kind)
-    if file is not None and call.version == "v3" and "parents" in changes:
+    if file is not None and "parents" in changes:
         raise fields_not_writable()
     if file is not None and ("addParents" in call.query or "removeParents" in call.query):
         raise ApiError(501, "notImplemented", "This server moves a file only in a request of its own.")

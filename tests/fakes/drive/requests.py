@@ -94,21 +94,11 @@ class Request:
 
 
 def incoming(method: str, target: str, headers: Mapping[str, str], stream: BinaryIO, scheme: str) -> Request:
-    """The request as the rest of the server sees it.
-
-    A GET that was too long for a URL comes as POST with X-HTTP-Method-Override and its query as the body
-    (google-api-python-client, googleapiclient/http.py).
-    """
+    """The request as the rest of the server sees it."""
     path, _, query = target.partition("?")
     parameters = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
     base = f"{scheme}://{headers.get('Host', 'localhost')}/"
-    request = Request(method, urllib.parse.unquote(path), parameters, headers, Body(stream, headers), base)
-    override = headers.get("X-HTTP-Method-Override", "").upper()
-    if method == "POST" and override:
-        request.method = override
-        if headers.get("Content-Type", "").startswith("application/x-www-form-urlencoded"):
-            request.query = request.form()
-    return request
+    return Request(method, urllib.parse.unquote(path), parameters, headers, Body(stream, headers), base)
 
 
 def _sized(stream: BinaryIO, left: int) -> Iterator[bytes]:

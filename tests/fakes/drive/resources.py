@@ -1,4 +1,4 @@
-"""How a file looks to a client of v2 or v3, and what a client may say of a file.
+"""How a file looks to a client of v2 or v3, and what a client of v3 may say of a file.
 
 Field for field after the schemas of the discovery documents; the tests check every answer against them.
 """
@@ -132,22 +132,21 @@ def _cut(text: str) -> str:
     return f"{head}.{tail[:digits][:6]:0<6}{tail[digits:]}"
 
 
-def said(version: str, body: dict[str, Any]) -> dict[str, Any]:
+def said(body: dict[str, Any]) -> dict[str, Any]:
     """What a request body says of a file, in the words of `File`, plus `id` and `parents`.
 
-    What the service calculates (sizes, digests, links) may stand in the body and is ignored: PyDrive2 sends back all
-    it was given. Raises ApiError 400 for a value of the wrong kind.
+    What the service calculates (sizes, digests, links) may stand in the body and is ignored. Raises ApiError 400 for a
+    value of the wrong kind.
     """
-    words = _WORDS_V2 if version == "v2" else _WORDS_V3
     changes: dict[str, Any] = {}
     for word, value in body.items():
-        if word in words:
-            name, take = words[word]
+        if word in _WORDS:
+            name, take = _WORDS[word]
             try:
                 taken = take(value)
             except (TypeError, ValueError, KeyError, AttributeError):
                 raise ApiError(400, "invalid", f"Invalid value for: {word}") from None
-            changes |= taken if name is None else {name: taken}
+            changes[name] = taken
     return changes
 
 
@@ -167,17 +166,12 @@ def _pairs(value: Any) -> dict[str, str | None]:
     return {key: _text(one) for key, one in value.items()}
 
 
-Words = dict[str, tuple["str | None", Callable[[Any], Any]]]
-
-_COMMON: Words = {
+_WORDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "id": ("id", _text),
     "mimeType": ("mime", _text),
     "description": ("description", _text),
     "originalFilename": ("original_name", _text),
     "shortcutDetails": ("target", lambda value: str(value["targetId"])),
-}
-_WORDS_V3: Words = {
-    **_COMMON,
     "name": ("name", _text),
     "starred": ("starred", _flag),
     "trashed": ("trashed", _flag),
@@ -186,13 +180,6 @@ _WORDS_V3: Words = {
     "parents": ("parents", lambda value: [str(one) for one in value]),
     "properties": ("properties", _pairs),
     "appProperties": ("app_properties", _pairs),
-}
-_WORDS_V2: Words = {
-    **_COMMON,
-    "title": ("name", _text),
-    "createdDate": ("created", read_time),
-    "modifiedDate": ("modified", read_time),
-    "parents": ("parents", lambda value: [one["id"] for one in value]),
 }
 
 

@@ -131,17 +131,6 @@ def move(state: State, caller: Caller, file: File, add: list[str], remove: list[
     return after
 
 
-def copy(state: State, caller: Caller, file: File, changes: dict[str, Any], revision: str) -> File:
-    """A second file with the same bytes; in the same folder unless said otherwise."""
-    check_room(state, caller, file.drive, file.size or 0)
-    twin = new_file(state, caller, {"parents": [file.parent], "name": file.name, "mime": file.mime, **changes})
-    assert file.revision is not None
-    state.contents.copy(file.revision, revision)
-    twin = replace(twin, size=file.size, md5=file.md5, sha1=file.sha1, sha256=file.sha256, revision=revision)
-    state.files.save(twin)
-    return twin
-
-
 def finished(state: State, upload: Upload) -> File | None:
     """The file that this upload has made already, also when the server died before it could say so."""
     there = state.files.lookup(upload.file)

@@ -1,9 +1,16 @@
-"""What colabkeep keeps on Drive is ordinary files: rclone, by other people, works on them; and the other way round."""
+"""What colabkeep keeps on Drive is ordinary files: rclone, by other people, works on them; and the other way round.
+
+Its endpoints are fixed, so it goes through a CONNECT proxy on loopback and trusts a certificate made for one test.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import random
+import shutil
+import subprocess
 from contextlib import contextmanager
 
 import pytest
@@ -16,8 +23,8 @@ from colabkeep.testing.clock import FakeClock
 from tests.fakes.drive import Settings
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.proxy import certificates, connect_proxy
-from tests.fakes.test_drive_rclone import RCLONE, Rclone
 
+RCLONE = shutil.which("rclone")
 pytestmark = pytest.mark.skipif(RCLONE is None, reason="rclone is not installed (Debian: apt-get install rclone)")
 
 OBJECTS = {
@@ -26,6 +33,33 @@ OBJECTS = {
     "run/blobs/empty": b"",
     "run/checkpoints/000000000010-0a1b2c3d.json": b"{}",
 }
+
+
+class Rclone:
+    """The command, with one remote "fake:" and nothing of the user's settings."""
+
+    def __init__(self, drive, folder, authority, proxy):
+        self._config = folder / "rclone.conf"
+        user = drive.authorized_user(scopes=("drive",))
+        token = {"access_token": "old", "token_type": "Bearer", "expiry": "2020-01-01T00:00:00Z"}
+        token["refresh_token"] = user["refresh_token"]
+        said = {
+            "type": "drive",
+            "client_id": user["client_id"],
+            "client_secret": user["client_secret"],
+            "scope": "drive",
+        }
+        said["token"] = json.dumps(token)
+        self._config.write_text("[fake]\n" + "".join(f"{name} = {value}\n" for name, value in said.items()))
+        self._environ = {"HTTPS_PROXY": proxy.url, "HOME": str(folder), "PATH": os.environ["PATH"]}
+        self._general = (f"--ca-cert={authority}", "--drive-pacer-min-sleep=1ms", "--retries=1", "--checkers=2")
+
+    def __call__(self, *arguments, status=0):
+        """What it prints. Ends with that status."""
+        command = [RCLONE, f"--config={self._config}", *self._general, *arguments]
+        done = subprocess.run(command, env=self._environ, capture_output=True, timeout=120, check=False)
+        assert done.returncode == status, done.stderr.decode()
+        return done.stdout if status == 0 else done.stderr
 
 
 class Machine:
@@ -54,6 +88,8 @@ class Machine:
             connect_proxy(drive.port) as proxy,
         ):
             yield Rclone(drive, self._folder, self._folder / "authority.pem", proxy)
+            assert proxy.led, "rclone went another way"
+            assert proxy.refused == []
 
 
 @pytest.fixture
