@@ -1464,8 +1464,6 @@ CHINESE: Mapping[str, str] = {
     "at least {}": "至少 {}",
     "the upload was given up": "已放弃上传",
     "it broke off after {} of {} bytes": "在 {1} 字节中的第 {0} 字节处中断",
-    "There is no object {} in this memory store.": "此内存存储中没有对象 {}。",
-    "Put it first; what a memory store had is gone when its process ends.": "请先写入；内存存储的内容会随进程结束而消失。",
     "{} is held by this very process: {}": "{} 被本进程占用：{}",
     "Let that one finish, or release its lock.": "请等它结束，或释放其锁。",
     "this memory store": "此内存存储",

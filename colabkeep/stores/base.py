@@ -29,6 +29,8 @@ from colabkeep.core.layout import RUN_FOLDERS
 from colabkeep.core.rate_limits import Budget
 
 __all__ = [
+    "NEW_NAME",
+    "UNCHANGED",
     "Behind",
     "BytesSource",
     "DurabilityLevel",
@@ -45,6 +47,7 @@ __all__ = [
     "StoreContext",
     "StoreProperties",
     "as_front",
+    "changed",
     "check_name",
     "check_prefix",
     "explained",
@@ -52,6 +55,7 @@ __all__ = [
     "is_below",
     "is_key_file",
     "is_name",
+    "missing",
     "needs_of",
     "remade",
     "replicating",
@@ -60,6 +64,7 @@ __all__ = [
     "shown",
     "sides",
     "sign_in",
+    "taken",
 ]
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+:/{1,2})(.*)", re.IGNORECASE | re.DOTALL)  # with a slash forgotten, too
@@ -540,6 +545,31 @@ def inheriting(store: Store) -> Inheriting | None:
     return cast("Inheriting", store) if hasattr(store, "inherited") else None
 
 
+NEW_NAME = "Names are written once: choose another name, or delete the old object first."
+UNCHANGED = "Its data changed while it was being saved: leave arrays and files alone until their save is done."
+
+
+def taken(name: str, place: str) -> NameTaken:
+    """The name has an object already."""
+    return NameTaken(problem=f"{name!r} already exists in {place}; its bytes are untouched.", remedy=NEW_NAME)
+
+
+def missing(name: str, place: str) -> ObjectNotFound:
+    """The name has no object."""
+    return ObjectNotFound(
+        problem=f"There is no object {name!r} in {place}.",
+        remedy="Look at what is there with `colabkeep list`: it may have been pruned, or storage= names another place.",
+    )
+
+
+def changed(name: str, announced: int, came: object) -> StoreError:
+    """The source gave other bytes than it announced. `came`: how many."""
+    return StoreError(
+        problem=f"{name!r} should have {announced} bytes but has {came}, so it was not saved.",
+        remedy=UNCHANGED,
+    )
+
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PASSING = {
     errno.EIO,  # a mounted drive answers so while its network is away
@@ -604,7 +634,7 @@ _WORDS: Final[Mapping[type[StoreError], tuple[str, str]]] = MappingProxyType(
         ),
         NameTaken: (
             "Could not {doing} in {root}: the name exists already. Its bytes are untouched.",
-            "Names are written once: choose another name, or delete the old object first.",
+            NEW_NAME,
         ),
         ObjectNotFound: (
             "Could not {doing}: there is no such object in {root}.",

@@ -28,6 +28,7 @@ from colabkeep.stores.base import (
     Source,
     Store,
     StoreProperties,
+    changed,
     check_name,
     check_prefix,
     explained,
@@ -35,7 +36,6 @@ from colabkeep.stores.base import (
     run_of,
     shown,
 )
-from colabkeep.stores.shared.errors import changed
 from colabkeep.stores.shared.files import OS_FILES, Files
 from colabkeep.stores.shared.locks import take
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from colabkeep.core.errors import ObjectNotFound, StoreBusy, UsageError
+from colabkeep.core.errors import StoreBusy, UsageError
 from colabkeep.stores.base import (
     Entry,
     Lock,
@@ -16,12 +16,14 @@ from colabkeep.stores.base import (
     Source,
     Store,
     StoreProperties,
+    changed,
     check_name,
     check_prefix,
     is_below,
+    missing,
     shown,
+    taken,
 )
-from colabkeep.stores.shared.errors import changed, taken
 
 
 class MemoryStore(Store):
@@ -54,10 +56,7 @@ class MemoryStore(Store):
     def get(self, name: str) -> BinaryIO:
         data = self._objects.get(check_name(name))
         if data is None:
-            raise ObjectNotFound(
-                problem=f"There is no object {name!r} in this memory store.",
-                remedy="Put it first; what a memory store had is gone when its process ends.",
-            )
+            raise missing(name, "this memory store")
         return io.BytesIO(data)
 
     def list(self, prefix: str) -> Sequence[Entry]:

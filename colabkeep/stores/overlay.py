@@ -20,8 +20,8 @@ from colabkeep.stores.base import (
     StoreProperties,
     needs_of,
     run_of,
+    taken,
 )
-from colabkeep.stores.shared.errors import taken
 
 # Some services hand the output of one session to the next as a folder that cannot be written, and keep of the next one
 # only what it wrote itself. So whoever is about to write a run brings all of it to the front first (`inherited`,

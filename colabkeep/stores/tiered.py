@@ -24,8 +24,8 @@ from colabkeep.stores.base import (
     check_name,
     needs_of,
     run_of,
+    taken,
 )
-from colabkeep.stores.shared.errors import taken
 from colabkeep.stores.shared.remote_index import RemoteIndex
 from colabkeep.stores.shared.uploader import Pauses, Uploader
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from colabkeep.core.errors import StoreError, StoreUnavailable
-from colabkeep.stores.base import Source, is_below, is_name
-from colabkeep.stores.shared.errors import changed
+from colabkeep.stores.base import Source, changed, is_below, is_name
 from colabkeep.stores.shared.files import Files
 from colabkeep.stores.shared.streaming import flat
 

@@ -18,6 +18,7 @@ from colabkeep.core.errors import ObjectNotFound, StoreError, StoreUnavailable
 from colabkeep.core.rate_limits import DRIVE
 from colabkeep.core.system import Clock, Environment
 from colabkeep.stores.base import (
+    UNCHANGED,
     DurabilityLevel,
     Entry,
     Receipt,
@@ -27,13 +28,13 @@ from colabkeep.stores.base import (
     StoreProperties,
     check_name,
     check_prefix,
+    taken,
 )
 from colabkeep.stores.drive.api import AGAIN, TIMEOUTS, Api, Quota, service_account_refused
 from colabkeep.stores.drive.files import MARK, Files, FolderGone, Place, RemoteFile, read_place
 from colabkeep.stores.drive.transfer import CHUNK_BYTES, UploadJournal, Uploads, download
 from colabkeep.stores.drive.tree import Astray, Copies, Tree
 from colabkeep.stores.google.account import Account, SignedIn, from_pydrive, is_service_account, sign_in, to_pydrive
-from colabkeep.stores.shared.errors import UNCHANGED, taken
 from colabkeep.stores.shared.files import SECONDS
 
 _LARGEST = 5 * 2**40  # bytes; the `maximum` of the upload methods in the discovery document of v3

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from colabkeep.core.errors import MissingDependency, NameTaken, ObjectNotFound, StoreError, StoreUnavailable, UsageError
 from colabkeep.core.timeouts import within
 from colabkeep.stores.base import (
+    UNCHANGED,
     DurabilityLevel,
     Entry,
     Receipt,
@@ -23,9 +24,9 @@ from colabkeep.stores.base import (
     check_name,
     check_prefix,
     shown,
+    taken,
 )
 from colabkeep.stores.fsspec.backend import BLOCK, OTHER, Backend, Kind, block_size, kind_of, restated, stated
-from colabkeep.stores.shared.errors import UNCHANGED, taken
 from colabkeep.stores.shared.listings import RemoteStore
 from colabkeep.stores.shared.retry import Asking, Patience
 from colabkeep.stores.shared.streaming import Tally, chunks, ranged

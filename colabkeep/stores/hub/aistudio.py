@@ -29,7 +29,7 @@ from colabkeep.core.errors import (
 from colabkeep.core.rate_limits import Budget, Limit
 from colabkeep.core.system import Environment
 from colabkeep.core.timeouts import within
-from colabkeep.stores.base import Receipt, Source, StoreContext, shown
+from colabkeep.stores.base import Receipt, Source, StoreContext, changed, shown
 from colabkeep.stores.hub.lfs import (
     MOMENT,
     POINTER_BYTES,
@@ -42,7 +42,6 @@ from colabkeep.stores.hub.lfs import (
     read_pointer,
 )
 from colabkeep.stores.hub.store import HubStore
-from colabkeep.stores.shared.errors import changed
 from colabkeep.stores.shared.process import Process
 from colabkeep.stores.shared.retry import Asking, Patience, Words, checked
 from colabkeep.stores.shared.streaming import download

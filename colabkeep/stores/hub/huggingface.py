@@ -14,12 +14,11 @@ from typing import Any, BinaryIO, TypeVar
 from colabkeep.core.errors import MissingDependency, ObjectNotFound, StoreError, UsageError
 from colabkeep.core.rate_limits import HUB, HUB_COMMITS, Budget, Limit
 from colabkeep.core.timeouts import within
-from colabkeep.stores.base import Receipt, Source, StoreContext, shown
+from colabkeep.stores.base import Receipt, Source, StoreContext, changed, shown
 from colabkeep.stores.fsspec.backend import Backend, Kind
 from colabkeep.stores.fsspec.store import FsspecStore
 from colabkeep.stores.hub.lfs import MOMENT, TIMEOUTS, Addition, Fact, Moved, git_digest, place
 from colabkeep.stores.hub.store import HubStore
-from colabkeep.stores.shared.errors import changed
 from colabkeep.stores.shared.retry import Asking, Patience, Words, checked, quiet
 from colabkeep.stores.shared.streaming import SourceReader, download
 

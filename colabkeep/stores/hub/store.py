@@ -14,9 +14,18 @@ from typing import BinaryIO
 
 from colabkeep.core.errors import StoreError, StoreUnavailable
 from colabkeep.core.rate_limits import Limit
-from colabkeep.stores.base import DurabilityLevel, Entry, Receipt, Source, StoreProperties, check_name, is_below
+from colabkeep.stores.base import (
+    DurabilityLevel,
+    Entry,
+    Receipt,
+    Source,
+    StoreProperties,
+    check_name,
+    is_below,
+    missing,
+    taken,
+)
 from colabkeep.stores.hub.lfs import Addition, Fact, Hub, Moved
-from colabkeep.stores.shared.errors import missing, taken
 from colabkeep.stores.shared.listings import RemoteStore
 from colabkeep.stores.shared.retry import Throttled
 

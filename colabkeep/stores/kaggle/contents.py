@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from colabkeep.core.errors import CheckpointDamaged, NameTaken, ObjectNotFound, StoreBusy, StoreUnavailable
-from colabkeep.stores.base import BytesSource, Entry, Lock, Receipt, Source, check_name, check_prefix, is_below
+from colabkeep.stores.base import BytesSource, Entry, Lock, Receipt, Source, check_name, check_prefix, is_below, taken
 from colabkeep.stores.kaggle.dataset import Dataset, Package
 from colabkeep.stores.kaggle.index import (
     INDEX,
@@ -27,7 +27,6 @@ from colabkeep.stores.kaggle.index import (
     pack_file,
 )
 from colabkeep.stores.local import DirectoryStore, open_private
-from colabkeep.stores.shared.errors import taken
 
 
 class Contents:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from colabkeep.core.errors import ColabKeepError, MissingDependency, NameTaken, StoreError, StoreFull, StoreUnavailable
-from colabkeep.stores.shared.errors import NEW_NAME
+from colabkeep.stores.base import NEW_NAME
 
 _T = TypeVar("_T")
 

@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from colabkeep.stores.base import Source
-from colabkeep.stores.shared.errors import changed
+from colabkeep.stores.base import Source, changed
 
 
 def flat(piece: memoryview) -> memoryview:
