@@ -65,78 +65,6 @@ _REFUSED = re.compile(r"\b40[13]\b|unauthori[sz]ed|token (?:is )?(?:invalid|expi
 _FULL = re.compile(r"quota|storage (?:limit|full)|空间不足|超出.{0,6}限", re.IGNORECASE)
 
 
-class Sdk:
-    """For the repository `repo`, "owner/name", with this token. `environ` goes over this process's variables."""
-
-    def __init__(
-        self, repo: str, token: str, *, environ: Mapping[str, str] | None = None, command: Sequence[str] = CHILD
-    ) -> None:
-        self._repo = repo
-        self._token = token
-        self._place = f"aistudio://{repo}"
-        self._process = Process(
-            command,
-            place=self._place,
-            service="AI Studio",
-            silent="It is tried again. If that goes on, see whether git.aistudio.baidu.com can be reached from here.",
-            environ={**(environ or {}), "AISTUDIO_LOG": "info"},
-        )
-
-    def create(self) -> None:
-        """Make the repository, private. That there is one already is no error.
-
-        Raises:
-            StoreError: it was refused, or made public all the same.
-        """
-        answer = self._ask("be created", _TELL, operation="create")
-        code, said = answer.get("error_code"), f"{answer.get('error_msg')} ({answer.get('error_code')})"
-        if code == _EXISTS:
-            return
-        if code:
-            refused = code == _NO_TOKEN or _REFUSED.search(f"{said} {answer.get('biz_code')}")
-            remedy = _WORDS.sign_in if refused else _WORDS.missing
-            raise StoreError(problem=f"{self._place} could not be created: {said}.", remedy=remedy)
-        if answer.get("private") is not True:
-            raise StoreError(
-                problem=f"{self._place} was asked to be private, and AI Studio made it public. Nothing was uploaded.",
-                remedy="Make it private on its page, or delete it there; then run again.",
-            )
-
-    def upload(self, path: str, name: str, size: int) -> str:
-        """Have the SDK upload the file at `path` under `name`; what it said. It may have skipped the file."""
-        seconds = 2 * _TELL + size / _SLOWEST
-        said: str = self._ask(f"take {name!r} into", seconds, operation="upload", path=path, name=name)
-        return said
-
-    def refused(self, name: str, said: str) -> StoreError:
-        """The error for a file that is not there after an upload, by what the SDK said meanwhile."""
-        problem = f"{name!r} is not in {self._place} after its upload: aistudio-sdk skipped it ({said or 'no reason'})."
-        if "forbidden" in said:
-            return StoreError(
-                problem=problem,
-                remedy="AI Studio does not take files of this kind into this repository: choose another place.",
-            )
-        if "larger than 5MB" in said:
-            return StoreError(
-                problem=problem,
-                remedy="Its file .gitattributes has to name it as a large one: add the line "
-                "*.safetensors filter=lfs diff=lfs merge=lfs -text on the repository's page, and save again.",
-            )
-        if _FULL.search(said):
-            return StoreFull(problem=problem, remedy="Make room there: saving goes on by itself.")
-        if _REFUSED.search(said):
-            return StoreError(problem=problem, remedy=_WORDS.sign_in)
-        return StoreUnavailable(problem=problem, remedy="It is tried again by itself. What is saved so far is safe.")
-
-    def close(self) -> None:
-        self._process.close()
-
-    def _ask(self, doing: str, timeout: float, **what: Any) -> Any:
-        ask = Asking(self._place, _WORDS, Patience(attempts=1))
-        request = {"token": self._token, "repo": self._repo, **what}
-        return ask(doing, lambda: self._process.ask(doing, request, timeout), again=False)
-
-
 # It is a Gitea with large files in Baidu's object storage. The paths are those that aistudio-sdk 0.3.9 itself asks
 # (`requests/hub.py`, `snapshot_download.py`, `file_download.py`, November 2026); the SDK's own functions for them
 # print, have no timeout, and take every failure for "not there". Deleting is Gitea's own (`POST …/contents`, operation
@@ -158,7 +86,8 @@ class _File:
 
 
 class AIStudio:
-    """The folder `folder` of the model repository `repo`. `sdk` is None where the hub is asked as anybody.
+    """The folder `folder` of the model repository `repo`, "owner/name". `token` is "" where the hub is asked as
+    anybody; `environ` goes over this process's variables for the SDK.
 
     aistudio-sdk reports success for files that it skipped, so nothing it says counts. Of a large file, the pointer has
     to name the SHA-256 and size, and the object storage the size and the MD5; where it states none, the bytes are read
@@ -174,11 +103,25 @@ class AIStudio:
     trouble: str | None = None
 
     def __init__(
-        self, repo: str, folder: str, sdk: Sdk | None, *, token: str, endpoint: str, patience: Patience | None = None
+        self,
+        repo: str,
+        folder: str,
+        *,
+        token: str,
+        endpoint: str,
+        environ: Mapping[str, str],
+        patience: Patience | None = None,
     ) -> None:
-        self._sdk = sdk
+        self._repo = repo
         self._url = f"aistudio://{repo}"
-        self._token = token  # "" where it is asked as anybody
+        self._token = token
+        self._process = Process(
+            CHILD,
+            place=self._url,
+            service="AI Studio",
+            silent="It is tried again. If that goes on, see whether git.aistudio.baidu.com can be reached from here.",
+            environ={**environ, "AISTUDIO_LOG": "info"},
+        )
         self._folder = folder
         self._headers = {"Authorization": f"token {token}"} if token else {}
         self._api = f"{endpoint.rstrip('/')}/api/v1/repos/{repo}"
@@ -190,12 +133,12 @@ class AIStudio:
 
     def prepare(self) -> str:
         """There are no ids of commits here. A repository that others can read is refused."""
-        sdk = self._signed_in()
+        self._see_token()
         with self._turn:
             if self._is_private:
                 return ""
             if not self._exists():
-                self.patience(sdk.create)
+                self.patience(self._create)
                 if not self._exists():
                     raise StoreError(
                         problem=f"{self._url} was made, and is not there: the token seems to be another user's.",
@@ -270,10 +213,11 @@ class AIStudio:
             with suppress(ObjectNotFound):  # somebody else was faster, or our own first attempt
                 self._ask("delete", lambda: self._send("POST", "/contents", json=body), missing=ObjectNotFound)
         for addition in additions:
-            sdk = self._signed_in()
-            said = sdk.upload(addition.handle.path, self._path(addition.name), addition.size)
+            self._see_token()
+            path, seconds = self._path(addition.name), 2 * _TELL + addition.size / _SLOWEST
+            said = self._sdk(f"take {path!r} into", seconds, operation="upload", path=addition.handle.path, name=path)
             if self._fact(addition.name) is None:
-                raise sdk.refused(addition.name, said)
+                raise self._skipped(addition.name, said)
         return ""
 
     def holds(self, fact: Fact, addition: Addition) -> bool:
@@ -304,13 +248,52 @@ class AIStudio:
         return False
 
     def close(self) -> None:
-        if self._sdk is not None:
-            self._sdk.close()
+        self._process.close()
 
-    def _signed_in(self) -> Sdk:
-        self._see_token()
-        assert self._sdk is not None  # noqa: S101 - there is one where there is a token
-        return self._sdk
+    def _sdk(self, doing: str, seconds: float, **what: Any) -> Any:
+        """What the SDK answers to one request."""
+        request = {"token": self._token, "repo": self._repo, **what}
+        return self._ask(doing, lambda: self._process.ask(doing, request, seconds), again=False)
+
+    def _create(self) -> None:
+        """Make the repository, private. That there is one already is no error.
+
+        Raises:
+            StoreError: it was refused, or made public all the same.
+        """
+        answer = self._sdk("be created", _TELL, operation="create")
+        code, said = answer.get("error_code"), f"{answer.get('error_msg')} ({answer.get('error_code')})"
+        if code == _EXISTS:
+            return
+        if code:
+            refused = code == _NO_TOKEN or _REFUSED.search(f"{said} {answer.get('biz_code')}")
+            remedy = _WORDS.sign_in if refused else _WORDS.missing
+            raise StoreError(problem=f"{self._url} could not be created: {said}.", remedy=remedy)
+        if answer.get("private") is not True:
+            raise StoreError(
+                problem=f"{self._url} was asked to be private, and AI Studio made it public. Nothing was uploaded.",
+                remedy="Make it private on its page, or delete it there; then run again.",
+            )
+
+    def _skipped(self, name: str, said: str) -> StoreError:
+        """The error for a file that is not there after an upload, by what the SDK said meanwhile."""
+        problem = f"{name!r} is not in {self._url} after its upload: aistudio-sdk skipped it ({said or 'no reason'})."
+        if "forbidden" in said:
+            return StoreError(
+                problem=problem,
+                remedy="AI Studio does not take files of this kind into this repository: choose another place.",
+            )
+        if "larger than 5MB" in said:
+            return StoreError(
+                problem=problem,
+                remedy="Its file .gitattributes has to name it as a large one: add the line "
+                "*.safetensors filter=lfs diff=lfs merge=lfs -text on the repository's page, and save again.",
+            )
+        if _FULL.search(said):
+            return StoreFull(problem=problem, remedy="Make room there: saving goes on by itself.")
+        if _REFUSED.search(said):
+            return StoreError(problem=problem, remedy=_WORDS.sign_in)
+        return StoreUnavailable(problem=problem, remedy="It is tried again by itself. What is saved so far is safe.")
 
     def _see_token(self) -> None:
         """To a stranger, a private repository looks like none."""
@@ -484,8 +467,7 @@ def open_url(
     token = token or here.environ.get(_TOKEN, "") or context.find_secret(_TOKEN) or _cached(here)
     host = endpoint or here.environ.get("STUDIO_GIT_HOST", "") or _HOST
     own = {} if endpoint is None else {"STUDIO_GIT_HOST": endpoint, "STUDIO_MODEL_API_URL_PREFIX": endpoint}
-    sdk = Sdk(found[0], token, environ=own) if token else None
-    hub = AIStudio(*found, sdk, token=token, endpoint=host, patience=patience)
+    hub = AIStudio(*found, token=token, endpoint=host, environ=own, patience=patience)
     return HubStore(hub, url.strip().rstrip("/"))
 
 

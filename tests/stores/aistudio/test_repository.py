@@ -244,7 +244,7 @@ def test_the_token_is_in_no_message(hub, opened, capfd, caplog):
     with pytest.raises(StoreUnavailable, match="500") as caught:
         store.put(BLOB, BytesSource(b"x"))
     printed = capfd.readouterr()
-    said, error = [store.url, repr(store), repr(store._hub._sdk), repr(store._hub), caplog.text], caught.value
+    said, error = [store.url, repr(store), repr(store._hub._process), repr(store._hub), caplog.text], caught.value
     while error is not None:
         said.append(f"{error!s} {error!r}")
         error = error.__cause__
@@ -275,10 +275,10 @@ def test_an_upload_that_falls_silent_is_given_up(hub, opened, monkeypatch):
     hub.made(REPO)
     store = opened()
     monkeypatch.setattr(aistudio, "_TELL", 0.1)
-    store._hub._sdk._process._command = HANGS
+    store._hub._process._command = HANGS
     with pytest.raises(StoreUnavailable, match="did not answer in time"):
         store.put(MANIFEST, BytesSource(b"{}"))
-    assert store._hub._sdk._process.child is None
+    assert store._hub._process.child is None
 
 
 def test_closing_ends_an_upload(hub, opened):
@@ -442,7 +442,7 @@ def test_an_sdk_that_cannot_be_imported_is_told_with_the_command(hub, opened, mo
     """One that is half installed, or too old."""
     hub.made(REPO)
     store = opened()
-    store._hub._sdk._process._command = (
+    store._hub._process._command = (
         sys.executable,
         "-c",
         "import sys; sys.modules['aistudio_sdk'] = None; from colabkeep.stores.hub.aistudio_child import main; main()",
