@@ -81,10 +81,9 @@ PCI = "/sys/bus/pci/devices"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:
-    """One device of the bus: its address, and its ids in the form of the kernel ("0x10de"); "" where not told."""
+    """One device of the bus: its address, and its ids in the form of the kernel ("0x0027"); "" where not told."""
 
     address: str
-    vendor: str
     device: str
     subsystem: str
     kind: str
@@ -113,7 +112,7 @@ def pci_devices(environment: Environment, vendor: str) -> tuple[PciDevice, ...]:
             device, subsystem, kind = (
                 environment.text(f"{folder}/{name}", 16).strip() for name in ("device", "subsystem_device", "class")
             )
-            found.append(PciDevice(address=address, vendor=vendor, device=device, subsystem=subsystem, kind=kind))
+            found.append(PciDevice(address=address, device=device, subsystem=subsystem, kind=kind))
     return tuple(found)
 
 

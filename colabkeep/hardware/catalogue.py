@@ -23,9 +23,8 @@ class Card:
     `names`: as machines tell it. `memory_gib`: as sold; `usable_gib`: what a framework gets; `total_mib`: the lowest
     and the highest total that nvidia-smi tells. `bandwidth_gb_s`: of its memory. `fp32_tflops`: without tensor
     cores. `tensor_tflops`: fp16 products summed in fp32, dense; 0 without tensor cores. `measured_tflops`: fp16
-    matrix products as measured, where the sheet's figure is a burst. `bf16`, `tf32`: has hardware for them.
-    `free`: where it can be had without paying, "Kaggle (two)". `seen`: where and when it was. `source`: where the
-    numbers are from; `confidence`: how sure they are.
+    matrix products as measured, where the sheet's figure is a burst. `bf16`: has hardware for it. `free`: where
+    it can be had without paying, "Kaggle (two)". `source`: where the numbers are from; `confidence`: how sure they are.
     """
 
     name: str
@@ -41,9 +40,7 @@ class Card:
     tensor_tflops: float | None
     measured_tflops: float | None
     bf16: bool | None
-    tf32: bool | None
     free: tuple[str, ...]
-    seen: tuple[str, ...]
     source: tuple[str, ...]
     confidence: str
     notes: str

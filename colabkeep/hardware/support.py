@@ -200,7 +200,7 @@ def wheels_for(capability: Capability, driver: str | None = None, python: Python
     known = _wheels_with(capability)
     if not known:
         return f"No official torch wheel from {_RELEASES[0].series} to {_RELEASES[-1].series} has kernels for {card}."
-    running = [(series, tag) for series, tag in known if runs_on(driver, _cuda(tag)) is not False]
+    running = _running_wheels(capability, driver)
     if not running:
         least = needed_driver(_cuda(known[0][1]))
         return (
@@ -227,12 +227,9 @@ def wheels_for(capability: Capability, driver: str | None = None, python: Python
     )
 
 
-def has_wheel(capability: Capability, driver: str | None = None, python: Python | None = None) -> bool:
-    """Is there an official torch wheel for cards of this capability that this driver and this Python can run?"""
-    return any(
-        runs_on(driver, _cuda(tag)) is not False and (python is None or _is_for(python, series))
-        for series, tag in _wheels_with(capability)
-    )
+def has_wheel(capability: Capability, driver: str | None = None) -> bool:
+    """Is there an official torch wheel for cards of this capability that this driver can run?"""
+    return bool(_running_wheels(capability, driver))
 
 
 def wheels_in_short(capability: Capability) -> str:
@@ -250,6 +247,11 @@ def wheels_in_short(capability: Capability) -> str:
 def _wheels_with(capability: Capability) -> list[tuple[str, str]]:
     """(series, tag) of every wheel that has kernels for it, the newest last."""
     return [(known.series, tag) for known in _RELEASES for tag in sorted(known.wheels) if _has(known, tag, capability)]
+
+
+def _running_wheels(capability: Capability, driver: str | None) -> list[tuple[str, str]]:
+    """Those of them that this driver runs, as far as is known."""
+    return [(series, tag) for series, tag in _wheels_with(capability) if runs_on(driver, _cuda(tag)) is not False]
 
 
 def _has(release: _Release, tag: str, capability: Capability) -> bool:
