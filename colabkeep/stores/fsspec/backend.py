@@ -120,6 +120,7 @@ def restated(info: Mapping[str, Any], digest: Digest, sha256: str) -> bool:
 _WORDS = Words(
     sign_in="See the page of its fsspec package for where it looks for credentials.",
     missing="Create it, or correct its name in storage=…",
+    install="Install the package that fsspec names, or choose another storage=…",
 )
 
 
@@ -130,8 +131,7 @@ class Kind:
     `flat`: it has objects and no folders; one request lists everything below a prefix; an object appears whole, when
     its upload is completed, and can be refused if the name is taken. Otherwise it is like a file system: an object is
     written under a temporary name and moved. `digest`: the field of its description that is a digest of the bytes.
-    `remote`: outside of this machine. `options`: for the file system's constructor. `install`: the
-    remedy where its package is missing.
+    `remote`: outside of this machine. `options`: for the file system's constructor.
     """
 
     flat: bool = False
@@ -141,7 +141,6 @@ class Kind:
     lists_lag: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     words: Words = _WORDS
-    install: str = "Install the package that fsspec names, or choose another storage=…"
 
 
 _BUCKET = "Create the bucket on the service's web page, or correct its name in storage=…"
@@ -154,8 +153,8 @@ _S3 = Kind(
         sign_in="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL where it is not Amazon's) from "
         "the notebook's secrets, with the right to list, read, write and delete in this bucket.",
         missing=_BUCKET,
+        install='Run: pip install "colabkeep[s3]"',
     ),
-    install='Run: pip install "colabkeep[s3]"',
 )
 
 _GCS = Kind(
@@ -167,8 +166,8 @@ _GCS = Kind(
         sign_in="On Colab run google.colab.auth.authenticate_user() in a cell of its own; elsewhere set "
         "GOOGLE_APPLICATION_CREDENTIALS. The account needs the role Storage Object Admin on this bucket.",
         missing=_BUCKET,
+        install="Run: pip install gcsfs (Colab and Kaggle have it)",
     ),
-    install="Run: pip install gcsfs (Colab and Kaggle have it)",
 )
 
 _SFTP = Kind(
@@ -177,8 +176,8 @@ _SFTP = Kind(
         sign_in="Give the notebook an SSH key that the server knows, and write the user name into the URL: "
         "sftp://user@host/folder.",
         missing="Create the folder on the server, or correct the path in storage=…",
+        install="Run: pip install paramiko",
     ),
-    install="Run: pip install paramiko",
 )
 
 _KINDS: Mapping[str, Kind] = {

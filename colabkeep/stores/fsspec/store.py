@@ -260,7 +260,8 @@ def open_url(url: str, *, patience: Patience | None = None) -> FsspecStore | Non
 
 
 def _missing(protocol: str, error: ImportError, kind: Kind) -> MissingDependency:
-    return MissingDependency(problem=f"The store for {protocol}:// cannot be loaded: {error}.", remedy=kind.install)
+    problem = f"The store for {protocol}:// cannot be loaded: {error}."
+    return MissingDependency(problem=problem, remedy=kind.words.install)
 
 
 def _check(url: str, rest: str) -> None:

@@ -34,6 +34,7 @@ _WORDS = Words(
     "HF_TOKEN, and give the notebook access to it; on Kaggle also set os.environ['HF_TOKEN'] from the secret.",
     missing="Correct the name in storage=…: hf://owner/name, the owner being you or your organisation. The repository "
     "is made by colabkeep, private.",
+    install='Run: pip install "colabkeep[hf]"',
 )
 
 
@@ -357,7 +358,7 @@ def open_url(
         from huggingface_hub import get_token, list_lfs_files  # noqa: F401 - the second one is what old ones lack
     except ImportError as error:
         raise MissingDependency(
-            problem=f"The store for hf:// cannot be loaded: {error}.", remedy='Run: pip install "colabkeep[hf]"'
+            problem=f"The store for hf:// cannot be loaded: {error}.", remedy=_WORDS.install
         ) from error
     token = token or get_token() or context.find_secret("HF_TOKEN")
     address, (name, folder) = url.strip().rstrip("/"), found

@@ -123,21 +123,19 @@ class Words:
 
     sign_in: str
     missing: str
-    install: str = ""
+    install: str
     wait: float = 0.0
 
 
 class Asking:
-    """Calls, on behalf of the store at `url`. `hiccups` counts the attempts that failed in passing: whoever is
-    refused a name after one of these may have been refused because of their own earlier attempt. With `one_at_a_time`
-    no two threads call at once: paramiko mixes up their answers, and huggingface_hub's file system its memory."""
+    """Calls, on behalf of the store at `url`. With `one_at_a_time` no two threads call at once: paramiko mixes up their
+    answers, and huggingface_hub's file system its memory."""
 
     def __init__(self, url: str, words: Words, patience: Patience, *, one_at_a_time: bool = False) -> None:
         self._url = url
         self._words = words
         self._patience = patience
         self._turn: AbstractContextManager[object] = threading.Lock() if one_at_a_time else nullcontext()
-        self.hiccups = 0
 
     def __call__(
         self, doing: str, call: Callable[[], _T], *, again: bool = True, missing: type[StoreError] = StoreError
@@ -158,9 +156,7 @@ class Asking:
         except ColabKeepError:
             raise
         except Exception as error:
-            explained = self._explained(error, doing, missing)
-            self.hiccups += isinstance(explained, StoreUnavailable)
-            raise explained from error
+            raise self._explained(error, doing, missing) from error
 
     def _explained(self, error: Exception, doing: str, missing: type[StoreError]) -> ColabKeepError:
         while type(error) is RuntimeError and isinstance(error.__cause__, Exception):
