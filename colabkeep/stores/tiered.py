@@ -10,7 +10,6 @@ from typing import BinaryIO
 
 from colabkeep.core.errors import ObjectNotFound, StoreError, StoreUnavailable
 from colabkeep.stores.base import (
-    Behind,
     DurabilityLevel,
     Entry,
     Guard,
@@ -105,17 +104,7 @@ class TieredStore(Store):
             free_bytes=front.free_bytes,
             lists_lag=behind.lists_lag,
             folder=front.folder,
-            behind=Behind(
-                url=self.behind.url,
-                free_bytes=behind.free_bytes,
-                full=self._uploader.full,
-                refuses=self._uploader.refuses,
-                waiting_bytes=self._uploader.waiting_bytes,
-                bytes_per_second=self._uploader.bytes_per_second,
-                sending=self._uploader.sending,
-                account=behind.account,
-                budget=behind.budget,
-            ),
+            behind=self._uploader.behind(behind),
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeGuard
 
 from colabkeep.core.errors import CheckpointDamaged, ColabKeepError, NameTaken, ObjectNotFound, StoreError, StoreFull
 from colabkeep.core.system import give_way
-from colabkeep.stores.base import Needs, Receipt, Store, remade, rest
+from colabkeep.stores.base import Behind, Needs, Receipt, Store, StoreProperties, remade, rest
 from colabkeep.stores.shared.remote_index import RemoteIndex
 from colabkeep.stores.shared.upload_queue import Kind, Queue, Task
 
@@ -201,22 +201,20 @@ class Uploader:
         error = self._trouble
         return error if isinstance(error, StoreError) and (self.full or _is_final(error)) else None
 
-    @property
-    def bytes_per_second(self) -> float | None:
-        """As measured lately; None as long as nothing was copied."""
-        return self._meter.bytes_per_second
-
-    @property
-    def sending(self) -> str | None:
-        """What completes the whole on its way."""
+    def behind(self, properties: StoreProperties) -> Behind:
+        """How far the remote store, with these properties, has caught up."""
         with self._state:
-            return self._queue.sending
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes still to be copied."""
-        with self._state:
-            return self._queue.waiting_bytes
+            return Behind(
+                url=self._remote.url,
+                free_bytes=properties.free_bytes,
+                full=self.full,
+                refuses=self.refuses,
+                waiting_bytes=self._queue.waiting_bytes,
+                bytes_per_second=self._meter.bytes_per_second,
+                sending=self._queue.sending,
+                account=properties.account,
+                budget=properties.budget,
+            )
 
     def copy(self, receipt: Receipt, needs: Needs | None = None, *, held: bool = False) -> None:
         """Bring the object to the remote store. `held`: once there is anything else to do, so that a new session's
