@@ -6,9 +6,9 @@
         ColabPlatform().mount(colab.environment, timeout=30)     # MountError: the permission was refused
     assert colab.calls[0].startswith("drive.mount")
 
-While the block runs, `import google.colab` and its modules `drive`, `userdata`, `auth`, `output`, `runtime`, `errors`
-and `_message` are fakes with the signatures, the behaviour and the exceptions of the real ones (`google_colab.py`).
-They act on the machine's own folder and variables; an installed `google` package (google-auth) stays usable.
+While the block runs, `import google.colab` and its modules `drive`, `userdata`, `auth`, `errors` and `_message` are
+fakes with the signatures, the behaviour and the exceptions of the real ones (`google_colab.py`). They act on the
+machine's own folder and variables; an installed `google` package (google-auth) stays usable.
 Paths of the machine ("/content/drive") and paths below its root are both understood.
 """
 

@@ -1,8 +1,8 @@
 """The package `google.colab` as `fake_colab` installs it.
 
 Names, parameters, defaults, exception classes and the order of events are those of googlecolab/colabtools (`drive.py`,
-`userdata.py`, `auth.py`, `output/`, `runtime.py`, `errors.py`, `_message.py`; read 2026-04). What the real ones print,
-and what they ask of the page, is written to `FakeColab.calls`.
+`userdata.py`, `auth.py`, `errors.py`, `_message.py`; read 2026-04). What the real ones print, and what they ask of the
+page, is written to `FakeColab.calls`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias
 
 __all__ = ["DriveFS", "DriveState", "Machine", "MessageError", "google_colab"]
 
@@ -52,30 +52,9 @@ class Machine(Protocol):
     def wait(self, seconds: float) -> None:
         """Wait as Colab does."""
 
-    def end(self) -> None:
-        """The machine is taken away."""
-
 
 class Error(Exception):
     """`google.colab.errors.Error`."""
-
-    __module__ = "google.colab.errors"
-
-
-class AuthorizationError(Error):
-    """`google.colab.errors.AuthorizationError`."""
-
-    __module__ = "google.colab.errors"
-
-
-class RuntimeManagementError(Error):
-    """`google.colab.errors.RuntimeManagementError`."""
-
-    __module__ = "google.colab.errors"
-
-
-class WidgetException(Exception):
-    """`google.colab.errors.WidgetException`: no child of `Error`."""
 
     __module__ = "google.colab.errors"
 
@@ -128,13 +107,11 @@ class TIMEOUT(ExceptionPexpect):
 def google_colab(machine: Machine) -> dict[str, ModuleType]:
     """The modules by their full names, for `sys.modules`."""
     contents = {
-        "errors": _named("google.colab.errors", Error, AuthorizationError, RuntimeManagementError, WidgetException),
+        "errors": _named("google.colab.errors", Error),
         "_message": _message(machine),
         "drive": _drive(machine),
         "userdata": _userdata(machine),
         "auth": _auth(machine),
-        "output": _output(machine),
-        "runtime": _runtime(machine),
     }
     package = ModuleType("google.colab", "Colab Python APIs: the fake of colabkeep's tests.")
     package.__path__ = []
@@ -147,33 +124,23 @@ def google_colab(machine: Machine) -> dict[str, ModuleType]:
 
 
 def _message(machine: Machine) -> dict[str, Any]:
-    asked: list[tuple[str, Any]] = []
-
-    def send_request(request_type: str, request_body: Any, parent: Any = None, expect_reply: bool = True) -> int | None:
+    def blocking_request(
+        request_type: str, request: Any = "", timeout_sec: float | None = 5, parent: Any = None
+    ) -> Any:
         if not machine.in_kernel:
             raise AttributeError("'NoneType' object has no attribute 'kernel'")
-        machine.calls.append(f"sent {request_type} {request_body}" + (f" to {parent}" if parent else ""))
-        asked.append((request_type, request_body))
-        return len(asked) if expect_reply else None
-
-    def read_reply_from_input(message_id: int, timeout_sec: float | None = None) -> Any:
-        question, body = asked[message_id - 1]
-        if not machine.answers(question, timeout_sec):
+        machine.calls.append(f"sent {request_type} {request}" + (f" to {parent}" if parent else ""))
+        if not machine.answers(request_type, timeout_sec):
             return None
-        if question != "GetSecret":
+        if request_type != "GetSecret":
             return {}
-        name = body["key"]
+        name = request["key"]
         if name not in machine.secrets:
             return {"exists": False}
         value = machine.secrets[name]
         return {"exists": True, "access": value is not None, "payload": value or ""}
 
-    def blocking_request(
-        request_type: str, request: Any = "", timeout_sec: float | None = 5, parent: Any = None
-    ) -> Any:
-        return read_reply_from_input(cast("int", send_request(request_type, request, parent)), timeout_sec)
-
-    return _named("google.colab._message", MessageError, send_request, read_reply_from_input, blocking_request)
+    return _named("google.colab._message", MessageError, blocking_request)
 
 
 def _drive(machine: Machine) -> dict[str, Any]:
@@ -200,15 +167,7 @@ def _drive(machine: Machine) -> dict[str, Any]:
         machine.calls.append(f"started Drive with the credentials of {address}")
         _start(machine, point, timeout_ms, allowed=allowed)
 
-    def flush_and_unmount(timeout_ms: float = 24 * 60 * 60 * 1000) -> None:
-        machine.calls.append(f"drive.flush_and_unmount(timeout_ms={timeout_ms})")
-        _refuse_where_managed(machine)
-        if any(state != "mounted" for state in machine.mounts.values()):
-            raise ValueError("flush_and_unmount failed")
-        for point in machine.mounts:
-            machine.set_drive(point, "unmounted")
-
-    return _named("google.colab.drive", mount, flush_and_unmount)
+    return _named("google.colab.drive", mount)
 
 
 def _kill_everything(machine: Machine, point: str) -> None:
@@ -287,65 +246,7 @@ def _auth(machine: Machine) -> dict[str, Any]:
         if ask_page("request_auth", {"authType": "auth_user_ephemeral"}, None) is not None:
             signed_in.append("user")
 
-    def authenticate_service_account(clear_output: bool = True) -> None:
-        """As when the upload of the key file, which needs a person, is cancelled."""
-        machine.calls.append(f"auth.authenticate_service_account(clear_output={clear_output})")
-        _refuse_where_managed(machine)
-        ask_page("cell_javascript_eval", {"script": "the upload of a file"}, None)
-
-    return _named("google.colab.auth", authenticate_user, authenticate_service_account)
-
-
-def _output(machine: Machine) -> dict[str, Any]:
-    message = _message(machine)
-    callbacks: dict[str, Callable[..., Any]] = {}
-
-    def eval_js(script: str, ignore_result: bool = False, timeout_sec: float | None = None) -> None:
-        """The answer is None: no JavaScript runs here."""
-        request = message["send_request"]("cell_javascript_eval", {"script": script})
-        if not ignore_result:
-            message["read_reply_from_input"](request, timeout_sec)
-
-    def register_callback(function_name: str, callback: Callable[..., Any]) -> None:
-        callbacks[function_name] = callback
-
-    def unregister_callback(function_name: str) -> None:
-        if function_name not in callbacks:
-            raise ValueError(f"Callback function not registered: {function_name}.")
-        del callbacks[function_name]
-
-    def enable_custom_widget_manager(version: str = "5.0.0a") -> None:
-        if version != "5.0.0a":
-            raise ValueError(f"Unknown widgets version: {version}")
-        if not machine.in_kernel:
-            raise AttributeError("'NoneType' object has no attribute 'display_pub'")
-        machine.calls.append("output.enable_custom_widget_manager()")
-
-    def disable_custom_widget_manager() -> None:
-        machine.calls.append("output.disable_custom_widget_manager()")
-
-    def no_vertical_scroll() -> None:
-        machine.calls.append("output.no_vertical_scroll()")
-
-    return _named(
-        "google.colab.output",
-        eval_js,
-        register_callback,
-        unregister_callback,
-        enable_custom_widget_manager,
-        disable_custom_widget_manager,
-        no_vertical_scroll,
-    )
-
-
-def _runtime(machine: Machine) -> dict[str, Any]:
-    def unassign() -> None:
-        machine.calls.append("runtime.unassign()")
-        if not machine.environ.get("TBE_RUNTIME_ADDR"):
-            raise RuntimeManagementError("Unable to find the runtime management service.")
-        machine.end()
-
-    return _named("google.colab.runtime", unassign)
+    return _named("google.colab.auth", authenticate_user)
 
 
 def _refuse_where_managed(machine: Machine) -> None:

@@ -24,24 +24,14 @@ SIGNATURES = {  # googlecolab/colabtools, 2026-04
         "timeout_ms": 120000,
         "readonly": False,
     },
-    "drive.flush_and_unmount": {"timeout_ms": 24 * 60 * 60 * 1000},
     "auth.authenticate_user": {"clear_output": True, "project_id": None},
-    "auth.authenticate_service_account": {"clear_output": True},
     "userdata.get": {"key": inspect.Parameter.empty},
-    "output.eval_js": {"script": inspect.Parameter.empty, "ignore_result": False, "timeout_sec": None},
-    "output.enable_custom_widget_manager": {"version": "5.0.0a"},
-    "output.disable_custom_widget_manager": {},
-    "output.no_vertical_scroll": {},
-    "output.register_callback": {"function_name": inspect.Parameter.empty, "callback": inspect.Parameter.empty},
-    "output.unregister_callback": {"function_name": inspect.Parameter.empty},
-    "runtime.unassign": {},
     "_message.blocking_request": {
         "request_type": inspect.Parameter.empty,
         "request": "",
         "timeout_sec": 5,
         "parent": None,
     },
-    "_message.read_reply_from_input": {"message_id": inspect.Parameter.empty, "timeout_sec": None},
 }
 
 
@@ -59,15 +49,13 @@ def test_the_signatures_are_those_of_colab(machine, name):
 
 
 def test_the_exceptions_have_the_parents_of_colab(machine):
-    """NotebookAccessError and WidgetException are no children of Colab's own base class."""
+    """NotebookAccessError is no child of Colab's own base class."""
     machine()
     errors, userdata, message = (colab_module(name) for name in ("errors", "userdata", "_message"))
-    for child in (errors.AuthorizationError, errors.RuntimeManagementError, message.MessageError):
-        assert issubclass(child, errors.Error)
+    assert issubclass(message.MessageError, errors.Error)
     assert issubclass(userdata.SecretNotFoundError, errors.Error)
     assert issubclass(userdata.TimeoutException, errors.Error)
     assert not issubclass(userdata.NotebookAccessError, errors.Error)
-    assert not issubclass(errors.WidgetException, errors.Error)
 
 
 def test_the_modules_come_and_go(tmp_path):
@@ -172,56 +160,15 @@ def test_no_answer_is_no_error_of_the_message(machine):
     assert colab_module("_message").blocking_request("request_auth", timeout_sec=0.1) is None
 
 
-def test_signing_in_and_leaving_are_as_in_colab(machine):
-    """Asked once; refused where the environment is managed; Enterprise is only warned; a machine can be given back."""
+def test_signing_in_is_as_in_colab(machine):
+    """Asked once; refused where the environment is managed; Enterprise is only warned."""
     colab = machine()
     for _ in range(2):
         colab_module("auth").authenticate_user()
     assert sum("auth_user_ephemeral" in call for call in colab.calls) == 1
-    colab_module("auth").authenticate_service_account()
-    colab_module("runtime").unassign()
     colab.write("/var/colab/mp", "")
     with pytest.raises(NotImplementedError):
         colab_module("auth").authenticate_user()
-    with pytest.raises(NotImplementedError):
-        colab_module("drive").flush_and_unmount()
-    del colab.environ["TBE_RUNTIME_ADDR"]
-    with pytest.raises(colab_module("errors").RuntimeManagementError):
-        colab_module("runtime").unassign()
-
     enterprise = machine(kind="enterprise")
     colab_module("auth").authenticate_user()
     assert "WARNING" in enterprise.calls[-1]
-
-
-def test_flushing_takes_the_mount_away(machine):
-    """Nothing mounted: nothing to do. A broken mount: a ValueError."""
-    colab = machine()
-    colab_module("drive").flush_and_unmount()
-    colab_module("drive").mount(f"{colab.root}/content/drive")
-    colab_module("drive").flush_and_unmount()
-    assert colab.mounts == {}
-    colab.set_drive("/content/drive", "dead")
-    with pytest.raises(ValueError, match="flush_and_unmount failed"):
-        colab_module("drive").flush_and_unmount()
-
-
-def test_outputs_need_a_kernel_and_javascript_a_page(machine):
-    """Without IPython: AttributeError. Callbacks are a local table."""
-    colab = machine()
-    output = colab_module("output")
-    assert output.eval_js("1 + 1") is None
-    output.enable_custom_widget_manager()
-    output.disable_custom_widget_manager()
-    output.no_vertical_scroll()
-    output.register_callback("f", print)
-    output.unregister_callback("f")
-    with pytest.raises(ValueError, match="not registered: f"):
-        output.unregister_callback("f")
-    with pytest.raises(ValueError, match="Unknown widgets version"):
-        output.enable_custom_widget_manager("7")
-    assert colab.calls[0] == "sent cell_javascript_eval {'script': '1 + 1'}"
-    machine(kind="process")
-    for call in (colab_module("output").enable_custom_widget_manager, lambda: colab_module("output").eval_js("1")):
-        with pytest.raises(AttributeError, match="NoneType"):
-            call()
