@@ -15,7 +15,6 @@ from tests.fakes.drive import (
     Fault,
     lose_answer,
     refuse,
-    reset_request,
     restart,
     silence,
 )
@@ -70,39 +69,6 @@ def test_faults_by_chance_are_the_same_every_time(ask, drive):
     assert 4 <= days[0].count(503) <= 20
 
 
-def test_a_connection_reset_in_mid_chunk_keeps_whole_grains(ask, drive):
-    """The client sees a broken connection; the session holds what is a multiple of 256 KiB."""
-    address = ask.begin(len(DATA))
-    drive.faults(reset_request(after=GRAIN + 1000).on("PUT"))
-    with pytest.raises(BROKEN):
-        ask.chunk(address, DATA, 0, len(DATA))
-    assert drive.requests("PUT")[-1].status is None
-    assert ask.received(address) == GRAIN
-
-
-def test_an_answer_is_lost_after_the_bytes_were_stored(ask, drive):
-    """The client sees a broken connection, and the question shows that the upload had finished."""
-    address = ask.begin(len(DATA))
-    drive.faults(lose_answer().on("PUT"))
-    with pytest.raises(BROKEN):
-        ask.chunk(address, DATA, 0, len(DATA))
-    answer = ask("PUT", address, headers={"Content-Range": "bytes */*"})
-    assert (answer.status_code, answer.json()["sha256Checksum"]) == (200, DIGEST)
-    assert len(drive.files()) == 1
-
-
-def test_a_create_tried_again_after_a_lost_answer_is_a_duplicate(ask, drive):
-    """Unless the id was taken beforehand: then it is a 409."""
-    (file_id,) = ask.get("/drive/v3/files/generateIds", count=1)["ids"]
-    for said in ({"name": "careless"}, {"name": "careful", "id": file_id}):
-        drive.faults(lose_answer().on("POST", "/files$"))
-        with pytest.raises(BROKEN):
-            ask("POST", "/drive/v3/files", json=said)
-        again = ask("POST", "/drive/v3/files", json=said)
-        assert again.status_code == (409 if "id" in said else 200)
-    assert [file.name for file in drive.files()] == ["careless", "careless", "careful"]
-
-
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_silent_server_is_left_by_a_client_with_patience(ask, drive, stored):
     """Nothing is said for longer than the client waits; whether it was done is not to be seen from outside."""
@@ -135,31 +101,6 @@ def test_the_servers_clock_may_be_wrong(ask, drive):
     made = ask.create("later")
     drive.set(skew_seconds=0)
     assert made["createdTime"] > ask.create("now")["createdTime"]
-
-
-def test_requests_have_a_budget_for_each_minute(ask, drive):
-    """("Usage limits")"""
-    drive.set(requests_a_minute=3, skew_seconds=61)  # what was asked so far is a minute ago
-    asked = [ask("GET", "/drive/v3/files") for _ in range(4)]
-    assert [answer.status_code for answer in asked] == [200, 200, 200, 403]
-    assert reason(asked[3]) == (403, "userRateLimitExceeded")
-    drive.set(skew_seconds=122)
-    assert ask("GET", "/drive/v3/files").status_code == 200
-
-
-def test_uploads_have_a_budget_for_each_day(ask, drive):
-    """750 GB: what has begun may end, the next does not begin; all else goes on. ("Usage limits")"""
-    drive.set(upload_bytes_a_day=len(DATA))
-    ask.create("small", DATA[:-1])
-    address = ask.begin(len(DATA), name="begun")
-    ask.create("last", DATA[:1])
-    refused = ask("POST", "/upload/drive/v3/files?uploadType=resumable", json={"name": "too much"})
-    assert reason(refused) == (403, "userRateLimitExceeded")
-    assert reason(ask("POST", "/upload/drive/v3/files?uploadType=media", data=b"x")) == (403, "userRateLimitExceeded")
-    assert ask.chunk(address, DATA, 0, len(DATA)).status_code == 200
-    assert ask.folder("not a byte")
-    drive.set(skew_seconds=24 * 3600 + 1)
-    assert ask.create("the next day")
 
 
 def test_faults_are_counted_over_a_restart(ask, drive):

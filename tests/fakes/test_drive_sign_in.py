@@ -12,7 +12,7 @@ from google.auth.exceptions import RefreshError
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
-from tests.fakes.asking import Asking, reason
+from tests.fakes.asking import reason
 from tests.fakes.drive.checking import checked_drive
 
 FILE = "https://www.googleapis.com/auth/drive.file"
@@ -34,15 +34,6 @@ def post(drive, path, **form):
 def works(drive, access):
     headers = {"Authorization": f"Bearer {access}"}
     return requests.get(f"{drive.url}/drive/v3/files", headers=headers, timeout=30).status_code == 200
-
-
-def test_a_refresh_token_gives_access(drive):
-    """google-auth's user credentials, with the scopes that were granted."""
-    user = drive.authorized_user()
-    form = {name: user[name] for name in ("client_id", "client_secret", "refresh_token")}
-    status, said = post(drive, "/token", grant_type="refresh_token", **form)
-    assert (status, said["scope"], said["expires_in"], said["token_type"]) == (200, FILE, 3600, "Bearer")
-    assert works(drive, said["access_token"])
 
 
 @pytest.mark.parametrize(
@@ -69,19 +60,6 @@ def test_a_refresh_token_belongs_to_its_client(drive):
     other, secret = drive.client("two")
     form = {"client_id": other, "client_secret": secret, "refresh_token": user["refresh_token"]}
     assert post(drive, "/token", grant_type="refresh_token", **form)[1]["error"] == "invalid_grant"
-
-
-def test_an_expired_token_is_refreshed_and_a_withdrawn_consent_is_final(drive):
-    """401, one refresh, and on; then invalid_grant."""
-    ask = Asking(drive)
-    ask.get("/drive/v3/files")
-    drive.expire_tokens()
-    before = len(drive.requests("POST", "/token"))
-    ask.get("/drive/v3/files")
-    assert len(drive.requests("POST", "/token")) == before + 1
-    drive.revoke()
-    with pytest.raises(RefreshError, match="invalid_grant: Token has been expired or revoked"):
-        ask("GET", "/drive/v3/files")
 
 
 def test_no_token_and_a_wrong_token_are_told_apart(drive):
@@ -137,15 +115,6 @@ def test_a_redirect_must_lead_to_the_users_own_machine(drive, redirect, error):
     """The out-of-band flow is gone, and desktop clients redirect to loopback."""
     answer, _ = consent(drive, redirect_uri=redirect)
     assert (answer.status_code, answer.json()["error"]) == (400, error)
-
-
-def test_a_service_account_signs_for_itself(drive):
-    """jwt-bearer; it has a Drive of its own, empty and without room."""
-    credentials = service_account.Credentials.from_service_account_info(drive.service_account, scopes=[WHOLE])
-    with AuthorizedSession(credentials) as robot:
-        answer = robot.get(f"{drive.url}/drive/v3/files", timeout=30)
-    assert answer.json()["files"] == []
-    assert drive.requests("GET")[-1].client == drive.service_account["client_email"]
 
 
 @pytest.mark.parametrize("skew", [-4000, 4000])

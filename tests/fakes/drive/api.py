@@ -102,7 +102,7 @@ def about(call: Call) -> Answer:
     used, trashed = state.files.usage(caller.account)
     quota = 0 if caller.robot else state.settings.quota_bytes
     total = used + state.settings.others_bytes
-    user = resources.user(call.version, caller.account, caller)
+    user = resources.user(caller.account, caller)
     if "fields" not in call.query:
         text = "The 'fields' parameter is required for this method."
         raise ApiError(400, "required", text, location="fields")

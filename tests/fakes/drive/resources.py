@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tests.fakes.drive.answers import ApiError, invalid
-from tests.fakes.drive.files import FOLDER, Caller, File, Files
+from tests.fakes.drive.files import Caller, File, Files
 
 
 def render(version: str, file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
@@ -46,11 +46,10 @@ def render(version: str, file: File, files: Files, caller: Caller, base: str) ->
     return {name: value for name, value in whole.items() if value is not None}
 
 
-def user(version: str, account: str, caller: Caller) -> dict[str, Any]:
-    """The User resource; v2 says `isAuthenticatedUser` where v3 says `me`."""
-    me = "isAuthenticatedUser" if version == "v2" else "me"
+def user(account: str, caller: Caller) -> dict[str, Any]:
+    """The User resource."""
     name = account.partition("@")[0]
-    return {"kind": "drive#user", "displayName": name, "emailAddress": account, me: account == caller.account}
+    return {"kind": "drive#user", "displayName": name, "emailAddress": account, "me": account == caller.account}
 
 
 def _v3(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
@@ -64,50 +63,20 @@ def _v3(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
         "createdTime": written(file.created),
         "modifiedTime": written(file.modified),
         "size": None if file.size is None else str(file.size),
-        "owners": [user("v3", file.owner, caller)] if file.drive is None else None,
-        "lastModifyingUser": user("v3", file.owner, caller),
+        "owners": [user(file.owner, caller)] if file.drive is None else None,
+        "lastModifyingUser": user(file.owner, caller),
         "webViewLink": f"{base}file/d/{file.id}/view",
         "webContentLink": f"{base}uc?id={file.id}&export=download" if file.size is not None else None,
     }
 
 
 def _v2(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
-    here = f"{base}drive/v2/files/"
-    above = files.lookup(file.parent) if file.parent else None
-    parents = [] if above is None else [_parent_v2(file, above, here)]
+    """What PyDrive2 asks for when it looks around."""
     return {
         "title": file.name,
-        "etag": f'"{file.id}/{file.version}"',
-        "selfLink": here + file.id,
-        "labels": {
-            "starred": file.starred,
-            "trashed": files.in_trash(file),
-            "hidden": False,
-            "restricted": False,
-            "viewed": True,
-        },
-        "parents": parents,
-        "createdDate": written(file.created),
-        "modifiedDate": written(file.modified),
+        "labels": {"trashed": files.in_trash(file)},
+        "parents": [{"kind": "drive#parentReference", "id": file.parent}] if file.parent else [],
         "fileSize": None if file.size is None else str(file.size),
-        "owners": [user("v2", file.owner, caller)] if file.drive is None else None,
-        "ownerNames": [user("v2", file.owner, caller)["displayName"]] if file.drive is None else None,
-        "lastModifyingUser": user("v2", file.owner, caller),
-        "alternateLink": f"{base}file/d/{file.id}/view",
-        "downloadUrl": f"{here}{file.id}?alt=media" if file.size is not None else None,
-        "editable": True,
-        "copyable": file.mime != FOLDER,
-        "appDataContents": False,
-    }
-
-
-def _parent_v2(file: File, above: File, here: str) -> dict[str, Any]:
-    return {
-        "kind": "drive#parentReference",
-        "id": above.id,
-        "isRoot": above.parent is None and above.drive is None,
-        "selfLink": f"{here}{file.id}/parents/{above.id}",
-        "parentLink": here + above.id,
     }
 
 
