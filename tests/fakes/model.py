@@ -17,7 +17,7 @@ from colabkeep.stores.base import Store
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.stores import ChunkedSource
 
-__all__ = ["COMMON", "NAMES", "PREFIXES", "StoreMachine", "listing", "outcome", "read", "run_beside_memory"]
+__all__ = ["COMMON", "NAMES", "PREFIXES", "StoreMachine", "listing", "names", "outcome", "read", "run_beside_memory"]
 
 NAMES = st.sampled_from(
     ["run/blobs/a.safetensors", "run/blobs/b.safetensors", "run/checkpoints/a.json", "run.json", "other/blobs/a.bin"]
@@ -42,6 +42,10 @@ def outcome(call):
 def read(store, name):
     with store.get(name) as reader:
         return reader.read()
+
+
+def names(store, prefix=""):
+    return sorted(entry.name for entry in store.list(prefix))
 
 
 def listing(store, prefix):

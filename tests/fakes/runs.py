@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from colabkeep.checkpoint.codec import encode_parts
 from colabkeep.checkpoint.compaction import Folding
 from colabkeep.checkpoint.journal import Journal
@@ -24,9 +26,22 @@ from colabkeep.core.system import SystemClock
 from colabkeep.session.history import read_history
 from colabkeep.stores.base import BytesSource, Store
 
-__all__ = ["RUN", "filled", "folding", "named", "old_sessions", "resumed", "told"]
+__all__ = ["RUN", "Weights", "filled", "folding", "named", "old_sessions", "resumed", "told"]
 
 RUN = "run"
+
+
+class Weights:
+    """An array to be kept."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"array": self.array}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.array = np.array(state["array"])
 
 
 @dataclass

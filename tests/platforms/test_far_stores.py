@@ -17,19 +17,7 @@ from tests.fakes.drive import Settings
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.drive.effects import refuse
 from tests.fakes.platforms import fake_colab, fake_kaggle
-
-
-class Weights:
-    """An array."""
-
-    def __init__(self):
-        self.array = np.zeros(1000)
-
-    def state_dict(self):
-        return {"array": self.array}
-
-    def load_state_dict(self, state):
-        self.array = np.array(state["array"])
+from tests.fakes.runs import Weights
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +34,7 @@ def cell(monkeypatch):
     def run(machine, storage, until, *, name="r", flush_timeout=60.0):
         environment = machine.environment
         monkeypatch.setattr(Environment, "here", classmethod(lambda cls: environment))
-        weights, heard = Weights(), []
+        weights, heard = Weights(np.zeros(1000)), []
         with colabkeep.Run(
             name,
             state={"weights": weights},

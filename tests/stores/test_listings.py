@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from colabkeep.core.errors import StoreUnavailable
-from colabkeep.stores.shared.listings import FRESH_SECONDS, Listings
+from colabkeep.stores.base import Entry, Receipt
+from colabkeep.stores.shared.listings import FRESH_SECONDS, Listings, RemoteStore
+from tests.fakes.model import names
 
 
 class Place:
@@ -125,3 +127,23 @@ def test_a_listing_that_fails_is_not_remembered(place, listings):
     place.during = lambda: None
     assert listings.below("run") == {}
     assert place.asked == ["run", "run"]
+
+
+def test_what_another_session_deleted_is_not_confirmed_any_more(place):
+    """In every store that asks by requests: as soon as a listing does not show it, some seconds later at most."""
+
+    class Remote(RemoteStore):
+        def _find(self, prefix):
+            return [Entry(name=name, size=size) for name, size in place.find(prefix).items()]
+
+        def _states(self, receipt):
+            return receipt.name in place.shows
+
+    store = Remote("remote://", place.clock)
+    sent = Receipt(name="run/a", size=1, sha256="00", rung="sent")
+    place.shows = {"run/a": 1}
+    assert (names(store), store.confirm(sent).rung) == (["run/a"], "confirmed")
+    place.shows = {}
+    assert (names(store), store.confirm(sent).rung) == (["run/a"], "confirmed")
+    place.later()
+    assert (names(store), store.confirm(sent).rung) == ([], "sent")

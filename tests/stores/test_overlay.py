@@ -25,6 +25,8 @@ from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.overlay import OverlayStore
 from colabkeep.testing.faults import FaultyFiles, FaultyStore, on, raising
 from colabkeep.testing.stores import StoreContract
+from tests.fakes.model import names, read
+from tests.fakes.runs import Weights
 
 
 class TestOverlayStore(StoreContract):
@@ -45,18 +47,9 @@ class TestOverlayStoreAfterAdoption(StoreContract):
         return store
 
 
-def bytes_of(store, name):
-    with store.get(name) as reader:
-        return reader.read()
-
-
 def take(store):
     """What a session does first with the run "r"."""
     take_up(Repository(store, "r"))
-
-
-def names(store, prefix=""):
-    return sorted(entry.name for entry in store.list(prefix))
 
 
 def filled(**objects):
@@ -70,25 +63,12 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-class Array:
-    """One array to be kept."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def state_dict(self):
-        return {"value": self.value}
-
-    def load_state_dict(self, state):
-        self.value = np.array(state["value"])
-
-
 LARGE = 600_000  # numbers; from 4 MiB on an object has a blob of its own
 
 
 def objects(size=LARGE):
     """A large array that never changes, and so is written once, and a small one that does."""
-    return {"backbone": Array(np.arange(size, dtype=np.float64)), "head": Array(np.zeros(4))}
+    return {"backbone": Weights(np.arange(size, dtype=np.float64)), "head": Weights(np.zeros(4))}
 
 
 def train(storage, until, *, size=LARGE, **words):
@@ -97,10 +77,10 @@ def train(storage, until, *, size=LARGE, **words):
     words = {"keep_last": None, "save_every": None, **words}
     with colabkeep.Run("r", state=state, storage=storage, **words) as run:
         start = run.progress.step
-        assert (state["head"].value == start).all()
-        assert (state["backbone"].value == np.arange(size)).all()
+        assert (state["head"].array == start).all()
+        assert (state["backbone"].array == np.arange(size)).all()
         for _ in range(start, until):
-            state["head"].value = state["head"].value + 1
+            state["head"].array = state["head"].array + 1
             run.step()
         run.save(wait=True)
     return start
@@ -117,7 +97,7 @@ def test_what_lies_behind_is_read_and_listed_as_if_it_lay_in_front():
     """Front first, then the others in their order; each name once."""
     front, first, second = filled(r__a=b"front"), filled(r__a=b"1", r__b=b"first"), filled(r__b=b"2", r__c=b"second")
     store = OverlayStore(front, [first, second])
-    assert [bytes_of(store, f"r/{name}") for name in "abc"] == [b"front", b"first", b"second"]
+    assert [read(store, f"r/{name}") for name in "abc"] == [b"front", b"first", b"second"]
     assert {entry.name: entry.size for entry in store.list("r")} == {"r/a": 5, "r/b": 5, "r/c": 6}
 
 
@@ -143,7 +123,7 @@ def test_a_name_that_lies_behind_is_taken():
     with pytest.raises(NameTaken) as caught:
         store.put("r/a", BytesSource(b"new"))
     assert caught.value.remedy
-    assert bytes_of(store, "r/a") == b"old"
+    assert read(store, "r/a") == b"old"
     assert names(store.front) == []
 
 
@@ -156,7 +136,7 @@ def test_what_is_deleted_here_stays_away_and_its_name_is_free():
     with pytest.raises(ObjectNotFound):
         store.get("r/a")
     store.put("r/a", BytesSource(b"new"))
-    assert bytes_of(store, "r/a") == b"new"
+    assert read(store, "r/a") == b"new"
     assert names(OverlayStore(MemoryStore(), [behind])) == ["r/a", "r/b"]
 
 
@@ -164,12 +144,12 @@ def test_a_damaged_copy_gives_way_to_the_next_one_as_long_as_there_is_one():
     """`doubt` turns to the next store that has it, for reading and for listing, and says when there is none."""
     store = OverlayStore(filled(r__a=b"bad"), [MemoryStore(), filled(r__a=b"worse"), filled(r__a=b"right")])
     assert store.doubt("r/a")
-    assert bytes_of(store, "r/a") == b"worse"
+    assert read(store, "r/a") == b"worse"
     assert store.doubt("r/a")
-    assert (bytes_of(store, "r/a"), [entry.size for entry in store.list("r")]) == (b"right", [5])
+    assert (read(store, "r/a"), [entry.size for entry in store.list("r")]) == (b"right", [5])
     assert not store.doubt("r/a")
     assert not store.doubt("r/nothing")
-    assert bytes_of(store.front, "r/a") == b"bad"
+    assert read(store.front, "r/a") == b"bad"
 
 
 def test_durability_and_locks_are_those_of_the_front():
@@ -344,7 +324,7 @@ def test_a_checkpoint_whose_blobs_cannot_be_brought_is_not_written(tmp_path):
     behind = [DirectoryStore(tmp_path / name) for name in ("1", "nothing")]
     store = OverlayStore(DirectoryStore(tmp_path / "2"), behind)
     manifest = next(name for name in names(store) if "/checkpoints/" in name)
-    text = bytes_of(store, manifest)
+    text = read(store, manifest)
     store.delete(manifest)
     for file in blobs(tmp_path / "1"):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
@@ -395,7 +375,7 @@ def test_an_adoption_cut_short_at_any_system_call_leaves_only_whole_checkpoints(
         cut = DirectoryStore(folder)
         have = {name.rpartition("/")[2] for name in names(cut, "r/blobs")}
         for name in names(cut, "r/checkpoints"):
-            manifest = Manifest.from_bytes(bytes_of(cut, name), id=Path(name).stem)
+            manifest = Manifest.from_bytes(read(cut, name), id=Path(name).stem)
             assert {blob.file for blob in manifest.blobs} <= have
         assert train(open_store(folder, [str(tmp_path / "1")]), 3, size=9) == 3
         shutil.rmtree(folder)

@@ -16,6 +16,8 @@ from colabkeep.stores.overlay import OverlayStore
 from colabkeep.stores.shared.upload_queue import Queue, Task
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
+from tests.fakes.model import names
+from tests.fakes.runs import Weights
 
 PATIENCE = 30.0  # seconds until a hanging test gives up
 
@@ -47,31 +49,14 @@ def opened(store, run, session):
     take_lease(Repository(store, run), session, {})
 
 
-def names(store, prefix=""):
-    return sorted(entry.name for entry in store.list(prefix))
-
-
-class Value:
-    """What a training changes."""
-
-    def __init__(self):
-        self.value = np.zeros(3)
-
-    def state_dict(self):
-        return {"value": self.value}
-
-    def load_state_dict(self, state):
-        self.value = state["value"]
-
-
 def train(run, storage, until):
     """A session of the run, up to that step. Returns the step it started from; its state is checked."""
-    value = Value()
+    value = Weights(np.zeros(3))
     with colabkeep.Run(run, state={"value": value}, storage=storage, save_every=None, progress=False) as session:
         start = session.progress.step
-        assert (value.value == start).all()
+        assert (value.array == start).all()
         for _ in range(start, until):
-            value.value = value.value + 1
+            value.array = value.array + 1
             session.step()
     return start
 

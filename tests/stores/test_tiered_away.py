@@ -13,6 +13,7 @@ from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.faults import FaultyStore
+from tests.fakes.model import names
 
 PATIENCE = 30.0  # seconds until a hanging test gives up
 LEASE = "run/lease/000001-aaaaaaaa.json"
@@ -74,10 +75,6 @@ def tiered(clock, silence):
 
 def put(store, name, data=b"data"):
     return store.put(name, BytesSource(data))
-
-
-def names(store):
-    return sorted(entry.name for entry in store.list(""))
 
 
 def look(store, clock, seconds=121):

@@ -14,21 +14,9 @@ from colabkeep.core.system import Environment
 from colabkeep.session.open import find_store
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.stores.tiered import TieredStore
+from tests.fakes.runs import Weights
 
 BOUND = 60.0  # seconds; several times what this may take, for a Drive that never comes back
-
-
-class Weights:
-    """An array."""
-
-    def __init__(self):
-        self.array = np.zeros(10)
-
-    def state_dict(self):
-        return {"array": self.array}
-
-    def load_state_dict(self, state):
-        self.array = np.array(state["array"])
 
 
 @pytest.mark.parametrize("storage", ["auto", "named"])
@@ -42,7 +30,7 @@ def test_a_drive_that_dies_in_a_training_is_mounted_again_by_itself(machine, mon
     environment = colab.environment
     monkeypatch.setattr(Environment, "here", classmethod(lambda cls: environment))
     place = "auto" if storage == "auto" else f"mounted://{colab.root}/content/drive/MyDrive/colabkeep"
-    weights, heard = Weights(), []
+    weights, heard = Weights(np.zeros(10)), []
     with colabkeep.Run(
         "r", state={"weights": weights}, storage=place, save_every=None, flush_timeout=0.1, callbacks=[heard.append]
     ) as training:

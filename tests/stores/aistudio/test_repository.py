@@ -26,21 +26,13 @@ from colabkeep.stores.base import BytesSource, StoreContext
 from colabkeep.stores.hub import aistudio
 from colabkeep.testing.stores import ChunkedSource
 from tests.fakes.aistudio.service import REGULAR_LIMIT, TOKEN, USER, Fault, git_digest
+from tests.fakes.model import names, read
 
 REPO = f"{USER}/run"
 BLOB = "run/blobs/a.safetensors"
 MANIFEST = "run/checkpoints/1.json"
 NAMES = (BLOB, MANIFEST)
 HANGS = (sys.executable, "-c", "import sys, time; sys.stdin.readline(); time.sleep(600)")
-
-
-def read(store, name):
-    with store.get(name) as reader:
-        return reader.read()
-
-
-def names(store):
-    return sorted(entry.name for entry in store.list(""))
 
 
 @pytest.mark.parametrize("sizes", ["pointer", "real"])

@@ -11,21 +11,13 @@ import pytest
 from colabkeep.core.errors import MountError, ObjectNotFound, StoreUnavailable
 from colabkeep.stores.base import BytesSource
 from colabkeep.testing.stores import ChunkedSource
+from tests.fakes.model import names, read
 
 GONE = [errno.ENOTCONN, errno.EIO, errno.ENOENT]
 
 
 def put(store, name, data=b"data"):
     return store.put(name, BytesSource(data))
-
-
-def read(store, name):
-    with store.get(name) as reader:
-        return reader.read()
-
-
-def names(store):
-    return sorted(entry.name for entry in store.list(""))
 
 
 def in_a_thread(call):

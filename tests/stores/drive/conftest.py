@@ -38,21 +38,22 @@ def drive(server: Drive) -> Iterator[Drive]:
     server.faults()
 
 
+def store_on(drive: Drive, name: str, *, credentials: object = None, **options: object) -> DriveStore:
+    """The store drive://`name` of that service. Its clock is a fake one by default, so no test waits for a retry."""
+    signed = SignedIn(credentials=credentials or drive.credentials())
+    options.setdefault("clock", FakeClock())
+    place = read_place(f"drive://{name}{'&' if '?' in name else '?'}service={drive.url}")
+    return DriveStore(place, Account(lambda: signed), **options)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def open_drive(drive: Drive) -> Iterator[OpenDrive]:
-    """Opens stores, in the folder "colabkeep" or another, which are closed at the test's end. `clock` is a fake one by
-    default, so that no test waits for a retry."""
+    """Opens stores, in the folder "colabkeep" or another, which are closed at the test's end."""
     opened: list[DriveStore] = []
 
     def open(folder: str = "", **options: object) -> DriveStore:
-        name = folder or "colabkeep"
-        credentials = options.pop("credentials", None) or drive.credentials()
-        account = Account(lambda: SignedIn(credentials=credentials))
-        place = read_place(f"drive://{name}?service={drive.url}")
-        options.setdefault("clock", FakeClock())
-        store = DriveStore(place, account, **options)  # type: ignore[arg-type]
-        opened.append(store)
-        return store
+        opened.append(store_on(drive, folder or "colabkeep", **options))
+        return opened[-1]
 
     yield open
     for store in opened:

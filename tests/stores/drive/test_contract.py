@@ -7,13 +7,10 @@ import itertools
 import pytest
 
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.files import read_place
-from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.testing.clock import FakeClock
-from colabkeep.testing.faults import FaultyStore
 from colabkeep.testing.stores import StoreContract
 from tests.fakes.drive import html, lose_answer, refuse, reset_request
+
+from .conftest import store_on
 
 CHUNK = 2**18
 
@@ -27,10 +24,7 @@ class _OnDrive(StoreContract):
 
     def make_store(self, folder):
         # pytest numbers the folders of tests, so each has one of its own on Drive too.
-        place = read_place(f"drive://contract/{folder.parent.name}?service={self.drive.url}")
-        credentials = self.drive.credentials()
-        account = Account(lambda: SignedIn(credentials=credentials))
-        return DriveStore(place, account, clock=FakeClock(), chunk_bytes=CHUNK)
+        return store_on(self.drive, f"contract/{folder.parent.name}", chunk_bytes=CHUNK)
 
 
 class TestDriveStore(_OnDrive):
@@ -60,10 +54,3 @@ class TestDriveStoreWithTroubles(_OnDrive):
             store.put(f"run/{number}", BytesSource(b"abc"))
         troubles = {seen.fault for seen in self.drive.requests()[before:] if seen.fault}
         assert len(troubles) >= 3
-
-
-class TestWrappedDriveStore(_OnDrive):
-    """The test kit's own wrapper sees no difference."""
-
-    def make_store(self, folder):
-        return FaultyStore(super().make_store(folder))

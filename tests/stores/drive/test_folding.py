@@ -6,13 +6,12 @@ from colabkeep.checkpoint.compaction import KEPT, TOGETHER
 from colabkeep.checkpoint.durability import vanished
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.verify import audit
-from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.files import read_place
-from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from tests.fakes.drive import lose_answer, refuse, reset_request
 from tests.fakes.runs import RUN, folding, old_sessions, told
+
+from .conftest import store_on
 
 COUNT = 60
 PATIENCE = 120.0  # seconds until a hanging test gives up
@@ -45,8 +44,7 @@ def test_behind_a_front_folder_nothing_goes_before_drive_has_the_history(drive, 
     """A machine's disk in front: the history is on Drive, and read there, before a file goes on either side."""
 
     def machine(folder):
-        account = Account(lambda: SignedIn(credentials=drive.credentials()))
-        behind = DriveStore(read_place(f"drive://colabkeep?service={drive.url}"), account)
+        behind = store_on(drive, "colabkeep", clock=None)
         return TieredStore(DirectoryStore(tmp_path / folder), behind, pauses=(0.05, 0.1)), behind
 
     first, behind = machine("one")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+from functools import partial
 
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.files import read_place
-from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
 from colabkeep.testing.stores import ChunkedSource
@@ -24,6 +22,8 @@ from tests.fakes.drive import (
     stale_listing,
 )
 from tests.fakes.model import read, run_beside_memory
+
+from .conftest import store_on
 
 TROUBLES = [
     refuse(503),
@@ -44,10 +44,8 @@ def test_every_history_looks_as_it_does_in_memory(drive):
     places, clock = itertools.count(), FakeClock()
 
     def open_new():
-        place = read_place(f"drive://machine/{next(places)}?service={drive.url}")
-        credentials, journal = drive.credentials(), MemoryStore()
-        account = Account(lambda: SignedIn(credentials=credentials))
-        return lambda: DriveStore(place, account, journal=journal, clock=clock)
+        words = {"credentials": drive.credentials(), "journal": MemoryStore(), "clock": clock}
+        return partial(store_on, drive, f"machine/{next(places)}", **words)
 
     def trouble(seed):
         chosen = random.Random(seed)

@@ -16,13 +16,11 @@ from contextlib import contextmanager
 import pytest
 
 from colabkeep.stores.base import BytesSource, Receipt
-from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.files import read_place
-from colabkeep.stores.google.account import Account, SignedIn
-from colabkeep.testing.clock import FakeClock
 from tests.fakes.drive import Settings
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.proxy import certificates, connect_proxy
+
+from .conftest import store_on
 
 RCLONE = shutil.which("rclone")
 pytestmark = pytest.mark.skipif(RCLONE is None, reason="rclone is not installed (Debian: apt-get install rclone)")
@@ -74,9 +72,7 @@ class Machine:
     def colabkeep(self):
         """A store in the folder "colabkeep"."""
         with checked_drive(self._folder, settings=self._settings) as drive:
-            account = Account(lambda: SignedIn(credentials=drive.credentials()))
-            place = read_place(f"drive://colabkeep?service={drive.url}")
-            store = DriveStore(place, account, clock=FakeClock(), chunk_bytes=2**18)
+            store = store_on(drive, "colabkeep", chunk_bytes=2**18)
             yield store
             store.close()
 

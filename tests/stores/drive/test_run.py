@@ -10,13 +10,12 @@ import pytest
 import torch
 
 import colabkeep
-from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.files import read_place
-from colabkeep.stores.google.account import Account, SignedIn
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.ui.cli import main
 from tests.fakes.drive import html, lose_answer, refuse, reset_request
+
+from .conftest import store_on
 
 PATIENCE = 120.0  # seconds until a hanging test gives up
 
@@ -48,9 +47,8 @@ def on_drive(drive):
     """Opens the store that a machine has: its own disk in front, Drive behind."""
 
     def open(folder):
-        account = Account(lambda: SignedIn(credentials=drive.credentials()))
         front = DirectoryStore(folder)
-        behind = DriveStore(read_place(f"drive://colabkeep?service={drive.url}"), account, journal=front)
+        behind = store_on(drive, "colabkeep", journal=front, clock=None)
         return TieredStore(front, behind, pauses=(0.05, 0.1))
 
     return open

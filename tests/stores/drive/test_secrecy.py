@@ -29,6 +29,8 @@ from tests.fakes.drive import (
     running_drive,
 )
 
+from .conftest import store_on
+
 CHUNK = 2**18
 ROUGH = {
     "nothing": [],
@@ -77,11 +79,7 @@ def everything_about(error):
 def test_the_address_of_an_upload_is_not_shown_when_the_service_goes_away(tmp_path):
     """A refused connection is told with the address that was asked for; it is the right to write that file."""
     with running_drive(tmp_path) as drive:
-        credentials = drive.credentials()
-        account = Account(lambda: SignedIn(credentials=credentials))
-        journal = DirectoryStore(tmp_path / "journal")
-        place = read_place(f"drive://runs?service={drive.url}")
-        store = DriveStore(place, account, journal=journal, clock=FakeClock(), chunk_bytes=CHUNK)
+        store = store_on(drive, "runs", journal=DirectoryStore(tmp_path / "journal"), chunk_bytes=CHUNK)
 
         def kill(number):
             if number == 2:

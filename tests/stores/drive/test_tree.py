@@ -12,14 +12,16 @@ from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError
 from colabkeep.core.layout import seal
 from colabkeep.stores.base import BytesSource, Entry, Receipt
-from colabkeep.stores.drive import DriveStore
 from colabkeep.stores.drive.api import Api
-from colabkeep.stores.drive.files import Files, read_place
+from colabkeep.stores.drive.files import Files
 from colabkeep.stores.google.account import ROBOT_SCOPE, Account, SignedIn
 from colabkeep.testing.clock import FakeClock
 from tests.fakes.drive import File, Settings, partial_listing, refuse, running_drive, short_page, stale_listing
 from tests.fakes.drive.checking import checked_drive
 from tests.fakes.drive.shelf import Shelf
+from tests.fakes.model import names, read
+
+from .conftest import store_on
 
 FOLDER = "application/vnd.google-apps.folder"
 
@@ -72,15 +74,6 @@ def foreign(drive):
     foreign.close()
 
 
-def read(store, name):
-    with store.get(name) as reader:
-        return reader.read()
-
-
-def names(store, prefix=""):
-    return sorted(entry.name for entry in store.list(prefix))
-
-
 def put(store, **objects):
     for name, data in objects.items():
         store.put(name.replace("__", "/"), BytesSource(data))
@@ -130,8 +123,7 @@ def test_a_thousand_checkpoints_are_no_more_questions_than_ten(tmp_path):
         credentials = drive.credentials()
 
         def open():
-            place = read_place(f"drive://colabkeep?service={drive.url}")
-            return DriveStore(place, Account(lambda: SignedIn(credentials=credentials)), clock=FakeClock())
+            return store_on(drive, "colabkeep", credentials=credentials)
 
         store = open()
         Repository(store, "run").open_run(created=0.0, run_id="1")
@@ -383,8 +375,7 @@ def test_a_place_may_be_deep_or_named_by_its_id(drive, open_drive, foreign):
     """`drive://a/b/c` makes the folders on the way; `drive://id=…` is the folder of that id."""
     put(open_drive("deep/er/still"), run__a=b"1")
     id = folder_id(drive, "still")
-    account = Account(lambda: SignedIn(credentials=drive.credentials()))
-    by_id = DriveStore(read_place(f"drive://id={id}?service={drive.url}"), account, clock=FakeClock())
+    by_id = store_on(drive, f"id={id}")
     assert names(by_id) == ["run/a"]
     put(by_id, run__b=b"2")
     by_id.close()
@@ -393,8 +384,7 @@ def test_a_place_may_be_deep_or_named_by_its_id(drive, open_drive, foreign):
 
 def test_a_place_named_by_an_id_that_is_not_there_is_an_error(drive):
     """Nothing is made at a place that nobody meant, and the error says that there is no such folder."""
-    account = Account(lambda: SignedIn(credentials=drive.credentials()))
-    store = DriveStore(read_place(f"drive://id=1234567890abcdef?service={drive.url}"), account, clock=FakeClock())
+    store = store_on(drive, "id=1234567890abcdef")
     with pytest.raises(StoreError):
         put(store, run__a=b"1")
     store.close()
@@ -413,8 +403,7 @@ def robots(tmp_path):
         opened = []
 
         def open(query):
-            place = read_place(f"drive://team?service={drive.url}{query}")
-            opened.append(DriveStore(place, Account(lambda: SignedIn(credentials=robot)), clock=FakeClock()))
+            opened.append(store_on(drive, f"team{query}", credentials=robot))
             return opened[-1]
 
         yield open
@@ -424,9 +413,9 @@ def robots(tmp_path):
 
 def test_a_service_account_keeps_runs_in_a_shared_drive(robots):
     """With the id of a shared drive a robot can write, list, read and delete; its own free space says nothing."""
-    store = robots("&shared_drive=0AShared0123")
+    store = robots("?shared_drive=0AShared0123")
     put(store, run__a=b"1")
-    other = robots("&shared_drive=0AShared0123")
+    other = robots("?shared_drive=0AShared0123")
     assert (names(other), read(other, "run/a")) == (["run/a"], b"1")
     assert other.properties.free_bytes is None
     other.delete("run/a")

@@ -21,12 +21,12 @@ from colabkeep.checkpoint.writer import Committer, Identity, Shot
 from colabkeep.core.errors import ColabKeepError, RunTakenOver
 from colabkeep.core.manifest import Progress
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.drive import DriveStore
-from colabkeep.stores.drive.files import RemoteFile, age, read_place
-from colabkeep.stores.google.account import Account, SignedIn
+from colabkeep.stores.drive.files import RemoteFile, age
 from colabkeep.testing.clock import FakeClock
 from tests.fakes.drive import stale_listing
 from tests.fakes.runs import Taken, state
+
+from .conftest import store_on
 
 MACHINES = ("aaaaaaaa", "bbbbbbbb")
 PATIENCE = 30.0  # seconds until a hanging test gives up
@@ -62,10 +62,8 @@ class Machine:
     """Opens the store, takes the run, and commits again and again until it is told to stop."""
 
     def __init__(self, drive, folder, name, turns):
-        credentials = drive.credentials()
         self.name, self.clock, self.told, self._turns = name, FakeClock(), None, turns
-        place = read_place(f"drive://{folder}?service={drive.url}")
-        self.store = DriveStore(place, Account(lambda: SignedIn(credentials=credentials)), clock=self.clock)
+        self.store = store_on(drive, folder, clock=self.clock)
         send = self.store._api.send
 
         def in_turn(*args, **options):

@@ -18,6 +18,7 @@ import requests
 from colabkeep.core.errors import NameTaken, StoreError, StoreFull, StoreUnavailable
 from colabkeep.stores import with_notes
 from colabkeep.stores.base import BytesSource, StoreContext
+from colabkeep.stores.drive.transfer import CHUNK_BYTES
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.testing.clock import FakeClock
@@ -39,6 +40,7 @@ from tests.fakes.drive import (
     slow,
     wrong_byte,
 )
+from tests.fakes.memory import growth
 
 CHUNK = 2**18
 CHUNKS = 5
@@ -515,3 +517,18 @@ def test_the_folder_of_the_notes_is_made_again_when_it_was_deleted(drive, open_d
     shutil.rmtree(tmp_path / "disk")
     assert store.put("run/blobs/b", BytesSource(b"2")).rung == "confirmed"
     assert (store.degraded, (tmp_path / "disk").is_dir()) == (None, True)
+
+
+_OPENING = """
+from colabkeep.stores.drive import DriveStore
+from colabkeep.stores.drive.files import read_place
+from colabkeep.stores.google.account import Account, SignedIn, read_secret
+signed = SignedIn(credentials=read_secret(sys.argv[2]).credentials())
+store = DriveStore(read_place(sys.argv[1]), Account(lambda: signed))
+"""
+
+
+def test_memory_stays_flat(drive):
+    """Sending and reading 96 MiB needs a chunk and little more, not the object."""
+    secret = json.dumps(drive.authorized_user())
+    assert growth(_OPENING, f"drive://large?service={drive.url}", secret) < CHUNK_BYTES / 2**20 + 48

@@ -15,11 +15,18 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi, hf_hub_download
 
+from colabkeep.checkpoint.compaction import Folding
+from colabkeep.checkpoint.repository import Repository, take_lease
+from colabkeep.checkpoint.retention import KeepLast
+from colabkeep.checkpoint.verify import audit
 from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreError, StoreFull, StoreUnavailable
 from colabkeep.stores.base import BytesSource
 from colabkeep.stores.hub import huggingface as door
 from colabkeep.testing.stores import ChunkedSource
 from tests.fakes.hub import TOKEN, Fault, File
+from tests.fakes.memory import SIZE, growth
+from tests.fakes.model import names, read
+from tests.fakes.runs import RUN, filled, old_sessions, resumed, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
@@ -35,15 +42,6 @@ def ways(request, monkeypatch):
     """How the bytes travel: small ones are read at once, large ones piece by piece."""
     if request.param == "streamed":
         monkeypatch.setattr(door, "_IN_MEMORY", SMALL)
-
-
-def read(store, name):
-    with store.get(name) as reader:
-        return reader.read()
-
-
-def names(store):
-    return sorted(entry.name for entry in store.list(""))
 
 
 def commits(hub):
@@ -475,42 +473,14 @@ def test_the_environment_says_which_hub_and_who(hub, tmp_path):
     assert hub.content(REPO, "run/a.json") == b"x"
 
 
-_UPLOAD = """
-import hashlib, resource, sys
-from colabkeep.stores.base import BytesSource
-from colabkeep.stores.hub import huggingface as opening
-
-digest = hashlib.sha256()
-for _ in range(96):
-    digest.update(bytes(2**20))
-
-class Source:
-    size = 96 * 2**20
-    sha256 = digest.hexdigest()
-    def chunks(self):
-        for _ in range(96):
-            yield memoryview(bytes(2**20))
-
-store = opening.open_url("hf://ada/run", token=sys.argv[2], endpoint=sys.argv[1])
-store.put("warm.safetensors", BytesSource(b"x" * 2**20))
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10  # MiB
-before = peak()
-store.put("large.safetensors", Source())
-with store.get("large.safetensors") as reader:
-    while reader.read(2**20):
-        pass
-print(peak() - before)
-"""
-
-
 def test_memory_stays_flat(hub):
     """Sending and reading 96 MiB needs a few pieces, not the object."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _UPLOAD, hub.url, TOKEN], capture_output=True, text=True, check=False
+    opening = (
+        "from colabkeep.stores.hub.huggingface import open_url\n"
+        "store = open_url('hf://ada/run', token=sys.argv[2], endpoint=sys.argv[1])"
     )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 64
-    assert hub.repos[REPO].large[hashlib.sha256(bytes(96 * 2**20)).hexdigest()]
+    assert growth(opening, hub.url, TOKEN) < 64
+    assert hub.repos[REPO].large[hashlib.sha256(bytes(SIZE)).hexdigest()]
 
 
 @pytest.fixture
@@ -557,17 +527,35 @@ def test_what_is_not_the_same_is_not_confirmed(hub, opened, unhurried):
     assert [late.confirm(receipts[0]).rung for _ in range(2)] == ["sent", "confirmed"]
 
 
-def test_what_another_session_deleted_is_not_confirmed_any_more(hub, opened):
-    """As soon as a listing does not show it, which is some seconds later at most."""
-    store, other = opened(), opened()
-    clock = [0.0]
-    store._listings._monotonic = lambda: clock[0]
-    receipt = store.put(MANIFEST, BytesSource(b"{}"))
-    assert names(store) == [MANIFEST]
-    other.delete(MANIFEST)
-    assert other.flush(30.0)
+def test_opening_a_run_takes_at_most_three_listings(hub, opened):
+    """However many checkpoints it has: nobody waits for a request per checkpoint."""
+    store = opened()
+    filled(store, 12)
+    assert store.flush(10.0)
     hub.log.clear()
-    assert (names(store), hub.requests("/tree/")) == ([MANIFEST], [])
-    clock[0] = 6.0
-    assert names(store) == []
-    assert store.confirm(asked(receipt)).rung == "sent"
+    resumed(opened(), KeepLast(None))
+    assert 1 <= len(hub.requests("/tree/")) <= 3
+
+
+def test_folding_makes_no_commit_of_its_own(hub, opened):
+    """The history with one save, what it holds goes with the next one; and nothing before the Hub has the history."""
+    store = opened()
+    old_sessions(store, 40, lines=1)
+    assert store.flush(10.0)
+    before, whole = told(opened()), len(list(store.list(RUN)))
+    lease = take_lease(Repository(store, RUN), "ffffffff", {})
+    work = Folding(lease)
+    hub.log.clear()
+    sizes = []
+    for save in range(3):
+        while work.work(lambda: False):
+            pass
+        assert len(hub.requests("/commit/")) == save
+        store.put(f"{RUN}/checkpoints/save{save}", BytesSource(b"a save"))
+        sizes.append(len(list(opened().list(RUN))))
+    assert sizes == [whole + 3, whole + 4 - 32, whole + 5 - 32]
+    for save in range(3):
+        store.delete(f"{RUN}/checkpoints/save{save}")
+    assert store.flush(10.0)
+    assert told(opened()) == before
+    assert {finding.state for finding in audit(Repository(opened(), RUN))} == {"ok"}

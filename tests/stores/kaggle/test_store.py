@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 import colabkeep.stores.kaggle.store as module
+from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.core.errors import (
     CheckpointDamaged,
     MissingDependency,
@@ -29,6 +30,8 @@ from colabkeep.stores.kaggle.store import KaggleStore, open_url
 from colabkeep.testing.stores import ChunkedSource
 from tests.fakes.kaggle.faults import Answer, Door
 from tests.fakes.kaggle.state import TOKEN, Version
+from tests.fakes.model import names, read
+from tests.fakes.runs import filled, resumed
 
 PATIENCE = 60.0  # seconds until a hanging test gives up
 BIG = bytes(range(256)) * 20_000  # five megabytes: a file of its own
@@ -38,15 +41,6 @@ FOR_EVER = 10**5  # questions about the state
 
 def put(store, name, data=b"data"):
     return store.put(name, BytesSource(data))
-
-
-def names(store):
-    return sorted(entry.name for entry in store.list(""))
-
-
-def read(store, name):
-    with store.get(name) as reader:
-        return reader.read()
 
 
 def newest(fake, handle="ada/checkpoints"):
@@ -456,3 +450,14 @@ def test_the_room_of_downloads_and_packs_is_given_back(machine, tmp_path):
     for name in ("a", "b"):
         sizes = [path.stat().st_size for path in (tmp_path / name).rglob("*") if path.is_file()]
         assert sum(sizes) < len(BIG) + 10_000 + 1000
+
+
+def test_opening_a_run_takes_one_listing(machine, fake):
+    """Of the dataset's files: which object lies in which of them, is told by one that is read."""
+    store = machine("a")
+    filled(store, 12)
+    assert store.flush(30.0)
+    store.close()
+    before = len(fake.calls)
+    resumed(machine("b"), KeepLast(None))
+    assert fake.calls[before:].count("ListDatasetFiles") == 1
