@@ -1,4 +1,4 @@
-"""A store on a mounted Drive keeps every promise of a store, also where listings lag and calls fail."""
+"""A store on a mounted Drive keeps every promise of a store, also where calls fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
-from colabkeep.testing.faults import FaultyStore
 from colabkeep.testing.stores import StoreContract
 from tests.fakes.mounts import FakeMount
 
@@ -35,12 +34,12 @@ class OnAMount(StoreContract):
 
 
 class TestMountedStore(OnAMount):
-    """On a mount that behaves."""
+    """On a mount that behaves, in folders of two files, so that nearly everything overflows."""
 
     same_folder_same_place = True
 
     def make_store(self, folder):
-        return self.mounted(folder)
+        return self.mounted(folder, per_folder=2)
 
 
 class TestWhileDriveWorks(OnAMount):
@@ -58,24 +57,6 @@ class TestWhileDriveWorks(OnAMount):
     def make_store(self, folder):
         mount = self.mount(folder)
         return MountedStore(mount.root / "colabkeep", files=mount.files)
-
-
-class TestWithFullFolders(OnAMount):
-    """Folders of two files, so that nearly everything overflows."""
-
-    same_folder_same_place = True
-
-    def make_store(self, folder):
-        return self.mounted(folder, per_folder=2)
-
-
-class TestWithListingsThatLag(OnAMount):
-    """What a folder showed first is shown for ever."""
-
-    def make_store(self, folder):
-        store = self.mounted(folder)
-        self.mount(folder).lags = True
-        return store
 
 
 NOT_AMONG_FAULTS = {
@@ -102,13 +83,6 @@ class TestAmongFaults(OnAMount):
         store = self.mounted(folder, pauses=(0.0,) * 30)
         self.mount(folder).fails = 1 / 30
         return store
-
-
-class TestWrapped(OnAMount):
-    """With points at which a test may interfere."""
-
-    def make_store(self, folder):
-        return FaultyStore(self.mounted(folder))
 
 
 class TestBehindADisk(OnAMount):

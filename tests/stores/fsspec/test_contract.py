@@ -6,7 +6,6 @@ import hashlib
 
 import pytest
 
-from colabkeep.testing.faults import FaultyStore
 from colabkeep.testing.stores import StoreContract
 
 
@@ -43,10 +42,3 @@ class TestFolder(_Anywhere):
 
     def make_store(self, folder):
         return self.opened(f"fsspec+file://{folder}")
-
-
-class TestFaultyS3(TestS3):
-    """Wrapped, and asked for no fault."""
-
-    def make_store(self, folder):
-        return FaultyStore(super().make_store(folder))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from colabkeep.testing.faults import FaultyStore
 from colabkeep.testing.stores import StoreContract
 
 # huggingface_hub hands a file to its HTTP library by a name that this one calls outdated.
@@ -12,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 
 
 class TestRepository(StoreContract):
-    """The root of a repository that is not there yet."""
+    """A folder of a repository that is not there yet."""
 
     same_folder_same_place = True
 
@@ -21,18 +20,4 @@ class TestRepository(StoreContract):
         self.opened, self.place = opened, place
 
     def make_store(self, folder):
-        return self.opened(self.place(folder))
-
-
-class TestFolderOfARepository(TestRepository):
-    """A folder in one."""
-
-    def make_store(self, folder):
         return self.opened(f"{self.place(folder)}/some/folder")
-
-
-class TestFaultyRepository(TestRepository):
-    """Wrapped, and asked for no fault."""
-
-    def make_store(self, folder):
-        return FaultyStore(super().make_store(folder))
