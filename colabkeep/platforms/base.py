@@ -5,6 +5,7 @@ A new platform is one file, one line in `colabkeep.platforms`, and one subclass 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,7 +26,9 @@ __all__ = [
     "front_end",
     "in_folder",
     "is_container",
+    "is_set",
     "may_vanish",
+    "mounts",
 ]
 
 FOLDER = "colabkeep-runs"
@@ -64,7 +67,12 @@ MOUNTED_DRIVE = "fuse.drive"
 """The kind of a Google Drive that Colab has mounted, in the table of mounts; drive.py of googlecolab/colabtools looks
 for it as well (2026-04)."""
 
-_NO = ("", "0", "false")
+_OCTAL = re.compile(r"\\([0-7]{3})")  # how the table of mounts writes blanks
+
+
+def is_set(environment: Environment, name: str) -> bool:
+    """Has the variable a value, other than one that means no?"""
+    return environment.environ.get(name, "").strip().lower() not in ("", "0", "false")
 
 
 def may_vanish(environment: Environment) -> str:
@@ -75,7 +83,7 @@ def may_vanish(environment: Environment) -> str:
         if environment.is_file(file):
             return f"a container ({file} is there)"
     for name, what in _VARIABLES.items():
-        if environment.environ.get(name, "").strip().lower() not in _NO:
+        if is_set(environment, name):
             return f"{what} ({name} is set)"
     kind = file_system(environment)
     return f"a folder on {kind}, as containers and live systems have it" if kind in _LAYERS else ""
@@ -83,8 +91,14 @@ def may_vanish(environment: Environment) -> str:
 
 def is_container(environment: Environment) -> bool:
     """Is this one that sees only the devices that it was handed?"""
-    variables = (environment.environ.get(name, "").strip().lower() for name in ("container", "KUBERNETES_SERVICE_HOST"))
-    return any(map(environment.is_file, _FILES)) or any(value not in _NO for value in variables)
+    variables = ("container", "KUBERNETES_SERVICE_HOST")
+    return any(map(environment.is_file, _FILES)) or any(is_set(environment, name) for name in variables)
+
+
+def mounts(environment: Environment) -> list[tuple[str, str]]:
+    """Mount points and types, in the order of mounting."""
+    lines = (line.split() for line in environment.text("/proc/mounts").splitlines())
+    return [(_OCTAL.sub(lambda code: chr(int(code[1], 8)), words[1]), words[2]) for words in lines if len(words) > 2]
 
 
 def file_system(environment: Environment) -> str:
@@ -93,12 +107,11 @@ def file_system(environment: Environment) -> str:
     if folder.is_relative_to(environment.root):
         folder = "/" / folder.relative_to(environment.root)
     holding, kind = PurePosixPath(), ""
-    for line in environment.text("/proc/mounts").splitlines():
-        fields = line.split(" ")
-        point = PurePosixPath(fields[1].replace("\\040", " ")) if len(fields) > 2 else PurePosixPath()
+    for point, its_kind in mounts(environment):
         # Of two mounts at one point the later one hides the earlier.
-        if point.is_absolute() and folder.is_relative_to(point) and len(point.parts) >= len(holding.parts):
-            holding, kind = point, fields[2]
+        place = PurePosixPath(point)
+        if place.is_absolute() and folder.is_relative_to(place) and len(place.parts) >= len(holding.parts):
+            holding, kind = place, its_kind
     return kind
 
 

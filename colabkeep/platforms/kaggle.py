@@ -14,7 +14,7 @@ from typing import Any
 from colabkeep.core.errors import SecretError
 from colabkeep.core.system import Environment
 from colabkeep.core.timeouts import within
-from colabkeep.platforms.base import FOLDER, DefaultStorage, Menus, Platform, SessionLimits, in_folder
+from colabkeep.platforms.base import FOLDER, DefaultStorage, Menus, Platform, SessionLimits, in_folder, is_set
 
 # Where an output appears depends on how it was attached (/kaggle/input/<slug>, or deeper, as in
 # /kaggle/input/notebooks/<owner>/<slug>), so it is searched for, and never assumed.
@@ -107,7 +107,7 @@ class KagglePlatform(Platform):
     def kind(self, environment: Environment) -> str:
         told = environment.environ.get(_RUN_TYPE, "").strip()
         word = _word(environment)
-        tpu = " tpu" if _has_tpu(environment) else ""
+        tpu = " tpu" if is_set(environment, "ISTPUVM") else ""
         known = told.lower() in ("", "interactive", "batch")
         return f"{word}{tpu}" if known else f"{word}{tpu} ({told[:40]!a})"
 
@@ -118,7 +118,7 @@ class KagglePlatform(Platform):
         return in_folder(folder, persists, reason, remedy, earlier=earlier_runs(environment), keeps=keeps)
 
     def limits(self, environment: Environment) -> SessionLimits:
-        hours = 9 if _has_tpu(environment) else 12
+        hours = 9 if is_set(environment, "ISTPUVM") else 12
         return SessionLimits(
             max_seconds=hours * 3600.0,
             ends_cleanly=_word(environment) != "interactive",
@@ -148,13 +148,9 @@ class KagglePlatform(Platform):
 
 
 def _word(environment: Environment) -> str:
-    if environment.environ.get("KAGGLE_IS_COMPETITION_RERUN", "").strip().lower() not in ("", "0", "false"):
+    if is_set(environment, "KAGGLE_IS_COMPETITION_RERUN"):
         return "rerun"
     return "batch" if environment.environ.get(_RUN_TYPE, "").strip().lower() == "batch" else "interactive"
-
-
-def _has_tpu(environment: Environment) -> bool:
-    return environment.environ.get("ISTPUVM", "").strip().lower() not in ("", "0", "false")
 
 
 def _keeping(environment: Environment) -> tuple[bool | None, str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import time
 from dataclasses import dataclass
 from stat import S_ISDIR
@@ -11,7 +10,7 @@ from stat import S_ISDIR
 from colabkeep.core.errors import MountError
 from colabkeep.core.system import Environment
 from colabkeep.core.timeouts import within
-from colabkeep.platforms.base import MOUNTED_DRIVE
+from colabkeep.platforms.base import MOUNTED_DRIVE, mounts
 from colabkeep.platforms.colab.page import TooLate, bounded, clicks, colab_module, deadline, why_unreachable
 
 DRIVE_POINT = "/content/drive"
@@ -20,7 +19,6 @@ DRIVE_POINT = "/content/drive"
 _SPELLINGS = ("MyDrive", "My Drive")  # both exist; the one without a blank is preferred
 _PATIENCE = 2.0  # seconds; a look at a mount whose program hangs would never come back
 _GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN)
-_OCTAL = re.compile(r"\\([0-7]{3})")  # how the mount table writes blanks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +50,7 @@ class Drive:
 
 def find_drive(environment: Environment) -> Drive | None:
     """The mounted Drive; None if there is none. Of several, a healthy one, else one whose program may still live."""
-    table = _mount_table(environment)
+    table = mounts(environment)
     points = dict.fromkeys(point for point, kind in reversed(table) if kind == MOUNTED_DRIVE)
     if points:
         drives = [_visit(environment, point, listed=True) for point in points]
@@ -69,12 +67,6 @@ def is_only_a_folder(environment: Environment) -> bool:
     """Is there a folder called MyDrive on this machine's own disk, made by a program that wrote to a Drive which
     was not mounted? Asked where `find_drive` found none."""
     return environment.is_dir(f"{DRIVE_POINT}/{_SPELLINGS[0]}")
-
-
-def _mount_table(environment: Environment) -> list[tuple[str, str]]:
-    """Mount points and types, in the order of mounting."""
-    lines = (line.split() for line in environment.text("/proc/mounts").splitlines())
-    return [(_OCTAL.sub(lambda code: chr(int(code[1], 8)), words[1]), words[2]) for words in lines if len(words) > 2]
 
 
 def _visit(environment: Environment, point: str, *, listed: bool) -> Drive:
