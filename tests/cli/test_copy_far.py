@@ -79,8 +79,8 @@ def kaggle(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             if name.startswith("KAGGLE"):
                 monkeypatch.setenv(name, value)
         pace = Pace(retry=0.05, poll=0.01)
-        monkeypatch.setattr(kaggle_store, "KaggleStore", partial(kaggle_store.KaggleStore, pace=pace))
-        monkeypatch.setattr(kaggle_store, "Hub", partial(kaggle_store.Hub, command=fake.command))
+        made = partial(kaggle_store.Service, pace=pace, command=fake.command)
+        monkeypatch.setattr(kaggle_store, "Service", made)
         fake.fault("StartBlobUpload", Answer(503))
         yield "kaggle://ada/checkpoints"
 

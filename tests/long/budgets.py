@@ -44,8 +44,8 @@ from colabkeep.stores.hub import aistudio as studio
 from colabkeep.stores.hub import huggingface
 from colabkeep.stores.hub.store import HubStore
 from colabkeep.stores.kaggle import KaggleStore
-from colabkeep.stores.kaggle.service import Hub as KaggleHub
 from colabkeep.stores.kaggle.service import Pace
+from colabkeep.stores.kaggle.service import Service as KaggleService
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.shared.retry import Patience
 from colabkeep.stores.tiered import TieredStore
@@ -180,8 +180,9 @@ def kaggle(clock: FakeClock) -> Iterator[Opened]:
     """A store in a dataset, with the times of the real one, as far as they are the run's and not Kaggle's."""
     pace = Pace(retry=0.05, poll=0.01)
     with FakeKaggle() as fake, tempfile.TemporaryDirectory() as folder:
-        hub = KaggleHub("ada/checkpoints", folder, command=fake.command, environ=fake.environ(Path(folder)))
-        store = KaggleStore(hub, Path(folder), pace=pace, monotonic=clock.monotonic)
+        words = {"command": fake.command, "environ": fake.environ(Path(folder))}
+        service = KaggleService("ada/checkpoints", Path(folder), pace, **words)
+        store = KaggleStore(service, Path(folder), monotonic=clock.monotonic)
 
         def counted() -> dict[str, int]:
             versions = fake.state.datasets.get("ada/checkpoints", [])

@@ -175,7 +175,7 @@ class Kaggle(Served):
     gathers = True
 
     def opens(self, run: int, disk: Path) -> Store:
-        from colabkeep.stores.kaggle.service import Hub, Pace
+        from colabkeep.stores.kaggle.service import Pace, Service
         from colabkeep.stores.kaggle.store import KaggleStore
         from tests.fakes.kaggle.state import TOKEN
 
@@ -183,8 +183,9 @@ class Kaggle(Served):
         environ = {"HOME": str(disk), "PATH": "/usr/bin:/bin", "KAGGLE_API_TOKEN": TOKEN}
         child = Path(__file__).parents[1] / "fakes" / "kaggle" / "child.py"
         command = (sys.executable, str(child), self.address)
-        hub = Hub(f"ada/checkpoints-{run}", str(disk / "kaggle"), command=command, environ=environ)
-        return KaggleStore(hub, disk / "kaggle", pace=Pace(first=0.1, every=0.3, retry=0.05, appear=2.0, poll=0.01))
+        pace = Pace(first=0.1, every=0.3, retry=0.05, appear=2.0, poll=0.01)
+        service = Service(f"ada/checkpoints-{run}", disk / "kaggle", pace, command=command, environ=environ)
+        return KaggleStore(service, disk / "kaggle")
 
 
 class Brisk(SystemClock):

@@ -24,7 +24,6 @@ from colabkeep.stores.kaggle.index import (
     arrange,
     content_of,
     damaged,
-    pack_file,
 )
 from colabkeep.stores.local import DirectoryStore, open_private
 
@@ -175,7 +174,7 @@ class Contents:
         self._outbox.put("pack", Row(self.staged, names, size))
         with self._outbox.get("pack") as reader:
             content = content_of(reader)
-        return pack_file(content.sha256), content
+        return f"pack-{content.sha256}.bin", content
 
     def _bring(self, file: str) -> None:
         """Have the objects that lie in a file of the dataset on this disk."""

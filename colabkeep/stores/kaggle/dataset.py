@@ -136,7 +136,9 @@ class Dataset:
         self._service = service
         self._versions: dict[str, int] = {}  # file → a version that has it
         self._fetching = threading.Lock()
-        self._version = 0  # the newest one that was taken into account
+        self.handle = service.handle
+        self.version = 0
+        """The newest one that was taken into account, 0 if there is none."""
         self._whole = 0  # the one that `index` is of
         self.known = False
         """Has it been found out what it holds?"""
@@ -149,16 +151,6 @@ class Dataset:
         self.confirmed: Named = frozenset()
         """What a good version holds, with all digests stated rightly."""
 
-    @property
-    def handle(self) -> str:
-        """ "owner/name"."""
-        return self._service.handle
-
-    @property
-    def version(self) -> int:
-        """The newest version that was taken into account, 0 if there is none."""
-        return self._version
-
     def look(self) -> None:
         """Find out what it holds, or what others published since.
 
@@ -167,11 +159,11 @@ class Dataset:
         """
         newest = self._newest()
         if self.known:
-            for version in range(max(self._version, newest - _BACK) + 1, newest + 1):
+            for version in range(max(self.version, newest - _BACK) + 1, newest + 1):
                 self._follow(version)
         elif newest > 0:
             self._look_at_first(newest)
-        self._version, self.known = newest, True
+        self.version, self.known = newest, True
 
     def _newest(self) -> int:
         """The newest version. One that is being processed is waited for, for a while: it may be the last words of a
@@ -230,11 +222,11 @@ class Dataset:
     def _follow(self, version: int) -> None:
         """A version that was made since the last look: by another session, or by this one, which was not told so."""
         index = self._good(version)
-        if index is not None and index.base >= self._version:
+        if index is not None and index.base >= self.version:
             self._take(index, version)
         elif index is not None:
             self._join(index, version)
-        self._version = version
+        self.version = version
 
     def _add(self, version: int) -> None:
         index = self._good(version)
@@ -250,7 +242,7 @@ class Dataset:
     def downloaded_file(self, file: str) -> Iterator[BinaryIO]:
         """A file, downloaded and open for reading. Kaggle's client has checked its MD5."""
         size = sum(held.size for held in self.objects.values() if held.file == file)
-        version = self._versions.get(file, 0) or self._version
+        version = self._versions.get(file, 0) or self.version
         with self._fetching, self._service.downloaded(version, file, size) as path, path.open("rb") as reader:
             yield reader
 
@@ -265,12 +257,12 @@ class Dataset:
         self.sent = named
         version = appeared(self._service, before)
         prove(self._service, version, package.files)  # else it may be another's: the next look tells
-        others = range(max(self._version, version - _BACK) + 1, version)
+        others = range(max(self.version, version - _BACK) + 1, version)
         self._take(package.index, version)
         self.confirmed = named
         for other in others:
             self._add(other)
-        self._version = version
+        self.version = version
 
     def prove(self) -> None:
         """Confirm what is there, without uploading anything.

@@ -114,20 +114,10 @@ def arrange(objects: Mapping[str, Content]) -> tuple[dict[str, str], list[str]]:
     large = sorted((name for name in objects if objects[name].size >= _SINGLE_FROM), key=lambda n: -objects[n].size)
     singles: dict[str, str] = {}
     for name in large:
-        file = single_file(objects[name].sha256)
+        file = f"object-{objects[name].sha256}.bin"
         if file in singles.values() or len(set(singles.values())) < MOST_SINGLE:
             singles[name] = file
     return singles, sorted(objects.keys() - singles.keys())
-
-
-def single_file(sha256: str) -> str:
-    """The name of a file that is one object."""
-    return f"object-{sha256}.bin"
-
-
-def pack_file(sha256: str) -> str:
-    """The name of a pack."""
-    return f"pack-{sha256}.bin"
 
 
 _MOST_INDEX_BYTES = 64 * 2**20

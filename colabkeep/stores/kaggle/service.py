@@ -4,7 +4,6 @@ while that is sensible, and explained when refused.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,66 +61,48 @@ CHILD = (sys.executable, "-m", "colabkeep.stores.kaggle.child")
 """The program of the child."""
 
 
-class Hub:
-    """The dataset `handle`, "owner/name"; `folder` is where downloads and the links for an upload go.
+class Service:
+    """The dataset `handle`, "owner/name", at Kaggle. All methods raise `StoreError`s; versions count from 1. `folder`
+    is where downloads and the links for an upload go.
 
-    The environment is this process's, so that Kaggle's client finds the user's credentials by itself; `environ`
+    The child's environment is this process's, so that Kaggle's client finds the user's credentials by itself; `environ`
     replaces it.
     """
 
     def __init__(
         self,
         handle: str,
-        folder: str,
+        folder: Path,
+        pace: Pace = Pace(),
         *,
         command: Sequence[str] = CHILD,
         environ: Mapping[str, str] | None = None,
     ) -> None:
+        self._folder = folder
+        self._closed = threading.Event()
         self.handle = handle
-        self.folder = folder
+        self.pace = pace
+        place, owner = f"kaggle://{handle}", handle.partition("/")[0]
         own = {
-            "KAGGLEHUB_CACHE": os.path.join(folder, "downloads"),  # noqa: PTH118  # a text, for an environment
+            "KAGGLEHUB_CACHE": str(folder / "downloads"),
             "DISABLE_KAGGLE_CACHE": "true",  # else nothing is downloaded, but attached, and waited for without a bound
             "DISABLE_COLAB_CACHE": "true",
         }
         self.process = Process(
             command,
-            place=f"kaggle://{handle}",
+            place=place,
             service="Kaggle",
             silent="It is tried again. On Kaggle, see that Settings → Internet is on.",
             environ={**(environ or {}), **own},
             inherits=environ is None,
         )
-
-    def ask(self, doing: str, operation: str, timeout: float, **what: Any) -> Any:
-        """The child's answer to `operation` for this dataset. `doing` completes "could not …".
-
-        Raises:
-            ChildError: Kaggle's client failed.
-            StoreUnavailable: there was no answer within `timeout` seconds (the child was killed), or it died.
-        """
-        owner, _, name = self.handle.partition("/")
-        return self.process.ask(doing, {"operation": operation, "owner": owner, "name": name, **what}, timeout)
-
-    def close(self) -> None:
-        self.process.close()
-
-
-class Service:
-    """One dataset at Kaggle. All methods raise `StoreError`s; versions count from 1."""
-
-    def __init__(self, hub: Hub, pace: Pace) -> None:
-        self._hub = hub
-        self._closed = threading.Event()
-        self.handle = hub.handle
-        self.pace = pace
         words = Words(
-            sign_in=_SIGN_IN.format(owner=hub.handle.partition("/")[0]),
-            missing=f"Look at kaggle.com/datasets/{hub.handle}, and whether storage= names the right dataset.",
+            sign_in=_SIGN_IN.format(owner=owner),
+            missing=f"Look at kaggle.com/datasets/{handle}, and whether storage= names the right dataset.",
             install=INSTALL,
             wait=_WAIT_SECONDS,
         )
-        self._asking = Asking(f"kaggle://{hub.handle}", words, Patience(first=min(1.0, pace.poll), sleep=self.sleep))
+        self._asking = Asking(place, words, Patience(first=min(1.0, pace.poll), sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         """Wait that long, but not beyond `close`."""
@@ -164,13 +145,13 @@ class Service:
         Raises:
             StoreUnavailable: an object was deleted in this very moment, or whatever else may pass.
         """
-        links = str(Path(self._hub.folder) / "links")
+        links = str(self._folder / "links")
         timeout, what = self.pace.transfer(sum(sizes)), {"folder": links, "files": dict(paths), "notes": notes}
         self._ask("take a new version", "upload", timeout, again=False, missing=StoreUnavailable, **what)
 
     def close(self) -> None:
         self._closed.set()
-        self._hub.close()
+        self.process.close()
 
     def _ask(
         self,
@@ -182,6 +163,6 @@ class Service:
         missing: type[StoreError] = StoreError,
         **what: Any,
     ) -> Any:
-        return self._asking(
-            doing, lambda: self._hub.ask(doing, operation, timeout, **what), again=again, missing=missing
-        )
+        owner, _, name = self.handle.partition("/")
+        request = {"operation": operation, "owner": owner, "name": name, **what}
+        return self._asking(doing, lambda: self.process.ask(doing, request, timeout), again=again, missing=missing)

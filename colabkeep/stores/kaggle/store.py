@@ -17,7 +17,7 @@ from colabkeep.core.system import Environment
 from colabkeep.stores.base import Entry, Lock, Receipt, Source, Store, StoreContext, StoreProperties, shown
 from colabkeep.stores.kaggle.contents import Contents
 from colabkeep.stores.kaggle.dataset import Dataset
-from colabkeep.stores.kaggle.service import INSTALL, Hub, Pace, Service
+from colabkeep.stores.kaggle.service import INSTALL, Pace, Service
 from colabkeep.stores.shared.retry import Throttled
 
 _STOP_SECONDS = 10.0
@@ -153,18 +153,10 @@ class KaggleStore(Store):
     published is lost (see `Dataset`); which of the two may go on is the engine's to say.
     """
 
-    def __init__(
-        self,
-        hub: Hub,
-        folder: Path,
-        *,
-        pace: Pace = Pace(),
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._pace = pace
-        self._dataset = Dataset(Service(hub, pace))
+    def __init__(self, service: Service, folder: Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._dataset = Dataset(service)
         self._contents = Contents(folder, self._dataset)
-        self._publisher = Publisher(self._publish, pace, monotonic=monotonic)
+        self._publisher = Publisher(self._publish, service.pace, monotonic=monotonic)
         self._looking = threading.RLock()
 
     @property
@@ -282,8 +274,7 @@ def open_url(url: str, context: StoreContext = StoreContext()) -> KaggleStore:
     handle = f"{parts[1]}/{parts[2]}".lower()
     here = Environment.here()
     folder = (context.disk or Path(_FOLDER).expanduser()) / "kaggle" / handle
-    hub = Hub(handle, str(folder), environ=_with_token(here, context))
-    return KaggleStore(hub, folder)
+    return KaggleStore(Service(handle, folder, environ=_with_token(here, context)), folder)
 
 
 def _with_token(here: Environment, context: StoreContext) -> Mapping[str, str] | None:

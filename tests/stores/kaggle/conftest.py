@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from colabkeep.stores.kaggle.service import Hub, Pace
+from colabkeep.stores.kaggle.service import Pace, Service
 from colabkeep.stores.kaggle.store import KaggleStore
 from tests.fakes.kaggle.server import FakeKaggle
 
@@ -40,8 +40,10 @@ def machine(fake, tmp_path):
 
     def make(name, *, handle="ada/checkpoints", token="KGAT_5ecret5ecret5ecret", **pace):
         folder = tmp_path / name
-        hub = Hub(handle, str(folder), command=fake.command, environ=fake.environ(tmp_path / "home", token))
-        store = KaggleStore(hub, folder, pace=replace(PACE, **pace))
+        environ = fake.environ(tmp_path / "home", token)
+        store = KaggleStore(
+            Service(handle, folder, replace(PACE, **pace), command=fake.command, environ=environ), folder
+        )
         made.append(store)
         return store
 

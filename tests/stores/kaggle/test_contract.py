@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 
 import pytest
 
-from colabkeep.stores.kaggle.service import Hub, Pace
+from colabkeep.stores.kaggle.service import Pace, Service
 from colabkeep.stores.kaggle.store import KaggleStore
 from colabkeep.testing.stores import StoreContract
 from tests.fakes.kaggle.server import FakeKaggle
@@ -18,16 +17,8 @@ PACE = Pace(first=3600, every=3600, retry=0.05, call=60, look=10, ready=30, appe
 class Borrowed:
     """One child process for all stores of the suite, which would else start forty."""
 
-    def __init__(self, hub, handle, turn):
-        self.handle = handle
-        self.folder = hub.folder
-        self._hub = hub
-        self._turn = turn
-
-    def ask(self, *args, **what):
-        with self._turn:
-            self._hub.handle = self.handle
-            return self._hub.ask(*args, **what)
+    def __init__(self, process):
+        self.ask = process.ask
 
     def close(self):
         """It is the others' too."""
@@ -35,12 +26,18 @@ class Borrowed:
 
 @pytest.fixture(scope="module")
 def shared(client, tmp_path_factory):
-    """Makes hubs that share one child."""
+    """Makes services that share one child."""
     home = tmp_path_factory.mktemp("home")
+
+    def made(handle):
+        service = Service(handle, home, PACE)
+        service.process = Borrowed(first.process)
+        return service
+
     with FakeKaggle() as fake:
-        hub, turn = Hub("ada/nothing", str(home), command=fake.command, environ=fake.environ(home)), threading.Lock()
-        yield lambda handle: Borrowed(hub, handle, turn)
-        hub.close()
+        first = Service("ada/nothing", home, command=fake.command, environ=fake.environ(home))
+        yield made
+        first.close()
 
 
 class TestKaggleStore(StoreContract):
@@ -50,8 +47,8 @@ class TestKaggleStore(StoreContract):
 
     @pytest.fixture(autouse=True)
     def _kaggle(self, shared):
-        self.hub = shared
+        self.service = shared
 
     def make_store(self, folder):
         handle = f"ada/{hashlib.sha256(str(folder).encode()).hexdigest()[:20]}"
-        return KaggleStore(self.hub(handle), folder, pace=PACE)
+        return KaggleStore(self.service(handle), folder)

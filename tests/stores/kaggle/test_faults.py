@@ -18,6 +18,7 @@ from colabkeep.stores.kaggle.store import Publisher
 from colabkeep.stores.shared.retry import Throttled
 from tests.fakes.kaggle.faults import Answer, Cut, Damaged, LostReply, Silence
 from tests.fakes.kaggle.state import TOKEN
+from tests.fakes.model import read
 
 PATIENCE = 90.0  # seconds until a hanging test gives up
 BIG = bytes(range(256)) * 20_000
@@ -25,11 +26,6 @@ BIG = bytes(range(256)) * 20_000
 
 def put(store, name, data=b"data"):
     return store.put(name, BytesSource(data))
-
-
-def read(store, name):
-    with store.get(name) as reader:
-        return reader.read()
 
 
 def versions(fake):
@@ -223,7 +219,7 @@ def test_what_a_session_before_had_downloaded_is_never_read_in_part(machine, fak
 def test_a_client_that_is_killed_is_started_again(machine, fake):
     """Out of memory, say: the next question has a new process."""
     put(store := machine("a"), "run/a")
-    store._dataset._service._hub.process.child.kill()
+    store._dataset._service.process.child.kill()
     assert store.flush(PATIENCE)
     assert len(versions(fake)) == 1
 
@@ -246,18 +242,19 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from colabkeep.stores.base import BytesSource
-from colabkeep.stores.kaggle.service import Hub
-from colabkeep.stores.kaggle.service import Pace
+from colabkeep.stores.kaggle.service import Pace, Service
 from colabkeep.stores.kaggle.store import KaggleStore
 
 folder, home, address, child, token = sys.argv[1:]
 environ = {"HOME": home, "PATH": "/usr/bin:/bin", "KAGGLE_API_TOKEN": token}
-hub = Hub("ada/checkpoints", folder, command=(sys.executable, child, address), environ=environ)
-store = KaggleStore(hub, Path(folder), pace=Pace(first=3600, retry=0.05, poll=0.01))
+pace = Pace(first=3600, retry=0.05, poll=0.01)
+command = (sys.executable, child, address)
+service = Service("ada/checkpoints", Path(folder), pace, command=command, environ=environ)
+store = KaggleStore(service, Path(folder))
 store.put("run/a", BytesSource(b"first"))
 assert store.flush(60.0)
 store.put("run/b", BytesSource(bytes(5_000_000)))
-print(hub.process.child.pid, flush=True)
+print(service.process.child.pid, flush=True)
 store.flush(60.0)
 """
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from colabkeep.core.errors import ColabKeepError, StoreError, StoreUnavailable
-from colabkeep.stores.kaggle.service import Hub, Pace, Service
+from colabkeep.stores.kaggle.service import Pace, Service
 
 PATIENCE = 30.0  # seconds until a hanging test gives up
 
@@ -19,54 +19,54 @@ CRASHES = START + "sys.exit(3)"
 
 
 @pytest.fixture
-def hub(tmp_path):
-    """Makes a hub whose child is the given program; `hub.starts()` counts how often it was started."""
+def service(tmp_path):
+    """Makes a service whose child is the given program; `starts()` counts how often it was started."""
     made = []
 
     def make(program):
         log = tmp_path / "log"
-        hub = Hub("ada/checkpoints", str(tmp_path), command=(sys.executable, "-c", program, str(log)), environ={})
-        hub.starts = lambda: len(log.read_text().splitlines())
-        made.append(hub)
-        return hub
+        command = (sys.executable, "-c", program, str(log))
+        made.append(Service("ada/checkpoints", tmp_path, Pace(poll=0.0), command=command, environ={}))
+        made[-1].starts = lambda: len(log.read_text().splitlines())
+        return made[-1]
 
     yield make
-    for hub in made:
-        hub.close()
+    for one in made:
+        one.close()
 
 
-def test_one_process_answers_many_questions(hub):
+def test_one_process_answers_many_questions(service):
     """It is started by the first one: importing Kaggle's client takes half a second."""
-    asked = hub(ANSWERS)
-    assert [asked.ask("look at", "head", PATIENCE)["answer"] for _ in range(3)] == [42, 42, 42]
+    asked = service(ANSWERS)
+    assert [asked.process.ask("look at", {"operation": "head"}, PATIENCE)["answer"] for _ in range(3)] == [42, 42, 42]
     assert asked.starts() == 1
 
 
-def test_a_question_without_an_answer_ends(hub):
+def test_a_question_without_an_answer_ends(service):
     """After its bound the process is killed, and the error says that Kaggle did not answer."""
-    asked = hub(HANGS)
+    asked = service(HANGS)
     with pytest.raises(StoreUnavailable, match="did not answer in time"):
-        asked.ask("look at", "head", 0.2)
+        asked.process.ask("look at", {"operation": "head"}, 0.2)
     with pytest.raises(StoreUnavailable):
-        asked.ask("look at", "head", 0.2)
+        asked.process.ask("look at", {"operation": "head"}, 0.2)
 
 
-def test_a_process_that_crashes_is_an_error_that_may_pass(hub):
+def test_a_process_that_crashes_is_an_error_that_may_pass(service):
     """It is told, and nothing is asked for ever."""
-    asked = hub(CRASHES)
+    asked = service(CRASHES)
     with pytest.raises(StoreUnavailable, match="process that talks to Kaggle ended"):
-        asked.ask("look at", "head", PATIENCE)
+        asked.process.ask("look at", {"operation": "head"}, PATIENCE)
     assert asked.starts() == 1
 
 
-def test_after_closing_nothing_is_started(hub):
+def test_after_closing_nothing_is_started(service):
     """A closed store asks nobody, and closing twice is harmless."""
-    asked = hub(ANSWERS)
-    asked.ask("look at", "head", PATIENCE)
+    asked = service(ANSWERS)
+    asked.process.ask("look at", {"operation": "head"}, PATIENCE)
     asked.close()
     asked.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        asked.ask("look at", "head", PATIENCE)
+        asked.process.ask("look at", {"operation": "head"}, PATIENCE)
     assert asked.starts() == 1
 
 
@@ -100,11 +100,11 @@ serve({"head": head}, lambda request: [])
         ("HTTPError(418)", StoreError, "reason"),
     ],
 )
-def test_each_refusal_has_its_meaning_and_its_next_step(hub, raised, kind, words):
+def test_each_refusal_has_its_meaning_and_its_next_step(service, raised, kind, words):
     """What can pass is tried again; what cannot names the page, the variable or the command."""
-    service = Service(hub(START + REFUSES.replace("KIND", raised)), Pace(poll=0.0))
-    service._closed.set()  # nobody waits between two attempts
+    asked = service(START + REFUSES.replace("KIND", raised))
+    asked._closed.set()  # nobody waits between two attempts
     with pytest.raises(kind) as caught:
-        service.head()
+        asked.head()
     assert caught.value.retryable == (kind is StoreUnavailable)
     assert words in str(caught.value)

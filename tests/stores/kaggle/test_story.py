@@ -26,8 +26,7 @@ from pathlib import Path
 import torch
 from colabkeep import resumable_fit
 from colabkeep.stores.local import DirectoryStore
-from colabkeep.stores.kaggle.service import Hub
-from colabkeep.stores.kaggle.service import Pace
+from colabkeep.stores.kaggle.service import Pace, Service
 from colabkeep.stores.kaggle.store import KaggleStore
 from colabkeep.stores.tiered import TieredStore
 from tests.trainings.torch import hard_training
@@ -37,8 +36,10 @@ machine, address, child, token, vanish = sys.argv[1:]
 torch.set_num_threads(1)
 disk = Path(machine)
 environ = {"HOME": machine, "PATH": "/usr/bin:/bin", "KAGGLE_API_TOKEN": token}
-hub = Hub("ada/checkpoints", str(disk / "kaggle"), command=(sys.executable, child, address), environ=environ)
-behind = KaggleStore(hub, disk / "kaggle", pace=Pace(first=3600, every=3600, retry=0.05, poll=0.01))
+pace = Pace(first=3600, every=3600, retry=0.05, poll=0.01)
+command = (sys.executable, child, address)
+service = Service("ada/checkpoints", disk / "kaggle", pace, command=command, environ=environ)
+behind = KaggleStore(service, disk / "kaggle")
 storage = TieredStore(DirectoryStore(disk / "front"), behind)
 
 def heard(step, epoch, samples):
