@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -110,22 +111,24 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def run_beside_memory(
-    open_new: Callable[[], Callable[[], Store]],
+    open_new: Callable[[int], Callable[[], Store]],
     *,
     examples: int,
     trouble: Callable[[int], None] = lambda seed: None,
     quiet: Callable[[], None] = lambda: None,
     between: Callable[[], None] = lambda: None,
 ) -> None:
-    """Random histories. `open_new` gives, for a new place, what opens it; `trouble` lets requests go wrong, as a seed
-    says, `quiet` ends that; `between` is called after each step. A put that fails in passing is tried again, and may
-    then find its own object: so faults must leave a put either not done or answered."""
+    """Random histories. `open_new` gives, for the place of a number, what opens it; `trouble` lets requests go wrong,
+    as a seed says, `quiet` ends that; `between` is called after each step. A put that fails in passing is tried again,
+    and may then find its own object: so faults must leave a put either not done or answered."""
+
+    numbers = itertools.count()
 
     class PlaceMachine(StoreMachine):
         @initialize()
         def start(self):
             quiet()
-            self.open = open_new()
+            self.open = open_new(next(numbers))
             super().start()
 
         def teardown(self):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from functools import partial
 
 from tests.fakes.aistudio.service import TROUBLES, USER, Fault
 from tests.fakes.model import run_beside_memory
@@ -11,17 +11,14 @@ from tests.fakes.model import run_beside_memory
 
 def test_a_repository_looks_as_memory_does(hub, opened):
     """Random calls, with requests that fail, or whose answer is lost, in between."""
-    places = itertools.count()
 
     def trouble(seed):
         chosen = random.Random(seed)
         hub.faults = [Fault(*one, skip=chosen.randrange(3)) for one in chosen.sample(TROUBLES, 2)]
 
-    def open_new():
-        url = f"aistudio://{USER}/machine-{next(places)}"
-        return lambda: opened(url)
-
     def quiet():
         hub.faults = []
 
-    run_beside_memory(open_new, examples=5, trouble=trouble, quiet=quiet)
+    run_beside_memory(
+        lambda number: partial(opened, f"aistudio://{USER}/machine-{number}"), examples=5, trouble=trouble, quiet=quiet
+    )

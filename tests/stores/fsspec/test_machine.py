@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from functools import partial
 
 from tests.fakes.model import run_beside_memory
 from tests.fakes.s3 import Wrong
@@ -20,7 +20,6 @@ TROUBLES = [
 
 def test_a_bucket_looks_as_memory_does(opened, s3, door):
     """Random calls, with requests that fail, or whose answer is lost, in between."""
-    places = itertools.count()
 
     def trouble(seed):
         chosen = random.Random(seed)
@@ -28,33 +27,19 @@ def test_a_bucket_looks_as_memory_does(opened, s3, door):
         for wrong in door.wrong:
             wrong.skip = chosen.randrange(3)
 
-    def open_new():
-        url = f"s3://checkpoints/machine-{next(places)}"
-        return lambda: opened(url)
-
     def quiet():
         door.wrong = []
 
-    run_beside_memory(open_new, examples=5, trouble=trouble, quiet=quiet)
+    run_beside_memory(
+        lambda number: partial(opened, f"s3://checkpoints/machine-{number}"), examples=5, trouble=trouble, quiet=quiet
+    )
 
 
 def test_a_folder_looks_as_memory_does(opened, tmp_path):
     """By fsspec."""
-    places = itertools.count()
-
-    def open_new():
-        url = f"fsspec+file://{tmp_path}/{next(places)}"
-        return lambda: opened(url)
-
-    run_beside_memory(open_new, examples=30)
+    run_beside_memory(lambda number: partial(opened, f"fsspec+file://{tmp_path}/{number}"), examples=30)
 
 
 def test_fsspec_s_memory_looks_as_memory_does(opened, tmp_path):
     """A file system in which a move is a copy."""
-    places = itertools.count()
-
-    def open_new():
-        url = f"fsspec+memory://machine-{tmp_path.name}-{next(places)}"
-        return lambda: opened(url)
-
-    run_beside_memory(open_new, examples=30)
+    run_beside_memory(lambda number: partial(opened, f"fsspec+memory://machine-{tmp_path.name}-{number}"), examples=30)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from functools import partial
 
 import pytest
 
@@ -18,18 +18,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 def test_a_repository_looks_as_memory_does(hub, opened, monkeypatch, at_most_in_memory):
     """Random calls, with requests that fail, or whose answer is lost, in between."""
     monkeypatch.setattr(door, "_IN_MEMORY", at_most_in_memory)
-    places = itertools.count()
 
     def trouble(seed):
         chosen = random.Random(seed)
         picked = chosen.sample(TROUBLES, 2)
         hub.faults = [Fault(*one, skip=chosen.randrange(3)) for one in picked]
 
-    def open_new():
-        url = f"hf://ada/machine-{next(places)}"
-        return lambda: opened(url)
-
     def quiet():
         hub.faults = []
 
-    run_beside_memory(open_new, examples=10, trouble=trouble, quiet=quiet)
+    run_beside_memory(
+        lambda number: partial(opened, f"hf://ada/machine-{number}"), examples=10, trouble=trouble, quiet=quiet
+    )
