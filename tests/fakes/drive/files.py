@@ -52,7 +52,6 @@ class File:
     read_only: bool = False
     target: str | None = None
     target_mime: str | None = None
-    starred: bool = False
     description: str | None = None
     original_name: str | None = None
     properties: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The search language of `q`: "name = 'a' and trashed = false and ('x' in parents or starred = true)".
+"""The search language of `q`: "name = 'a' and trashed = false and ('x' in parents or mimeType = 'b')".
 
 Terms and operators, those that somebody asks by: "Search query terms and operators" (Drive API guides). Letters' case
 does not matter in names (wiki of GAM-team/GAM, Users-Drive-Query). There is no term "id"
@@ -97,8 +97,6 @@ class _Parser:
             self.by.add("parents")
             self.parents.append(value)
             return lambda file, files, caller: file.parent == files.real_id(value, caller)
-        if collection in ("owners", "writers"):
-            return lambda file, files, caller: file.owner == (caller.account if value == "me" else value)
         raise invalid("q")
 
     def _comparison(self, term: str) -> Test:
@@ -110,10 +108,8 @@ class _Parser:
         if term in ("properties", "appProperties") and sign == "has":
             return self._has(term)
         value = self._take()
-        if term in ("trashed", "starred") and sign in ("=", "!=") and value in ("true", "false"):
+        if term == "trashed" and sign in ("=", "!=") and value in ("true", "false"):
             wanted = (value == "true") == (sign == "=")
-            if term == "starred":
-                return lambda file, files, caller: file.starred == wanted
             return lambda file, files, caller: files.in_trash(file) == wanted
         if sign in ("=", "!=") and term in STRINGS:
             said, wanted_text = STRINGS[term], _string(value).casefold()

@@ -55,7 +55,6 @@ def user(account: str, caller: Caller) -> dict[str, Any]:
 def _v3(file: File, files: Files, caller: Caller, base: str) -> dict[str, Any]:
     return {
         "name": file.name,
-        "starred": file.starred,
         "trashed": files.in_trash(file),
         "parents": [file.parent] if file.parent else None,
         "properties": file.properties or None,
@@ -142,7 +141,6 @@ _WORDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "originalFilename": ("original_name", _text),
     "shortcutDetails": ("target", lambda value: str(value["targetId"])),
     "name": ("name", _text),
-    "starred": ("starred", _flag),
     "trashed": ("trashed", _flag),
     "createdTime": ("created", read_time),
     "modifiedTime": ("modified", read_time),
