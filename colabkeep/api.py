@@ -25,10 +25,10 @@ from colabkeep.platforms import find_platform
 from colabkeep.session import run as session
 from colabkeep.session.fit import FitArguments, fit, plan_fit
 from colabkeep.session.launch import FORWARD, NotTogether, begin_processes
-from colabkeep.session.loop import EventBus
 from colabkeep.session.open import RunArguments, begun_together, check_callbacks, check_word, open_home, wire_run
 from colabkeep.session.ranks import from_bytes, to_bytes
 from colabkeep.session.rehearsal import REHEARSAL
+from colabkeep.session.run import EventBus
 from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
 from colabkeep.ui.folder import FolderLines

@@ -69,9 +69,9 @@ from colabkeep.keep.tree import Entry, Patterns, Scan, scan
 from colabkeep.keep.version import FolderEncoder, Folders, put_back, stored_packs, table_of
 from colabkeep.keep.watch import SETTLE, Look, Watch
 from colabkeep.platforms.base import MOUNTED_DRIVE, file_system
-from colabkeep.session.loop import EventBus
 from colabkeep.session.machine import Deadline, StopRequests, machine_id, still_copying, still_saving
 from colabkeep.session.open import Observer, take_lock, this_process
+from colabkeep.session.run import EventBus
 from colabkeep.session.scheduler import UploadLatency
 from colabkeep.stores.base import Store, sides
 

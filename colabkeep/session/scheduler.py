@@ -470,7 +470,7 @@ class SaveScheduler:
     ) -> str | None:
         """Save the last boundary on the way out, if it is not saved; try again if the storage fails for a
         moment. Returns what kept it from being saved, if anything did. `waiting` is called now and then meanwhile.
-        `finished`: the loop was trained to its end; `resumes_behind`: as in `Loop`."""
+        `finished`: the loop was trained to its end; `resumes_behind`: as in `Run`."""
         clean = error is None or isinstance(error, StopTraining)
         if not self._leads:
             return None
