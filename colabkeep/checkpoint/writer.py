@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from colabkeep._version import __version__
 from colabkeep.checkpoint.codec import Encoded, Encoder
@@ -45,8 +46,8 @@ from colabkeep.core.events import (
     SaveStarted,
     StoreDegraded,
 )
-from colabkeep.core.manifest import Manifest, Progress, Proof
-from colabkeep.core.state import Capture, Snapshot, Stale, Tagged, referred
+from colabkeep.core.manifest import BlobRef, Manifest, Progress, Proof
+from colabkeep.core.state import Capture, Stale, Tagged, referred
 from colabkeep.core.system import Clock, give_way
 from colabkeep.stores.base import Store, remade
 
@@ -170,47 +171,15 @@ _LOOK_UP = 1.0  # seconds between two looks up from waiting for it: a stop that 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shot:
-    """A captured state on its way to disk, with what its manifest will say."""
-
-    capture: Capture
-    progress: Progress
-    reason: str
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What all checkpoints of a session share. `parent` is the checkpoint it came from, `lineage` as in `Manifest`.
-    `heir`: that one was the run's newest, and every byte of it was checked: what its session was about to prune when it
-    was killed may be pruned."""
+    """What all checkpoints of a session share. `began`: the checkpoint it came from. `heir`: that one was the run's
+    newest, and every byte of it was checked: what its session was about to prune when it was killed may be pruned."""
 
     framework: str
     fingerprint: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict)
-    parent: str | None = None
+    began: Manifest | None = None
     heir: bool = False
-    lineage: tuple[tuple[str, int], ...] = ()
-
-
-class Encodes(Protocol):
-    """Makes blobs and JSON of a snapshot's parts."""
-
-    def encode(self, parts: Mapping[str, Any]) -> Encoded:
-        """Plan the blobs of a snapshot; nothing is written yet.
-
-        Raises:
-            NotStorable: a value cannot be kept; the error names its path.
-        """
-        ...
-
-
-class Captures(Protocol):
-    """What a `Checkpointer` needs of a framework."""
-
-    def capture(self, parts: Mapping[str, object]) -> Capture:
-        """As `Framework.capture`."""
-        ...
 
 
 def size_text(size: int) -> str:
@@ -251,8 +220,8 @@ def _weights(trees: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
 class Committer:
     """Turns shots into checkpoints. Lives on the writer thread, except for its constructor.
 
-    `say` hands an event to the training thread. `proof`: what the losses prove of checkpoints, by now. `encoder`: what
-    makes blobs of a snapshot's parts, in place of the codec. `named`: what of a frozen base is not to be stored.
+    `say` hands an event to the training thread. `proof`: what the losses prove of checkpoints, by now. `encode`: makes
+    blobs of a snapshot's parts, in place of `Encoder.encode`. `named`: what of a frozen base is not to be stored.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # here the parts of a session meet
@@ -264,7 +233,7 @@ class Committer:
         identity: Identity,
         say: Callable[[Event], None],
         proof: Proof | None = None,
-        encoder: Encodes | None = None,
+        encode: Callable[[Mapping[str, Any]], Encoded] | None = None,
         named: Named | None = None,
     ) -> None:
         self._repository: Repository = lease.repository
@@ -278,8 +247,8 @@ class Committer:
         self._folding: Folding | None = None  # begins when this session has saved
         stay = Strangers(self._repository, lease.session, clock, say).stay
         self._pruner = Pruner(self._repository, self.ledger, self._quota_planner, proof or Proof(), stay)
-        self.newest: str | None = identity.parent
-        self._encoder: Encodes = encoder or Encoder()
+        self.newest = None if identity.began is None else identity.began.id
+        self._encode = encode or Encoder().encode
         self._named = named or Named({})
         self._noted = False  # does the run say that it has had a checkpoint?
         self._degraded: str | None = None  # as it was told last
@@ -287,9 +256,16 @@ class Committer:
         self._leaving = self._saved = False  # before it has saved, only what a session inherits is its to delete
         self._untidy = identity.heir  # may there be anything to prune since the last pruning that succeeded?
 
-    def commit(self, shot: Shot, moved: Callable[[], None] = lambda: None) -> Manifest:
-        """Make a checkpoint of the shot. When it raises, the run is as it was before. `moved` is called as long as it
-        gets on.
+    def commit(
+        self,
+        capture: Capture,
+        progress: Progress,
+        reason: str,
+        metrics: Mapping[str, float],
+        moved: Callable[[], None] = lambda: None,
+    ) -> Manifest:
+        """Make a checkpoint of a captured state. When it raises, the run is as it was before. `moved` is called as long
+        as it gets on.
 
         Raises:
             NotStorable, Stale: as `Capture.finish`.
@@ -299,10 +275,12 @@ class Committer:
         if self._pruner.lets_go():  # before another one is written beside it: the place may have room for two
             self._untidy = True
             self.after_commit()
-        snapshot = shot.capture.finish()
+        snapshot = capture.finish()
         try:
             self.look()
-            manifest, written = self._store(shot, snapshot, moved)
+            encoded = self._encode(snapshot.parts)
+            blobs, written = self._repository.blobs.put_all(encoded.packs, self._lease.session, moved)
+            manifest = self._manifest(progress, reason, metrics, blobs, encoded.parts)
             self._lease.check()
             receipt = self._repository.commit(manifest)
             told = list(self._named.look(snapshot.parts))
@@ -326,7 +304,7 @@ class Committer:
                 written=written,
                 seconds=committed - started,
                 rung=receipt.rung,
-                copy=shot.capture.remark,
+                copy=capture.remark,
                 monotonic=committed,
             )
         )
@@ -468,28 +446,33 @@ class Committer:
             self._say(StoreDegraded(url=store.url, detail=error.problem))
             return False
 
-    def _store(self, shot: Shot, snapshot: Snapshot, moved: Callable[[], None]) -> tuple[Manifest, int]:
-        encoded = self._encoder.encode(snapshot.parts)
-        blobs, written = self._repository.blobs.put_all(encoded.packs, self._lease.session, moved)
-        manifest = Manifest(
-            id=self._repository.free_id(shot.progress.step, self._lease.session),
+    def _manifest(
+        self,
+        progress: Progress,
+        reason: str,
+        metrics: Mapping[str, float],
+        blobs: tuple[BlobRef, ...],
+        parts: Mapping[str, Any],
+    ) -> Manifest:
+        lease, identity, began = self._lease, self._identity, self._identity.began
+        return Manifest(
+            id=self._repository.free_id(progress.step, lease.session),
             run=self._repository.run,
-            session=self._lease.session,
-            fence=self._lease.fence,
-            progress=shot.progress,
+            session=lease.session,
+            fence=lease.fence,
+            progress=progress,
             blobs=blobs,
-            parts=encoded.parts,
-            framework=self._identity.framework,
-            metrics=dict(shot.metrics),
-            reason=shot.reason,
-            fingerprint=dict(self._identity.fingerprint),
-            settings=dict(self._identity.settings),
+            parts=parts,
+            framework=identity.framework,
+            metrics=metrics,
+            reason=reason,
+            fingerprint=identity.fingerprint,
+            settings=identity.settings,
             created=self._clock.time(),
             parent=self.newest,
-            lineage=self._identity.lineage,
+            lineage=() if began is None else (*began.lineage, (began.session, began.progress.step)),
             version=__version__,
         )
-        return manifest, written
 
     def _tell_degraded(self) -> None:
         """Tell what has changed of `Store.degraded`, with what would be lost now."""
@@ -547,11 +530,17 @@ class Checkpointer:
 
     One save is in flight at most, and the state is copied at most once: a save that is due meanwhile
     waits (`waiting`) and is taken from the state of a later step, when the writer is free.
-    `events` is filled by both threads and emptied by the session.
+    `events` is filled by both threads and emptied by the session. `capture`: as `Framework.capture`.
     """
 
-    def __init__(self, framework: Captures, committer: Committer, clock: Clock, events: deque[Event]) -> None:
-        self._framework = framework
+    def __init__(
+        self,
+        capture: Callable[[Mapping[str, object]], Capture],
+        committer: Committer,
+        clock: Clock,
+        events: deque[Event],
+    ) -> None:
+        self._capture = capture
         self._committer = committer
         self._clock = clock
         self.events = events
@@ -612,15 +601,15 @@ class Checkpointer:
         self.waiting = self.stale = self._retry_at = None
         self._began = started = self._clock.monotonic()
         try:
-            capture = self._framework.capture(parts)
+            capture = self._capture(parts)
         except MemoryFull as error:  # a state may grow by hours of training, which are not to end for it
             self._failed(progress, error)
             return False
         try:
             self.ledger.captured(progress)
             self.events.append(SaveStarted(progress=progress, reason=reason, blocked=self._clock.monotonic() - started))
-            shot = Shot(capture=capture, progress=progress, reason=reason, metrics=dict(metrics))
-            self._writer.submit(lambda: self._work(shot, started))
+            work = partial(self._committer.commit, capture, progress, reason, dict(metrics), self._writer.moved)
+            self._writer.submit(lambda: self._work(work, progress, reason, started))
         except BaseException:
             if not self._writer.busy:  # interrupted, and nobody else will give the memory back
                 self.ledger.released()
@@ -696,16 +685,16 @@ class Checkpointer:
         except Exception as error:  # noqa: BLE001  # kept, as what the writer's thread meets
             self._failure = error
 
-    def _work(self, shot: Shot, started: float) -> None:
+    def _work(self, commit: Callable[[], object], progress: Progress, reason: str, started: float) -> None:
         try:
-            self._committer.commit(shot, self._writer.moved)
+            commit()
         except Stale as error:  # the next capture copies what this one lacked
-            self.waiting, self.stale = shot.reason, error
+            self.waiting, self.stale = reason, error
             self._failures = min(self._failures, 1)  # an attempt that did not fail: there is to be another one
         except BaseException as error:  # noqa: BLE001  # kept for `raise_past_failure`; a thread has no caller
-            self._failed(shot.progress, error)
+            self._failed(progress, error)
         else:
-            self._saved = shot.progress
+            self._saved = progress
             self.longest = max(self.longest, self._clock.monotonic() - started)
             self._failure = None
             self._failures = 0

@@ -66,7 +66,7 @@ from colabkeep.core.state import Stale
 from colabkeep.core.system import Clock, Environment
 from colabkeep.keep.content import Content, FileChanged, grows
 from colabkeep.keep.tree import Entry, Patterns, Scan, scan
-from colabkeep.keep.version import FolderEncoder, Folders, put_back, stored_packs, table_of
+from colabkeep.keep.version import PART, FolderCapture, encode_folder, put_back, stored_packs, table_of
 from colabkeep.keep.watch import SETTLE, Look, Watch
 from colabkeep.platforms.base import MOUNTED_DRIVE, file_system
 from colabkeep.session.machine import Deadline, StopRequests, machine_id, still_copying, still_saving
@@ -217,17 +217,16 @@ class KeptFolder:
             Identity(
                 framework=FOLDER,
                 fingerprint={},
-                parent=None if begun is None else begun.id,
+                began=begun,
                 heir=self.restored is not None and self.restored.source == "storage",
-                lineage=() if begun is None else (*begun.lineage, (begun.session, begun.progress.step)),
             ),
             self._hear,
-            encoder=FolderEncoder(),
+            encode=encode_folder,
         )
         self._newest = None if begun is None else begun.id
         if begun is not None:
             committer.ledger.add(begun, {})
-        self._saver = Checkpointer(Folders(self.folder, self._content), committer, clock, self._events)
+        self._saver = Checkpointer(partial(FolderCapture, self.folder, self._content), committer, clock, self._events)
         self._number = 0 if begun is None else begun.progress.step
         now = clock.monotonic()
         self._zero = now - (0.0 if begun is None else begun.progress.seconds)
@@ -619,7 +618,7 @@ class KeptFolder:
         """Make a version of what was seen. False where that failed: it is told, and tried again."""
         progress = Progress(step=self._number + 1, seconds=self._spec.clock.monotonic() - self._zero)
         try:
-            begun = self._saver.save({"folder": version}, progress, reason, {})
+            begun = self._saver.save({PART: version}, progress, reason, {})
             self._saver.wait(meanwhile=self._bus.drain)
             self._saver.raise_past_failure()
             stale = self._saver.stale

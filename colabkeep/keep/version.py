@@ -17,9 +17,9 @@ from colabkeep.core.state import Tree
 from colabkeep.keep.content import KEY, SMALL, Content, Planned, StoredPack, Table, read_table
 from colabkeep.keep.tree import Scan, finish_tree, make_tree, open_file
 
-__all__ = ["FolderCapture", "FolderEncoder", "Folders", "put_back", "put_into", "stored_packs", "table_of"]
+PART = "folder"
+"""The one part of such a version: a `Scan`, to be captured."""
 
-_PART = "folder"  # the one part of such a version
 _OPEN = 256  # files at most that are held open, the largest first: what is deleted meanwhile can still be read
 
 
@@ -28,7 +28,8 @@ class FolderCapture:
 
     remark = ""
 
-    def __init__(self, root: str, content: Content, scan: Scan) -> None:
+    def __init__(self, root: str, content: Content, parts: Mapping[str, Any]) -> None:
+        scan: Scan = parts[PART]
         self._opened: dict[str, int] = {}
         large = [each for each in scan.entries.values() if each.kind == "file" and each.size >= SMALL]
         for entry in sorted(large, key=lambda entry: -entry.size)[:_OPEN]:
@@ -43,8 +44,8 @@ class FolderCapture:
 
     @property
     def parts(self) -> Mapping[str, Tree]:
-        """What `FolderEncoder` takes."""
-        return {_PART: self.planned}
+        """What `encode_folder` takes."""
+        return {PART: self.planned}
 
     def finish(self) -> FolderCapture:
         """Nothing has to be waited for."""
@@ -60,30 +61,15 @@ class FolderCapture:
             os.close(self._opened.popitem()[1])
 
 
-class FolderEncoder:
-    """In the place of the codec's own: the table is one blob, and what it refers to are the others."""
-
-    def encode(self, parts: Mapping[str, Any]) -> Encoded:
-        """The blobs of a planned version, and the JSON that names them."""
-        planned = parts[_PART]
-        nodes = [tensor_node([number, KEY]) for number in range(len(planned.packs) + 1)]
-        return Encoded(
-            parts={_PART: {"table": nodes[0], "content": nodes[1:]}},
-            packs=[Pack({KEY: planned.table}), *planned.packs],
-        )
-
-
-class Folders:
-    """What the engine asks of a framework, for a folder: the part is a `Scan`."""
-
-    name = FOLDER
-
-    def __init__(self, root: str, content: Content) -> None:
-        self._root, self._content = root, content
-
-    def capture(self, parts: Mapping[str, Any]) -> FolderCapture:
-        """Plan the version of a scan."""
-        return FolderCapture(self._root, self._content, parts[_PART])
+def encode_folder(parts: Mapping[str, Any]) -> Encoded:
+    """In the place of the codec: the blobs of a planned version, and the JSON that names them. The table is one blob,
+    and what it refers to are the others."""
+    planned = parts[PART]
+    nodes = [tensor_node([number, KEY]) for number in range(len(planned.packs) + 1)]
+    return Encoded(
+        parts={PART: {"table": nodes[0], "content": nodes[1:]}},
+        packs=[Pack({KEY: planned.table}), *planned.packs],
+    )
 
 
 def table_of(repository: Repository, manifest: Manifest) -> Table:
@@ -93,7 +79,7 @@ def table_of(repository: Repository, manifest: Manifest) -> Table:
         CheckpointUnsupported: it is a training's checkpoint, and no version of a folder.
         CheckpointDamaged, StoreError: it cannot be read.
     """
-    node = manifest.parts.get(_PART)
+    node = manifest.parts.get(PART)
     if manifest.framework != FOLDER or not isinstance(node, dict) or not manifest.blobs:
         raise CheckpointUnsupported(
             problem=f"The checkpoint {manifest.id} of {manifest.run!r} is a training's own (of {manifest.framework}), "

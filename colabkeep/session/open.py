@@ -725,9 +725,8 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         framework=spec.framework.name,
         fingerprint=_fingerprint(spec),
         settings=spec.settings,
-        parent=manifest.id if manifest else None,
+        began=manifest,
         heir=manifest is not None and spec.arguments.resume in ("auto", "must"),
-        lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
     )
     journal = Journal(repository, session)
     committer = Committer(
@@ -744,7 +743,7 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         lock=lock,
         lease=lease,
         journal=journal,
-        checkpointer=Checkpointer(spec.framework, committer, spec.clock, events),
+        checkpointer=Checkpointer(spec.framework.capture, committer, spec.clock, events),
         starting=starting,
         state=state,
         machine=machine,

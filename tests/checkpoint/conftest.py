@@ -14,7 +14,7 @@ from colabkeep.checkpoint.journal import Journal
 from colabkeep.checkpoint.repository import Lease, Repository, take_lease
 from colabkeep.checkpoint.restore import Loaded, load_newest
 from colabkeep.checkpoint.retention import KeepLast, RetentionPolicy
-from colabkeep.checkpoint.writer import Committer, Identity, Shot
+from colabkeep.checkpoint.writer import Committer, Identity
 from colabkeep.core.events import Event
 from colabkeep.core.manifest import Manifest, Progress
 from colabkeep.core.state import HostTensor, Tagged
@@ -69,13 +69,8 @@ class Session:
         self.journal = Journal(self.repository, name)
         self.clock = FakeClock()
         self.events: deque[Event] = deque()
-        manifest = resume.manifest if resume else None
-        identity = Identity(
-            framework="numpy",
-            fingerprint={"threads": "1"},
-            parent=manifest.id if manifest else None,
-            lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
-        )
+        began = resume.manifest if resume else None
+        identity = Identity(framework="numpy", fingerprint={"threads": "1"}, began=began)
         keep = keep or KeepLast(None)
         self.committer = Committer(self.lease, self.journal, keep, self.clock, identity, self.events.append)
 
@@ -83,7 +78,7 @@ class Session:
         progress = Progress(epoch=step // 10, step=step, seconds=float(step))
         capture = Taken(state(step) if parts is None else parts)
         try:
-            return self.committer.commit(Shot(capture=capture, progress=progress, reason="steps", metrics=metrics))
+            return self.committer.commit(capture, progress, "steps", metrics)
         finally:
             assert capture.released, "the memory of a snapshot is given back, also when the save fails"
 

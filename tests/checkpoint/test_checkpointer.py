@@ -55,7 +55,7 @@ class Desk:
         journal = Journal(repository, "aaaaaaaa")
         identity = Identity(framework="numpy", fingerprint={})
         committer = Committer(self.lease, journal, KeepLast(1), self.clock, identity, self.events.append)
-        self.saver = Checkpointer(self.framework, committer, self.clock, self.events)
+        self.saver = Checkpointer(lambda parts: self.framework.capture(parts), committer, self.clock, self.events)
 
     def _reached(self, point):
         if f"before {self.failing}" in point:
@@ -219,9 +219,9 @@ def test_a_failure_after_a_resume_keeps_what_was_resumed_from(kit, desk):
     desk.saver.close()
     repository = Repository(desk.store, "run")
     lease = take_lease(repository, "bbbbbbbb", {})
-    identity = Identity(framework="numpy", fingerprint={}, parent="000000000001-aaaaaaaa")
+    identity = Identity(framework="numpy", fingerprint={}, began=repository.manifest("000000000001-aaaaaaaa"))
     committer = Committer(lease, Journal(repository, "bbbbbbbb"), KeepLast(1), desk.clock, identity, desk.events.append)
-    desk.saver = Checkpointer(desk.framework, committer, desk.clock, desk.events)
+    desk.saver = Checkpointer(desk.framework.capture, committer, desk.clock, desk.events)
     desk.error = StoreUnavailable(problem="Away.", remedy="Wait.")
     for step in (2, 3):
         assert desk.save(step)
@@ -242,7 +242,7 @@ class Narrow(NumpyFramework):
 
 def test_a_state_that_outgrows_the_machine_does_not_end_the_training(kit, desk):
     """That save is left out, which is told, and made up for later, like any that failed."""
-    desk.framework = desk.saver._framework = Narrow()
+    desk.framework = Narrow()
     desk.save(1)
     desk.finish()
     desk.framework.full = True
@@ -259,7 +259,7 @@ def test_a_state_that_outgrows_the_machine_does_not_end_the_training(kit, desk):
 
 def test_a_state_that_never_fitted_the_machine_ends_the_training_before_hours_are_lost(desk):
     """Without one checkpoint after two attempts it is no different from a storage that takes nothing."""
-    desk.framework = desk.saver._framework = Narrow()
+    desk.framework = Narrow()
     desk.framework.full = True
     assert not desk.save(1)
     assert not desk.save(2)
@@ -314,7 +314,7 @@ class StaleOnce(NumpyFramework):
 def test_a_stale_snapshot_is_made_again_at_the_next_step(kit):
     """Nothing wrong is written, training hears nothing of it, and the save is made up for."""
     desk = Desk()
-    desk.framework = desk.saver._framework = StaleOnce()
+    desk.framework = StaleOnce()
     desk.save(1)
     desk.finish()
     assert not [*desk.of(SaveCommitted), *desk.of(SaveFailing), *desk.of(Noted)]

@@ -18,7 +18,7 @@ from colabkeep.checkpoint.replicate import take_up
 from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.checkpoint.restore import load_newest
 from colabkeep.checkpoint.retention import RetentionPolicy
-from colabkeep.checkpoint.writer import Committer, Identity, Shot
+from colabkeep.checkpoint.writer import Committer, Identity
 from colabkeep.core.events import Event
 from colabkeep.core.manifest import Manifest, Progress
 from colabkeep.core.state import HostTensor
@@ -99,15 +99,13 @@ def resumed(store: Store, retention: RetentionPolicy) -> Callable[[int], Manifes
     assert loaded is not None
     lease = take_lease(repository, session, {})
     newest = loaded.manifest
-    lineage = (*newest.lineage, (newest.session, newest.progress.step))
-    identity = Identity(framework="numpy", fingerprint={}, parent=newest.id, lineage=lineage)
+    identity = Identity(framework="numpy", fingerprint={}, began=newest)
     events: deque[Event] = deque()
     committer = Committer(lease, Journal(repository, session), retention, SystemClock(), identity, events.append)
     committer.ledger.add(newest, {})
 
     def save(step: int) -> Manifest:
-        shot = Shot(capture=Taken(state(step)), progress=Progress(step=step), reason="steps", metrics={})
-        return committer.commit(shot)
+        return committer.commit(Taken(state(step)), Progress(step=step), "steps", {})
 
     return save
 

@@ -28,7 +28,7 @@ from colabkeep.core.manifest import FOLDER, Manifest, Progress
 from colabkeep.keep import content as content_module
 from colabkeep.keep.content import Content, FileChanged
 from colabkeep.keep.tree import Patterns, Scan, scan
-from colabkeep.keep.version import FolderCapture, FolderEncoder, put_back, stored_packs, table_of
+from colabkeep.keep.version import PART, FolderCapture, encode_folder, put_back, stored_packs, table_of
 from colabkeep.keep.watch import SETTLE, Watch
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.testing.clock import FakeClock
@@ -190,14 +190,14 @@ class World:
     def _save(self, version: Scan, there: dict[str, Any], log: bytes) -> bool:
         try:
             self.meddle()
-            capture = FolderCapture(str(self.folder), self.content, version)
+            capture = FolderCapture(str(self.folder), self.content, {PART: version})
         except FileChanged as error:
             self.void += 1
             self.watch.missed(error.path, error.why)
             return False
         number = len(self.versions) + 1
         try:
-            encoded = FolderEncoder().encode(capture.parts)
+            encoded = encode_folder(capture.parts)
             self.meddle()
             blobs, _ = self.repository.blobs.put_all(encoded.packs, "0" * 8, self.meddle)
             manifest = Manifest(

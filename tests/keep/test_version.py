@@ -17,7 +17,7 @@ from colabkeep.core.state import Stale
 from colabkeep.keep import content as content_module
 from colabkeep.keep.content import Content
 from colabkeep.keep.tree import Scan, scan
-from colabkeep.keep.version import FolderCapture, FolderEncoder, put_back, stored_packs, table_of
+from colabkeep.keep.version import PART, FolderCapture, encode_folder, put_back, stored_packs, table_of
 from colabkeep.stores.local import DirectoryStore
 
 
@@ -33,9 +33,10 @@ class Kept:
 
     def save(self, found: Scan | None = None) -> tuple[Manifest, int]:
         """A version of what is there, or was found; and the bytes that were written for it."""
-        capture = FolderCapture(str(self.folder), self.content, scan(str(self.folder)) if found is None else found)
+        found = scan(str(self.folder)) if found is None else found
+        capture = FolderCapture(str(self.folder), self.content, {PART: found})
         try:
-            encoded = FolderEncoder().encode(capture.parts)
+            encoded = encode_folder(capture.parts)
             blobs, written = self.repository.blobs.put_all(encoded.packs, "0" * 8, lambda: None)
         finally:
             capture.release()

@@ -243,15 +243,10 @@ def begin(store: TieredStore, keep_last: int, say: Say) -> tuple[Saving, Trainer
     loaded = patiently(lambda: newest(repository))
     lease = patiently(lambda: take_lease(repository, session, {}))
     manifest = None if loaded is None else loaded.manifest
-    identity = Identity(
-        framework="numpy",
-        fingerprint={},
-        parent=manifest.id if manifest else None,
-        lineage=(*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else (),
-    )
+    identity = Identity(framework="numpy", fingerprint={}, began=manifest)
     retention = KeepLast(keep_last) + KeepBest(n=1, monitor="loss", mode="min")
     committer = Committer(lease, Journal(repository, session), retention, clock, identity, events.append)
-    saver = Checkpointer(trainer, committer, clock, events)  # type: ignore[arg-type]
+    saver = Checkpointer(trainer.capture, committer, clock, events)
     saver._writer._pause = 0.002  # the chore's pace, made for seconds, in this hurried world
     if manifest is not None:
         committer.ledger.add(manifest, {})

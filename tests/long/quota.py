@@ -28,7 +28,7 @@ from typing import Any
 from colabkeep.checkpoint.journal import Journal
 from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.checkpoint.retention import KeepBest, KeepLast
-from colabkeep.checkpoint.writer import Committer, Identity, Shot
+from colabkeep.checkpoint.writer import Committer, Identity
 from colabkeep.core.errors import NameTaken, ObjectNotFound, StoreFull
 from colabkeep.core.events import Event, SpaceShort
 from colabkeep.core.manifest import Progress
@@ -226,10 +226,7 @@ def campaign(saves: int, gigabyte: int, seed: int = 1) -> Outcome:
     )
     for step in range(1, saves + 1):
         progress = Progress(step=step, seconds=step * MINUTES * 60.0)
-        shot = Shot(
-            capture=_Taken(state(step, gigabyte)), progress=progress, reason="", metrics={"loss": chance.random()}
-        )
-        committer.commit(shot)
+        committer.commit(_Taken(state(step, gigabyte)), progress, "", {"loss": chance.random()})
         if not store.flush(PATIENCE):
             outcome.wrong.append(f"save {step}: the drive has not caught up: {store.degraded}")
         committer.after_commit()

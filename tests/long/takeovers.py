@@ -39,7 +39,7 @@ from colabkeep.checkpoint.replicate import take_up
 from colabkeep.checkpoint.repository import KEEPS, Repository, take_lease
 from colabkeep.checkpoint.restore import load_newest
 from colabkeep.checkpoint.retention import KeepLast
-from colabkeep.checkpoint.writer import Committer, Identity, Shot
+from colabkeep.checkpoint.writer import Committer, Identity
 from colabkeep.core.errors import ColabKeepError, NoUsableCheckpoint, RunTakenOver
 from colabkeep.core.events import COMMITTED, Event, SaveCommitted
 from colabkeep.core.layout import LEASE_FILE
@@ -281,11 +281,7 @@ class Machine:
             self._begin(repository, lease, manifest)
 
     def _begin(self, repository: Repository, lease: Any, manifest: Manifest | None) -> None:
-        lineage = (*manifest.lineage, (manifest.session, manifest.progress.step)) if manifest else ()
-        parent = manifest.id if manifest else None
-        identity = Identity(
-            framework="numpy", fingerprint={}, parent=parent, heir=manifest is not None, lineage=lineage
-        )
+        identity = Identity(framework="numpy", fingerprint={}, began=manifest, heir=manifest is not None)
         self._events: deque[Event] = deque()
         self._journal = Journal(repository, self.session)
         self.committer = Committer(
@@ -301,8 +297,7 @@ class Machine:
         self._step += 1
         progress = Progress(step=self._step, seconds=float(self._step))
         number = self._step if self._world.alike else self._step + 1000 * int(self.session[1:], 16)
-        shot = Shot(capture=Taken(state(number)), progress=progress, reason="steps", metrics={})
-        self._write(lambda committer: committer.commit(shot))
+        self._write(lambda committer: committer.commit(Taken(state(number)), progress, "steps", {}))
 
     def tidy(self) -> None:
         """What the writer does between saves."""

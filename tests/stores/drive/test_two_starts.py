@@ -17,7 +17,7 @@ from colabkeep.checkpoint.journal import Journal
 from colabkeep.checkpoint.repository import Repository, take_lease
 from colabkeep.checkpoint.restore import load_newest
 from colabkeep.checkpoint.retention import KeepLast
-from colabkeep.checkpoint.writer import Committer, Identity, Shot
+from colabkeep.checkpoint.writer import Committer, Identity
 from colabkeep.core.errors import ColabKeepError, RunTakenOver
 from colabkeep.core.manifest import Progress
 from colabkeep.stores.base import BytesSource
@@ -79,12 +79,7 @@ class Machine:
             newest = load_newest(self.repository, lambda *_: None, sleep=self.clock.advance)
             manifest = None if newest is None else newest.manifest
             lease = take_lease(self.repository, self.name, {})
-            identity = Identity(
-                framework="numpy",
-                fingerprint={},
-                parent=manifest and manifest.id,
-                lineage=((manifest.session, manifest.progress.step),) if manifest else (),
-            )
+            identity = Identity(framework="numpy", fingerprint={}, began=manifest)
             journal = Journal(self.repository, self.name)
             self.committer = Committer(lease, journal, KeepLast(None), self.clock, identity, self.events.append)
             self.commit(1)
@@ -95,7 +90,7 @@ class Machine:
 
     def commit(self, step):
         progress = Progress(step=step, seconds=float(step))
-        self.committer.commit(Shot(capture=Taken(state(step)), progress=progress, reason="steps", metrics={}))
+        self.committer.commit(Taken(state(step)), progress, "steps", {})
 
     def go_on(self, step):
         self.clock.advance(61)
