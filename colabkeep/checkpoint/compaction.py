@@ -109,11 +109,13 @@ class Unfolded:
         found = {entry.name: entry for entry in self._store.list(prefix)}
         self._loose |= found.keys()
         below = f"{prefix}/" if prefix else ""
-        if any(f"{self._folder}/{folder}/".startswith(below) for folder in ("journal", "lease")):
+        if f"{self._folder}/journal/".startswith(below):
+            self._look(list(found.values()))
+        elif f"{self._folder}/lease/".startswith(below):
             self._look()
-            for name, text in self._old.items():
-                if name.startswith(below):
-                    found.setdefault(name, Entry(name=name, size=len(text)))
+        for name, text in self._old.items():
+            if name.startswith(below):
+                found.setdefault(name, Entry(name=name, size=len(text)))
         return found.values()
 
     def get(self, name: str) -> BinaryIO:
@@ -132,11 +134,13 @@ class Unfolded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def _look(self) -> None:
-        """Open what is new, the newest first; where one has gone meanwhile, what it held is in another one."""
+    def _look(self, entries: Iterable[Entry] | None = None) -> None:
+        """Open what is new, the newest first; where one has gone meanwhile, what it held is in another one. `entries`:
+        a listing that shows all of the journal, as of now."""
+        start, journal = len(self._folder) + 1, f"{self._folder}/journal"
         for _ in range(_LOOKS):
-            start = len(self._folder) + 1
-            listed = {entry.name[start:]: entry.size for entry in self._store.list(f"{self._folder}/journal")}
+            shown, entries = self._store.list(journal) if entries is None else entries, None
+            listed = {entry.name[start:]: entry.size for entry in shown if entry.name.startswith(f"{journal}/")}
             names = [name for name in listed if HISTORY_FILE.fullmatch(name.removeprefix("journal/"))]
             gone = False
             for name in sorted(names, key=_number, reverse=True):

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from colabkeep.checkpoint.codec import references
 from colabkeep.checkpoint.compaction import unfolded
@@ -23,41 +23,11 @@ from colabkeep.core.errors import (
     CheckpointError,
     CheckpointNotFound,
     CheckpointUnsupported,
-    ObjectNotFound,
 )
 from colabkeep.core.events import STOPPED, Durability, Standing, assess, lowest
 from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, SEGMENT_FILE, is_amount
 from colabkeep.core.manifest import FOLDER, Manifest
-from colabkeep.stores.base import Entry, Store
-
-
-def listed_once(store: Store, prefix: str) -> Store:
-    """The store, to be read only, with every listing inside `prefix` answered from one that is made now, until an
-    object turns out to be gone: then it is asked each time.
-    """
-    return cast("Store", _ListedOnce(store, prefix))
-
-
-class _ListedOnce:
-    def __init__(self, store: Store, prefix: str) -> None:
-        self._store = store
-        self._entries: tuple[Entry, ...] | None = tuple(store.list(prefix))
-
-    def list(self, prefix: str) -> Iterable[Entry]:
-        if self._entries is None:
-            return self._store.list(prefix)
-        return (entry for entry in self._entries if entry.name.startswith(f"{prefix}/"))
-
-    def get(self, name: str) -> BinaryIO:
-        try:
-            return self._store.get(name)
-        except ObjectNotFound:
-            self._entries = None
-            raise
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
+from colabkeep.stores.base import Store
 
 _OF_A_RUN = re.compile(rf"(.+)/(?:run\.json|checkpoints/{CHECKPOINT_ID.pattern}\.json|blobs/{BLOB_FILE.pattern})")
 

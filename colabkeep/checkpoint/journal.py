@@ -192,7 +192,7 @@ def _read(repository: Repository, number: int, name: str) -> Segment:
 def _later(repository: Repository, name: str, newest: int) -> list[tuple[int, str]]:
     """What has come to that session's parts since `newest`, as far as the store can be listed."""
     session = name.partition("-")[0]
-    repository.listing.forget()
+    repository.look_again()
     try:
         files = [file for file in repository.files("journal") if file.startswith(f"{session}-")]
     except StoreError:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Any
+from typing import Any, BinaryIO
 
 from colabkeep._version import __version__
 from colabkeep.checkpoint.codec import (
@@ -43,48 +43,15 @@ from colabkeep.core.manifest import FORMAT, BlobRef, Manifest
 from colabkeep.core.state import HostTensor, Tree
 from colabkeep.stores.base import BytesSource, Receipt, Store, check_name, replicating
 
-
-class Listing:
-    """The objects of one run."""
-
-    def __init__(self, store: Store, run: str) -> None:
-        self._store = store
-        self._run = run
-        self._seen: dict[str, int] | None = None  # name inside the run → size in bytes, while one look is to do
-
-    def files(self, folder: str) -> dict[str, int]:
-        """Everything in a folder of the run ("": in all): name inside the folder → size in bytes."""
-        found = self._below(folder) if self._seen is None else self._seen
-        inside = f"{folder}/" if folder else ""
-        return {name[len(inside) :]: size for name, size in found.items() if name.startswith(inside)}
-
-    @contextmanager
-    def one_look(self) -> Iterator[None]:
-        """Until this ends, `files` answers from one listing of all folders, made now."""
-        self._seen = self._below("")
-        try:
-            yield
-        finally:
-            self._seen = None
-
-    def forget(self) -> None:
-        """What that look showed is not relied on any more: the store is asked each time."""
-        self._seen = None
-
-    def _below(self, folder: str) -> dict[str, int]:
-        prefix = f"{self._run}/{folder}".rstrip("/")
-        return {entry.name[len(self._run) + 1 :]: entry.size for entry in self._store.list(prefix)}
-
-
 _READERS = 2  # files at once: reading and hashing let other threads run, and free notebooks have two cores
 
 
 class Blobs:
     """The files below `<run>/blobs`. `id` is the checkpoint on whose behalf one is read, for the error's text."""
 
-    def __init__(self, store: Store, run: str, listing: Listing) -> None:
+    def __init__(self, store: Store, run: str, files: Callable[[str], Mapping[str, int]]) -> None:
         self._store = store
-        self._listing = listing
+        self._files = files  # as `Repository.files`
         self._folder = f"{run}/blobs"
         self._trusted: set[str] = set()  # files whose bytes this session wrote or hashed
         self._looked = False
@@ -94,7 +61,7 @@ class Blobs:
 
     def present(self) -> dict[str, int]:
         """File → size in bytes. What somebody else has put there is none of ours: it is not even seen."""
-        found = {file: size for file, size in self._listing.files("blobs").items() if BLOB_FILE.fullmatch(file)}
+        found = {file: size for file, size in self._files("blobs").items() if BLOB_FILE.fullmatch(file)}
         if not self._looked:
             self._looked = True
             self.known |= found.keys()
@@ -118,18 +85,12 @@ class Blobs:
 
     def _read(self, blob: BlobRef, id: str) -> dict[str, HostTensor]:
         try:
-            with self._store.get(self._name(blob.file)) as reader:
+            with self._reading(blob, id) as reader:
                 data, sha256 = read_exactly(reader, blob.size)
-            if sha256 != blob.sha256:
-                raise ValueError("it is not what was written (its digest differs)")
-            self._trusted.add(blob.file)
-            return unpack(data)
-        except ObjectNotFound as error:
-            raise damaged(id, f"its file blobs/{blob.file} is missing") from error
-        except UnknownKind as error:
-            raise newer(id, f"its file blobs/{blob.file}: {error}") from error
-        except ValueError as error:
-            raise damaged(id, f"its file blobs/{blob.file}: {error}") from error
+                if sha256 != blob.sha256:
+                    raise ValueError("it is not what was written (its digest differs)")
+                self._trusted.add(blob.file)
+                return unpack(data)
         except MemoryError as error:
             raise CheckpointUnsupported(
                 problem=f"Checkpoint {id} cannot be used here: blobs/{blob.file} needs {blob.size} bytes of memory.",
@@ -152,9 +113,15 @@ class Blobs:
             CheckpointDamaged: it is missing, or no file of tensors.
             CheckpointUnsupported: it holds tensors of an unknown dtype.
         """
+        with self._reading(blob, id) as reader:
+            return read_layout(reader, blob.size)
+
+    @contextmanager
+    def _reading(self, blob: BlobRef, id: str) -> Iterator[BinaryIO]:
+        """Its bytes; what they turn out to be is told of the checkpoint."""
         try:
             with self._store.get(self._name(blob.file)) as reader:
-                return read_layout(reader, blob.size)
+                yield reader
         except ObjectNotFound as error:
             raise damaged(id, f"its file blobs/{blob.file} is missing") from error
         except UnknownKind as error:
@@ -302,8 +269,8 @@ class Repository:
     def __init__(self, store: Store, run: str) -> None:
         self.store, self.run = store, run  # its name as it is written
         self.folder = check_name(run_folder(run))  # and where its objects lie
-        self.listing = Listing(store, self.folder)
-        self.blobs = Blobs(store, self.folder, self.listing)
+        self.blobs = Blobs(store, self.folder, self.files)
+        self._seen: dict[str, int] | None = None  # name inside the run → size in bytes, while one look is to do
         self._manifests: dict[str, Manifest] = {}
         self._ids: set[str] | None = None
         self.existed = False  # when it was opened, was it there already?
@@ -327,7 +294,26 @@ class Repository:
 
     def files(self, folder: str) -> dict[str, int]:
         """Everything in a folder of the run ("": in all): name inside the folder → size in bytes."""
-        return self.listing.files(folder)
+        found = self._below(folder) if self._seen is None else self._seen
+        inside = f"{folder}/" if folder else ""
+        return {name[len(inside) :]: size for name, size in found.items() if name.startswith(inside)}
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Until this ends, `files` answers from one listing of all folders, made now; see `look_again`."""
+        self._seen = self._below("")
+        try:
+            yield
+        finally:
+            self._seen = None
+
+    def look_again(self) -> None:
+        """What that look showed is not relied on any more: the store is asked each time."""
+        self._seen = None
+
+    def _below(self, folder: str) -> dict[str, int]:
+        prefix = f"{self.folder}/{folder}".rstrip("/")
+        return {entry.name[len(self.folder) + 1 :]: entry.size for entry in self.store.list(prefix)}
 
     def has(self, name: str) -> bool:
         """Is this file of the run there? It is asked for by its name: a listing may lack what is new."""

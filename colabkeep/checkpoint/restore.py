@@ -158,7 +158,7 @@ def _newest(
 ) -> tuple[Loaded | None, dict[str, ColabKeepError]]:
     """The newest that is whole, and else why each one is not; neither where none is shown."""
     errors: dict[str, ColabKeepError] = {}
-    with repository.listing.one_look():
+    with repository.one_look():
         for id in newest_first(repository):
             try:
                 loaded = _load_patiently(repository, id, sleep, load)
@@ -265,7 +265,7 @@ def _load_patiently(
         except StoreError as error:
             if not error.retryable:
                 raise
-            repository.listing.forget()  # a mount that fails may have shown too little
+            repository.look_again()  # a mount that fails may have shown too little
             sleep(pause)
     return _load(repository, id, load)
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, TypeAlias, TypeVar, cast
 
 from colabkeep.checkpoint.compaction import Unfolded
-from colabkeep.checkpoint.inspect import durability_of, listed_once, run_names, run_record
+from colabkeep.checkpoint.inspect import durability_of, run_names, run_record
 from colabkeep.checkpoint.journal import JournalLines, Line, read_journal
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.arguments import meant_run, run_folder
@@ -21,7 +21,7 @@ from colabkeep.core.events import PRUNED, PRUNING, Durability
 from colabkeep.core.layout import CHECKPOINT_ID, LEASE_FILE, SEGMENT_FILE, id_parts, is_amount
 from colabkeep.core.manifest import FOLDER, Manifest
 from colabkeep.session.state import LOSSES, read_points, thinned
-from colabkeep.stores.base import Store, check_name
+from colabkeep.stores.base import Store
 
 _T = TypeVar("_T")
 Tell: TypeAlias = Callable[[Line, bool], "str | None"]
@@ -184,12 +184,18 @@ def read_history(store: Store, run: str, tell: Tell = _text, *, most: int = MOST
         StoreError: the store cannot be listed.
     """
     run = meant_run(run)
-    folder = check_name(run_folder(run))
-    past = Unfolded(listed_once(store, folder), folder)
+    past = Unfolded(store, run_folder(run))
     repository = Repository(cast("Store", past), run)
+    with repository.one_look():
+        return _read(repository, past.troubles, tell, most)
+
+
+def _read(repository: Repository, unread: Mapping[str, str], tell: Tell, most: int) -> RunHistory:
+    """`unread`: as `Unfolded.troubles`."""
+    store, run = repository.store, repository.run
     folders: dict[str, list[str]] = defaultdict(list)  # another run may lie below this one's name, in deeper folders
-    for entry in past.list(folder):
-        inside, _, name = entry.name[len(folder) + 1 :].partition("/")
+    for path in repository.files(""):
+        inside, _, name = path.partition("/")
         folders[inside].append(name)
     ids = [id for id in (name.removesuffix(".json") for name in folders["checkpoints"]) if CHECKPOINT_ID.fullmatch(id)]
     if not ids and "run.json" not in folders:
@@ -237,7 +243,7 @@ def read_history(store: Store, run: str, tell: Tell = _text, *, most: int = MOST
         points=thinned(_points(sessions, journal)),
         totals=_totals(sessions),
         durability=durability,
-        troubles=(*troubles, *(f"{name}: {why}" for name, why in past.troubles.items()), *journal.troubles),
+        troubles=(*troubles, *(f"{name}: {why}" for name, why in unread.items()), *journal.troubles),
         left_out=journal.left_out,
         folder=of_folder,
         logged=tuple(_logged(sessions, journal)),

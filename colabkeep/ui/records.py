@@ -42,7 +42,7 @@ def list_record(store: Store) -> Record:
 
 
 def _run(repository: Repository) -> dict[str, Any]:
-    with repository.listing.one_look():
+    with repository.one_look():
         found, word = checkpoints(repository), last_word(repository)
         newest = next((info for info in found if info.state == "committed" and info.manifest is not None), None)
         manifest = None if newest is None else newest.manifest
@@ -63,7 +63,7 @@ def overview(repository: Repository) -> dict[str, Any]:
     Raises:
         CheckpointDamaged, StoreError: that cannot be told.
     """
-    with repository.listing.one_look():
+    with repository.one_look():
         found, durability = checkpoints(repository), durability_of(repository)
         return {
             "name": repository.run,
@@ -79,7 +79,7 @@ def show_record(repository: Repository, id: str | None) -> Record:
         CheckpointNotFound: the run has no checkpoint of that id.
         CheckpointDamaged, CheckpointUnsupported: its manifest cannot be read.
     """
-    with repository.listing.one_look():
+    with repository.one_look():
         return _shown(repository, id)
 
 

@@ -55,7 +55,10 @@ class Desk:
         journal = Journal(repository, "aaaaaaaa")
         identity = Identity(framework="numpy", fingerprint={})
         committer = Committer(self.lease, journal, KeepLast(1), self.clock, identity, self.events.append)
-        self.saver = Checkpointer(lambda parts: self.framework.capture(parts), committer, self.clock, self.events)
+        self.saver = Checkpointer(self._captured, committer, self.clock, self.events)
+
+    def _captured(self, parts):
+        return self.framework.capture(parts)
 
     def _reached(self, point):
         if f"before {self.failing}" in point:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from colabkeep.checkpoint.durability import vanished
-from colabkeep.checkpoint.inspect import last_word, listed_once
+from colabkeep.checkpoint.inspect import last_word
 from colabkeep.checkpoint.journal import Journal, read_journal
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.retention import KeepLast
@@ -71,7 +73,9 @@ def test_the_last_word_is_heard_when_parts_are_folded_under_the_reader(training,
     """Also by who listed the run once for all: what is gone shows that the listing is old."""
     store, goes_on = training
     living = Living(store, goes_on)
-    word = last_word(Repository(listed_once(living, "run") if once else living, "run"))
+    repository = Repository(living, "run")
+    with repository.one_look() if once else nullcontext():
+        word = last_word(repository)
     assert (word.seconds, word.at) == (15.0, 1015.0)
 
 
