@@ -209,6 +209,7 @@ class Platform:
 
     name = ""
     title = ""
+    mounts = False  # does `mount` do more than to say where the place is? Such a place may die under a training
     """What people call it: "Google Colab"."""
 
     def matches(self, environment: Environment) -> bool:

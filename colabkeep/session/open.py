@@ -525,8 +525,8 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
     deadline = None
     if rehearsal is None:
         deadline = find_deadline(here, clock, limit=arguments.session_limit, may_end=arguments.max_time is None)
-    machine = ask_machine(here)
-    remounting = Remounting(lambda: find_platform(here).mount(here, timeout=_REMOUNT_SECONDS))
+    machine, platform = ask_machine(here), find_platform(here)
+    remounting = Remounting(lambda: platform.mount(here, timeout=_REMOUNT_SECONDS))
     starting.lap("ready")
     try:
         store, name, note = _find_place(arguments, here, remounting)
@@ -549,8 +549,8 @@ def wire_run(arguments: RunArguments, starting: Starting | None = None) -> RunSp
         closes_store=store is not arguments.storage,
         machine=machine,
         deadline=deadline,
-        usual=usual_lifetime(find_platform(here).limits(here)),
-        listeners=(remounting,),
+        usual=usual_lifetime(platform.limits(here)),
+        listeners=(remounting,) if platform.mounts else (),
         laps=starting.laps,
         waits=rehearsal is not None,
         notes=tuple(notes),
