@@ -420,7 +420,8 @@ def keep_folder(  # noqa: PLR0913  # a door, as above
     words = dict(locals())
     here = Environment.here()
     shown = displays(progress, SystemClock(), here, lambda state: FolderLines(print, language=state.language))
-    return wire_folder(_record(FolderArguments, words, observers=(*shown, *check_callbacks(callbacks))))
+    run = _record(RunArguments, words, observers=(*shown, *check_callbacks(callbacks)))
+    return wire_folder(_record(FolderArguments, words, run=run))
 
 
 @door()

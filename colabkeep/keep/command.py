@@ -16,8 +16,6 @@ from colabkeep.core.arguments import duration_text
 from colabkeep.core.errors import UsageError
 from colabkeep.keep.session import STOP_PATIENCE, KeptFolder, was_cut_off
 
-__all__ = ["check_program", "program_words", "run_program"]
-
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 _ASKED = (signal.SIGINT, signal.SIGTERM)
 _JSON = re.compile(r"""\{\s*["'}]""")

@@ -21,21 +21,6 @@ from colabkeep.checkpoint.codec import SLICE, Pack
 from colabkeep.core.state import HostTensor, Stale
 from colabkeep.keep.tree import Entry, Scan, checked_table, open_file
 
-__all__ = [
-    "BUNDLE",
-    "KEY",
-    "PIECE",
-    "SMALL",
-    "Content",
-    "FileChanged",
-    "FilePack",
-    "Place",
-    "Planned",
-    "StoredPack",
-    "Table",
-    "read_table",
-]
-
 PIECE = 64 * 2**20
 """Bytes of a large file in one blob: what a cut upload sends again, at most."""
 

@@ -13,8 +13,6 @@ from math import prod
 
 from colabkeep.keep.tree import open_file
 
-__all__ = ["JOURNALS", "incomplete"]
-
 JOURNALS = ("-journal", "-wal", "-shm")
 """What SQLite appends to a database's name for the files that belong to it."""
 

@@ -34,7 +34,6 @@ from colabkeep.checkpoint.journal import Journal
 from colabkeep.checkpoint.replicate import take_up
 from colabkeep.checkpoint.repository import KEEPS, Repository, take_lease
 from colabkeep.checkpoint.restore import load_newest, newest_first
-from colabkeep.checkpoint.retention import RetentionPolicy
 from colabkeep.checkpoint.writer import Checkpointer, Committer, Identity
 from colabkeep.core.arguments import Duration, duration_text, interval_text, read_duration
 from colabkeep.core.errors import (
@@ -70,12 +69,10 @@ from colabkeep.keep.version import PART, FolderCapture, encode_folder, put_back,
 from colabkeep.keep.watch import SETTLE, Look, Watch
 from colabkeep.platforms.base import MOUNTED_DRIVE, file_system
 from colabkeep.session.machine import Deadline, StopRequests, machine_id, still_copying, still_saving
-from colabkeep.session.open import Observer, take_lock, this_process
+from colabkeep.session.open import RunArguments, asked_for, cache_folder, take_lock, this_process
 from colabkeep.session.run import EventBus
 from colabkeep.session.scheduler import UploadLatency
 from colabkeep.stores.base import Store, sides
-
-__all__ = ["FolderSpec", "KeptFolder", "PutBack", "was_cut_off"]
 
 _POLL = 2.0  # seconds between two looks, at most
 _SHARE = 0.01  # of one core, at most, that looking may take
@@ -98,27 +95,28 @@ _PROMISE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderSpec:
-    """What a kept folder is made of: the words of the user, read, and what was found for them. Times in seconds."""
+    """What a kept folder is made of: the words of the user, read, and what was found for them. Times in seconds.
+    `run`: of the words those that every run knows."""
 
     folder: str
     name: str
+    run: RunArguments
     store: Store
-    closes_store: bool
     environment: Environment
     clock: Clock
     patterns: Patterns
-    retention: RetentionPolicy
     restore: str = "auto"
     every: float = 60.0
     settle: float = SETTLE
-    flush_timeout: float = 60.0
-    max_time: float | None = None
     deadline: Deadline | None = None
     machine: Callable[[], MachineGiven] | None = None
-    observers: tuple[Observer, ...] = ()
     notes: tuple[str, ...] = ()
-    marks: Path | None = None
-    asked: str = ""
+
+    @property
+    def marks(self) -> Path | None:
+        """Where this machine remembers folders."""
+        disk = cache_folder(self.environment)
+        return None if disk is None else disk / "folders"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +184,7 @@ class KeptFolder:
     def _open(self) -> None:
         spec, clock = self._spec, self._spec.clock
         about = this_process(clock)
-        if spec.closes_store:
+        if spec.store is not spec.run.storage:  # it was opened for this
             self._stack.callback(spec.store.close)
         lock = take_lock(spec.store, spec.name, about)
         self._stack.callback(lock.release)
@@ -206,13 +204,13 @@ class KeptFolder:
         session = secrets.token_hex(4)
         machine = None if spec.machine is None else spec.machine()
         about |= {} if machine is None else {"machine": asdict(machine)}
-        lease = take_lease(self._repository, session, {**about, KEEPS: repr(spec.retention), "folder": self.folder})
+        lease = take_lease(self._repository, session, {**about, KEEPS: repr(spec.run.retention), "folder": self.folder})
         self._mark(session, begun)
         journal = Journal(self._repository, session)
         committer = Committer(
             lease,
             journal,
-            spec.retention,
+            spec.run.retention,
             clock,
             Identity(
                 framework=FOLDER,
@@ -231,9 +229,9 @@ class KeptFolder:
         now = clock.monotonic()
         self._zero = now - (0.0 if begun is None else begun.progress.seconds)
         self._last_seconds = now - self._zero
-        self._until = math.inf if spec.max_time is None else now + spec.max_time
+        self._until = math.inf if spec.run.max_time is None else now + spec.run.max_time
         self._saver.begin(self._zero)
-        self._bus = EventBus(spec.observers, clock, queue=self._events, journal=journal)
+        self._bus = EventBus(spec.run.observers, clock, queue=self._events, journal=journal)
         self._events.appendleft(
             RunStarted(
                 run=spec.name,
@@ -244,7 +242,7 @@ class KeptFolder:
                 ends_at=None if spec.deadline is None else clock.time() + spec.deadline.at - now,
                 ends_source="" if spec.deadline is None else spec.deadline.source,
                 keeps=self.folder,
-                asked=spec.asked,
+                asked=asked_for(spec.run.storage),
             )
         )
         if machine is not None:
@@ -533,7 +531,7 @@ class KeptFolder:
         if self._near or self._stopping:
             return
         if now >= self._until:
-            self.say(f"max_time={interval_text(self._spec.max_time or 0.0)} is over.")
+            self.say(f"max_time={interval_text(self._spec.run.max_time or 0.0)} is over.")
             self._end("max_time")
         elif deadline is not None and now >= self._last_call(now):
             self._events.append(DeadlineNear(seconds=max(0.0, deadline.at - now), ends=deadline.ends, takes=takes))
@@ -756,9 +754,10 @@ class KeptFolder:
             finally:
                 self._events.append(self._why_stopped(error))  # into the journal, with the rest
                 self._bus.drain()
-                self._flush_until = self._spec.clock.monotonic() + self._spec.flush_timeout
+                patience = self._spec.run.flush_timeout
+                self._flush_until = self._spec.clock.monotonic() + patience
                 try:
-                    there = self._saver.close(self._spec.flush_timeout, self._bus.drain)
+                    there = self._saver.close(patience, self._bus.drain)
                     if not there and self._failure is None:
                         self.say(f"{self._spec.store.url} has not caught up yet: {_BEHIND}")
                 finally:

@@ -10,8 +10,6 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Entry", "Patterns", "Scan", "checked_table", "finish_tree", "make_tree", "open_file", "scan"]
-
 _KINDS = ("file", "folder", "link")
 _OTHERS = {
     stat.S_IFIFO: "a pipe",

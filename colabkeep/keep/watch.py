@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from colabkeep.keep.content import grows
 from colabkeep.keep.formats import JOURNALS, incomplete
 from colabkeep.keep.tree import Entry, Patterns, Scan, scan
-from colabkeep.keep.writers import open_for_writing
-
-__all__ = ["SETTLE", "Look", "Watch"]
 
 SETTLE = 3.0
 """Seconds in which nothing has changed: programs write several files that belong together in turn."""
@@ -209,4 +206,39 @@ def _is_below(path: str, folders: Collection[str]) -> bool:
         if path in folders:
             return True
         path = path.rpartition("/")[0]
+    return False
+
+
+def open_for_writing(files: Collection[tuple[int, int]], proc: str = "/proc") -> dict[tuple[int, int], int]:
+    """Those of `files` (device, inode) that some process can write to now, each with the process's number.
+
+    Processes of other users cannot be looked into, and are not seen. Empty where the system has no /proc (macOS):
+    nothing is known there.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for process in _numbers(proc):
+        for descriptor in _numbers(f"{proc}/{process}/fd"):
+            try:
+                facts = os.stat(f"{proc}/{process}/fd/{descriptor}")
+                place = facts.st_dev, facts.st_ino
+                if place in files and _may_write(f"{proc}/{process}/fdinfo/{descriptor}"):
+                    found.setdefault(place, process)
+            except OSError:  # closed, or gone, meanwhile
+                continue
+    return found
+
+
+def _numbers(folder: str) -> Iterator[int]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from sorted(int(entry.name) for entry in entries if entry.name.isdigit())
+    except OSError:  # another user's process, one that has ended, or a system without /proc
+        return
+
+
+def _may_write(info: str) -> bool:
+    with open(info, encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("flags:"):
+                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
     return False

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from colabkeep.core.arguments import duration_text, read_duration
 from colabkeep.core.errors import UsageError
-from colabkeep.core.events import Event
 from colabkeep.core.system import Clock, Environment, SystemClock
 from colabkeep.keep.session import STOP_PATIENCE, FolderSpec, KeptFolder
 from colabkeep.keep.tree import Patterns
 from colabkeep.platforms import find_platform
 from colabkeep.session.machine import Deadline, ask_machine, find_deadline
-from colabkeep.session.open import (
-    RunArguments,
-    asked_for,
-    cache_folder,
-    check_word,
-    choose_name,
-    find_store,
-    refuse_reserved,
-)
+from colabkeep.session.open import RunArguments, check_word, choose_name, find_store, refuse_reserved
 from colabkeep.stores.base import Store
-
-__all__ = ["FolderArguments", "wire_folder"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +23,12 @@ class FolderArguments:
     """The words that a kept folder knows; `colabkeep.keep_folder` says what they mean."""
 
     folder: str | os.PathLike[str]
-    run_name: str | None = None
-    storage: Any = "auto"
+    run: RunArguments
     restore: str = "auto"
     include: str | Sequence[str] = ()
     exclude: str | Sequence[str] = ()
-    keep_last: int | None = 2
     every: Any = "1 min"
     settle: Any = "3 s"
-    max_time: Any = None
-    session_limit: Any = None
-    flush_timeout: Any = 60.0
-    observers: tuple[Callable[[Event], object], ...] = ()
 
 
 def wire_folder(words: FolderArguments) -> KeptFolder:
@@ -55,51 +38,38 @@ def wire_folder(words: FolderArguments) -> KeptFolder:
         UsageError: a word is invalid.
         NotPersistent: the storage that was not named vanishes with this machine.
     """
-    run = RunArguments(
-        run_name=words.run_name,
-        keep_last=words.keep_last,
-        max_time=words.max_time,
-        session_limit=words.session_limit,
-        flush_timeout=words.flush_timeout,
-    ).read()
+    run = words.run.read()
     check_word("restore", words.restore, "auto", "never", "overwrite")
     patterns = Patterns(include=_patterns("include", words.include), exclude=_patterns("exclude", words.exclude))
     every, settle = read_duration("every", words.every), read_duration("settle", words.settle)
     here, clock = Environment.here(), SystemClock()
     machine = ask_machine(here)
-    store = find_store(words.storage)
+    store = find_store(run.storage)
     try:
-        name, note = choose_name(words.run_name, store, here)
+        name, note = choose_name(run.run_name, store, here)
         refuse_reserved(store, name)
         folder = os.path.realpath(os.path.expanduser(os.fspath(words.folder)))
     except BaseException:
-        if store is not words.storage:
+        if store is not run.storage:
             store.close()
         raise
     deadline = find_deadline(here, clock, limit=run.session_limit, may_end=run.max_time is None)
     twice = _kept_anyway(folder, store, here)
-    disk = cache_folder(here)
     return KeptFolder(
         FolderSpec(
             folder=folder,
             name=name,
+            run=run,
             store=store,
-            closes_store=store is not words.storage,
             environment=here,
             clock=clock,
-            restore=words.restore,
             patterns=patterns,
-            retention=run.retention,
+            restore=words.restore,
             every=every,
             settle=settle,
-            flush_timeout=run.flush_timeout,
-            max_time=run.max_time,
             deadline=deadline,
             machine=machine,
-            observers=words.observers,
             notes=tuple(filter(None, (note, twice, _until(deadline, clock)))),
-            marks=None if disk is None else disk / "folders",
-            asked=asked_for(words.storage),
         )
     )
 

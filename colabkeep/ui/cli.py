@@ -388,6 +388,7 @@ def _keep(words: argparse.Namespace) -> int:
     """run a program while the folder that it writes is kept: put back first, then whole versions of it"""
     from colabkeep.keep.command import check_program, run_program
     from colabkeep.keep.wiring import FolderArguments, wire_folder
+    from colabkeep.session.open import RunArguments
     from colabkeep.ui.folder import FolderLines
     from colabkeep.ui.panel.displays import displays
 
@@ -396,21 +397,24 @@ def _keep(words: argparse.Namespace) -> int:
 
     check_program(words.program)
     here = Environment.here()
+    run = RunArguments(
+        run_name=words.run,
+        storage=words.storage,
+        keep_last=words.keep_last,
+        max_time=words.max_time,
+        session_limit=words.session_limit,
+        flush_timeout=words.flush_timeout,
+        observers=displays("text", SystemClock(), here, lambda state: FolderLines(write, language=state.language)),
+    )
     kept = wire_folder(
         FolderArguments(
             folder=words.folder,
-            run_name=words.run,
-            storage=words.storage,
+            run=run,
             restore=words.restore,
             include=words.include,
             exclude=words.exclude,
-            keep_last=words.keep_last,
             every=words.every,
             settle=words.settle,
-            max_time=words.max_time,
-            session_limit=words.session_limit,
-            flush_timeout=words.flush_timeout,
-            observers=displays("text", SystemClock(), here, lambda state: FolderLines(write, language=state.language)),
         )
     )
     with kept:

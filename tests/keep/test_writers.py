@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colabkeep.keep.writers import open_for_writing
+from colabkeep.keep.watch import open_for_writing
 
 
 def place(path: Path) -> tuple[int, int]:
