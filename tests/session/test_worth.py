@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from colabkeep.core.events import Noted
-from colabkeep.session.worth import Worth
+from colabkeep.session.fit import Worth
 from colabkeep.testing.clock import FakeClock
 
 
