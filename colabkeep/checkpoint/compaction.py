@@ -176,6 +176,7 @@ def _is_ours(file: str) -> bool:
 
 
 def _number(name: str) -> tuple[int, str]:
+    """The highest session number in a history, by its name inside the run, and the name."""
     return int(name.split("-")[1]), name
 
 
@@ -275,7 +276,7 @@ class Folding:
     def _fold(self, fence: int, names: list[str], wanted: Callable[[], bool]) -> bool:
         """Write the history of these files, and of the one before it; then delete them. True when that is done."""
         if self._history is not None:
-            fence, names = max(fence, _fence_of(self._history)), [self._history, *names]
+            fence, names = max(fence, _number(self._history)[0]), [self._history, *names]
         for name in names:
             if name not in self._read:
                 self._read[name] = self._good(name)
@@ -318,8 +319,3 @@ class Folding:
             local = properties.behind is not None or properties.top_rung == "local"
             rung: DurabilityLevel = "local" if local else "sent"
             return Receipt(name=whole, size=source.size, sha256=source.sha256, rung=rung)
-
-
-def _fence_of(name: str) -> int:
-    """The highest session number in a history, by its name inside the run."""
-    return int(name.split("-")[1])

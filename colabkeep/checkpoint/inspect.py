@@ -25,7 +25,7 @@ from colabkeep.core.errors import (
     CheckpointUnsupported,
 )
 from colabkeep.core.events import STOPPED, Durability, Standing, assess, lowest
-from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, SEGMENT_FILE, is_amount
+from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, SEGMENT_FILE, id_parts, is_amount
 from colabkeep.core.manifest import FOLDER, Manifest
 from colabkeep.stores.base import Store
 
@@ -85,8 +85,9 @@ def checkpoints(repository: Repository) -> list[CheckpointInfo]:
     aside, ids = repository.aside(), newest_first(repository)
     repository.read_ahead(ids)
     found = [_info(repository, id, aside=id in aside) for id in ids]
-    newest = next((info.manifest for info in found if info.state == "committed"), None)
-    return [_placed(info, newest) for info in found]
+    committed = [info.manifest for info in found if info.state == "committed" and info.manifest is not None]
+    apart = {each.id for each in committed if not committed[0].continues(each)}
+    return [replace(info, state="apart") if info.id in apart else info for info in found]
 
 
 def run_record(repository: Repository) -> dict[str, Any]:
@@ -143,24 +144,16 @@ def _lease(repository: Repository, session: str, fence: int) -> dict[str, Any]:
     return {**record, "session": session, "fence": fence}
 
 
-def _placed(info: CheckpointInfo, newest: Manifest | None) -> CheckpointInfo:
-    """The same, seen from the newest checkpoint."""
-    if info.state != "committed" or info.manifest is None or newest is None or newest.continues(info.manifest):
-        return info
-    return replace(info, state="apart")
-
-
 def _info(repository: Repository, id: str, *, aside: bool) -> CheckpointInfo:
-    match = CHECKPOINT_ID.fullmatch(id)
-    step = int(match[1]) if match else 0
     try:
         manifest = repository.manifest(id)
     except CheckpointError as error:
         state = "newer" if isinstance(error, CheckpointUnsupported) else "aside" if aside else "unreadable"
+        step = id_parts(id)[0]
         return CheckpointInfo(id=id, step=step, epoch=None, bytes=None, created=None, state=state, manifest=None)
     return CheckpointInfo(
         id=id,
-        step=step,
+        step=id_parts(id)[0],
         epoch=manifest.progress.epoch,
         bytes=manifest.total_bytes,
         created=manifest.created,

@@ -365,7 +365,8 @@ class Repository:
 
         unread = [id for id in ids if id not in self._manifests]
         if len(unread) >= _MANY:
-            _at_once(read, unread)
+            with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="colabkeep-reader") as pool:
+                list(pool.map(read, unread))  # where one fails, those that have not begun do not begin
 
     def lost(self, manifest: Manifest) -> list[BlobRef]:
         """The blobs of a checkpoint that are not there, as far as a listing can tell; none if it cannot."""
@@ -498,12 +499,6 @@ class Repository:
 def _ids_of(files: Iterable[str]) -> set[str]:
     names = (file.removesuffix(".json") for file in files if file.endswith(".json"))
     return {name for name in names if CHECKPOINT_ID.fullmatch(name)}
-
-
-def _at_once(read: Callable[[str], None], ids: Sequence[str]) -> None:
-    """Where one fails, those that have not begun do not begin."""
-    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="colabkeep-reader") as pool:
-        list(pool.map(read, ids))
 
 
 KEEPS = "keeps"

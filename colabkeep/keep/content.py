@@ -217,7 +217,10 @@ class Content:
     def stored(self, planned: Planned) -> None:
         """This is the last version now: the next one refers to its blobs. Of a version that was not made, nothing is
         remembered: its blobs may be of files that have changed."""
-        stored = {id(pack): _as_stored(pack) for pack in planned.packs}
+        stored = {
+            id(pack): pack if isinstance(pack, StoredPack) else StoredPack(pack.sha256, pack.size)
+            for pack in planned.packs
+        }
         self._places = {
             path: (stamp, [Place(stored[id(pack)], *rest) for pack, *rest in places])
             for path, (stamp, places) in planned.places.items()
@@ -323,10 +326,6 @@ class Content:
                 bundle, size = [], 0
         if bundle:
             yield bundle
-
-
-def _as_stored(pack: FilePack | StoredPack) -> StoredPack:
-    return pack if isinstance(pack, StoredPack) else StoredPack(pack.sha256, pack.size)
 
 
 def _cut(before: Sequence[int], entry: Entry, opened: Mapping[str, int], root: str) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -133,12 +133,9 @@ class FitState:
 
     def state_dict(self) -> dict[str, Any]:
         """Mean and settings; micro-batches, where there ever were any, and a scaler that is put aside."""
-        more = {name: state for name, state in self._optional() if state}
-        return {"mean": self.mean.state_dict(), "settings": dict(self.settings), **more}
-
-    def _optional(self) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
-        yield "micro_batch", self.micro.state_dict()
-        yield "scaler", self.aside
+        more = {"micro_batch": self.micro.state_dict(), "scaler": self.aside}
+        told = {name: state for name, state in more.items() if state}
+        return {"mean": self.mean.state_dict(), "settings": dict(self.settings), **told}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the mean; the stored settings are kept for what is told of them."""
@@ -438,7 +435,8 @@ def _epoch(run: Run, plan: FitPlan, micro: MicroBatches | None, worth: Worth | N
     begins = together and not run.progress.step
     for _, batch in run.enumerate(plan.train_loader):  # nobody need look who counts
         if accumulate > 1:
-            size = _window(accumulate, run.epoch_batches, done)
+            length = run.epoch_batches  # the last window of an epoch may be shorter
+            size = accumulate if length is None else max(1, min(accumulate, length - done))
         if count is not None:
             told = _one_number(count(batch))
             tokens.append(told if run.batch_weight else 0)  # else another process counts it
@@ -468,11 +466,6 @@ def _tell_other_loss(run: Run, differs: str) -> None:
             "negatives), each process compares fewer of them."
         )
         run.tell(Noted(text=text))
-
-
-def _window(accumulate: int, length: int | None, done: int) -> int:
-    """Micro-batches in the window that begins after `done`; the last one of an epoch may be shorter."""
-    return accumulate if length is None else max(1, min(accumulate, length - done))
 
 
 def _one_number(tokens: Any) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from colabkeep.checkpoint.restore import Loaded
@@ -116,7 +117,7 @@ class LossCurve:
         self.next = max(self.next, step - step % self._stride + self._stride)
         if step % self._stride == 0:
             if self._points and step < self._points[-1][0]:  # two devices, or a device and the host
-                bisect.insort(self._points, (step, loss), key=_step_of)
+                bisect.insort(self._points, (step, loss), key=itemgetter(0))
             else:
                 self._points.append((step, loss))
             self._fresh.append((step, loss))
@@ -241,10 +242,6 @@ def _proof(tree: Mapping[str, Any] | None, points: Sequence[tuple[int, float]]) 
     later = [(step, repr(value)) for step, value in points if last is None or step > last]
     broken, value = later[0] if later else (None, "")
     return Proof(finite=last, broken=broken, value=value)
-
-
-def _step_of(point: tuple[int, float]) -> int:
-    return point[0]
 
 
 def thinned(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
@@ -424,7 +421,11 @@ class RunSettings:
         """What is new and stays: where training itself has moved a value of unknown meaning, it goes on from there."""
         if self._on_change == "apply":
             return self._new
-        return [change for change in self._new if not _has_moved(change, self._moved)]
+        moved = self._moved
+        return [
+            each for each in self._new
+            if each.option not in moved.get(each.part, {}).get("attributes", {}).get(each.item, {})
+        ]  # fmt: skip
 
     def _begin(self, written: Settings) -> None:
         self._text = to_text(written)
@@ -449,10 +450,6 @@ def _is_echo(change: Change, found: Sequence[Change]) -> bool:
         return other.item != "" and change.item.endswith(f".{other.item}") and change.option == other.option
 
     return any(map(says_it, found))
-
-
-def _has_moved(change: Change, moved: Mapping[str, Any]) -> bool:
-    return change.option in moved.get(change.part, {}).get("attributes", {}).get(change.item, {})
 
 
 def _with_old(now: Settings, then: Settings, back: Sequence[Change]) -> Settings:
