@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from colabkeep.core.errors import (
     CheckpointUnsupported,
 )
 from colabkeep.core.events import STOPPED, Durability, Standing, assess, lowest
-from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, SEGMENT_FILE, id_parts, is_amount
+from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, SEGMENT_FILE, id_parts, is_amount, lease_name
 from colabkeep.core.manifest import FOLDER, Manifest
 from colabkeep.stores.base import Store
 
@@ -73,11 +73,16 @@ def find_run(store: Store, run: str) -> Repository:
     known = run_names(store)
     run = meant_run(run)
     if run not in known:
-        raise CheckpointNotFound(
-            problem=f"There is no run {run!r} in {store.url}.",
-            remedy=f"It has: {', '.join(known)}." if known else "It has no runs; check storage=… (--storage).",
-        )
+        raise no_run(store, run, known)
     return Repository(store, run)
+
+
+def no_run(store: Store, run: str, known: Sequence[str]) -> CheckpointNotFound:
+    """The error for a run that the store has not; it has those that are `known`."""
+    return CheckpointNotFound(
+        problem=f"There is no run {run!r} in {store.url}.",
+        remedy=f"It has: {', '.join(known)}." if known else "It has no runs; check storage=… (--storage).",
+    )
 
 
 def checkpoints(repository: Repository) -> list[CheckpointInfo]:
@@ -138,7 +143,7 @@ def _part(name: str, node: Any, sizes: list[dict[str, int]]) -> PartInfo:
 
 def _lease(repository: Repository, session: str, fence: int) -> dict[str, Any]:
     try:
-        record = repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+        record = repository.sealed_record(lease_name(fence, session))
     except CheckpointDamaged:
         record = {}
     return {**record, "session": session, "fence": fence}

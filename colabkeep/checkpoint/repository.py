@@ -38,7 +38,7 @@ from colabkeep.core.errors import (
     StoreError,
     StoreUnavailable,
 )
-from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, LEASE_FILE, SMALL, costly, seal, unseal
+from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, LEASE_FILE, SMALL, costly, lease_name, seal, unseal
 from colabkeep.core.manifest import FORMAT, BlobRef, Manifest
 from colabkeep.core.state import HostTensor, Tree
 from colabkeep.stores.base import BytesSource, Receipt, Store, check_name, replicating
@@ -578,7 +578,7 @@ class Lease:
 
     def _says_the_same(self, fence: int, session: str, *names: str) -> bool:
         """Does the lease of that session hold the same under each of these names?"""
-        record = self.repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+        record = self.repository.sealed_record(lease_name(fence, session))
         return all(name in record and record[name] == self.about.get(name) for name in names)
 
     def renew(self) -> None:
@@ -589,7 +589,7 @@ class Lease:
 
     @property
     def _file(self) -> str:
-        return f"lease/{self.fence:06d}-{self.session}.json"
+        return lease_name(self.fence, self.session)
 
 
 def fences(repository: Repository) -> dict[str, int]:
@@ -633,7 +633,7 @@ def take_lease(repository: Repository, session: str, about: Mapping[str, Any]) -
 def _who(repository: Repository, session: str) -> str:
     fence = _leases(repository).get(session, 0)
     try:
-        record = repository.sealed_record(f"lease/{fence:06d}-{session}.json")
+        record = repository.sealed_record(lease_name(fence, session))
     except CheckpointDamaged:
         return ""  # the number in the name is what counts
     return f" (on {record.get('host', 'an unnamed machine')}, process {record.get('pid', '?')})"

@@ -27,6 +27,7 @@ BLOB_FILE = re.compile(r"([0-9a-f]{64})(?:-[0-9a-f]{8})?\.safetensors")
 LEASE_FILE = re.compile(r"(\d{6,12})-([0-9a-f]{8})\.json")
 """Fencing number and session."""
 
+
 SEGMENT_FILE = re.compile(r"([0-9a-f]{8})-(\d{5,9})\.jsonl")
 """A part of the journal: session and number."""
 
@@ -35,6 +36,11 @@ HISTORY_FILE = re.compile(r"history-(\d{6,12})-([0-9a-f]{64})\.jsonl")
 
 SMALL = 64 * 2**20
 """Bytes; manifests, leases, marks and parts of the journal are never larger."""
+
+
+def lease_name(fence: int, session: str) -> str:
+    """The name of a session's lease inside the run."""
+    return f"lease/{fence:06d}-{session}.json"
 
 
 def id_parts(id: str) -> tuple[int, str, int]:

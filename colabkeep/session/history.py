@@ -12,11 +12,11 @@ from itertools import chain
 from typing import Any, TypeAlias, TypeVar, cast
 
 from colabkeep.checkpoint.compaction import Unfolded
-from colabkeep.checkpoint.inspect import durability_of, run_names, run_record
+from colabkeep.checkpoint.inspect import durability_of, no_run, run_names, run_record
 from colabkeep.checkpoint.journal import JournalLines, Line, read_journal
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.arguments import meant_run, run_folder
-from colabkeep.core.errors import CheckpointError, CheckpointNotFound, StoreError
+from colabkeep.core.errors import CheckpointError, StoreError
 from colabkeep.core.events import PRUNED, PRUNING, Durability
 from colabkeep.core.layout import CHECKPOINT_ID, LEASE_FILE, SEGMENT_FILE, id_parts, is_amount
 from colabkeep.core.manifest import FOLDER, Manifest
@@ -199,11 +199,7 @@ def _read(repository: Repository, unread: Mapping[str, str], tell: Tell, most: i
         folders[inside].append(name)
     ids = [id for id in (name.removesuffix(".json") for name in folders["checkpoints"]) if CHECKPOINT_ID.fullmatch(id)]
     if not ids and "run.json" not in folders:
-        known = run_names(store)
-        raise CheckpointNotFound(
-            problem=f"There is no run {run!r} in {store.url}.",
-            remedy=f"It has: {', '.join(known)}." if known else "It has no runs; check storage=… (--storage).",
-        )
+        raise no_run(store, run, run_names(store))
     troubles: list[str] = []
     manifests = _manifests(repository, ids, troubles)
     # All sessions, by their fencing numbers; those of which nothing tells the number come first.

@@ -21,7 +21,7 @@ from colabkeep.checkpoint.retention import RetentionPolicy, line_of, remove, unn
 from colabkeep.core.arguments import duration_text
 from colabkeep.core.errors import CheckpointError, RunBusy, StoreUnavailable
 from colabkeep.core.events import PRUNED, PRUNING, RUNGS, lowest
-from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, HISTORY_FILE, LEASE_FILE, NOTE, SEGMENT_FILE
+from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, HISTORY_FILE, LEASE_FILE, NOTE, SEGMENT_FILE, lease_name
 from colabkeep.core.manifest import Manifest, stored_proof
 from colabkeep.core.system import Clock
 from colabkeep.session.open import take_lock, this_process
@@ -275,7 +275,7 @@ def delete_run(
                 remedy="Look again at what would go, and then decide.",
             )
         lease = take_lease(repository, secrets.token_hex(4), about)
-        own = f"lease/{lease.fence:06d}-{lease.session}.json"
+        own = lease_name(lease.fence, lease.session)
         for note in now.notes:
             store.delete(note)
         for name, size in now.files.items():
