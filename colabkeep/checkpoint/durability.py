@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from colabkeep.checkpoint.compaction import unfolded
-from colabkeep.checkpoint.journal import read_backwards
+from colabkeep.checkpoint.journal import Line, read_backwards
 from colabkeep.checkpoint.repository import Repository, fences
 from colabkeep.core.errors import CheckpointDamaged, NameTaken
 from colabkeep.core.events import (
@@ -255,13 +255,13 @@ class Commits:
 
     def read(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Take down what these records say."""
-        for record in records:
-            if record.get("event") in (COMMITTED, REACHED):
-                ids = _ids([record.get("checkpoint")])
-                self._left |= set() if record.get("rung") in ("captured", "local") else ids
-                self._committed |= ids if record.get("event") == COMMITTED else set()
-            elif record.get("event") in (PRUNING, PRUNED):
-                self._pruned |= _ids(record.get("checkpoints"))
+        for line in map(Line, records):
+            if line.event in (COMMITTED, REACHED):
+                ids = {id for id in (line.text("checkpoint"),) if id and CHECKPOINT_ID.fullmatch(id)}
+                self._left |= set() if line.text("rung") in ("captured", "local") else ids
+                self._committed |= ids if line.event == COMMITTED else set()
+            elif line.event in (PRUNING, PRUNED):
+                self._pruned |= set(filter(CHECKPOINT_ID.fullmatch, line.names("checkpoints")))
 
     def missing(self, present: Set[str]) -> list[str]:
         """Committed, never pruned, and not among those that are there."""
@@ -322,12 +322,6 @@ def _run_id(repository: Repository) -> object:
         return repository.sealed_record("run.json").get("id")
     except CheckpointDamaged:
         return None
-
-
-def _ids(values: Any) -> set[str]:
-    if not isinstance(values, list):
-        return set()
-    return {value for value in values if isinstance(value, str) and CHECKPOINT_ID.fullmatch(value)}
 
 
 # A file that no manifest names may be a killed save's; or its manifest is there, and a listing does not show it. So one

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from colabkeep.core.errors import Incompatible
@@ -179,9 +180,12 @@ class SameData:
         epoch, batches = where["epoch"], where["batches"]
         _refuse(self._judge_facts(name, data.facts(loader), epoch if batches else None))
         probe = None if self._looked_lately(name) else self._probe(name)
-        inspector = None if probe is None else _Inspector(self, name, probe, epoch, epoch if batches else None)
-        if inspector is None:
+        inspector = None
+        if probe is None:
             self._compared.add(name)  # as far as it can be
+        else:
+            judge = partial(self._judge, name, epoch, epoch if batches else None)
+            inspector = _Inspector(probe=probe, found=judge)
         counts = self._count_on(data, name, loader, epoch)
         try:
             opened = data.open(loader, **where, state=state, inspector=inspector)
@@ -230,7 +234,7 @@ class SameData:
             self._tell(Inexact(_DOUBTFUL.format(who=_who(name), names=", ".join(doubtful))))
         return counts
 
-    def judge(self, name: str, probed: Probed, epoch: int, inside: int | None) -> None:
+    def _judge(self, name: str, epoch: int, inside: int | None, probed: Probed) -> None:
         """Samples were looked at, of this epoch."""
         _refuse(self._judge_samples(name, probed, inside))
         if self.records[name]["varies"]:
@@ -305,18 +309,12 @@ class SameData:
         return Probe(positions=positions, known=known, seed=self._seed, seconds=seconds)
 
 
+@dataclass(slots=True, kw_only=True)
 class _Inspector:
     """Passes on what a loader shows before its first batch."""
 
-    def __init__(self, same: SameData, name: str, probe: Probe, epoch: int, inside: int | None) -> None:
-        self.probe = probe
-        self._same = same
-        self._about = (epoch, inside)
-        self._name = name
-
-    def found(self, probed: Probed) -> None:
-        """Have it judged."""
-        self._same.judge(self._name, probed, *self._about)
+    probe: Probe
+    found: Callable[[Probed], None]
 
 
 def _who(name: str) -> str:

@@ -62,7 +62,7 @@ from colabkeep.frameworks.base import METRICS, Framework, Inexact
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import DefaultStorage
 from colabkeep.session.data_fingerprint import SameData
-from colabkeep.session.frozen_base import Base, base_of, begin, go_on
+from colabkeep.session.frozen_base import Base, begin, go_on
 from colabkeep.session.machine import (
     UNKNOWN,
     Deadline,
@@ -909,9 +909,11 @@ def _all_compared(
     found = _compared(spec, loaded, settings, events)
     if loaded is None and spec.base is not None:
         events.extend(begin(spec.framework, spec.parts, spec.base))
-    elif loaded is not None and (trees := {part: tree for part, tree in loaded.parts.items() if base_of(tree)}):
-        apply, id = spec.arguments.on_change == "apply", loaded.manifest.id
-        events.extend(go_on(spec.framework, spec.parts, trees, spec.base, id, apply=apply))
+    elif loaded is not None:
+        trees = {part: tree for part, tree in loaded.parts.items() if isinstance(tree, dict) and "base" in tree}
+        if trees:
+            apply, id = spec.arguments.on_change == "apply", loaded.manifest.id
+            events.extend(go_on(spec.framework, spec.parts, trees, spec.base, id, apply=apply))
     return found
 
 
