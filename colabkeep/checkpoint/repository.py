@@ -412,7 +412,8 @@ class Repository:
                 problem=f"The state has {len(text) >> 20} MiB of plain values beside its tensors, which is too much.",
                 remedy="Keep long lists, texts and bytes as arrays or tensors, or leave them out of the state.",
             )
-        Manifest.check(text, id=manifest.id)  # what cannot be read back must not become the newest checkpoint
+        # What cannot be read back must not become the newest checkpoint.
+        Manifest.from_bytes(text, id=manifest.id, whole=False)
         receipt = self.store.put(name, BytesSource(text, needs=manifest.needs(self.folder)))
         lost = self.lost(manifest)
         if lost:

@@ -286,7 +286,8 @@ class Committer:
             told = list(self._named.look(snapshot.parts))
             snapshot.stored()
         except StoreFull:
-            self._make_room()
+            self._quota_planner.full = self._untidy = True
+            self.after_commit()  # which makes room, as far as it can
             raise
         finally:
             snapshot.release()
@@ -374,7 +375,10 @@ class Committer:
         """
         self._tell_degraded()
         try:
-            self._ask()
+            moved = self.ledger.ask()
+            self._untidy |= bool(moved)
+            for event in moved:
+                self._say(event)
             last = self._last()
             doomed = self._doomed(last)
             if doomed:
@@ -482,16 +486,6 @@ class Committer:
             healed = self._degraded is None
             lost, detail = None if healed else self.ledger.durability(), self._degraded or "works again"
             self._say(StoreDegraded(url=store.url, detail=detail, healed=healed, durability=lost))
-
-    def _ask(self) -> None:
-        moved = self.ledger.ask()
-        self._untidy |= bool(moved)
-        for event in moved:
-            self._say(event)
-
-    def _make_room(self) -> None:
-        self._quota_planner.full = self._untidy = True
-        self.after_commit()
 
     def _last(self) -> Manifest | None:
         """The newest checkpoint of this session, or the one that it came from."""

@@ -125,32 +125,20 @@ class Manifest:
         """Does a checkpoint of that session at that step lie there?"""
         return session == self.session or step <= dict(self.lineage).get(session, -1)
 
-    @classmethod
-    def from_bytes(cls, data: bytes, *, id: str) -> Manifest:
-        """Read a manifest that may be damaged or hostile; `id` is what its file name says.
+    @staticmethod
+    def from_bytes(data: bytes, *, id: str, whole: bool = True) -> Manifest:
+        """Read a manifest that may be damaged or hostile; `id` is what its file name says. Not `whole`: without what
+        names its tensors, with few containers at a time, for who only sees that it can be read: thousands of them would
+        bring the garbage collector's great round nearer, which stops training.
 
         Raises:
             CheckpointDamaged: not the text that was written, or not a manifest.
             CheckpointUnsupported: a newer format.
         """
-        return cls._read(data, id)
-
-    @classmethod
-    def check(cls, data: bytes, *, id: str) -> None:
-        """See that `from_bytes` would read it, with few containers at a time: thousands of tensors would bring the
-        garbage collector's great round nearer, which stops training.
-
-        Raises:
-            CheckpointDamaged, CheckpointUnsupported: as `from_bytes`.
-        """
-        cls._read(data, id, each=_without_tensors)
-
-    @classmethod
-    def _read(cls, data: bytes, id: str, each: Callable[[dict[str, Any]], Any] | None = None) -> Manifest:
         if len(data) > SMALL:
             raise _damaged(id, "it is too large to be one")
         try:
-            record = unseal(data, each)
+            record = unseal(data, None if whole else _without_tensors)
         except ValueError as error:
             raise _damaged(id, str(error)) from error
         if _is_count(record.get("format")) and record["format"] > FORMAT:

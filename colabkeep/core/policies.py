@@ -211,9 +211,6 @@ def _neat(seconds: float) -> float:
 
 Mode: TypeAlias = Literal["min", "max"]
 
-OnNan: TypeAlias = Literal["warn", "stop"]
-"""What is done when a loss is no finite number."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveMark:
