@@ -209,7 +209,6 @@ class Platform:
 
     name = ""
     title = ""
-    mounts = False  # does `mount` do more than to say where the place is? Such a place may die under a training
     """What people call it: "Google Colab"."""
 
     def matches(self, environment: Environment) -> bool:
@@ -232,6 +231,11 @@ class Platform:
             MountError: it could not be reached, and why; the remedy is the right next click.
         """
         return self.home(environment)
+
+    @property
+    def mounts(self) -> bool:
+        """Does `mount` do more than say where the place is? Such a place may die under a training."""
+        return type(self).mount is not Platform.mount
 
     def limits(self, environment: Environment) -> SessionLimits:
         """How long a session of this kind lasts at most."""

@@ -104,14 +104,12 @@ class _Process:
 class NotTogether(ProcessFailed):
     """The processes could not sum over all of them, and none has begun to train. `why`: a clause, without a point."""
 
-    def __init__(self, size: int, why: str) -> None:
-        super().__init__(
-            problem=f"{size} processes, one for each device, were tried together before the training, and that failed: "
-            f"{why}. Nothing was trained.",
-            remedy='Write devices=1, to train on one. devices="auto" does that by itself where several cannot work '
-            "together.",
-        )
+    def __init__(self, *, problem: str, remedy: str, why: str) -> None:
+        super().__init__(problem=problem, remedy=remedy)
         self.why = why
+
+    def _fields(self) -> dict[str, Any]:
+        return {**super()._fields(), "why": self.why}
 
 
 def begin_processes(
@@ -179,7 +177,13 @@ def begin_processes(
     error = _first_error(processes)
     if not together:
         why = f"they did not meet within {_TRIAL:.0f} s" if error is None else _in_a_line(error)
-        raise NotTogether(devices, why) from error
+        raise NotTogether(
+            problem=f"{devices} processes, one for each device, were tried together before the training, and that "
+            f"failed: {why}. Nothing was trained.",
+            remedy='Write devices=1, to train on one. devices="auto" does that by itself where several cannot work '
+            "together.",
+            why=why,
+        ) from error
     if error is not None:
         raise error
     return (processes[0].result or ("result", None))[1]

@@ -10,6 +10,7 @@ import pytest
 
 from colabkeep.core import errors
 from colabkeep.core.errors import ColabKeepError
+from colabkeep.session.launch import NotTogether
 
 ALL = [getattr(errors, name) for name in errors.__all__]
 ORDINARY = {
@@ -31,6 +32,7 @@ EXTRAS = {
     "NotStorable": {"path": "model.weight"},
     "Incompatible": {"differences": ("model.a: missing", "model.b: (3,) and not (4,)")},
     "StoreBusy": {"holder": "process 7"},
+    "NotTogether": {"why": "it rained"},
 }
 
 
@@ -54,7 +56,7 @@ def test_what_differs_is_listed_line_by_line() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", [*ALL, NotTogether])
 @pytest.mark.parametrize("travel", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
 def test_an_error_crosses_process_borders_whole(kind: type[ColabKeepError], travel: object) -> None:
     """Raised in a loader's worker, it arrives with its kind, its words and its details."""

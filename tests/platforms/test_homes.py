@@ -10,6 +10,7 @@ from colabkeep.core.errors import NotPersistent, SecretError
 from colabkeep.core.system import Environment
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.aistudio import AIStudioPlatform
+from colabkeep.platforms.colab.platform import ColabPlatform
 from colabkeep.platforms.services import ROWS, TablePlatform
 from colabkeep.session.open import find_store
 from colabkeep.stores.local import DirectoryStore
@@ -32,6 +33,14 @@ def test_on_aistudio_checkpoints_go_to_work_with_a_warning(tmp_path):
         assert "proven" in home.reason
         assert "small" in home.remedy
     assert AIStudioPlatform().home(laptop(tmp_path / "laptop")).persists is False
+
+
+def test_a_place_that_is_mounted_is_looked_after_in_a_training():
+    """Where a platform mounts its place, a training hears when that dies, and mounts it again; elsewhere nothing is
+    mounted."""
+    assert ColabPlatform().mounts
+    assert not AIStudioPlatform().mounts
+    assert not any(platform.mounts for platform in ROW.values())
 
 
 def test_on_aistudio_work_is_there_after_a_restart_and_data_is_not(tmp_path):

@@ -86,7 +86,6 @@ class ColabPlatform(Platform):
 
     name = "colab"
     title = "Google Colab"
-    mounts = True
 
     def matches(self, environment: Environment) -> bool:
         product = environment.environ.get("VERTEX_PRODUCT")
