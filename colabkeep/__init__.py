@@ -13,10 +13,11 @@ from colabkeep.core.errors import ColabKeepError
 
 if TYPE_CHECKING:
     from colabkeep.api import Run, keep_folder, launch, mount, resumable_fit, secret
-    from colabkeep.inspect import browse, check
     from colabkeep.session.verify import verify_resume
     from colabkeep.session.weights import load_weights
     from colabkeep.ui.bench import bench
+    from colabkeep.ui.browse import browse
+    from colabkeep.ui.check.report import check
     from colabkeep.ui.compare import compare
     from colabkeep.ui.gpus import compare_gpus
     from colabkeep.ui.report import report
@@ -42,14 +43,14 @@ __all__ = [
 
 _PLACES = {
     "Run": "colabkeep.api",
-    "browse": "colabkeep.inspect",
-    "check": "colabkeep.inspect",
     "keep_folder": "colabkeep.api",
     "launch": "colabkeep.api",
     "mount": "colabkeep.api",
     "resumable_fit": "colabkeep.api",
     "secret": "colabkeep.api",
     "bench": "colabkeep.ui.bench",
+    "browse": "colabkeep.ui.browse",
+    "check": "colabkeep.ui.check.report",
     "compare": "colabkeep.ui.compare",
     "compare_gpus": "colabkeep.ui.gpus",
     "report": "colabkeep.ui.report",

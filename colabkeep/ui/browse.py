@@ -15,12 +15,14 @@ from typing import Any, TypeAlias
 
 from colabkeep.checkpoint.inspect import find_run, run_names
 from colabkeep.checkpoint.repository import Repository
+from colabkeep.core.arguments import door
 from colabkeep.core.errors import ColabKeepError, UsageError
 from colabkeep.core.language import said
 from colabkeep.core.system import Clock, Environment, SystemClock
 from colabkeep.platforms.base import front_end
 from colabkeep.session.open import find_store
 from colabkeep.session.prune import DeletionPlan, delete_run, plan_deletion
+from colabkeep.stores import Storage
 from colabkeep.stores.base import Store, to_type
 from colabkeep.ui import drawing as draw
 from colabkeep.ui import records, text
@@ -41,6 +43,23 @@ _LONG = 2000  # characters of a sentence for people
 
 def _unwatched(text: str, share: float | None) -> None:
     """Nobody looks."""
+
+
+@door()
+def browse(storage: Storage = "auto") -> Browser:
+    """Look around in a storage: where it is, how safe, its runs and their checkpoints.
+
+    As the last line of a cell it is a page with buttons: a run's report, its verification, and its deletion, which
+    shows first what would be deleted. Elsewhere, and without ipywidgets, it is text with the lines to type: each button
+    is a method. Looking changes nothing.
+
+    Args:
+        storage: where to look, as in `resumable_fit`; "auto" is this platform's own place.
+
+    Returns:
+        Browser: an error of the storage is shown by it, with the remedy, and not raised here.
+    """
+    return Browser(storage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

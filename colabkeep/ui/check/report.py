@@ -7,7 +7,8 @@ from dataclasses import asdict
 from html import escape
 
 from colabkeep._version import __version__
-from colabkeep.core.arguments import duration_text
+from colabkeep.core.arguments import door, duration_text
+from colabkeep.core.errors import UsageError
 from colabkeep.core.language import said
 from colabkeep.core.rate_limits import budget_of
 from colabkeep.core.system import Environment, SystemClock
@@ -17,6 +18,37 @@ from colabkeep.stores import shown
 from colabkeep.ui.check.advice import Checkup, check_up
 from colabkeep.ui.check.facts import MAIN, Device, Facts, best_gpu
 from colabkeep.ui.text import Record, Report, plain, size_text
+
+
+@door()
+def check(*, probe: bool = False, previous: Sequence[str] = ()) -> CheckReport:
+    """Tell where this is, which accelerator came, whether to start on it, and where checkpoints will live.
+
+    Takes five seconds at most, and raises nothing for what the machine is like. Imports no framework, leaves CUDA
+    alone, contacts nothing.
+
+    Args:
+        probe: where it is in doubt whether the framework can use the GPU, try it in another process. That imports
+            the framework there, and may take a minute more.
+        previous: the cards that earlier sessions got, the latest last, such as ``["Tesla K80"]``: where cards are drawn
+            by chance, it is said when to stop trying.
+
+    Returns:
+        CheckReport: shown as the last line of a cell; ``print`` it elsewhere; ``to_dict()`` for programs.
+
+    Raises:
+        UsageError: an argument is invalid.
+    """
+    if not isinstance(probe, bool):
+        raise UsageError(
+            problem=f"probe={probe!r} is neither True nor False.", remedy="Pass probe=True or leave it out."
+        )
+    if not isinstance(previous, list | tuple) or not all(isinstance(name, str) for name in previous):
+        raise UsageError(
+            problem=f"previous must be a list of names, and is {previous!r}.",
+            remedy='Pass names of cards: previous=["Tesla K80"].',
+        )
+    return examine(probe=probe, previous=previous)
 
 
 def examine(*, probe: bool = False, previous: Sequence[str] = (), storage: str | None = None) -> CheckReport:
