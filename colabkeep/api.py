@@ -419,7 +419,7 @@ def keep_folder(  # noqa: PLR0913  # a door, as above
     """
     words = dict(locals())
     here = Environment.here()
-    shown = displays(progress, SystemClock(), here, lambda state: FolderLines(print, language=state.language))
+    shown = displays(progress, SystemClock(), here, lambda: FolderLines(print))
     run = _record(RunArguments, words, observers=(*shown, *check_callbacks(callbacks)))
     return wire_folder(_record(FolderArguments, words, run=run))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
@@ -44,20 +44,6 @@ _ATTRACTS = 2 / 3  # of an interval: the end of an epoch that comes after so muc
 
 Why: TypeAlias = Literal["loss", "overhead", "storage", "budget", "floor", "ceiling"]
 """What decided: the least loss, or the bound that moved it."""
-
-SAYINGS: Mapping[str, str] = {
-    "cadence": "saving every {interval}: a save costs {cost} here, assuming sessions of about {session}{carried}{then}",
-    "cadence.little": "less than 1 ms",
-    "cadence.carried": ", storage takes one per {carried}",
-    "cadence.overhead": "; more often would cost more than {overhead} % of the time (overhead=…)",
-    "cadence.storage": "; saves come no faster than the storage can take them",
-    "cadence.budget": "; the service limits how often you can save (colabkeep doctor --storage=… shows the limits)",
-    "cadence.behind": "; uploads are slower than saves, so the newest waiting checkpoint is uploaded next",
-    "cadence.share": "; that is {share} % of the time",
-    "cadence.risked": ", but a longer interval would risk too much",
-    "cadence.becomes": ", and becomes less",
-}
-"""How a choice is said, in English. A face that speaks another language has the same words in that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,27 +85,34 @@ class Cadence:
         """So many seconds after a save, the end of an epoch takes the next one: it is as good there as it is later."""
         return min(self.seconds, max(self.least, _ATTRACTS * self.seconds))
 
-    def sentence(self, words: Mapping[str, str] = SAYINGS) -> str:
+    def sentence(self) -> str:
         """What was chosen and from what, for people."""
-        measures, carried = self.measures, self.measures.carried
-        return words["cadence"].format(
-            interval=interval_text(self.seconds),
-            cost=cost_text(measures.cost, words),
-            session=span_text(measures.session),
-            carried=words["cadence.carried"].format(carried=span_text(carried)) if carried >= 1.0 else "",
-            then=self._then(words),
-        )
+        measures, then = self.measures, self._then()
+        every, cost, session = interval_text(self.seconds), cost_text(measures.cost), span_text(measures.session)
+        if measures.carried >= 1.0:
+            return (
+                f"saving every {every}: a save costs {cost} here, assuming sessions of about {session}, storage takes "
+                f"one per {span_text(measures.carried)}{then}"
+            )
+        return f"saving every {every}: a save costs {cost} here, assuming sessions of about {session}{then}"
 
-    def _then(self, words: Mapping[str, str]) -> str:
+    def _then(self) -> str:
         """What moved the choice, or what it means, where that is worth a word."""
         spent = self.measures.cost / self.seconds
         if spent > self.overhead * 1.05:
-            end = words["cadence.risked" if self.why == "ceiling" else "cadence.becomes"]
-            return words["cadence.share"].format(share=f"{100 * spent:.2g}") + end
+            share = f"{100 * spent:.2g}"
+            if self.why == "ceiling":
+                return f"; that is {share} % of the time, but a longer interval would risk too much"
+            return f"; that is {share} % of the time, and becomes less"
         if self.measures.carried > self.seconds:
-            return words["cadence.behind"]
-        name = f"cadence.{self.why}"
-        return words[name].format(overhead=f"{100 * self.overhead:.3g}") if name in words else ""
+            return "; uploads are slower than saves, so the newest waiting checkpoint is uploaded next"
+        if self.why == "overhead":
+            return f"; more often would cost more than {100 * self.overhead:.3g} % of the time (overhead=…)"
+        if self.why == "storage":
+            return "; saves come no faster than the storage can take them"
+        if self.why == "budget":
+            return "; the service limits how often you can save (colabkeep doctor --storage=… shows the limits)"
+        return ""
 
 
 def choose(measures: Measures, overhead: float = OVERHEAD, before: Cadence | None = None) -> Cadence:
@@ -173,10 +166,10 @@ def read_overhead(value: object) -> float:
     )
 
 
-def cost_text(seconds: float, words: Mapping[str, str] = SAYINGS) -> str:
+def cost_text(seconds: float) -> str:
     """Seconds as people say what a save costs: "1.3 s", "0.4 s", "20 ms", "less than 1 ms"."""
     if seconds < 0.0005:
-        return words["cadence.little"]
+        return "less than 1 ms"
     if seconds < 0.0995:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds >= 0.95 else f"{seconds:.2g} s"

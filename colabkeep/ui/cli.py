@@ -404,7 +404,7 @@ def _keep(words: argparse.Namespace) -> int:
         max_time=words.max_time,
         session_limit=words.session_limit,
         flush_timeout=words.flush_timeout,
-        observers=displays("text", SystemClock(), here, lambda state: FolderLines(write, language=state.language)),
+        observers=displays("text", SystemClock(), here, lambda: FolderLines(write)),
     )
     kept = wire_folder(
         FolderArguments(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
+from colabkeep.core.language import said
 from colabkeep.ui.drawing import AMBER, GREY, ORANGE, PURPLE, RED, TEXT, Colour, Markup, escape
-from colabkeep.ui.messages import EN
 
 Points: TypeAlias = Sequence[tuple[int, float]]
 """(step, value), in order of steps."""
@@ -29,6 +29,7 @@ _DOTS = 40  # points at most, for a dot at each
 _LOG = 30.0  # how many times as high the highest values are as the lowest, from where on the axis is logarithmic
 _SPIKE = {False: 3.0, True: 0.5}  # how far above nearly all others a value is cut off, in their height: plain, log
 
+_EMPTY, _LOGARITHMIC = "loss: no value yet", "logarithmic"
 _LINE, _RAW = "#1f5fbf", "#b9cdee"  # the training's loss, smooth and as it is
 _MARK = PURPLE.ink  # where a session went on
 _MEASURED: tuple[Colour, ...] = (ORANGE, PURPLE)  # what was measured beside it
@@ -49,7 +50,6 @@ def loss_curve(
     saves: Iterable[tuple[int, bool]] = (),
     *,
     measured: Measured | None = None,
-    words: Mapping[str, str] = EN,
     stale_after: float | None = None,
 ) -> Markup:
     """The picture of the loss, smooth over the raw values, with the resumes, the step since which it is not finite, and
@@ -75,28 +75,29 @@ def loss_curve(
         drawing += _training(plot, points, whole)
         for (_, series), colour in zip(others.items(), _MEASURED, strict=False):
             drawing += _series(plot, series, colour.ink, dots=len(series) <= _DOTS)
-        drawing += _best(plot, measured.best, others, words)
+        drawing += _best(plot, measured.best, others)
         drawing += _cut_off(plot, known)
-        drawing += _legend(plot, list(others), bool(whole), bool(saved), words)
+        drawing += _legend(plot, list(others), bool(whole), bool(saved))
     else:
-        drawing.append(_text(_WIDTH / 2, _HEIGHT / 2, words["curve.empty"], anchor="middle"))
-    drawing += _resumes(plot, resumed, words)
+        drawing.append(_text(_WIDTH / 2, _HEIGHT / 2, _EMPTY, anchor="middle"))
+    drawing += _resumes(plot, resumed)
     for step in broken:
         drawing.append(f'<path d="M{plot.x(step):.0f} {_TOP}V{_BOTTOM}" stroke="{RED.ink}"/>')
-        drawing.append(_beside(plot.x(step), _TOP + 10, words["mark.broken"].format(step=step), RED.ink))
+        drawing.append(_beside(plot.x(step), _TOP + 10, f"NaN at {step}", RED.ink))
     for is_safe, fill in ((True, TEXT.ink), (False, TEXT.paper)):
         places = _apart([plot.x(step) for step, safe in saved if safe is is_safe], 10.0)
         if places:
             triangles = "".join(f"M{x:.0f} {_BOTTOM + 3}l4 8h-8z" for x in places)
             drawing.append(f'<path d="{triangles}" fill="{fill}" stroke="{TEXT.ink}"/>')
     if stale_after is not None:
-        drawing.append(_stale(stale_after, words))
-    marks = [[words["mark.broken"].format(step=step) for step in broken]]
-    marks.append([words["mark.resumed"].format(step=step) for step in resumed])
-    marks += ([words[f"mark.{kind}"].format(step=step) for step, safe in saved if safe is is_safe]
-              for kind, is_safe in (("safe", True), ("local", False)))  # fmt: skip
-    told = [*_described(points, whole, words), *_lowest(others, words)]
-    told += (_listed(each, words) for each in marks if each)
+        drawing.append(_stale(stale_after))
+    marks = (
+        [f"NaN at {step}" for step in broken],
+        [f"resumed at {step}" for step in resumed],
+        [f"{step} safe" for step, safe in saved if safe],
+        [f"{step} not yet safe" for step, safe in saved if not safe],
+    )
+    told = [*_described(points, whole), *_lowest(others), *(_listed(each) for each in marks if each)]
     return _image("".join(drawing), _WIDTH, _HEIGHT, "; ".join(told))
 
 
@@ -127,7 +128,7 @@ COLOURS = ("#1f5fbf", "#c2410c", "#15803d", "#7e22ce", "#0e7490", "#a16207", "#b
 """Of several runs on one plot; the first ones have them."""
 
 
-def overlaid(name: str, series: Mapping[str, Points], *, dots: bool, words: Mapping[str, str] = EN) -> Markup:
+def overlaid(name: str, series: Mapping[str, Points], *, dots: bool) -> Markup:
     """One plot with a curve for each run, and a dot at each value if there are few and `dots` are wanted."""
     shown = list(series.items())[: len(COLOURS)]
     known = [each for _, points in shown for each in points if math.isfinite(each[1])]
@@ -140,8 +141,8 @@ def overlaid(name: str, series: Mapping[str, Points], *, dots: bool, words: Mapp
     drawing += _cut_off(plot, known)
     drawing.append(_text(_LEFT, _BOTTOM + 37, name, anchor="start", ink=TEXT.ink))
     if plot.log:
-        drawing.append(_text(_RIGHT, _BOTTOM + 37, words["curve.log"], anchor="end"))
-    return _image("".join(drawing), _WIDTH, _HEIGHT, "; ".join([name, *_lowest(dict(shown), words)]))
+        drawing.append(_text(_RIGHT, _BOTTOM + 37, _LOGARITHMIC, anchor="end"))
+    return _image("".join(drawing), _WIDTH, _HEIGHT, "; ".join([name, *_lowest(dict(shown))]))
 
 
 def axis_of(values: Sequence[float]) -> tuple[bool, float, float]:
@@ -165,7 +166,7 @@ RATES = ("lr", "learning_rate")
 _SMALL, _SMALL_HEIGHT, _BESIDE = 156, 84, 3  # pixels of a small plot; how many are beside each other
 
 
-def small_multiples(metrics: Mapping[str, Mapping[str, Points]], *, words: Mapping[str, str] = EN) -> Markup:
+def small_multiples(metrics: Mapping[str, Mapping[str, Points]]) -> Markup:
     """A small plot for each metric: name → its series by their names, such as that of the training beside that of the
     validation. Six at most; nothing where there are none."""
     shown = list(metrics.items())[: 2 * _BESIDE]
@@ -190,7 +191,7 @@ def small_multiples(metrics: Mapping[str, Mapping[str, Points]], *, words: Mappi
             drawing += _series(plot, points, ink, dots=len(points) <= _DOTS)
             finite = [value for _, value in points if math.isfinite(value)]
             if finite:
-                told.append(words["curve.series"].format(name=each, last=f"{finite[-1]:.4g}"))
+                told.append(said(f"{each}: last {finite[-1]:.4g}"))
     height = (len(shown) - 1) // _BESIDE * (_SMALL_HEIGHT + 6) + _SMALL_HEIGHT
     paper = f'<rect width="{_WIDTH}" height="{height}" fill="{TEXT.paper}"/>'
     return _image(paper + "".join(drawing), _WIDTH, height, "; ".join(told))
@@ -336,14 +337,14 @@ def _series(plot: _Plot, points: Points, ink: str, *, dots: bool) -> Iterator[st
             yield f'<path d="{marks}" stroke="{ink}" stroke-width="5" stroke-linecap="round"/>'
 
 
-def _best(plot: _Plot, best: int | None, others: Mapping[str, Points], words: Mapping[str, str]) -> Iterator[str]:
+def _best(plot: _Plot, best: int | None, others: Mapping[str, Points]) -> Iterator[str]:
     """A ring around it, and the word."""
     value = next((value for series in others.values() for step, value in series if step == best), None)
     if best is None or value is None or not math.isfinite(value):
         return
     x, y = plot.x(best), plot.y(value)
     yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="none" stroke="{ORANGE.ink}" stroke-width="1.5"/>'
-    yield _beside(x + (6 if x <= _RIGHT - _LABEL else -6), y - 7, words["curve.best"], ORANGE.ink)
+    yield _beside(x + (6 if x <= _RIGHT - _LABEL else -6), y - 7, "best", ORANGE.ink)
 
 
 def _cut_off(plot: _Plot, known: Points) -> Iterator[str]:
@@ -357,10 +358,10 @@ def _cut_off(plot: _Plot, known: Points) -> Iterator[str]:
         yield _beside(plot.x(step) + 6, _TOP - 3, f"{value:.3g}", RED.ink)
 
 
-def _legend(plot: _Plot, others: Sequence[str], own: bool, saved: bool, words: Mapping[str, str]) -> Iterator[str]:
+def _legend(plot: _Plot, others: Sequence[str], own: bool, saved: bool) -> Iterator[str]:
     """What each line is, below the plot."""
     x, y = float(_LEFT), _BOTTOM + 37
-    names = [(words["curve.loss"], _LINE)] if own else []
+    names = [("training loss", _LINE)] if own else []
     names += [(name, colour.ink) for name, colour in zip(others, _MEASURED, strict=False)]
     for whole, ink in names:
         name = escape(whole, 40)
@@ -368,9 +369,9 @@ def _legend(plot: _Plot, others: Sequence[str], own: bool, saved: bool, words: M
             x + 18, y, name, anchor="start"
         )
         x += 30 + 6.2 * len(name)
-    notes = [words["curve.log"]] if plot.log else []
-    notes += [words["curve.legend_saves"]] if saved else []
-    yield _text(_RIGHT, y, " · ".join(notes), anchor="end")
+    notes = [_LOGARITHMIC] if plot.log else []
+    notes += ["▲ safe, △ not yet"] if saved else []
+    yield _text(_RIGHT, y, " · ".join(map(said, notes)), anchor="end")
 
 
 def _thinned(points: Points, buckets: int) -> Iterator[tuple[int, float]]:
@@ -398,7 +399,7 @@ def _line(plot: _Plot, piece: Points, ink: str, width: float) -> str:
     return f'<polyline fill="none" stroke="{ink}" stroke-width="{width}" stroke-linejoin="round" points="{path}"/>'
 
 
-def _resumes(plot: _Plot, steps: Sequence[int], words: Mapping[str, str]) -> Iterator[str]:
+def _resumes(plot: _Plot, steps: Sequence[int]) -> Iterator[str]:
     """A broken line for each, and words where they have room."""
     places = {plot.x(step): step for step in steps}
     shown = _apart(list(places), 20.0)
@@ -406,7 +407,7 @@ def _resumes(plot: _Plot, steps: Sequence[int], words: Mapping[str, str]) -> Ite
         lines = "".join(f"M{x:.0f} {_TOP}V{_BOTTOM}" for x in shown)
         yield f'<path d="{lines}" stroke="{_MARK}" stroke-dasharray="3 3"/>'
     for x in _apart(shown, _LABEL):
-        yield _beside(x, _TOP + 10, words["mark.resumed"].format(step=places[x]), GREY.ink)
+        yield _beside(x, _TOP + 10, f"resumed at {places[x]}", GREY.ink)
 
 
 def _apart(places: Sequence[float], pixels: float) -> list[float]:
@@ -423,20 +424,20 @@ def _beside(x: float, y: float, text: str, ink: str) -> str:
     return _text(x - 3 if late else x + 3, y, text, anchor="end" if late else "start", ink=ink)
 
 
-def _stale(seconds: float, words: Mapping[str, str]) -> str:
+def _stale(seconds: float) -> str:
     """Hidden until the time is over: animations that begin once, in the picture itself (SMIL). After a sixth of the
     time the bare fact is told: a step, or a validation, may take that long."""
     early = seconds / 6
-    return _late("curve.quiet", early, GREY, words) + _late("curve.stale", seconds, AMBER, words)
+    quiet = _late(f"No update for {early:.3g} s", early, GREY)
+    return quiet + _late(f"No update for {seconds:.3g} s: not live", seconds, AMBER)
 
 
-def _late(name: str, seconds: float, colour: Colour, words: Mapping[str, str]) -> str:
+def _late(told: str, seconds: float, colour: Colour) -> str:
     shown = f'<set attributeName="visibility" to="visible" begin="{seconds:.3g}s" fill="freeze"/>'
-    text = escape(words[name].format(seconds=f"{seconds:.3g}"))
     return (
         f'<g visibility="hidden">{shown}<rect x="{_RIGHT - 230}" y="{_TOP}" width="230" height="22" rx="4" '
         f'fill="{colour.paper}" stroke="{colour.ink}"/><text x="{_RIGHT - 115}" y="{_TOP + 15}" text-anchor="middle" '
-        f'font-size="12" font-weight="bold" fill="{colour.ink}">{text}</text></g>'
+        f'font-size="12" font-weight="bold" fill="{colour.ink}">{escape(told)}</text></g>'
     )
 
 
@@ -445,30 +446,30 @@ def _text(x: float, y: float, text: str, *, anchor: str, ink: str = GREY.ink) ->
     return f'<text x="{x:.0f}" y="{y:.0f}"{place} fill="{ink}">{escape(text, limit=60)}</text>'
 
 
-def _described(points: Points, whole: Points, words: Mapping[str, str]) -> Iterator[str]:
+def _described(points: Points, whole: Points) -> Iterator[str]:
     """The curve, for who does not see the picture."""
     if not whole:
-        yield words["curve.empty"]
+        yield _EMPTY
     else:
         at, lowest = min(whole, key=lambda point: point[1])
         first, last, lowest_text = (f"{value:.4g}" for value in (whole[0][1], whole[-1][1], lowest))
-        yield words["curve.described"].format(
-            count=len(points), begin=points[0][0], end=points[-1][0], first=first, last=last, lowest=lowest_text, at=at
+        yield said(
+            f"loss, {len(points)} points from step {points[0][0]} to {points[-1][0]}: first {first}, last {last}, "
+            f"lowest {lowest_text} at {at}"
         )
     gaps = [str(step) for step, value in points if not math.isfinite(value)]
     if gaps:
-        yield words["curve.gaps"].format(steps=_listed(gaps, words))
+        yield said(f"not a number at step {_listed(gaps)}")
 
 
-def _lowest(others: Mapping[str, Points], words: Mapping[str, str]) -> Iterator[str]:
+def _lowest(others: Mapping[str, Points]) -> Iterator[str]:
     for name, series in others.items():
         finite = [each for each in series if math.isfinite(each[1])]
         if finite:
             at, lowest = min(finite, key=lambda each: each[1])
-            last = f"{finite[-1][1]:.4g}"
-            yield words["curve.measured"].format(name=name, last=last, lowest=f"{lowest:.4g}", at=at)
+            yield said(f"{name}: last {finite[-1][1]:.4g}, lowest {lowest:.4g} at {at}")
 
 
-def _listed(texts: Sequence[str], words: Mapping[str, str]) -> str:
-    shown = ", ".join(texts[-_NAMED:])
-    return shown if len(texts) <= _NAMED else f"{shown}, {words['curve.more'].format(count=len(texts) - _NAMED)}"
+def _listed(texts: Sequence[str]) -> str:
+    more = [f"and {len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
+    return ", ".join(map(said, [*texts[-_NAMED:], *more]))

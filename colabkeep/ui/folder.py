@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from colabkeep.core import events
 from colabkeep.core.events import Durability, Event
-from colabkeep.ui.messages import Words, sentence, words_of
+from colabkeep.core.language import said
+from colabkeep.ui.messages import sentence
 from colabkeep.ui.text import size_text
 
 __all__ = ["FolderLines"]
@@ -16,7 +17,7 @@ _FIRST = 5  # versions that are told one by one
 _PAUSE = timedelta(minutes=10)  # between the others: a night of versions a minute apart is some 60 lines
 _PATIENCE = timedelta(minutes=1)
 _MUCH = 600.0  # seconds of work that may be lost before that is said again, and then each time it has doubled
-# Of these the table of words has clauses, for the panel's list of events.
+# Of these there are clauses, for the panel's list of events.
 _CLAUSES = (
     events.RunStarted,
     events.RunStopped,
@@ -31,15 +32,11 @@ class FolderLines:
     """An observer that writes a line for what a user wants to know: of versions the first ones, then one now and then;
     what would be lost, when something is safe at last, when it is much, and at the end.
 
-    `write` takes a line without its end. `language`: of `colabkeep.ui.messages`.
+    `write` takes a line without its end.
     """
 
-    def __init__(
-        self, write: Callable[[str], object], now: Callable[[], datetime] = datetime.now, language: str = "en"
-    ) -> None:
+    def __init__(self, write: Callable[[str], object], now: Callable[[], datetime] = datetime.now) -> None:
         self._write, self._now = write, now
-        self._words: Words = words_of(language, folder=True)
-        self._end = "。" if language == "zh" else "."
         self._versions = 0  # told
         self._told_at: datetime | None = None
         self._began: datetime | None = None  # when something was seen first
@@ -49,7 +46,7 @@ class FolderLines:
 
     def __call__(self, event: Event) -> None:
         """Tell of an event."""
-        for line in (self._text(event) or "").splitlines():
+        for line in said(self._text(event) or "").splitlines():
             self._write(f"[colabkeep {self._now():%H:%M:%S}] {line}")
 
     def _text(self, event: Event) -> str | None:
@@ -62,10 +59,10 @@ class FolderLines:
                 return self._waiting(event)
             case events.RunStopped():
                 self._over = True
-        said = sentence(event, self._words)
-        if said is None or not isinstance(event, _CLAUSES):
-            return said
-        return "\n".join(map(self._whole, said.splitlines()))
+        told = sentence(event, folder=True)
+        if told is None or not isinstance(event, _CLAUSES):
+            return told
+        return "\n".join(map(_whole, told.splitlines()))
 
     def _waiting(self, event: events.FolderSeen) -> str | None:
         """Once, where a while has passed and no version could be made."""
@@ -74,7 +71,7 @@ class FolderLines:
         if self._versions or not event.waits or now - self._began < _PATIENCE:
             return None
         self._versions += 1
-        return self._whole(self._words["waiting-for"].format(waits=event.waits))
+        return f"No version could be made in this session yet: {event.waits}."
 
     def _made(self, event: events.SaveCommitted) -> str | None:
         now, self._versions = self._now(), self._versions + 1
@@ -83,11 +80,7 @@ class FolderLines:
             return None
         self._told_at = now
         size, written = size_text(event.bytes), size_text(event.written)
-        return self._whole(self._words["made"].format(step=event.progress.step, size=size, written=written))
-
-    def _whole(self, clause: str) -> str:
-        """A clause as a sentence."""
-        return f"{clause[0].upper()}{clause[1:]}" + ("" if clause.endswith((".", "。")) else self._end)
+        return f"Version {event.progress.step} is made: {size}, {written} of that new."
 
     def _safety(self, durability: Durability) -> str | None:
         lost, before = durability.lost_seconds, self._lost
@@ -95,5 +88,10 @@ class FolderLines:
         if not (self._over or at_last or lost >= max(_MUCH, 2 * (before or 0.0))):
             return None
         self._lost = lost
-        said, self._said = self._said, durability.sentence
-        return None if said == self._said else self._said
+        before_it, self._said = self._said, durability.sentence
+        return None if before_it == self._said else self._said
+
+
+def _whole(clause: str) -> str:
+    """A clause as a sentence."""
+    return f"{clause[0].upper()}{clause[1:]}{'' if clause.endswith('.') else '.'}"

@@ -15,7 +15,7 @@ from colabkeep.checkpoint.journal import Line
 from colabkeep.core.arguments import door, duration_text
 from colabkeep.core.errors import CheckpointNotFound, UsageError
 from colabkeep.core.events import has_arrived
-from colabkeep.core.language import language, said
+from colabkeep.core.language import said
 from colabkeep.core.system import SystemClock
 from colabkeep.session.history import Message, RepeatedSteps, RunHistory, Save, SessionHistory, read_history
 from colabkeep.session.open import asked_for, find_store
@@ -25,7 +25,7 @@ from colabkeep.stores.base import Store
 from colabkeep.ui import curve, figures
 from colabkeep.ui import drawing as draw
 from colabkeep.ui.drawing import BLUE, Colour, Markup
-from colabkeep.ui.messages import message_of, words_of
+from colabkeep.ui.messages import message_of
 from colabkeep.ui.panel.render import STATES, state_chip
 from colabkeep.ui.panel.state import end_of
 from colabkeep.ui.records import durability_record
@@ -185,7 +185,7 @@ class RunReport(Report):
             draw.join(
                 draw.chip("○", said(_OPEN_FOLDER if run.folder else STATE_TEXTS[None]).upper(), BLUE)
                 if shown is None
-                else state_chip(shown, words_of(language()), loss=""),
+                else state_chip(shown),
                 draw.badge(run.run),
                 draw.badge(run.storage),
                 draw.paragraph(_sentence(run), strong=True),
@@ -402,7 +402,8 @@ def _save_row(save: Save) -> tuple[str, ...]:
 
 
 def _tell(line: Line, folder: bool) -> str | None:
-    return None if line.event in _ELSEWHERE else message_of(line, words_of(language(), folder=folder))
+    told = None if line.event in _ELSEWHERE else message_of(line, folder=folder)
+    return None if told is None else said(told)
 
 
 def _events(run: RunHistory) -> list[tuple[str, str]]:

@@ -7,14 +7,12 @@ from dataclasses import fields, replace
 from typing import Any
 
 from colabkeep.checkpoint.inspect import CheckpointInfo
-from colabkeep.core.language import language
 from colabkeep.session import fit
 from colabkeep.session.open import taken_over
 from colabkeep.session.run import Run
 from colabkeep.ui import curve, figures
 from colabkeep.ui import drawing as draw
 from colabkeep.ui.drawing import BLUE, Markup
-from colabkeep.ui.messages import words_of
 from colabkeep.ui.panel.render import STATES, state_chip
 from colabkeep.ui.panel.state import end_of
 from colabkeep.ui.text import aligned, plain, size_text, utc_time
@@ -79,7 +77,7 @@ class FitResult(fit.FitResult):
             kept = "not kept" if at.checkpoint is None else f"checkpoint {at.checkpoint}"
             best = draw.paragraph(f"{of}, epoch {at.epoch}, step {at.step}, {kept}.")
         parts = [
-            state_chip(phase, words_of(language()), loss=""),
+            state_chip(phase),
             draw.badge(self.run_name),
             _why(phase, self.stopped, self.nan_since),
             draw.paragraph(f"{self.steps} steps, {self.epochs} epochs; this session {began}.", strong=True),
@@ -101,7 +99,7 @@ def run_html(run: Run) -> Markup:
     live = "fresh" if nan_since is None else "nan"
     phase = live if run.stopped is None else end_of(run.stopped, nan_since)
     parts = [
-        state_chip(phase, words_of(language()), loss=""),
+        state_chip(phase),
         draw.badge(run.name),
         _why(phase, run.stopped, nan_since),
         draw.paragraph(f"Epoch {_epoch(run)}, step {progress.step}.", strong=True),

@@ -53,7 +53,17 @@ AREAS = {
     "command line": (
         (
             *("ui/cli.py", "ui/text.py", "ui/auth.py", "ui/copy.py", "ui/export.py", "ui/compare.py", "ui/report.py"),
-            *("ui/gpus.py", "ui/bench.py", "ui/trainers.py", "ui/loggers.py", "ui/figures.py", "keep/command.py"),
+            *(
+                "ui/gpus.py",
+                "ui/bench.py",
+                "ui/trainers.py",
+                "ui/messages.py",
+                "ui/curve.py",
+                "ui/folder.py",
+                "ui/loggers.py",
+                "ui/figures.py",
+                "keep/command.py",
+            ),
             *("session/copy.py", "session/prune.py", "session/weights.py", "checkpoint/inspect.py"),
             *("checkpoint/verify.py", "core/events.py", "ui/panel", "ui/browse.py"),
         ),

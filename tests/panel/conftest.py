@@ -56,14 +56,13 @@ class RunHistory:
     """Tells a run to a panel, and remembers all it told."""
 
     clock: FakeClock = field(default_factory=FakeClock)
-    language: str = "en"
     run: str = "r"
     place: Place = DRIVE
     events: list[Event] = field(default_factory=list)
     standings: dict[str, Standing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.panel = PanelState(platform="Google Colab", language=self.language)
+        self.panel = PanelState(platform="Google Colab")
 
     def tell(self, *events: Event) -> RunHistory:
         for event in events:

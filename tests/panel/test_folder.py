@@ -22,7 +22,6 @@ from colabkeep.core.events import (
 )
 from colabkeep.core.manifest import Progress
 from colabkeep.ui.folder import FolderLines
-from colabkeep.ui.messages import EN, FOLDER_LANGUAGES, LANGUAGES
 from colabkeep.ui.panel.displays import record
 from colabkeep.ui.panel.render import line, render
 from colabkeep.ui.panel.state import PanelState
@@ -74,8 +73,10 @@ def test_the_panel_of_a_folder_says_what_would_be_lost(panel: PanelState) -> Non
 
 @pytest.mark.parametrize("reason", ["", "finished", "error", "interrupt", "session_end"])
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_folder_has_no_word_of_a_training(panel: PanelState, reason: str, language: str) -> None:
-    panel.language = language
+def test_a_folder_has_no_word_of_a_training(
+    panel: PanelState, reason: str, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLABKEEP_LANG", language)
     panel.take(Restored(checkpoint="v6", progress=Progress(step=6), age=5.0), 1.0)
     panel.take(SaveFailing(progress=Progress(step=8), error="the disk is full.", retry_in=5.0), 2.0)
     if reason:
@@ -84,19 +85,6 @@ def test_a_folder_has_no_word_of_a_training(panel: PanelState, reason: str, lang
         re.search(r"\bsteps?\b|loss|epoch|[Tt]raining|TRAINING|[Cc]heckpoint|训练|损失|检查点", render(panel)) is None
     )
     assert "step" not in line(panel)
-
-
-def test_each_word_of_a_folder_takes_the_place_of_one_of_a_training_or_is_used_for_a_folder_alone() -> None:
-    """A key that was mistyped would never be read; and both languages have the same."""
-    own = {f"folder.{name}" for name in ("at", "none", "changed", "waits", "same")}
-    own |= {"lost", "lost.none", "made", "waiting-for", "where.none"}
-    assert FOLDER_LANGUAGES["en"].keys() - EN.keys() == own | {"reason.error"}
-    assert FOLDER_LANGUAGES["zh"].keys() - LANGUAGES["zh"].keys() == own | {"reason.error"}
-    changed = {
-        language: {name for name, word in words.items() if LANGUAGES[language].get(name) != word}
-        for language, words in FOLDER_LANGUAGES.items()
-    }
-    assert changed["en"] ^ changed["zh"] <= {"safe.none", "safe.asked", "then.goes-on", "where"}
 
 
 def test_the_record_for_programs_has_what_a_folder_has(panel: PanelState) -> None:
@@ -157,9 +145,10 @@ def test_much_that_would_be_lost_is_said_again_and_again() -> None:
     assert said == ["1 min", "10 min", "20 min", "40 min", "80 min"]
 
 
-def test_nothing_is_said_twice_in_chinese_either() -> None:
+def test_nothing_is_said_twice_in_chinese_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLABKEEP_LANG", "zh")
     lines: list[str] = []
-    tell = FolderLines(lines.append, language="zh")
+    tell = FolderLines(lines.append)
     tell(STARTED)
     tell(made(1))
     assert "已生成版本 1" in lines[-1]

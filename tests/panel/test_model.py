@@ -260,11 +260,12 @@ def test_how_often_it_saves_is_shown_with_why() -> None:
     assert last not in over
 
 
-def test_how_often_it_saves_is_said_in_chinese() -> None:
+def test_how_often_it_saves_is_said_in_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same figures."""
-    chinese = text_of(render(in_phase("durable", language="zh").tell(cadence(100.0)).state))
+    monkeypatch.setenv("COLABKEEP_LANG", "zh")
+    chinese = text_of(render(in_phase("durable").tell(cadence(100.0)).state))
     assert "每 1 min 40 s 保存一次" in chinese
-    assert "存储每 1 min 20 s 才能接收一次" in chinese
+    assert "存储每 1 min 20 s 接收一次" in chinese
     assert "上一次保存使训练暂停 0.1 s" in chinese
 
 

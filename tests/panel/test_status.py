@@ -139,9 +139,10 @@ def test_they_are_written_each_half_minute_and_at_what_matters(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_the_record_is_strict_json_in_words_that_stay(phase: str) -> None:
+def test_the_record_is_strict_json_in_words_that_stay(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every language, and where figures are not finite."""
-    state = in_phase(phase, language="zh").state
+    monkeypatch.setenv("COLABKEEP_LANG", "zh")
+    state = in_phase(phase).state
     told = json.loads(json.dumps(record(state), allow_nan=False))
     assert told["state"] == phase
     for shown in (worst(state), PanelState(loss=float("nan"))):

@@ -21,7 +21,7 @@ from colabkeep.core import events
 from colabkeep.core.arguments import run_folder
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Durability, Event
-from colabkeep.core.language import language
+from colabkeep.core.language import said
 from colabkeep.core.system import Clock, Environment
 from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import front_end
@@ -49,7 +49,7 @@ _COLAB_PAUSE = 2.0  # seconds: its pages froze from bars that were drawn too oft
 
 
 def displays(
-    progress: Progress, clock: Clock, environment: Environment, lines: Callable[[PanelState], Display] | None = None
+    progress: Progress, clock: Clock, environment: Environment, lines: Callable[[], Display] | None = None
 ) -> tuple[Display, ...]:
     """The observers that show a run; none for "off". `lines`: makes what writes lines of text, in place of `Lines`.
 
@@ -65,13 +65,13 @@ def displays(
     if word == "off":
         return ()
     platform = find_platform(environment)
-    start = partial(PanelState, platform=platform.title, language=language(environment))
+    start = partial(PanelState, platform=platform.title)
     pause = _COLAB_PAUSE if platform.name == "colab" else PAUSE
     moving = environment.environ.get("TERM") != "dumb"
 
     def text() -> Display:
         if lines is not None:
-            return lines(start())
+            return lines()
         return Lines(clock, state=start(), moving=moving)
 
     gauges = Gauges(environment)
@@ -186,9 +186,9 @@ class Lines:
                 self._out.show(moving_line(self._state) if self._out.moves else line(self._state))
             return
         self._state.take(event, self._clock.time())
-        said = self._sentence(event)
-        if said:
-            self._out.line(f"[colabkeep] {said.replace(chr(10), _MORE)}")
+        told = self._sentence(event)
+        if told:
+            self._out.line(f"[colabkeep] {said(told).replace(chr(10), _MORE)}")
 
     def _sentence(self, event: Event) -> str | None:
         """What is said of it; None for what would be said too often."""
@@ -201,12 +201,12 @@ class Lines:
         if isinstance(event, events.EpochDone) and not self._tells_end(event):
             return None
         if isinstance(event, events.EpochDone):
-            return f"{sentence(event, self._state.words)}{pace(self._state)}"
+            return " · ".join(filter(None, (sentence(event), pace(self._state))))
         if isinstance(event, events.SaveSkipped):
             if self._said_skipped:
                 return None
             self._said_skipped = True
-        return sentence(event, self._state.words)
+        return sentence(event, folder=self._state.folder)
 
     def _copied(self, event: events.SaveCommitted) -> str | None:
         """What the save cost training, the first time that it went this way."""
@@ -219,9 +219,9 @@ class Lines:
         """Say what would be lost once something is safe, and again when it is much, each time it has doubled."""
         lost, before = durability.lost_seconds, self._said_lost
         safe_at_last = before is None and durability.rung is not None and lost > 0
-        said = safe_at_last or lost >= max(_MUCH, 2 * (before or 0.0))
-        self._said_lost = lost if said else before
-        return said
+        tells = safe_at_last or lost >= max(_MUCH, 2 * (before or 0.0))
+        self._said_lost = lost if tells else before
+        return tells
 
     def _tells_end(self, event: events.EpochDone) -> bool:
         """Say the end of this epoch: of the first ones and the last one, and of the others now and then."""
@@ -285,7 +285,7 @@ class NotebookPanel:
             if self._widgets is None:
                 self._widgets = _Widgets()
             self._widgets.show(html, state.share)
-            html = details(state.words["record"], html)
+            html = details("The same panel, which stays readable when this notebook is opened again", html)
         shell = import_module("IPython").get_ipython()
         if shell is None or not hasattr(shell, "kernel"):
             raise NoFrontEnd("no notebook kernel runs this code")
@@ -363,7 +363,7 @@ class StatusFiles:
 def record(state: PanelState) -> dict[str, Any]:
     """The state for programs, in words that do not change with the language, and texts in the reader's; None is what is
     not known."""
-    if state.started.keeps:
+    if state.folder:
         return _folder_record(state)
     place, left, own, started = state.place, state.session_left, state.newest_own, state.started
     return {
@@ -371,7 +371,7 @@ def record(state: PanelState) -> dict[str, Any]:
         "run": started.run,
         "session": started.session,
         "state": state.phase,
-        "text": says(state),
+        "text": said(says(state)),
         "step": state.progress.step,
         "steps_in_all": state.total_steps,
         "epoch": state.progress.epoch,
@@ -390,11 +390,15 @@ def record(state: PanelState) -> dict[str, Any]:
         "seconds_left": _number(state.seconds_left),
         "safe_step": state.safe_step,
         "would_lose": {"steps": state.lost_steps, "seconds": _number(state.lost_seconds)},
-        "session_seconds_left": {"at_most": _number(left), "source": started.ends_source},
+        "session_seconds_left": {"at_most": _number(left), "source": said(started.ends_source)},
         "not_finite_since": state.nan_since,
-        "exactness": {"word": started.exactness, "text": started.promise, "reasons": list(started.reasons)},
-        "cadence": "" if state.cadence is None else state.cadence.sentence(),
-        "last_save": None if own is None else {"stopped_training_seconds": _number(own.stall), "copy": own.copy},
+        "exactness": {
+            "word": started.exactness,
+            "text": said(started.promise),
+            "reasons": [said(reason) for reason in started.reasons],
+        },
+        "cadence": "" if state.cadence is None else said(state.cadence.sentence()),
+        "last_save": None if own is None else {"stopped_training_seconds": _number(own.stall), "copy": said(own.copy)},
         "storage": started.storage if place is None else place.url,
         "platform": state.platform,
         "accelerators": list(state.machine.accelerators),
@@ -411,12 +415,12 @@ def _folder_record(state: PanelState) -> dict[str, Any]:
         "session": state.started.session,
         "folder": state.started.keeps,
         "state": state.phase,
-        "text": says(state),
+        "text": said(says(state)),
         "safe_version": state.safe_step,
         "would_lose": state.lost,
         "changed": None if seen is None else seen.changed,
-        "waits": None if seen is None else seen.waits,
-        "session_seconds_left": {"at_most": _number(state.session_left), "source": state.started.ends_source},
+        "waits": None if seen is None else said(seen.waits),
+        "session_seconds_left": {"at_most": _number(state.session_left), "source": said(state.started.ends_source)},
         "storage": state.started.storage if state.place is None else state.place.url,
         "platform": state.platform,
         "versions": _checkpoints(state, "version"),

@@ -8,53 +8,54 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from colabkeep.core.arguments import duration_text
+from colabkeep.core.language import said
 from colabkeep.core.policies import cost_text
 from colabkeep.ui import curve
 from colabkeep.ui import drawing as draw
 from colabkeep.ui.drawing import AMBER, BLUE, GREEN, ORANGE, PURPLE, RED, Colour, Markup
-from colabkeep.ui.messages import EN, Words
+from colabkeep.ui.messages import REASONS
 from colabkeep.ui.panel.state import FINAL, PanelState, Phase
 from colabkeep.ui.text import plain, size_text, utc_time
 
-STATES: Mapping[str, tuple[str, Colour]] = {
-    "starting": ("○", BLUE),
-    "fresh": ("○", BLUE),
-    "resumed": ("↻", BLUE),
-    "saving": ("✎", AMBER),
-    "uploading": ("↑", AMBER),
-    "saved": ("✔", GREEN),
-    "durable": ("✔", GREEN),
-    "degraded": ("▲", ORANGE),
-    "unsaved": ("▲", ORANGE),
-    "ending": ("!", ORANGE),
-    "nan": ("✖", RED),
-    "interrupted": ("■", PURPLE),
-    "finished": ("✔", GREEN),
-    "diverged": ("✖", RED),
-    "failed": ("✖", RED),
+STATES: Mapping[str, tuple[str, Colour, str]] = {
+    "starting": ("○", BLUE, "STARTING"),
+    "fresh": ("○", BLUE, "TRAINING"),
+    "resumed": ("↻", BLUE, "RESUMED"),
+    "saving": ("✎", AMBER, "TRAINING · saving"),
+    "uploading": ("↑", AMBER, "TRAINING · uploading"),
+    "saved": ("✔", GREEN, "TRAINING · checkpoint saved"),
+    "durable": ("✔", GREEN, "TRAINING · checkpoint saved"),
+    "degraded": ("▲", ORANGE, "TRAINING · saved locally only"),
+    "unsaved": ("▲", ORANGE, "TRAINING · NOT SAVED"),
+    "ending": ("!", ORANGE, "SESSION ENDING SOON"),
+    "nan": ("✖", RED, "LOSS IS {}"),
+    "interrupted": ("■", PURPLE, "STOPPED"),
+    "finished": ("✔", GREEN, "FINISHED"),
+    "diverged": ("✖", RED, "ENDED WITH {}"),
+    "failed": ("✖", RED, "FAILED"),
 }
-"""Symbol (one that basic fonts have) and colour of each state; "unsaved" is "degraded" where a save has failed."""
+"""Symbol (one that basic fonts have), colour and words of each state. "unsaved": "degraded" where a save has failed."""
 
-# What the line calls a state whose name in records is not the word for people.
-_LINE = {"fresh": "TRAINING", "saved": "TRAINING", "durable": "TRAINING", "interrupted": "STOPPED"}
+_OF_FOLDER = {  # of another program's folder
+    "fresh": "KEEPING",
+    "resumed": "PUT BACK",
+    "saving": "KEEPING · making a version",
+    "uploading": "KEEPING · uploading",
+    "saved": "KEEPING · version kept",
+    "durable": "KEEPING · version safe",
+    "degraded": "KEEPING · on this machine only",
+    "unsaved": "KEEPING · NO NEW VERSION",
+}
 
 
-def state_chip(name: str, words: Words = EN, *, loss: str = "nan") -> Markup:
+def state_chip(name: str, *, loss: str = "", folder: bool = False) -> Markup:
     """The chip of a state. `loss`: what it is where it is not finite, as in `LossNotFinite.value`; "": not known."""
-    symbol, colour = STATES[name]
-    return draw.chip(symbol, words[f"chip.{name}"].format(word=_nan(loss, words)), colour)
+    symbol, colour, words = STATES[name]
+    return draw.chip(symbol, said((_OF_FOLDER.get(name, words) if folder else words).format(_nan(loss))), colour)
 
 
 # What the panel says first, before how far it is.
 _URGENT = frozenset({"degraded", "ending", "nan", *FINAL})
-
-_FOLDER_LINE = {
-    "fresh": "KEEPING",
-    "resumed": "KEEPING",
-    "saved": "KEEPING",
-    "durable": "KEEPING",
-    "interrupted": "STOPPED",
-}
 
 
 # -- sentences -----------------------------------------------------------------------------------------
@@ -62,56 +63,61 @@ _FOLDER_LINE = {
 
 def says(state: PanelState) -> str:
     """The plain sentences of the state."""
-    return _SAYINGS[state.phase](state, state.words)
+    return (_FOLDER_SAYINGS if state.folder else _SAYINGS)[state.phase](state)
+
+
+def _dots(parts: Iterable[str]) -> str:
+    """What is there of them, each in the reader's language."""
+    return " · ".join(said(part) for part in parts if part)
 
 
 def folder_now(state: PanelState) -> str:
     """Of another program's folder: "/content/runs · version 7 · 2 file(s) have changed since, and wait: last.pt …"."""
-    words, seen, changed, waits = state.words, state.seen, "", ""
-    if seen is not None:
-        changed = words["folder.changed"].format(count=seen.changed) if seen.changed else words["folder.same"]
-        waits = words["folder.waits"].format(waits=seen.waits) if seen.waits else ""
+    seen, changed, waits = state.seen, "", ""
     newest = next((saved for saved in state.saves if not saved.gone), None)
-    name, step = ("folder.none", 0) if newest is None else ("folder.at", newest.step)
-    changed = "" if newest is None and changed == words["folder.same"] else changed
-    return words[name].format(folder=state.started.keeps, step=step, changed=changed, waits=waits)
+    if seen is not None and seen.changed:
+        changed = f"{seen.changed} file(s) have changed since"
+    elif seen is not None and newest is not None:
+        changed = "nothing has changed since"
+    if seen is not None and seen.waits:
+        waits = said(f", and wait: {seen.waits}")
+    at = "no version yet" if newest is None else f"version {newest.step}"
+    return f"{_dots((state.started.keeps, at, changed))}{waits}"
 
 
 def how_far(state: PanelState) -> str:
     """ "71 % · epoch 8 of 10 · step 712 of 1000 · 3.1 steps/s · 99 samples/s · trained for 4 min · about 2 min to go",
     as far as it is known."""
-    words, share, total, final = state.words, state.share, state.total_steps, state.phase in FINAL
-    seconds = state.progress.seconds
-    at = words["at.step" if total is None else "at.steps"].format(step=state.progress.step, total=total)
-    if state.max_epochs is not None and not final:
-        epoch = min(state.progress.epoch + 1, state.max_epochs)
-        at = words["at.epoch"].format(epoch=epoch, epochs=state.max_epochs) + at
-    return words["progress"].format(
-        share="?" if share is None else f"{int(share * 100)} %",
-        at=at,
-        speed="" if final else _speed(state),
-        trained=words["trained"].format(seconds=duration_text(seconds)) if seconds else "",
-        left="" if final else _left(state),
+    share, total, final = state.share, state.total_steps, state.phase in FINAL
+    progress, epochs = state.progress, None if final else state.max_epochs
+    return _dots(
+        (
+            "?" if share is None else f"{int(share * 100)} %",
+            "" if epochs is None else f"epoch {min(progress.epoch + 1, epochs)} of {epochs}",
+            f"step {progress.step}" if total is None else f"step {progress.step} of {total}",
+            *(() if final else _speed(state)),
+            f"trained for {duration_text(progress.seconds)}" if progress.seconds else "",
+            "" if final else _left(state),
+        )
     )
 
 
 def pace(state: PanelState) -> str:
-    """ " · 3.1 steps/s · 99 samples/s · about 2 min to go", as far as it is known."""
-    return _speed(state) + _left(state)
+    """ "3.1 steps/s · 99 samples/s · about 2 min to go", as far as it is known."""
+    return _dots((*_speed(state), _left(state)))
 
 
-def _speed(state: PanelState) -> str:
-    rates = {
-        "speed": state.steps_per_second,
-        "speed.samples": state.samples_per_second,
-        "speed.tokens": state.tokens_per_second,
-    }
-    return "".join(state.words[name].format(speed=_rate(rate)) for name, rate in rates.items() if rate is not None)
+def _speed(state: PanelState) -> Iterator[str]:
+    if state.steps_per_second is not None:
+        yield f"{_rate(state.steps_per_second)} steps/s"
+    if state.samples_per_second is not None:
+        yield f"{_rate(state.samples_per_second)} samples/s"
+    if state.tokens_per_second is not None:
+        yield f"{_rate(state.tokens_per_second)} tokens/s"
 
 
 def _left(state: PanelState) -> str:
-    left = state.seconds_left
-    return "" if left is None else state.words["left"].format(left=duration_text(left))
+    return "" if state.seconds_left is None else f"about {duration_text(state.seconds_left)} to go"
 
 
 def _rate(speed: float) -> str:
@@ -120,16 +126,16 @@ def _rate(speed: float) -> str:
 
 def numbers(state: PanelState) -> str:
     """ "loss 0.3706 (last 0.4102) · learning rate 0.0003 · val_loss 0.41", as far as it is known."""
-    words, found = state.words, list[str]()
+    found, final = list[str](), state.phase in FINAL
     if state.loss is not None:
         smooth = curve.smoothed(state.points)[-1][1] if len(state.points) >= _SMOOTH else math.nan
-        name = "numbers.smooth" if math.isfinite(smooth) and state.phase not in FINAL else "numbers.loss"
-        found.append(words[name].format(loss=f"{state.loss:.4g}", smooth=f"{smooth:.4g}"))
-    if state.learning_rate is not None and state.phase not in FINAL:
-        found.append(words["numbers.lr"].format(rate=f"{state.learning_rate:.3g}"))
-    if state.grad_norm is not None and state.phase not in FINAL:
-        found.append(words["numbers.grad"].format(norm=f"{state.grad_norm:.3g}"))
-    return " · ".join([*found, *_measured(state)])
+        shows_both = math.isfinite(smooth) and not final
+        found.append(f"loss {smooth:.4g} (last {state.loss:.4g})" if shows_both else f"loss {state.loss:.4g}")
+    if state.learning_rate is not None and not final:
+        found.append(f"learning rate {state.learning_rate:.3g}")
+    if state.grad_norm is not None and not final:
+        found.append(f"gradient norm {state.grad_norm:.3g}")
+    return " · ".join([*map(said, found), *_measured(state)])
 
 
 def _measured(state: PanelState) -> list[str]:
@@ -141,137 +147,199 @@ def _measured(state: PanelState) -> list[str]:
 
 
 def machine_now(state: PanelState) -> str:
-    """ "GPU 93 % busy, 9.8 GB of 15 GB · memory 5.2 GB of 12.7 GB", and a sentence where the GPU waits for batches."""
-    words, found, usage = state.words, list[str](), state.usage
-    for number, card in enumerate(usage.cards):
-        busy = "" if card.busy is None else words["usage.busy"].format(busy=f"{card.busy:.0%}".replace("%", " %"))
-        found.append(
-            words["usage.card"].format(
-                number=f" {number}" if len(usage.cards) > 1 else "",
-                busy=busy,
-                used=size_text(card.used),
-                total=size_text(card.total),
-            )
-        )
+    """ "GPU: 93 % busy, 9.8 GB of 15 GB · RAM: 5.2 GB of 12.7 GB", and a sentence where the GPU waits for batches."""
+    found, usage = list[str](), state.usage
+    for index, card in enumerate(usage.cards):
+        number = f" {index}" if len(usage.cards) > 1 else ""
+        used, total = size_text(card.used), size_text(card.total)
+        if card.busy is None:
+            found.append(f"GPU{number}: {used} of {total}")
+        else:
+            found.append(f"GPU{number}: {100 * card.busy:.0f} % busy, {used} of {total}")
     if usage.memory is not None:
         used, total = map(size_text, usage.memory)
-        found.append(words["usage.memory"].format(used=used, total=total))
-    said, busiest = " · ".join(found), max((card.busy or 0.0 for card in usage.cards), default=0.0)
+        found.append(f"RAM: {used} of {total}")
+    told, busiest = _dots(found), max((card.busy or 0.0 for card in usage.cards), default=0.0)
     reading = state.reading
     if reading is None or reading < _WAITS or not state.machine.accelerators or busiest > _BUSY:
-        return said
-    return ". ".join(filter(None, (said, words["usage.waits"].format(share=f"{100 * reading:.0f}"))))
+        return told
+    waits = (
+        f"The GPU waits: {100 * reading:.0f} % of the time goes into reading batches. A larger num_workers in the "
+        "DataLoader may help."
+    )
+    return ". ".join(filter(None, (told, said(waits))))
 
 
 def safety(state: PanelState) -> str:
     """Up to where the run is safe, or saved where nobody knows whether that lasts; and what would be lost now."""
-    known = "safe" if state.lasts else "saved"
-    name = known if state.safe_step is not None else "safe.asked" if state.asking else "safe.none"
-    lost = ""
-    if state.lost is not None:
-        lost = state.words["lost"].format(lost=state.lost) if state.lost else state.words["lost.none"]
-    return state.words[name].format(
-        step=state.safe_step, steps=state.lost_steps, seconds=duration_text(state.lost_seconds), lost=lost
-    )
+    step = state.safe_step
+    if state.folder:
+        if step is None:
+            return said("Checking which versions the storage has" if state.asking else "Nothing is safe yet")
+        lost = f"would be lost now: {state.lost}" if state.lost else "nothing would be lost now"
+        known = f"Safe: version {step}" if state.lasts else f"Kept: version {step}"
+        return _dots((known, "" if state.lost is None else lost))
+    if step is None and state.asking:
+        return said("Checking which checkpoint the storage has")
+    known = f"Safe up to step {step}" if state.lasts else f"Saved up to step {step}"
+    unsaved = f"unsaved progress: {state.lost_steps} steps ({duration_text(state.lost_seconds)})"
+    return _dots(("Nothing is safe yet" if step is None else known, unsaved))
 
 
 def session_time(state: PanelState) -> str:
     """How long the session lasts at most, and where that figure is from; "" when it has ended."""
-    words, left = state.words, state.session_left
+    left = state.session_left
     if state.phase in FINAL:
         return ""
     if left is None:
-        return words["session.unknown"]
-    return words["session"].format(left=duration_text(left), source=state.started.ends_source).strip()
+        return "Session time left: unknown."
+    return f"Session time left: at most {duration_text(left)} (an estimate). {state.started.ends_source}".strip()
 
 
 def how_it_saves(state: PanelState) -> str:
     """How often, where colabkeep chooses that; and what the last save cost."""
-    words, last = state.words, last_save(state)
-    if state.cadence is None:
-        return last
-    chosen = state.cadence.sentence(words)
-    return words["saves"].format(chosen=f"{chosen[0].upper()}{chosen[1:]}", last=last)
+    chosen = "" if state.cadence is None else state.cadence.sentence()
+    return f"{chosen[0].upper()}{chosen[1:]}. {last_save(state)}" if chosen else last_save(state)
 
 
 def last_save(state: PanelState) -> str:
     """How long it paused training, and what made that longer, if anything did; "" before there is one."""
-    words, saved = state.words, state.newest_own
+    saved = state.newest_own
     if saved is None:
         return ""
-    why = words["saves.why"].format(copy=saved.copy) if saved.copy else ""
-    return words["saves.last"].format(stall=cost_text(saved.stall, words), why=why)
+    return (
+        f"The last save paused training for {cost_text(saved.stall)}{f' ({said(saved.copy)})' if saved.copy else ''}."
+    )
 
 
-def _resumed(state: PanelState, words: Words) -> str:
-    how = words["how.inexact"].format(reason=state.inexact) if state.inexact else words["how.exact"]
+def _resumed(state: PanelState) -> str:
     step, age = (0, 0.0) if state.restored is None else (state.restored.progress.step, state.restored.age)
-    return words["says.resumed"].format(step=step, age=duration_text(age), how=how)
+    how = "Model, optimizer, random streams and position in the data are as they were."
+    if state.inexact:
+        how = f"Not bit for bit: {state.inexact}."
+    return (
+        f"Resumed from step {step}. It was saved {duration_text(age)} earlier, so at most that much training is "
+        f"repeated. {how}"
+    )
 
 
-def _uploading(state: PanelState, words: Words) -> str:
-    waiting, upload = "", state.upload
+def _put_back(state: PanelState) -> str:
+    step, age = (0, 0.0) if state.restored is None else (state.restored.progress.step, state.restored.age)
+    return f"Version {step} was put back, byte for byte. It was made {duration_text(age)} earlier."
+
+
+def _saving(state: PanelState) -> str:
+    step = 0 if state.saving is None else state.saving.progress.step
+    if state.folder:
+        return f"Version {step} is being made; the program goes on. {_back(state)}"
+    return f"The state at step {step} is being saved; training continues. {_back(state)}"
+
+
+def _uploading(state: PanelState) -> str:
+    waiting, upload, back = "", state.upload, _back(state)
     if upload is not None and upload.waiting_bytes and upload.bytes_per_second:
         speed = size_text(int(upload.bytes_per_second))
-        waiting = words["waiting"].format(size=size_text(upload.waiting_bytes), speed=speed)
-    step = 0 if state.newest_own is None else state.newest_own.step
-    return words["says.uploading"].format(step=step, place=_place(state), waiting=waiting, back=_back(state, words))
+        waiting = f" ({size_text(upload.waiting_bytes)} left at {speed}/s)"
+    step, place = 0 if state.newest_own is None else state.newest_own.step, _place(state)
+    if state.folder:
+        return f"Version {step} is on this machine's disk and is being uploaded to {place}{waiting}. {back}"
+    return f"The checkpoint of step {step} is on this machine's disk and is being uploaded to {place}{waiting}. {back}"
 
 
-def _durable(state: PanelState, words: Words) -> str:
-    own = state.newest_own
+def _durable(state: PanelState) -> str:
+    own, place = state.newest_own, _place(state)
     if own is None:
-        return words["kept.none"]
+        return _kept(state)
     level = "sent" if own.level == "local" and state.place is not None and state.place.persists else own.level
-    proof = words[f"proof.{level}"].format(place=_place(state))
-    return words["says.durable" if state.lasts else "says.saved"].format(step=own.step, proof=proof)
+    proof = f"{place} has received all of it"
+    if level == "confirmed":
+        proof = f"upload to {place} verified (checksum matches)"
+    elif level == "unknown":
+        proof = f"{place} has received all of it, but cannot confirm what it holds"
+    elif level == "local":
+        proof = f"kept only if {place} survives this machine; colabkeep cannot check that"
+    if state.folder:
+        return f"Version {own.step} is safe: {proof}." if state.lasts else f"Version {own.step} is kept: {proof}."
+    if state.lasts:
+        return f"The checkpoint of step {own.step} is safe: {proof}."
+    return f"The checkpoint of step {own.step} is saved: {proof}."
 
 
-def _degraded(state: PanelState, words: Words) -> str:
-    detail = state.failing or state.degraded
-    if not detail:
-        return words["says.temporary"].format(place=_place(state))
-    return words["says.degraded"].format(since=utc_time(state.trouble_since, "%H:%M"), detail=detail)
+def _degraded(state: PanelState) -> str:
+    detail, place = state.failing or state.degraded, _place(state)
+    if detail:
+        return f"Since {utc_time(state.trouble_since, '%H:%M')} UTC: {detail}"
+    if state.folder:
+        return f"Versions go to {place}, which is lost with this machine: nothing of this folder would remain."
+    return f"Checkpoints go to {place}, which is lost with this machine: nothing of this training would remain."
 
 
-def _ending(state: PanelState, words: Words) -> str:
-    ends = state.deadline is not None and state.deadline.ends
-    then = words["then.ends" if ends else "then.goes-on"]
-    return words["says.ending"].format(left=duration_text(state.session_left or 0.0), then=then)
+def _ending(state: PanelState) -> str:
+    then = "The training is saved now, and continues for as long as the machine lives."
+    if state.deadline is not None and state.deadline.ends:
+        then = "Training stops by itself before that, so that nothing is lost. Run the notebook again to continue."
+    return f"This session ends in at most {duration_text(state.session_left or 0.0)}. {then}"
 
 
-def _interrupted(state: PanelState, words: Words) -> str:
-    reason = "" if state.stopped is None else words.get(f"reason.{state.stopped.reason}", state.stopped.reason)
-    return words["says.interrupted"].format(step=state.progress.step, reason=reason, kept=_kept(state, words))
+def _ending_of_folder(state: PanelState) -> str:
+    then = "A version is made now if the files are at rest, and the program goes on for as long as the machine lives."
+    if state.deadline is not None and state.deadline.ends:
+        then = "The program is interrupted before that, so that its last version is whole. Run the same again to go on."
+    return f"This session ends in at most {duration_text(state.session_left or 0.0)}. {then}"
 
 
-def _finished(state: PanelState, words: Words) -> str:
-    step, kept = state.progress.step, _kept(state, words)
+def _interrupted(state: PanelState) -> str:
+    word = "" if state.stopped is None else state.stopped.reason
+    reason = said(REASONS.get(word, word))
+    if state.folder:
+        return f"Stopped ({reason}). {_kept(state)} Run the same again to go on."
+    return f"Stopped at step {state.progress.step} ({reason}). {_kept(state)} Run the same cell again to continue."
+
+
+def _finished(state: PanelState) -> str:
+    step, seconds = state.progress.step, duration_text(state.progress.seconds)
+    if state.folder:
+        return f"The program has ended. {_kept(state)}"
     if state.complete is not None:
         since = utc_time(state.complete.since, "%Y-%m-%d %H:%M")
-        return words["says.complete"].format(since=since, step=step, kept=kept)
-    seconds = duration_text(state.progress.seconds)
-    return words["says.finished"].format(step=step, seconds=seconds, sessions=state.sessions, kept=kept)
+        return f"Complete since {since} UTC, at step {step}: nothing was trained. {_kept(state)}"
+    return f"Finished at step {step} after {seconds} of training in {state.sessions} session(s). {_kept(state)}"
 
 
-def _broken(state: PanelState, words: Words) -> str:
-    word, good = _nan(_nan_value(state), words), None if state.broken is None else state.broken.checkpoint
-    back = words["back.good" if good else "back.no-good"].format(checkpoint=good)
-    return words[f"says.{state.phase}"].format(step=state.progress.step, since=state.nan_since, word=word, back=back)
+def _broken(state: PanelState) -> str:
+    word, good = _nan(_nan_value(state)), None if state.broken is None else state.broken.checkpoint
+    back = "There is no checkpoint from before that step."
+    if good:
+        back = f'To go back, run the cell with resume="{good}", the newest checkpoint from before. It is kept.'
+    if state.phase == "diverged":
+        return (
+            f"Ended at step {state.progress.step}. The loss has not been a finite number since step {state.nan_since} "
+            f"({word}), so these weights are useless. {back}"
+        )
+    return (
+        f"The loss has not been a finite number since step {state.nan_since} ({word}). Unless it recovers, all further "
+        f"training is wasted. {back}"
+    )
 
 
-def _failed(state: PanelState, words: Words) -> str:
-    error = (state.stopped.error if state.stopped else "").rstrip(".") or words["error.unknown"]
-    return words["says.failed"].format(error=error, step=state.progress.step, kept=_kept(state, words))
+def _failed(state: PanelState) -> str:
+    error = (state.stopped.error if state.stopped else "").rstrip(".") or "an unknown error"
+    if state.folder:
+        return f"The program failed: {error}. {_kept(state)} Run the same again to go on from there."
+    return (
+        f"Failed at step {state.progress.step}: {error}. {_kept(state)} Fix the cause and run the same cell again to "
+        "continue."
+    )
 
 
-_SAYINGS: Mapping[Phase, Callable[[PanelState, Words], str]] = {
-    "starting": lambda _, words: words["says.starting"],
-    "fresh": lambda state, words: words["says.fresh"].format(storage=state.started.storage),
-    "resumed": _resumed,
-    "saving": lambda state, words: words["says.saving"].format(
-        step=0 if state.saving is None else state.saving.progress.step, back=_back(state, words)
+_SAYINGS: Mapping[Phase, Callable[[PanelState], str]] = {
+    "starting": lambda _: "Looking for an earlier checkpoint of this run.",
+    "fresh": lambda state: (
+        f"This run has no checkpoint in {state.started.storage} yet: training starts from zero. Nothing is safe before "
+        "the first save."
     ),
+    "resumed": _resumed,
+    "saving": _saving,
     "uploading": _uploading,
     "saved": _durable,
     "durable": _durable,
@@ -283,100 +351,134 @@ _SAYINGS: Mapping[Phase, Callable[[PanelState, Words], str]] = {
     "diverged": _broken,
     "failed": _failed,
 }
+_FOLDER_SAYINGS: Mapping[Phase, Callable[[PanelState], str]] = {
+    **_SAYINGS,
+    "starting": lambda _: "Looking for an earlier version of this folder.",
+    "fresh": lambda _: (
+        "No version has been made in this session yet. The first one comes when files have changed and are at rest."
+    ),
+    "resumed": _put_back,
+    "ending": _ending_of_folder,
+}
 
 
 def _nan_value(state: PanelState) -> str:
     return "" if state.broken is None else state.broken.value
 
 
-def _nan(value: str, words: Words) -> str:
-    return words["loss.nan" if value == "nan" else "loss.inf" if value else "loss.unknown"]
+def _nan(value: str) -> str:
+    return said("NaN" if value == "nan" else "INFINITE" if value else "NaN OR INFINITE")
 
 
-def _back(state: PanelState, words: Words) -> str:
-    if state.safe_step is None:
-        return words["back.none"]
-    return words["back" if state.lasts else "back.if"].format(step=state.safe_step, place=_place(state))
+def _back(state: PanelState) -> str:
+    step, place, lasts = state.safe_step, _place(state), state.lasts
+    if state.folder:
+        if step is None:
+            return "If this machine vanished now, nothing would come back."
+        if lasts:
+            return f"If this machine vanished now, version {step} would come back."
+        return f"If this machine vanished now, version {step} would come back, if {place} survives."
+    if step is None:
+        return "If this machine vanished now, training would start again."
+    if lasts:
+        return f"If this machine vanished now, training would resume from step {step}."
+    return f"If this machine vanished now, training would resume from step {step}, if {place} survives."
 
 
-def _kept(state: PanelState, words: Words) -> str:
+def _kept(state: PanelState) -> str:
     newest = next((saved for saved in state.saves if not saved.gone), None)
     if newest is None:
-        return words["kept.none"]
-    return words["kept"].format(step=newest.step, level=words[f"level.{newest.level}"])
+        return "There is no version." if state.folder else "There is no checkpoint."
+    level = said(_LEVELS[newest.level])
+    return (
+        f"Newest version: {newest.step} ({level})."
+        if state.folder
+        else f"Newest checkpoint: step {newest.step} ({level})."
+    )
+
+
+_LEVELS = {
+    "captured": "in memory",
+    "local": "on this machine's disk",
+    "unknown": "sent, cannot be confirmed",
+    "sent": "sent",
+    "confirmed": "upload verified",
+}
 
 
 def _place(state: PanelState) -> str:
     return state.started.storage if state.place is None else state.place.url
 
 
+# -- one line ------------------------------------------------------------------------------------------
+
+
 def moving_line(state: PanelState) -> str:
     """For a terminal, which cuts it where it ends: ``epoch 8/10 ━━━━━━━━━━━━━━────── 71% · loss 0.3706 · val_loss 0.41
     · 3.1 steps/s · 2 min to go · step 712/1000 · safe 600, unsaved 112 steps``. What is not known is left out."""
-    if state.started.keeps or state.phase in ("starting", *FINAL):
+    if state.folder or state.phase in ("starting", *FINAL):
         return line(state)
-    share, total, (epoch, numbers_now) = state.share, state.total_steps, _counted(state)
-    parts = [] if state.phase in _CALM else [state.phase.upper()]
+    share, parts = state.share, [] if state.phase in _CALM else [state.phase.upper()]
     if share is not None:
         done = int(share * _BAR)
-        parts.append(f"{epoch}{'━' * done}{'─' * (_BAR - done)} {int(share * 100)}%")
-    parts += numbers_now
-    parts.append(f"step {state.progress.step}{'' if total is None else f'/{total}'}")
-    known = "safe" if state.lasts or state.safe_step is None else "saved"
-    safe = "nothing" if state.safe_step is None else state.safe_step
-    unsaved = f"unsaved {state.lost_steps} steps ({duration_text(state.lost_seconds)})"
-    parts.append(f"{known} {safe}, {unsaved}")
-    return " · ".join(parts)
+        parts.append(f"{_epoch(state)}{'━' * done}{'─' * (_BAR - done)} {int(share * 100)}%")
+    return " · ".join([*parts, *_counted(state), _step(state), f"{_safe(state)}, {_unsaved(state)}"])
 
 
 _BAR = 20  # columns
 _CALM = ("fresh", "resumed", "saving", "uploading", "saved", "durable")  # nothing that has to be known
 
 
-def _counted(state: PanelState) -> tuple[str, list[str]]:
-    """ "epoch 8/10 ", and the loss, the metrics, the speed and the time that is left, each as far as it is known."""
-    epoch, found = "", []
-    if state.max_epochs is not None:
-        epoch = f"epoch {min(state.progress.epoch + 1, state.max_epochs)}/{state.max_epochs} "
-    if state.loss is not None:
-        found.append(f"loss {state.loss:.4g}")
+def line(state: PanelState) -> str:
+    """``[colabkeep 15:42:10] UPLOADING epoch 8/10 step 712/1000 71% loss 0.3706 val_loss 0.41 3.1 steps/s 2 min to go
+    safe 600 unsaved 112 steps (36 s) left 7 h 10 min (estimate) | The checkpoint of step 700 is on …``. The time is
+    UTC, and the state's name English; what is not known is left out. Of another program's folder it has no step, and no
+    loss."""
+    name = state.phase.upper()
+    if state.phase in ("fresh", "saved", "durable") or (state.folder and state.phase == "resumed"):
+        name = "KEEPING" if state.folder else "TRAINING"
+    elif state.phase == "interrupted":
+        name = "STOPPED"
+    parts = [f"[colabkeep {utc_time(state.now, '%H:%M:%S')}]", name]
+    if state.folder:
+        parts += [_safe(state), *([] if state.lost is None else [f"would lose {state.lost or 'nothing'}"])]
+    else:
+        parts += [f"{_epoch(state)}{_step(state)}", *([] if state.share is None else [f"{int(state.share * 100)}%"])]
+        parts += [*_counted(state), _safe(state), _unsaved(state)]
+        if state.session_left is not None and state.phase not in FINAL:
+            parts.append(f"left {duration_text(state.session_left)} (estimate)")
+    return f"{' '.join(parts)} | {plain(' '.join(said(says(state)).split()))}"
+
+
+def _epoch(state: PanelState) -> str:
+    epochs = state.max_epochs
+    return "" if epochs is None else f"epoch {min(state.progress.epoch + 1, epochs)}/{epochs} "
+
+
+def _step(state: PanelState) -> str:
+    return f"step {state.progress.step}" + ("" if state.total_steps is None else f"/{state.total_steps}")
+
+
+def _safe(state: PanelState) -> str:
+    known = "safe" if state.lasts or state.safe_step is None else "saved"  # where nobody knows whether that lasts
+    if state.safe_step is None:
+        return f"{known} {'unknown' if state.asking and not state.folder else 'none'}"
+    return f"{known} version {state.safe_step}" if state.folder else f"{known} {state.safe_step}"
+
+
+def _unsaved(state: PanelState) -> str:
+    return f"unsaved {state.lost_steps} steps ({duration_text(state.lost_seconds)})"
+
+
+def _counted(state: PanelState) -> list[str]:
+    """The loss, the metrics, the speed and the time that is left, each as far as it is known."""
+    found = [] if state.loss is None else [f"loss {state.loss:.4g}"]
     found += _measured(state)
     if state.phase not in FINAL:
         found += [] if state.steps_per_second is None else [f"{_rate(state.steps_per_second)} steps/s"]
         found += [] if state.tokens_per_second is None else [f"{_rate(state.tokens_per_second)} tokens/s"]
         found += [] if state.seconds_left is None else [f"{duration_text(state.seconds_left)} to go"]
-    return epoch, found
-
-
-def line(state: PanelState) -> str:
-    """``[colabkeep 15:42:10] UPLOADING epoch 8/10 step 712/1000 71% loss 0.3706 val_loss 0.41 3.1 steps/s 2 min to go
-    safe 600 unsaved 112 steps (36 s) left 7 h 10 min (estimate) | The checkpoint of step 700 is on …``. The time is
-    UTC, and the state's name English; what is not known is left out."""
-    if state.started.keeps:
-        return _folder_line(state)
-    total = "" if state.total_steps is None else f"/{state.total_steps}"
-    name, (epoch, numbers_now) = _LINE.get(state.phase, state.phase.upper()), _counted(state)
-    parts = [f"[colabkeep {utc_time(state.now, '%H:%M:%S')}]", name, f"{epoch}step {state.progress.step}{total}"]
-    if state.share is not None:
-        parts.append(f"{int(state.share * 100)}%")
-    parts += numbers_now
-    none = "unknown" if state.asking else "none"
-    known = "safe" if state.lasts or state.safe_step is None else "saved"  # where nobody knows whether that lasts
-    parts.append(f"{known} {none if state.safe_step is None else state.safe_step}")
-    parts.append(f"unsaved {state.lost_steps} steps ({duration_text(state.lost_seconds)})")
-    if state.session_left is not None and state.phase not in FINAL:
-        parts.append(f"left {duration_text(state.session_left)} (estimate)")
-    return f"{' '.join(parts)} | {plain(' '.join(says(state).split()))}"
-
-
-def _folder_line(state: PanelState) -> str:
-    """The same of another program's folder: no step, and no loss."""
-    name = _FOLDER_LINE.get(state.phase, state.phase.upper())
-    safe = "none" if state.safe_step is None else f"version {state.safe_step}"
-    known = "safe" if state.lasts or state.safe_step is None else "saved"
-    lost = "" if state.lost is None else f" would lose {state.lost or 'nothing'}"
-    said = plain(" ".join(says(state).split()))
-    return f"[colabkeep {utc_time(state.now, '%H:%M:%S')}] {name} {known} {safe}{lost} | {said}"
+    return found
 
 
 # -- HTML ----------------------------------------------------------------------------------------------
@@ -398,52 +500,60 @@ def render(state: PanelState, *, stale_after: float = _STALE_AFTER, status: str 
     `status`: the page that is kept up to date beside the checkpoints, as seen from the notebook's folder.
     `stale_after`: seconds after which a panel that is not final, and is not renewed, says that it is not live.
     """
-    words, final, started = state.words, state.phase in FINAL, state.started
+    final, started = state.phase in FINAL, state.started
     # What to click, where the check says that another machine should be had first.
-    clicks = "" if state.check.verdict in ("", "keep") else " ".join(state.check.lines)
+    clicks = "" if state.check.verdict in ("", "keep") else " ".join(map(said, state.check.lines))
     # What a resume restores, what prevents the same bits, and what no checkpoint sees.
     promises = filter(None, (started.promise, *started.reasons, started.unseen, started.precision))
-    happened = (f"{utc_time(each.at, '%H:%M:%S')} {each.text}" for each in state.happened)
+    happened = (f"{utc_time(each.at, '%H:%M:%S')} {said(each.text)}" for each in state.happened)
     run, storage = started.run and repr(started.run), started.asked and f"storage={started.asked}"
     call = draw.escape(", ".join(filter(None, (run, storage))), 500)
-    as_of = Markup(draw.escape(words["as-of"]).format(time=utc_time(state.now, "%Y-%m-%d %H:%M:%S"), call=call))
-    said = draw.paragraph(draw.escape(says(state), 900), strong=state.phase in _URGENT)
-    checkpoints = draw.table(
-        words["checkpoints"],
-        [words[f"column.{name}"] for name in ("step", "size", "level", "where")],
-        _rows(state, words),
-        right=(0, 1),
-    )
+    as_of = Markup(draw.escape(_AS_OF).format(time=utc_time(state.now, "%Y-%m-%d %H:%M:%S"), call=call))
+    sentences = draw.paragraph(draw.escape(says(state), 900), strong=state.phase in _URGENT)
+    caption = "Versions, newest first" if state.folder else "Checkpoints, newest first"
+    columns = ("version" if state.folder else "step", "size", "state", "where")
+    checkpoints = draw.table(caption, columns, _rows(state), right=(0, 1))
     session = draw.paragraph(draw.escape(session_time(state), 500), quiet=True)
     parts = (
-        draw.paragraph(_top(state, words)),
-        said if state.phase in _URGENT else "",
+        draw.paragraph(_top(state)),
+        sentences if state.phase in _URGENT else "",
         draw.paragraph(_where(state)),
         draw.paragraph(draw.escape(clicks, 900), quiet=True) if clicks else "",
-        *(() if started.keeps else _training(state, None if final else stale_after)),
+        *(() if state.folder else _training(state, None if final else stale_after)),
         draw.paragraph(safety(state), strong=True),
-        "" if state.phase in _URGENT else said,
+        "" if state.phase in _URGENT else sentences,
         draw.join(session, checkpoints)
-        if started.keeps
+        if state.folder
         else draw.details(
-            words["storage"],
+            "Checkpoints and session",
             draw.join(session, draw.paragraph(draw.escape(_saving_pace(state), 700), quiet=True), checkpoints),
         ),
-        draw.details(words[f"exactness.{started.exactness}"], draw.items(_fitting(promises))),
-        draw.details(f"{words['events']} ({len(state.happened)})", draw.items(_fitting(happened))),
-        draw.paragraph(draw.join(as_of, _status(status, words) if status and not final else ""), quiet=True),
+        draw.details(
+            "What comes back" if state.folder and not started.exactness else _EXACTNESS[started.exactness],
+            draw.items(_fitting(promises)),
+        ),
+        draw.details(f"{said('Last events')} ({len(state.happened)})", draw.items(_fitting(happened))),
+        draw.paragraph(draw.join(as_of, _status(status) if status and not final else ""), quiet=True),
     )
     return draw.frame(draw.join(*parts), STATES[state.phase][1])
 
 
-def _status(page: str, words: Words) -> Markup:
+_AS_OF = "As of {time} UTC. If that is long ago, this is not live: colabkeep.report({call}) shows the whole history."
+_EXACTNESS = {
+    "": "What a resume restores: not known yet",
+    "exact": "Exact: the same bits after a resume",
+    "mostly": "Exact after a resume, except for what is named here",
+    "course": "Equivalent after a resume, but not the same bits: why",
+}
+
+
+def _status(page: str) -> Markup:
     """For who has reloaded the page: a running cell does not come back to it in each front end, and the file does."""
-    link = draw.link(page, page)
-    return Markup(f" {draw.escape(words['status'], 200).format(page=link)}")
+    return Markup(f" {draw.escape('How it is now: {page}', 200).format(page=draw.link(page, page))}")
 
 
 def _where(state: PanelState) -> Markup:
-    if state.started.keeps:
+    if state.folder:
         return draw.escape(folder_now(state), 600)
     return draw.join(draw.bar(state.share, wide=True), how_far(state))
 
@@ -454,8 +564,8 @@ def _saving_pace(state: PanelState) -> str:
 
 def _training(state: PanelState, stale_after: float | None) -> Iterator[Markup | str]:
     """What is measured of it: the numbers of now, the losses, the other metrics, the epochs."""
-    said = numbers(state)
-    yield draw.paragraph(draw.escape(said, 500), strong=True) if said else ""
+    told = numbers(state)
+    yield draw.paragraph(draw.escape(told, 500), strong=True) if told else ""
     machine = "" if state.phase in FINAL else machine_now(state)
     yield draw.paragraph(draw.escape(machine, 500), quiet=True) if machine else ""
     names = dict.fromkeys(name for row in state.epochs[-_LAST_EPOCHS:] for name in row.metrics)
@@ -469,18 +579,17 @@ def _training(state: PanelState, stale_after: float | None) -> Iterator[Markup |
         measured=curve.Measured(
             {name: state.series(name) for name in losses}, best=None if best is None else best.step
         ),
-        words=state.words,
         stale_after=stale_after,
     )
     if len(state.epochs) > 1:
-        yield curve.small_multiples(curve.grouped({name: state.series(name) for name in names}), words=state.words)
+        yield curve.small_multiples(curve.grouped({name: state.series(name) for name in names}))
     if state.epochs:
         yield _epochs(state, list(names))
 
 
 def _epochs(state: PanelState, names: Sequence[str]) -> Markup:
     """The last ones, and the best one, which is marked."""
-    words, best, (judge, _) = state.words, state.best_epoch, state.judged_by
+    best, (judge, _) = state.best_epoch, state.judged_by
     names = [name for name in names if name not in curve.RATES or len({value for _, value in state.series(name)}) > 1]
     order = sorted(names, key=lambda name: (name != judge, not name.endswith("loss"), name in curve.RATES))[:_METRICS]
     shown = [name for name in names if name in order]
@@ -494,33 +603,41 @@ def _epochs(state: PanelState, names: Sequence[str]) -> Markup:
         )
         for row in rows
     ]
-    caption = words["epochs"]
+    caption = "Epochs"
     if best is not None:
-        value = f"{best.metrics[judge]:.4g}"
-        caption = words["epochs.best"].format(name=plain(judge, limit=40), value=value, epoch=best.epoch + 1)
-    columns = [words["column.epoch"], *(draw.escape(name, 60) for name in shown), words["column.seconds"]]
+        caption = f"Epochs · ★ best {plain(judge, limit=40)}: {best.metrics[judge]:.4g}, epoch {best.epoch + 1}"
+    columns = ["epoch", *(draw.escape(name, 60) for name in shown), "time"]
     return draw.table(caption, columns, cells, right=range(len(columns)))
 
 
-def _top(state: PanelState, words: Words) -> Markup:
+_VERDICTS = {
+    "keep": "{}",
+    "reconnect": "{}: reconnect for a better one",
+    "switch": "{}: choose another accelerator",
+    "enable": "No GPU: turn one on",
+    "unusable": "{}: cannot be used",
+}
+
+
+def _top(state: PanelState) -> Markup:
     name = "unsaved" if state.phase == "degraded" and state.failing else state.phase
     names, kind = state.machine.accelerators, state.machine.kind
     counted = ((each, names.count(each)) for each in dict.fromkeys(names))
     cards = ", ".join(f"{each} x{count}" if count > 1 else each for each, count in counted)
     if state.check.verdict:
-        cards = words[f"verdict.{state.check.verdict}"].format(cards=cards or "CPU")
+        cards = _VERDICTS[state.check.verdict].format(cards or "CPU")
     facts = (" ".join(filter(None, (state.platform, kind and f"({kind})"))), cards, state.started.run)
     badges = (draw.badge(draw.escape(fact, 120)) for fact in facts if fact)
-    return draw.join(state_chip(name, words, loss=_nan_value(state)), *badges)
+    return draw.join(state_chip(name, loss=_nan_value(state), folder=state.folder), *badges)
 
 
-def _rows(state: PanelState, words: Words) -> list[Sequence[object]]:
+def _rows(state: PanelState) -> list[Sequence[object]]:
     shown = [saved for saved in state.saves if not saved.gone][:_ROWS]
     rows: list[Sequence[object]] = []
     for saved in shown:
         arrived = state.place is not None and state.has_arrived(saved)
-        sign, where = ("✔", _place(state)) if arrived else ("↑", words["where.here"])
-        level = f"{sign} {words[f'level.{saved.level}']}"
+        sign, where = ("✔", _place(state)) if arrived else ("↑", "this machine")
+        level = f"{sign} {said(_LEVELS[saved.level])}"
         rows.append((saved.step, size_text(saved.bytes), level, draw.escape(where, _WHERE)))
     return rows + [("", "", "", "")] * (_ROWS - len(rows))
 

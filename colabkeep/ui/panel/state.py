@@ -13,7 +13,7 @@ from colabkeep.core.manifest import Progress
 from colabkeep.core.policies import Cadence, Measures
 from colabkeep.core.system import Clock
 from colabkeep.session.state import as_number
-from colabkeep.ui.messages import Words, in_words, sentence, words_of
+from colabkeep.ui.messages import sentence
 from colabkeep.ui.panel.gauges import Usage
 
 Phase: TypeAlias = Literal[
@@ -111,7 +111,6 @@ class PanelState:
     """
 
     now: float = 0.0
-    language: str = "en"
     platform: str = ""
     started: events.RunStarted = field(default=events.RunStarted(run="", session="", storage="", promise=""))
     machine: events.MachineGiven = field(default=events.MachineGiven(platform="", kind="", accelerators=()))
@@ -154,9 +153,9 @@ class PanelState:
     stopped: events.RunStopped | None = None
 
     @property
-    def words(self) -> Words:
-        """What displays say of this run, in its language."""
-        return words_of(self.language, folder=bool(self.started.keeps))
+    def folder(self) -> bool:
+        """Is it the folder of another program?"""
+        return bool(self.started.keeps)
 
     @property
     def phase(self) -> Phase:
@@ -321,13 +320,13 @@ class PanelState:
 
     def take(self, event: Event, now: float) -> None:
         """Let an event that came at `now` change what is shown."""
-        self.now, event = now, in_words(event, self.words)
+        self.now = now
         self._take_facts(event)
         self._take_training(event)
         self._take_saving(event)
-        said = None if isinstance(event, _NOT_LISTED) else sentence(event, self.words)
-        if said is not None and (not self.happened or self.happened[0].text != said):
-            self.happened = (Happened(now, said), *self.happened)[:_HAPPENED]
+        told = None if isinstance(event, _NOT_LISTED) else sentence(event, folder=self.folder)
+        if told is not None and (not self.happened or self.happened[0].text != told):
+            self.happened = (Happened(now, told), *self.happened)[:_HAPPENED]
 
     def _take_facts(self, event: Event) -> None:
         match event:
