@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from colabkeep.core import events
 from colabkeep.core.events import Durability, Event
 from colabkeep.core.language import said
-from colabkeep.ui.messages import sentence
+from colabkeep.ui.messages import clause_as_sentence, sentence
 from colabkeep.ui.text import size_text
 
 __all__ = ["FolderLines"]
@@ -62,7 +62,7 @@ class FolderLines:
         told = sentence(event, folder=True)
         if told is None or not isinstance(event, _CLAUSES):
             return told
-        return "\n".join(map(_whole, told.splitlines()))
+        return "\n".join(map(clause_as_sentence, told.splitlines()))
 
     def _waiting(self, event: events.FolderSeen) -> str | None:
         """Once, where a while has passed and no version could be made."""
@@ -90,8 +90,3 @@ class FolderLines:
         self._lost = lost
         before_it, self._said = self._said, durability.sentence
         return None if before_it == self._said else self._said
-
-
-def _whole(clause: str) -> str:
-    """A clause as a sentence."""
-    return f"{clause[0].upper()}{clause[1:]}{'' if clause.endswith('.') else '.'}"

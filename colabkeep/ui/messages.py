@@ -37,6 +37,11 @@ def sentence(event: Event, *, folder: bool = False) -> str | None:
     return text
 
 
+def clause_as_sentence(clause: str) -> str:
+    """With a capital letter and a full stop."""
+    return f"{clause[0].upper()}{clause[1:]}{'' if clause.endswith('.') else '.'}"
+
+
 def message_of(line: Line, *, folder: bool = False) -> str | None:
     """What a line of the journal says to people, as the event did; a question mark is what it does not have."""
     tell = (_OF_FOLDERS if folder else _SENTENCES).get(line.event) or _SENTENCES.get(line.event)
@@ -58,17 +63,20 @@ def _with_promise(line: Line, where: str) -> str:
 
 
 def _not_finite(line: Line) -> str:
-    word = "NaN" if line.text("value") == "nan" else said("infinite")
-    checkpoint = line.text("checkpoint")
-    back = "There is no checkpoint from before that step."
-    if checkpoint:
-        back = (
-            f'To go back, stop training and run the cell with resume="{checkpoint}", the newest checkpoint from '
-            "before. It is kept."
-        )
+    word, step = "NaN" if line.text("value") == "nan" else said("infinite"), line.count("step")
+    back = way_back(line.text("checkpoint"))
+    return f"THE LOSS IS {word} since step {step}. Unless it recovers, all further training is wasted.\n{back}"
+
+
+def way_back(checkpoint: str | None, *, ended: bool = False) -> str:
+    """What to do where the loss is not finite. `checkpoint`: the newest one from before."""
+    if not checkpoint:
+        return "There is no checkpoint from before that step."
+    if ended:
+        return f'To go back, run the cell with resume="{checkpoint}", the newest checkpoint from before. It is kept.'
     return (
-        f"THE LOSS IS {word} since step {line.count('step')}. Unless it recovers, all further training is wasted."
-        f"\n{back}"
+        f'To go back, stop training and run the cell with resume="{checkpoint}", the newest checkpoint from before. It '
+        "is kept."
     )
 
 

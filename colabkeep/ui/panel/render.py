@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from colabkeep.core.arguments import duration_text
+from colabkeep.core.events import Event
 from colabkeep.core.language import said
 from colabkeep.core.policies import cost_text
 from colabkeep.ui import curve
 from colabkeep.ui import drawing as draw
 from colabkeep.ui.drawing import AMBER, BLUE, GREEN, ORANGE, PURPLE, RED, Colour, Markup
-from colabkeep.ui.messages import REASONS
+from colabkeep.ui.messages import REASONS, clause_as_sentence, sentence, way_back
 from colabkeep.ui.panel.state import FINAL, PanelState, Phase
 from colabkeep.ui.text import plain, size_text, utc_time
 
@@ -275,17 +277,14 @@ def _degraded(state: PanelState) -> str:
 
 
 def _ending(state: PanelState) -> str:
-    then = "The training is saved now, and continues for as long as the machine lives."
-    if state.deadline is not None and state.deadline.ends:
-        then = "Training stops by itself before that, so that nothing is lost. Run the notebook again to continue."
-    return f"This session ends in at most {duration_text(state.session_left or 0.0)}. {then}"
+    if state.deadline is None:
+        return ""
+    return _whole(replace(state.deadline, seconds=state.session_left or 0.0), state)
 
 
-def _ending_of_folder(state: PanelState) -> str:
-    then = "A version is made now if the files are at rest, and the program goes on for as long as the machine lives."
-    if state.deadline is not None and state.deadline.ends:
-        then = "The program is interrupted before that, so that its last version is whole. Run the same again to go on."
-    return f"This session ends in at most {duration_text(state.session_left or 0.0)}. {then}"
+def _whole(event: Event, state: PanelState) -> str:
+    """The sentence of an event, which says the state too."""
+    return clause_as_sentence(sentence(event, folder=state.folder) or "?")
 
 
 def _interrupted(state: PanelState) -> str:
@@ -307,18 +306,13 @@ def _finished(state: PanelState) -> str:
 
 
 def _broken(state: PanelState) -> str:
-    word, good = _nan(_nan_value(state)), None if state.broken is None else state.broken.checkpoint
-    back = "There is no checkpoint from before that step."
-    if good:
-        back = f'To go back, run the cell with resume="{good}", the newest checkpoint from before. It is kept.'
-    if state.phase == "diverged":
-        return (
-            f"Ended at step {state.progress.step}. The loss has not been a finite number since step {state.nan_since} "
-            f"({word}), so these weights are useless. {back}"
-        )
+    if state.broken is None:
+        return ""
+    if state.phase == "nan":
+        return _whole(state.broken, state)
     return (
-        f"The loss has not been a finite number since step {state.nan_since} ({word}). Unless it recovers, all further "
-        f"training is wasted. {back}"
+        f"Ended at step {state.progress.step}. The loss has not been a finite number since step {state.nan_since} "
+        f"({_nan(state.broken.value)}), so these weights are useless. {way_back(state.broken.checkpoint, ended=True)}"
     )
 
 
@@ -358,7 +352,6 @@ _FOLDER_SAYINGS: Mapping[Phase, Callable[[PanelState], str]] = {
         "No version has been made in this session yet. The first one comes when files have changed and are at rest."
     ),
     "resumed": _put_back,
-    "ending": _ending_of_folder,
 }
 
 
