@@ -25,6 +25,7 @@ from colabkeep.stores.base import Store
 from colabkeep.ui import curve, figures
 from colabkeep.ui import drawing as draw
 from colabkeep.ui.drawing import BLUE, Markup
+from colabkeep.ui.records import finite_or_text
 from colabkeep.ui.report import STATE_TEXTS, state_of
 from colabkeep.ui.text import Record, Report, aligned, plain, utc_time
 
@@ -182,8 +183,8 @@ class Comparison(Report):
                     "best": None
                     if row.best is None
                     else {"value": row.best.value, "epoch": row.best.epoch, "step": row.best.step},
-                    "last": dict(_plain_numbers(row.last)),
-                    "settings": dict(_plain_numbers(row.settings)),
+                    "last": finite_or_text(row.last),
+                    "settings": finite_or_text(row.settings),
                     "losses": plain_points(row.history.points),
                 }
                 for row in self.rows
@@ -342,13 +343,6 @@ def _value(settings: Settings, place: tuple[str, str, str]) -> Plain:
     if not option:
         return found.kind
     return list(found.frozen) if option == "requires_grad" else found.options.get(option)
-
-
-def _plain_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """As strict JSON has them."""
-    for name, value in values.items():
-        finite = not isinstance(value, float) or math.isfinite(value)
-        yield name, value if finite and isinstance(value, (type(None), bool, int, float, str)) else repr(value)
 
 
 def _shown(value: Plain) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -182,9 +183,13 @@ def _full(info: CheckpointInfo) -> dict[str, Any]:
     return {**_brief(info), "reason": manifest.reason, "metrics": finite_or_text(manifest.metrics)}
 
 
-def finite_or_text(numbers: Mapping[str, float]) -> dict[str, Any]:
-    """The numbers as strict JSON has them: what is not finite is a text."""
-    return {name: value if value - value == 0 else repr(value) for name, value in numbers.items()}
+def finite_or_text(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As strict JSON has them: a number that is not finite is a text, and so is what JSON does not know."""
+    return {name: value if _is_plain(value) else repr(value) for name, value in values.items()}
+
+
+def _is_plain(value: object) -> bool:
+    return math.isfinite(value) if isinstance(value, float) else isinstance(value, (type(None), int, str))
 
 
 def durability_record(durability: Durability) -> dict[str, Any]:

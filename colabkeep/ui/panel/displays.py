@@ -363,15 +363,23 @@ class StatusFiles:
 def record(state: PanelState) -> dict[str, Any]:
     """The state for programs, in words that do not change with the language, and texts in the reader's; None is what is
     not known."""
-    if state.folder:
-        return _folder_record(state)
-    place, left, own, started = state.place, state.session_left, state.newest_own, state.started
+    left, started, place = state.session_left, state.started, state.place
     return {
         "as_of": utc_time(state.now, "%Y-%m-%dT%H:%M:%SZ"),
         "run": started.run,
         "session": started.session,
         "state": state.phase,
         "text": said(says(state)),
+        "session_seconds_left": {"at_most": _number(left), "source": said(started.ends_source)},
+        "storage": started.storage if place is None else place.url,
+        "platform": state.platform,
+        **(_of_folder(state) if state.folder else _of_training(state)),
+    }
+
+
+def _of_training(state: PanelState) -> dict[str, Any]:
+    own, started = state.newest_own, state.started
+    return {
         "step": state.progress.step,
         "steps_in_all": state.total_steps,
         "epoch": state.progress.epoch,
@@ -390,7 +398,6 @@ def record(state: PanelState) -> dict[str, Any]:
         "seconds_left": _number(state.seconds_left),
         "safe_step": state.safe_step,
         "would_lose": {"steps": state.lost_steps, "seconds": _number(state.lost_seconds)},
-        "session_seconds_left": {"at_most": _number(left), "source": said(started.ends_source)},
         "not_finite_since": state.nan_since,
         "exactness": {
             "word": started.exactness,
@@ -399,30 +406,19 @@ def record(state: PanelState) -> dict[str, Any]:
         },
         "cadence": "" if state.cadence is None else said(state.cadence.sentence()),
         "last_save": None if own is None else {"stopped_training_seconds": _number(own.stall), "copy": said(own.copy)},
-        "storage": started.storage if place is None else place.url,
-        "platform": state.platform,
         "accelerators": list(state.machine.accelerators),
         "checkpoints": _checkpoints(state, "step"),
     }
 
 
-def _folder_record(state: PanelState) -> dict[str, Any]:
-    """The same of another program's folder."""
+def _of_folder(state: PanelState) -> dict[str, Any]:
     seen = state.seen
     return {
-        "as_of": utc_time(state.now, "%Y-%m-%dT%H:%M:%SZ"),
-        "run": state.started.run,
-        "session": state.started.session,
         "folder": state.started.keeps,
-        "state": state.phase,
-        "text": said(says(state)),
         "safe_version": state.safe_step,
         "would_lose": state.lost,
         "changed": None if seen is None else seen.changed,
         "waits": None if seen is None else said(seen.waits),
-        "session_seconds_left": {"at_most": _number(state.session_left), "source": said(state.started.ends_source)},
-        "storage": state.started.storage if state.place is None else state.place.url,
-        "platform": state.platform,
         "versions": _checkpoints(state, "version"),
     }
 

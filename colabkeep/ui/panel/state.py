@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -220,39 +220,33 @@ class PanelState:
         total = self.max_epochs * self.epoch_batches
         return total if self.max_steps is None else min(total, self.max_steps)
 
+    def _rate(self, count: Callable[[_Pace], float | None], least: float = 0.0) -> float | None:
+        """How much more of it there is in a second of the last half minute of training, saves and validation included;
+        None where that is not told, or for no more than `least` seconds."""
+        told = [(pace.seconds, number) for pace in self.paces if (number := count(pace)) is not None]
+        if not told or told[-1][0] - told[0][0] <= least:
+            return None
+        return (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0])
+
     @property
     def steps_per_second(self) -> float | None:
-        """The speed of the last half minute of training, saves and validation included."""
-        if len(self.paces) < 2 or self.paces[-1].seconds <= self.paces[0].seconds:
-            return None
-        first, last = self.paces[0], self.paces[-1]
-        return (last.step - first.step) / (last.seconds - first.seconds)
+        """The speed."""
+        return self._rate(lambda pace: pace.step)
 
     @property
     def samples_per_second(self) -> float | None:
         """The same, in samples; None where they are not counted."""
-        speed = self.steps_per_second
-        if speed is None or self.paces[-1].samples <= self.paces[0].samples:
-            return None
-        first, last = self.paces[0], self.paces[-1]
-        return (last.samples - first.samples) / (last.seconds - first.seconds)
+        return self._rate(lambda pace: pace.samples) or None
 
     @property
     def tokens_per_second(self) -> float | None:
         """The same, in tokens; None where the loop does not tell them."""
-        told = [pace for pace in self.paces if pace.tokens is not None]
-        if len(told) < 2 or told[-1].seconds <= told[0].seconds:
-            return None
-        return ((told[-1].tokens or 0) - (told[0].tokens or 0)) / (told[-1].seconds - told[0].seconds)
+        return self._rate(lambda pace: pace.tokens)
 
     @property
     def reading(self) -> float | None:
-        """The share of the same time, from 0 to 1, in which the loop waited for its next batch; None where that is not
-        known, or for less than `_LEAST` seconds."""
-        told = [pace for pace in self.paces if pace.waited is not None]
-        if len(told) < 2 or told[-1].seconds - told[0].seconds < _LEAST:
-            return None
-        return ((told[-1].waited or 0.0) - (told[0].waited or 0.0)) / (told[-1].seconds - told[0].seconds)
+        """The share of the time, from 0 to 1, in which the loop waited for its next batch."""
+        return self._rate(lambda pace: pace.waited, least=_LEAST)
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -288,13 +282,10 @@ class PanelState:
     @property
     def seconds_left(self) -> float | None:
         """Until the end of the run, at that speed."""
-        told = [pace for pace in self.paces if pace.share is not None]
-        if len(told) < 2:
+        share, speed = self.paces[-1].share if self.paces else None, self._rate(lambda pace: pace.share)
+        if share is None or share >= 1.0 or speed is None or speed <= 0.0:
             return None
-        first, last = told[0], told[-1]
-        if first.share is None or last.share is None or not first.share < last.share < 1.0:
-            return None
-        return (1.0 - last.share) * (last.seconds - first.seconds) / (last.share - first.share)
+        return (1.0 - share) / speed
 
     @property
     def asking(self) -> bool:
