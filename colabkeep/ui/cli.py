@@ -30,8 +30,9 @@ from colabkeep.core.system import Environment, SystemClock
 from colabkeep.session.open import RunArguments, asked_for, find_store
 from colabkeep.session.prune import plan_prune, prune
 from colabkeep.session.weights import choose
-from colabkeep.stores.base import BytesSource
+from colabkeep.stores.base import BytesSource, Store
 from colabkeep.ui import auth, copy, demo, export, records, text
+from colabkeep.ui.figures import Plotted
 from colabkeep.ui.terminal import MovingLine
 from colabkeep.ui.trainers import FORMATS, KERAS_NAMES
 
@@ -279,37 +280,31 @@ def _report(words: argparse.Namespace) -> int:
     """show the whole history of a run: machines, gaps, what was lost, saves, the loss curve"""
     from colabkeep.ui.report import report_on
 
-    page = _page(words, "report.html")
-    with closing(find_store(words.storage)) as store:
-        report = report_on(store, words.run, asked_for(words.storage))
-    if page is not None:
-        page.write(BytesSource(report.to_html(interactive=words.interactive).encode(errors="replace")))
-    lines = report.lines() if page is None else [f"{page.path}: the report on {text.plain(report.run_history.run)}"]
-    _print(words, report.to_dict(), lines)
-    return 0
+    return _plotted(words, "report.html", lambda store, asked: report_on(store, words.run, asked))
 
 
 def _compare(words: argparse.Namespace) -> int:
     """compare runs: the settings that differ, the best of each, their curves"""
     from colabkeep.ui.compare import compare_in
 
-    page = _page(words, "compare.html")
-    with closing(find_store(words.storage)) as store:
-        compared = compare_in(store, words.runs, words.metric, words.mode, asked_for(words.storage))
-    if page is not None:
-        page.write(BytesSource(compared.to_html(interactive=words.interactive).encode(errors="replace")))
-    lines = compared.lines() if page is None else [f"{page.path}: {len(compared.rows)} run(s) compared"]
-    _print(words, compared.to_dict(), lines)
-    return 0
+    return _plotted(
+        words, "compare.html", lambda store, asked: compare_in(store, words.runs, words.metric, words.mode, asked)
+    )
 
 
-def _page(words: argparse.Namespace, name: str) -> export.Target | None:
-    """The file that a page is to be written into; None where it is to be printed."""
+def _plotted(words: argparse.Namespace, name: str, make: Callable[[Store, str], Plotted]) -> int:
+    """Print a report, or write it as a page, whose file is called `name` in a folder."""
     if words.html is None and words.interactive:
         raise UsageError(
             problem="--interactive needs a page to be in.", remedy=f"Name its file, too: --html {name} --interactive"
         )
-    return None if words.html is None else export.Target(words.html, force=words.force, name=name)
+    page = None if words.html is None else export.Target(words.html, force=words.force, name=name)
+    with closing(find_store(words.storage)) as store:
+        found = make(store, asked_for(words.storage))
+    if page is not None:
+        page.write(BytesSource(found.to_html(interactive=words.interactive).encode(errors="replace")))
+    _print(words, found.to_dict(), found.lines() if page is None else [f"{page.path}: {found.title}"])
+    return 0
 
 
 def _verify(words: argparse.Namespace) -> int:
@@ -374,10 +369,9 @@ def _prune(words: argparse.Namespace) -> int:
 
 def _copy(words: argparse.Namespace) -> int:
     """copy runs to another storage or another name, and verify each file there; --dry-run says what would be copied"""
-    progress = _Progress("copying", quiet=words.json)
-
+    progress = _Progress("copying", quiet=words.json or not sys.stderr.isatty())
     try:
-        record = copy.copy_record(words, progress.show)
+        record = copy.copy_record(words, progress.of)
     finally:
         progress.end()
     _print(words, record, copy.copied_lines(record))
@@ -483,14 +477,9 @@ class _Progress:
         if self._quiet:
             return
         if self._line.moves:
-            self.show(f"{self._doing} {run}: {files} files, {text.size_text(size)}")
+            self._line.show(said(f"{self._doing} {run}: {files} files, {text.size_text(size)}"))
         elif not files:
             self._line.line(said(f"{self._doing} {run}"))
-
-    def show(self, text: str) -> None:
-        """Have this as the line that moves, on a terminal."""
-        if self._line.moves and not self._quiet:
-            self._line.show(said(text))
 
     def of(self, run: str) -> Callable[[str, int], None]:
         """To be called for each file of the run with its name and bytes; counts them."""

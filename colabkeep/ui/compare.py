@@ -27,7 +27,7 @@ from colabkeep.ui import drawing as draw
 from colabkeep.ui.drawing import BLUE, Markup
 from colabkeep.ui.records import finite_or_text
 from colabkeep.ui.report import STATE_TEXTS, state_of
-from colabkeep.ui.text import Record, Report, aligned, plain, utc_time
+from colabkeep.ui.text import Record, aligned, plain, utc_time
 
 _VALIDATED = ("val_loss", "eval_loss", "valid_loss")
 _COLUMNS = 6  # settings in the table; `to_dict` has them all
@@ -150,12 +150,12 @@ class Compared:
         return figures.Curves(run=run.run, points=run.points, logged=run.logged, resumed_at=run.resumed_at)
 
 
-class Comparison(Report):
+class Comparison(figures.Plotted):
     """What `colabkeep.compare()` returns. `rows`: a `Compared` of each run, the best first; `metric`: what that was
     told by, and `mode`, "min" or "max"."""
 
     def __init__(self, rows: Sequence[Compared], metric: str, mode: str, storage: str, as_of: float) -> None:
-        self.rows = tuple(rows)
+        self.rows, self.title = tuple(rows), f"{len(rows)} run(s) compared"
         self.metric, self.mode, self.storage, self.as_of = metric, mode, storage, as_of
 
     def lines(self) -> Iterator[str]:
@@ -200,14 +200,6 @@ class Comparison(Report):
         shown = figures.plots([row.curves for row in self.rows[: len(curve.COLOURS)]])
         title = f"{len(self.rows)} runs"
         return figures.interactive(title, shown) if interactive else figures.static(title, shown)
-
-    def to_html(self, *, interactive: bool = False) -> str:
-        """The comparison as a page of its own. `interactive`: with curves to be zoomed in, by plotly."""
-        more = figures.page_of(self.plot(interactive=True)) if interactive else ""
-        return (
-            '<!doctype html><html lang="en"><meta charset="utf-8"><title>Runs compared</title>'
-            f"{self._repr_html_()}{more}</html>\n"
-        )
 
     def _repr_html_(self) -> str:
         drawn = self.rows[: len(curve.COLOURS)]

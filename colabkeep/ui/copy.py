@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -17,7 +16,8 @@ from colabkeep.session.open import find_store
 from colabkeep.stores.base import Store
 from colabkeep.ui.text import Record, plain, size_text
 
-Say: TypeAlias = Callable[[str], None]
+Watch: TypeAlias = Callable[[str], Callable[[str, int], None]]
+"""By the name of a run, what is called with the name and the bytes of each of its files."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: Callable[[str], str]) -> None:
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: Callable[[str], str]) -
     parser.add_argument("--dry-run", action="store_true", help="only say what would be copied")
 
 
-def copy_record(words: argparse.Namespace, show: Say) -> Record:
-    """Copy, and say what was copied. `show` is told how far it is, again and again.
+def copy_record(words: argparse.Namespace, watch: Watch) -> Record:
+    """Copy, and say what was copied. `watch` is told how far it is.
 
     Raises:
         UsageError: a new name for more than one run, or a target that is not a copy.
@@ -51,25 +51,19 @@ def copy_record(words: argparse.Namespace, show: Say) -> Record:
             )
         target = find_store(words.target)
         try:
-            return {"dry_run": words.dry_run, "runs": [_one(words, source, target, name, show) for name in names]}
+            return {"dry_run": words.dry_run, "runs": [_one(words, source, target, name, watch) for name in names]}
         finally:
             target.close()
     finally:
         source.close()
 
 
-def _one(words: argparse.Namespace, source: Store, target: Store, name: str, show: Say) -> dict[str, Any]:
+def _one(words: argparse.Namespace, source: Store, target: Store, name: str, watch: Watch) -> dict[str, Any]:
     new_name = name if words.new_name is None else checked_run_name(words.new_name)
     old, new = Repository(source, name), Repository(target, new_name)
     if words.dry_run:
         return _record(old, new, plan_copy(old, new))
-    done = Counter[str]()
-
-    def wrote(_: str, size: int) -> None:
-        done.update(files=1, bytes=size)
-        show(f"copying {name}: {done['files']} files, {size_text(done['bytes'])}")
-
-    return _record(old, new, copy_run(old, new, SystemClock(), wrote))
+    return _record(old, new, copy_run(old, new, SystemClock(), watch(name)))
 
 
 def _record(old: Repository, new: Repository, found: Copied) -> dict[str, Any]:

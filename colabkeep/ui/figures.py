@@ -14,7 +14,8 @@ from typing import Any
 
 from colabkeep.core.errors import MissingDependency
 from colabkeep.ui.curve import COLOURS, RATES, Points, axis_of, base_name, is_own, smoothed
-from colabkeep.ui.text import plain
+from colabkeep.ui.drawing import escape
+from colabkeep.ui.text import Report, plain
 
 _OTHERS = 3  # metrics beside the loss
 _NO_METRICS = ("epoch", "step", *RATES)
@@ -159,10 +160,28 @@ def interactive(title: str, shown: Sequence[Plot]) -> Any:
     return figure
 
 
-def page_of(figure: Any) -> str:
-    """A plotly figure as a piece of HTML that needs no network: its script, some 5 MB, is in it."""
-    html: str = figure.to_html(full_html=False, include_plotlyjs=True)
-    return html
+class Plotted(Report):
+    """A report with curves."""
+
+    title: str
+
+    def plot(self, *, interactive: bool = False) -> Any:
+        """The curves as a figure."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        raise NotImplementedError
+
+    def to_html(self, *, interactive: bool = False) -> str:
+        """The report as a page of its own. `interactive`: with curves to be zoomed in, by plotly, whose script, some
+        5 MB, is in it.
+
+        Raises:
+            MissingDependency: plotly is not installed, and is asked for.
+        """
+        more = self.plot(interactive=True).to_html(full_html=False, include_plotlyjs=True) if interactive else ""
+        head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(self.title, limit=200)}</title>'
+        return f"{head}{self._repr_html_()}{more}</html>\n"
 
 
 def _needed(module: str) -> Any:

@@ -29,7 +29,7 @@ from colabkeep.ui.messages import message_of
 from colabkeep.ui.panel.render import STATES, state_chip
 from colabkeep.ui.panel.state import end_of
 from colabkeep.ui.records import durability_record
-from colabkeep.ui.text import Record, Report, aligned, plain, size_text, utc_time
+from colabkeep.ui.text import Record, aligned, plain, size_text, utc_time
 
 
 @door()
@@ -81,13 +81,14 @@ def _the_only(store: Store, asked: str) -> str:
     return names[0]
 
 
-class RunReport(Report):
+class RunReport(figures.Plotted):
     """What `colabkeep.report()` returns. `run_history` holds the facts themselves; `as_of`: when they were read, in
     seconds since 1970 (UTC)."""
 
     def __init__(self, run_history: RunHistory, as_of: float) -> None:
         self.run_history = run_history
         self.as_of = as_of
+        self.title = f"the report on {plain(run_history.run)}"
 
     def lines(self) -> Iterator[str]:
         """The report as lines of text."""
@@ -138,19 +139,6 @@ class RunReport(Report):
             "left_out": run.left_out,
             "folder": run.folder,
         }
-
-    def to_html(self, *, interactive: bool = False) -> str:
-        """The report as a page of its own. `interactive`: with curves to be zoomed in, by plotly.
-
-        Raises:
-            MissingDependency: plotly is not installed, and is asked for.
-        """
-        title = draw.escape(f"{self.run_history.run}: report", limit=200)
-        more = figures.page_of(self.plot(interactive=True)) if interactive else ""
-        return (
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>{self._repr_html_()}{more}'
-            "</html>\n"
-        )
 
     def plot(self, *, interactive: bool = False) -> Any:
         """The loss over all sessions and what was measured, and how far each session came in which hours: a matplotlib
