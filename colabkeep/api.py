@@ -31,7 +31,6 @@ from colabkeep.session.rehearsal import REHEARSAL
 from colabkeep.session.run import EventBus
 from colabkeep.stores import Storage
 from colabkeep.stores.base import Store
-from colabkeep.ui.folder import FolderLines
 from colabkeep.ui.panel.displays import Display, Progress, displays
 from colabkeep.ui.result import FitResult, run_html, run_text
 
@@ -418,8 +417,7 @@ def keep_folder(  # noqa: PLR0913  # a door, as above
         RunBusy: when entered: another process keeps this run or this folder.
     """
     words = dict(locals())
-    here = Environment.here()
-    shown = displays(progress, SystemClock(), here, lambda: FolderLines(print))
+    shown = displays(progress, SystemClock(), Environment.here())
     run = _record(RunArguments, words, observers=(*shown, *check_callbacks(callbacks)))
     return wire_folder(_record(FolderArguments, words, run=run))
 

@@ -383,14 +383,9 @@ def _keep(words: argparse.Namespace) -> int:
     from colabkeep.keep.command import check_program, run_program
     from colabkeep.keep.wiring import FolderArguments, wire_folder
     from colabkeep.session.open import RunArguments
-    from colabkeep.ui.folder import FolderLines
     from colabkeep.ui.panel.displays import displays
 
-    def write(line: str) -> None:
-        sys.stderr.write(f"{line}\n")  # the standard output is the program's
-
     check_program(words.program)
-    here = Environment.here()
     run = RunArguments(
         run_name=words.run,
         storage=words.storage,
@@ -398,7 +393,8 @@ def _keep(words: argparse.Namespace) -> int:
         max_time=words.max_time,
         session_limit=words.session_limit,
         flush_timeout=words.flush_timeout,
-        observers=displays("text", SystemClock(), here, lambda: FolderLines(write)),
+        # The standard output is the program's.
+        observers=displays("text", SystemClock(), Environment.here(), sys.stderr),
     )
     kept = wire_folder(
         FolderArguments(

@@ -9,6 +9,7 @@ said. `page` and `panels` need neither.
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,20 +36,21 @@ def _module(name: str, file: Path) -> Any:
     return module
 
 
-def panels(language: str = "en", *, whole: bool = False) -> Mapping[str, str]:
+def panels(*, whole: bool = False) -> Mapping[str, str]:
     """State → its panel as HTML. `whole`: with all that there can be in it."""
     stories = _module("stories_of_the_panel", STORIES)
-    words = {"run": "resnet-cifar", "language": language}
+    run = "resnet-cifar"
     if whole:
-        return {phase: render(stories.in_full(phase, **words)) for phase in stories.PHASES}
-    return {phase: render(stories.in_phase(phase, **words).state) for phase in stories.PHASES}
+        return {phase: render(stories.in_full(phase, run=run)) for phase in stories.PHASES}
+    return {phase: render(stories.in_phase(phase, run=run).state) for phase in stories.PHASES}
 
 
 def matrix(browser: Any, folder: Path) -> list[str]:
     """One sheet for each state, page and language, with the panel at all widths; what is wrong on them, a line each."""
     looking, wrong = _module("looking_at_the_panel", STORIES.parents[1] / "ui" / "looking.py"), list[str]()
     for language in ("en", "zh"):
-        for phase, panel in panels(language, whole=True).items():
+        os.environ["COLABKEEP_LANG"] = language
+        for phase, panel in panels(whole=True).items():
             for theme, background in PAGES.items():
                 pictures = []
                 for width in WIDTHS:

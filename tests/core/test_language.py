@@ -59,7 +59,6 @@ AREAS = {
                 "ui/trainers.py",
                 "ui/messages.py",
                 "ui/curve.py",
-                "ui/folder.py",
                 "ui/loggers.py",
                 "ui/figures.py",
                 "keep/command.py",

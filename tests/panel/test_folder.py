@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta
 
 import pytest
 
@@ -21,8 +21,8 @@ from colabkeep.core.events import (
     Standing,
 )
 from colabkeep.core.manifest import Progress
-from colabkeep.ui.folder import FolderLines
-from colabkeep.ui.panel.displays import record
+from colabkeep.testing.clock import FakeClock
+from colabkeep.ui.panel.displays import Lines, record
 from colabkeep.ui.panel.render import line, render
 from colabkeep.ui.panel.state import PanelState
 from tests.panel.conftest import DRIVE
@@ -95,65 +95,64 @@ def test_the_record_for_programs_has_what_a_folder_has(panel: PanelState) -> Non
     assert [name for name in told if name in ("loss", "epoch", "step", "share")] == []
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 11, 23, 14, 0)  # as a wall clock
+class Told:
+    """The lines of a folder, and the clock by which they are told."""
 
-    def __call__(self) -> datetime:
-        return self.now
+    def __init__(self) -> None:
+        self.clock, self._stream = FakeClock(), io.StringIO()
+        self.tell = Lines(self.clock, self._stream)
+        self.tell(STARTED)
+
+    @property
+    def lines(self) -> list[str]:
+        return self._stream.getvalue().splitlines()
 
 
 def test_lines_are_few_through_a_long_night() -> None:
     """A version each minute for ten hours, and an upload that is always a little behind: 70 lines, not 1,200."""
-    lines: list[str] = []
-    clock = Clock()
-    tell = FolderLines(lines.append, clock)
-    tell(STARTED)
+    told = Told()
     for number in range(1, 601):
-        clock.now += timedelta(minutes=1)
-        tell(made(number))
-        tell(DurabilityTold(durability=durability(lost="20 s (last.pt of 14:03)", seconds=20.0)))
-    assert len(lines) < 80
-    assert lines[0] == "[colabkeep 14:00:00] The folder /content/runs is kept as 'r' in /front + drive."
-    assert "Version 1 is made: 1.0 MiB, 1.0 KiB of that new." in lines[2]
-    tell(Noted(text="Said."))
-    tell(RunStopped(reason="error", progress=Progress(step=600), checkpoint="v600", error="its exit status is 1"))
-    assert lines[-1].endswith(
+        told.clock.advance(60)
+        told.tell(made(number))
+        told.tell(DurabilityTold(durability=durability(lost="20 s (last.pt of 14:03)", seconds=20.0)))
+    assert len(told.lines) < 80
+    assert re.fullmatch(
+        r"\[colabkeep \d\d:\d\d:\d\d\] The folder /content/runs is kept as 'r' in /front \+ drive\.", told.lines[0]
+    )
+    assert "Version 1 is made: 1.0 MiB, 1.0 KiB of that new." in told.lines[2]
+    told.tell(Noted(text="Said."))
+    told.tell(RunStopped(reason="error", progress=Progress(step=600), checkpoint="v600", error="its exit status is 1"))
+    assert told.lines[-1].endswith(
         "Stopped: the program failed (its exit status is 1). Newest version: 600. Run the same again to go on."
     )
-    tell(DurabilityTold(durability=durability()))
-    assert "you would lose 12 min (last.pt of 14:03); version 7 would come back (confirmed by" in lines[-1]
+    told.tell(DurabilityTold(durability=durability()))
+    assert "you would lose 12 min (last.pt of 14:03); version 7 would come back (confirmed by" in told.lines[-1]
 
 
 def test_a_folder_that_is_never_at_rest_is_told_of_once() -> None:
-    lines: list[str] = []
-    clock = Clock()
-    tell = FolderLines(lines.append, clock)
+    told = Told()
     for _ in range(10):
-        tell(FolderSeen(changed=1, waits="last.pt (it is being written)", durability=durability()))
-        clock.now += timedelta(seconds=20)
-    (line,) = lines
+        told.tell(FolderSeen(changed=1, waits="last.pt (it is being written)", durability=durability()))
+        told.clock.advance(20)
+    (line,) = told.lines[2:]
     assert line.endswith("No version could be made in this session yet: last.pt (it is being written).")
 
 
 def test_much_that_would_be_lost_is_said_again_and_again() -> None:
-    lines: list[str] = []
-    tell = FolderLines(lines.append)
+    told = Told()
     for minutes in range(1, 100):
-        tell(DurabilityTold(durability=durability(lost=f"{minutes} min", seconds=60.0 * minutes)))
-    said = [text.partition("lose ")[2].partition(";")[0] for text in lines]
-    assert said == ["1 min", "10 min", "20 min", "40 min", "80 min"]
+        told.tell(DurabilityTold(durability=durability(lost=f"{minutes} min", seconds=60.0 * minutes)))
+    lost = [text.partition("lose ")[2].partition(";")[0] for text in told.lines[2:]]
+    assert lost == ["1 min", "10 min", "20 min", "40 min", "80 min"]
 
 
 def test_nothing_is_said_twice_in_chinese_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLABKEEP_LANG", "zh")
-    lines: list[str] = []
-    tell = FolderLines(lines.append)
-    tell(STARTED)
-    tell(made(1))
-    assert "已生成版本 1" in lines[-1]
-    tell(RunStopped(reason="finished", progress=Progress(step=1), checkpoint="v1"))
-    assert lines[-1].endswith("程序已结束。最新的版本：1。")  # noqa: RUF001
+    told = Told()
+    told.tell(made(1))
+    assert "已生成版本 1" in told.lines[-1]
+    told.tell(RunStopped(reason="finished", progress=Progress(step=1), checkpoint="v1"))
+    assert told.lines[-1].endswith("程序已结束。最新的版本：1。")  # noqa: RUF001
 
 
 def test_a_place_that_vanishes_is_told_as_it_is() -> None:

@@ -244,13 +244,14 @@ def step_of(text: str) -> int:
     return int(found[1])
 
 
-def test_nothing_is_cut_in_any_state(chromium: Any) -> None:
+def test_nothing_is_cut_in_any_state(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each state of the panel has room for its texts, in English and Chinese, on 320 to 1,400 pixels."""
     with chromium.new_context() as context:
         page = context.new_page()
         for phase in PHASES:
             for language in ("en", "zh"):
-                page.set_content(render(in_phase(phase, language=language, run="resnet-cifar").state))
+                monkeypatch.setenv("COLABKEEP_LANG", language)
+                page.set_content(render(in_phase(phase, run="resnet-cifar").state))
                 panel = page.locator("body > div")
                 assert (
                     panel.locator("img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 480

@@ -27,12 +27,12 @@ from colabkeep.platforms import find_platform
 from colabkeep.platforms.base import front_end
 from colabkeep.stores.shared.files import write_note
 from colabkeep.ui.drawing import details
-from colabkeep.ui.messages import sentence
+from colabkeep.ui.messages import clause_as_sentence, sentence
 from colabkeep.ui.panel.gauges import Gauges
 from colabkeep.ui.panel.render import last_save, line, moving_line, pace, render, says
 from colabkeep.ui.panel.state import Paced, PanelState
 from colabkeep.ui.terminal import MovingLine
-from colabkeep.ui.text import utc_time
+from colabkeep.ui.text import local_time, size_text, utc_time
 
 Display: TypeAlias = Callable[[Event], None]
 """An observer of a run's events. It may have `steps_from`: the time from which it wants to hear of a step again."""
@@ -49,9 +49,9 @@ _COLAB_PAUSE = 2.0  # seconds: its pages froze from bars that were drawn too oft
 
 
 def displays(
-    progress: Progress, clock: Clock, environment: Environment, lines: Callable[[], Display] | None = None
+    progress: Progress, clock: Clock, environment: Environment, stream: TextIO | None = None
 ) -> tuple[Display, ...]:
-    """The observers that show a run; none for "off". `lines`: makes what writes lines of text, in place of `Lines`.
+    """The observers that show a run; none for "off". `stream`: where lines of text go, instead of the standard output.
 
     Raises:
         UsageError: `progress` is no word of these.
@@ -70,9 +70,7 @@ def displays(
     moving = environment.environ.get("TERM") != "dumb"
 
     def text() -> Display:
-        if lines is not None:
-            return lines()
-        return Lines(clock, state=start(), moving=moving)
+        return Lines(clock, stream, state=start(), moving=moving)
 
     gauges = Gauges(environment)
 
@@ -147,6 +145,15 @@ _FIRST = 5.0  # seconds until the first progress line where lines stay (files, l
 _PRINTED = 60.0  # seconds between the others: a day of training makes some 300 kB, with a line for each epoch
 _EPOCHS = 10  # are told one by one
 _EPOCHS_PAUSE = 5.0  # seconds between the others: a loop of one-step epochs ends thousands of them
+# Of another program's folder.
+_MUCH_WORK = 600.0  # as `_MUCH`
+_VERSIONS = 5  # are told one by one
+_VERSIONS_PAUSE = 600.0  # seconds between the others: a night of versions a minute apart is some 60 lines
+_PATIENCE = 60.0  # seconds without a version until it is told what is waited for
+_CLAUSES = (  # that are sentences there
+    *(events.DeadlineNear, events.Restored, events.RunStarted, events.RunStopped, events.SaveFailing),
+    events.SpaceShort,
+)
 
 
 class Lines:
@@ -166,9 +173,11 @@ class Lines:
         self.steps_from = math.inf if found is None else clock.monotonic() + (_MOVING if moves else _FIRST)
         self._said_skipped = False
         self._said_copies: set[str] = set()  # the ways in which a state was copied that were told
-        self._epochs = 0  # told
-        self._epochs_from = -math.inf  # when the next one may be told
+        self._epochs = self._versions = 0  # told
+        self._epochs_from = self._versions_from = -math.inf  # when the next one may be told
+        self._waits_from: float | None = None  # when something was seen first that is not at rest
         self._said_lost: float | None = None  # seconds, when it was said last what would be lost
+        self._lost = ""  # what was said of it
 
     def __call__(self, event: Event) -> None:
         """Show an event.
@@ -186,27 +195,34 @@ class Lines:
                 self._out.show(moving_line(self._state) if self._out.moves else line(self._state))
             return
         self._state.take(event, self._clock.time())
-        told = self._sentence(event)
+        told = said(self._sentence(event) or "")
         if told:
-            self._out.line(f"[colabkeep] {said(told).replace(chr(10), _MORE)}")
+            time = f" {local_time(self._clock.time(), '%H:%M:%S')}" if self._state.folder else ""
+            self._out.line(f"[colabkeep{time}] {told.replace(chr(10), _MORE)}")
 
     def _sentence(self, event: Event) -> str | None:
         """What is said of it; None for what would be said too often."""
-        if isinstance(event, events.SaveCommitted):
-            return self._copied(event)
-        if isinstance(event, events.DurabilityTold) and not self._matters(event.durability):
-            return None
-        if isinstance(event, events.Restored) and self._state.complete is not None:
-            return None  # it does not go on
-        if isinstance(event, events.EpochDone) and not self._tells_end(event):
-            return None
-        if isinstance(event, events.EpochDone):
-            return " · ".join(filter(None, (sentence(event), pace(self._state))))
-        if isinstance(event, events.SaveSkipped):
-            if self._said_skipped:
+        folder = self._state.folder
+        match event:
+            case events.SaveCommitted():
+                return self._made(event) if folder else self._copied(event)
+            case events.FolderSeen():
+                return self._waiting(event)
+            case events.DurabilityTold() if not self._matters(event.durability):
                 return None
-            self._said_skipped = True
-        return sentence(event, folder=self._state.folder)
+            case events.Restored() if self._state.complete is not None:
+                return None  # it does not go on
+            case events.EpochDone():
+                ends = (sentence(event), pace(self._state))
+                return " · ".join(filter(None, ends)) if self._tells_end(event) else None
+            case events.SaveSkipped() if self._said_skipped:
+                return None
+            case events.SaveSkipped():
+                self._said_skipped = True
+        told = sentence(event, folder=folder)
+        if folder and told and isinstance(event, _CLAUSES):
+            return "\n".join(map(clause_as_sentence, told.splitlines()))
+        return told
 
     def _copied(self, event: events.SaveCommitted) -> str | None:
         """What the save cost training, the first time that it went this way."""
@@ -215,13 +231,35 @@ class Lines:
         self._said_copies.add(event.copy)
         return last_save(self._state)
 
+    def _made(self, event: events.SaveCommitted) -> str | None:
+        """A version: the first ones, those that somebody waits for, and of the others one now and then."""
+        now, self._versions = self._clock.monotonic(), self._versions + 1
+        wanted = event.reason in ("end", "asked", "deadline") or self._versions <= _VERSIONS
+        if not wanted and now < self._versions_from:
+            return None
+        self._versions_from = now + _VERSIONS_PAUSE
+        size, written = size_text(event.bytes), size_text(event.written)
+        return f"Version {event.progress.step} is made: {size}, {written} of that new."
+
+    def _waiting(self, event: events.FolderSeen) -> str | None:
+        """Once, where a while has passed and no version could be made."""
+        now = self._clock.monotonic()
+        self._waits_from = now + _PATIENCE if self._waits_from is None else self._waits_from
+        if self._versions or not event.waits or now < self._waits_from:
+            return None
+        self._versions += 1
+        return f"No version could be made in this session yet: {event.waits}."
+
     def _matters(self, durability: Durability) -> bool:
-        """Say what would be lost once something is safe, and again when it is much, each time it has doubled."""
-        lost, before = durability.lost_seconds, self._said_lost
-        safe_at_last = before is None and durability.rung is not None and lost > 0
-        tells = safe_at_last or lost >= max(_MUCH, 2 * (before or 0.0))
-        self._said_lost = lost if tells else before
-        return tells
+        """Say what would be lost once something is safe, and again when it is much, each time it has doubled; of a
+        folder, at the end too. Nothing is said twice."""
+        lost, before, folder = durability.lost_seconds, self._said_lost, self._state.folder
+        safe_at_last = before is None and durability.rung is not None and (folder or lost > 0)
+        much = lost >= max(_MUCH_WORK if folder else _MUCH, 2 * (before or 0.0))
+        if not (safe_at_last or much or (folder and self._state.stopped is not None)):
+            return False
+        told, self._lost, self._said_lost = self._lost, durability.sentence, lost
+        return told != self._lost
 
     def _tells_end(self, event: events.EpochDone) -> bool:
         """Say the end of this epoch: of the first ones and the last one, and of the others now and then."""
