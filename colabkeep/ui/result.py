@@ -64,52 +64,50 @@ class FitResult(fit.FitResult):
         state = _ended(self.stopped, self.nan_since)
         return f"<FitResult {self.run_name!r}: {state}, {self.epochs} epochs, {self.steps} steps{best}>"
 
-    def _measured(self) -> curve.Measured:
-        measured = curve.measured_in(self.history)
-        return replace(measured, best=None if self.best is None else self.best.step)
-
     def _repr_html_(self) -> str:
-        phase = end_of(self.stopped, self.nan_since)
         began = "started from zero" if self.resumed_from is None else f"resumed from step {self.resumed_from}"
-        best = ""
+        best, measured = "", replace(curve.measured_in(self.history), best=None)
         if self.best is not None:
+            measured = replace(measured, best=self.best.step)
             at, of = self.best, f"Best {self.best.monitor}: {self.best.value:.6g}"
             kept = "not kept" if at.checkpoint is None else f"checkpoint {at.checkpoint}"
-            best = draw.paragraph(f"{of}, epoch {at.epoch}, step {at.step}, {kept}.")
-        parts = [
-            state_chip(phase),
-            draw.badge(self.run_name),
-            _why(phase, self.stopped, self.nan_since),
-            draw.paragraph(f"{self.steps} steps, {self.epochs} epochs; this session {began}.", strong=True),
-            best,
-            curve.loss_curve(self.losses, self.resumed_at, self.nan_since, measured=self._measured())
-            if self.losses
-            else "",
+            best = f"{of}, epoch {at.epoch}, step {at.step}, {kept}."
+        return _card(
+            end_of(self.stopped, self.nan_since),
+            _why(self.run_name, self.stopped, self.nan_since),
+            f"{self.steps} steps, {self.epochs} epochs; this session {began}.",
+            draw.paragraph(best) if best else "",
+            _curve(self.losses, self.resumed_at, self.nan_since, measured),
             _history(self.history),
             _checkpoints(self.checkpoints),
-        ]
-        return draw.frame(draw.join(*parts), STATES[phase][1])
+        )
 
 
 def run_html(run: Run) -> Markup:
     """A run, before, in or after its `with` block."""
     if not run.began:
         return draw.frame(draw.join(draw.chip("○", "NOT STARTED", BLUE), draw.badge(run.name)), BLUE)
-    progress, points, nan_since = run.progress, run.losses.points, run.losses.proof.broken
+    nan_since = run.losses.proof.broken
     live = "fresh" if nan_since is None else "nan"
-    phase = live if run.stopped is None else end_of(run.stopped, nan_since)
-    parts = [
-        state_chip(phase),
-        draw.badge(run.name),
-        _why(phase, run.stopped, nan_since),
-        draw.paragraph(f"Epoch {_epoch(run)}, step {progress.step}.", strong=True),
+    return _card(
+        live if run.stopped is None else end_of(run.stopped, nan_since),
+        _why(run.name, run.stopped, nan_since),
+        f"Epoch {_epoch(run)}, step {run.progress.step}.",
         draw.paragraph(run.durability.sentence),
-        curve.loss_curve(points, taken_over(run.resumed_from), nan_since, measured=curve.measured_in(run.history))
-        if points
-        else "",
+        _curve(run.losses.points, taken_over(run.resumed_from), nan_since, curve.measured_in(run.history)),
         _history(run.history),
-    ]
-    return draw.frame(draw.join(*parts), STATES[phase][1])
+    )
+
+
+def _card(phase: str, badges: Markup, how_far: str, *parts: Markup | str) -> Markup:
+    chip = state_chip(phase)
+    return draw.frame(draw.join(chip, badges, draw.paragraph(how_far, strong=True), *parts), STATES[phase][1])
+
+
+def _curve(
+    points: curve.Points, resumed_at: Sequence[int], nan_since: int | None, measured: curve.Measured
+) -> Markup | str:
+    return curve.loss_curve(points, resumed_at, nan_since, measured=measured) if points else ""
 
 
 def run_text(run: Run) -> str:
@@ -132,11 +130,12 @@ def _ended(stopped: str, nan_since: int | None) -> str:
     return {"interrupted": f"stopped ({stopped})", "diverged": "ended, loss not finite"}.get(phase, phase)
 
 
-def _why(phase: str, stopped: str | None, nan_since: int | None) -> Markup | str:
-    """Why it ended, where the chip does not say that, or since when the loss is not finite."""
+def _why(name: str, stopped: str | None, nan_since: int | None) -> Markup:
+    """Its name; and why it ended, where the chip does not say that, or since when the loss is not finite."""
     if nan_since is not None:
-        return draw.badge(f"since step {nan_since}")
-    return draw.badge(stopped) if phase == "interrupted" else ""
+        return draw.join(draw.badge(name), draw.badge(f"since step {nan_since}"))
+    ended = stopped is not None and end_of(stopped, None) == "interrupted"
+    return draw.join(draw.badge(name), draw.badge(stopped) if ended else "")
 
 
 def _history(records: Sequence[Mapping[str, Any]]) -> Markup | str:

@@ -355,10 +355,6 @@ _FOLDER_SAYINGS: Mapping[Phase, Callable[[PanelState], str]] = {
 }
 
 
-def _nan_value(state: PanelState) -> str:
-    return "" if state.broken is None else state.broken.value
-
-
 def _nan(value: str) -> str:
     return said("NaN" if value == "nan" else "INFINITE" if value else "NaN OR INFINITE")
 
@@ -510,7 +506,11 @@ def render(state: PanelState, *, stale_after: float = _STALE_AFTER, status: str 
     parts = (
         draw.paragraph(_top(state)),
         sentences if state.phase in _URGENT else "",
-        draw.paragraph(_where(state)),
+        draw.paragraph(
+            draw.escape(folder_now(state), 600)
+            if state.folder
+            else draw.join(draw.bar(state.share, wide=True), how_far(state))
+        ),
         draw.paragraph(draw.escape(clicks, 900), quiet=True) if clicks else "",
         *(() if state.folder else _training(state, None if final else stale_after)),
         draw.paragraph(safety(state), strong=True),
@@ -519,7 +519,9 @@ def render(state: PanelState, *, stale_after: float = _STALE_AFTER, status: str 
         if state.folder
         else draw.details(
             "Checkpoints and session",
-            draw.join(session, draw.paragraph(draw.escape(_saving_pace(state), 700), quiet=True), checkpoints),
+            draw.join(
+                session, draw.paragraph(draw.escape("" if final else how_it_saves(state), 700), quiet=True), checkpoints
+            ),
         ),
         draw.details(
             "What comes back" if state.folder and not started.exactness else _EXACTNESS[started.exactness],
@@ -543,16 +545,6 @@ _EXACTNESS = {
 def _status(page: str) -> Markup:
     """For who has reloaded the page: a running cell does not come back to it in each front end, and the file does."""
     return Markup(f" {draw.escape('How it is now: {page}', 200).format(page=draw.link(page, page))}")
-
-
-def _where(state: PanelState) -> Markup:
-    if state.folder:
-        return draw.escape(folder_now(state), 600)
-    return draw.join(draw.bar(state.share, wide=True), how_far(state))
-
-
-def _saving_pace(state: PanelState) -> str:
-    return "" if state.phase in FINAL else how_it_saves(state)
 
 
 def _training(state: PanelState, stale_after: float | None) -> Iterator[Markup | str]:
@@ -621,7 +613,9 @@ def _top(state: PanelState) -> Markup:
         cards = _VERDICTS[state.check.verdict].format(cards or "CPU")
     facts = (" ".join(filter(None, (state.platform, kind and f"({kind})"))), cards, state.started.run)
     badges = (draw.badge(draw.escape(fact, 120)) for fact in facts if fact)
-    return draw.join(state_chip(name, loss=_nan_value(state), folder=state.folder), *badges)
+    return draw.join(
+        state_chip(name, loss="" if state.broken is None else state.broken.value, folder=state.folder), *badges
+    )
 
 
 def _rows(state: PanelState) -> list[Sequence[object]]:
