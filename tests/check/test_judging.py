@@ -299,8 +299,9 @@ def any_facts(draw: st.DrawFn) -> Facts:
 
 @settings(deadline=None)
 @given(facts=any_facts())
-def test_a_click_that_is_asked_for_is_in_the_platform_s_menus(facts):
-    """Judging never fails, and a verdict that asks for a click gives the path that this platform has."""
+def test_whatever_is_found_is_judged_and_advised_on(facts):
+    """It never fails. A verdict that asks for a click gives the path that this platform has; each code of the advice is
+    there at most once, and reads like precision-fp16."""
     verdict, offered = judge(facts), facts.place.menus
     paths = {"reconnect": [offered.reconnect], "switch": [offered.switch, offered.enable], "enable": [offered.enable]}
     for path in paths.get(verdict.word, []):
@@ -310,12 +311,6 @@ def test_a_click_that_is_asked_for_is_in_the_platform_s_menus(facts):
         assert verdict.word in ("keep", "unusable")
     assert verdict.reason.strip()
     assert verdict.word == "keep" or verdict.action.strip()
-
-
-@settings(deadline=None)
-@given(facts=any_facts())
-def test_advice_has_words_and_a_code_that_programs_can_use(facts):
-    """Advising never fails; each code is there at most once, and reads like precision-fp16."""
     advice = advise(facts)
     listed = [line.code for line in advice]
     assert len(set(listed)) == len(listed)

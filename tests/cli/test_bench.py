@@ -231,6 +231,8 @@ def test_a_model_is_measured_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixt
     small = report.load.bytes
     assert 300 * 300 * 4 < small < 300 * 300 * 5
     assert report.load.grows
+    assert [line.split("  ")[1] for line in str(report).splitlines()[2:5]] == ["memory copy", "SHA-256", "write"]
+    assert re.search(r"A save of .* \(these very objects\) pauses training for .*\n(.*\n)?Saving every ", str(report))
     assert "The optimizer has no state yet" in str(report)
     model(torch.zeros(1, 300)).sum().backward()
     optimizer.step()
@@ -241,19 +243,8 @@ def test_a_model_is_measured_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "measuring: copying these objects" in capsys.readouterr().out
 
 
-def test_the_command_tells_what_a_save_costs(colabkeep_cli: Any, tmp_path: Path) -> None:
-    """A table of what was measured, what follows from it in sentences, and nothing left in the storage."""
-    said = colabkeep_cli("bench", "--storage", str(tmp_path), "--size", "20MB")
-    assert said.status == 0
-    assert [line.split("  ")[1] for line in said.out.splitlines()[2:5]] == ["memory copy", "SHA-256", "write"]
-    assert "A save of 19.1 MiB (as you said) pauses training for " in said.out
-    assert "Saving every " in said.out
-    assert "measuring: " in said.err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_machines_get_the_same_figures(colabkeep_cli: Any, tmp_path: Path) -> None:
-    """One strict JSON object, and nothing beside it."""
+    """One strict JSON object, nothing beside it, and nothing left in the storage."""
     said = colabkeep_cli("bench", "--storage", str(tmp_path), "--json", "--overhead", "0.05")
     assert (said.status, said.err) == (0, "")
     record = json.loads(said.out)
@@ -261,6 +252,7 @@ def test_machines_get_the_same_figures(colabkeep_cli: Any, tmp_path: Path) -> No
     assert record["cadence"]["overhead"] == 0.05
     assert min(record["copy"], record["hashing"], record["near"]["rate"]) > 0
     assert record["far"] is None
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
