@@ -62,19 +62,15 @@ def check_the_story(shown):
     assert float(accuracy[1]) > 80
 
 
-def test_on_colab_the_killed_training_ends_like_the_other_one(on_colab):
-    """From the mount to the own loop; and all that was kept is in the Drive, which has confirmed it."""
+def test_on_colab_the_killed_training_ends_like_the_other_one_and_the_next_machine_goes_on(on_colab, colab, executed):
+    """From the mount to the own loop; and all that was kept is in the Drive, which has confirmed it. When the machine
+    and its disk are gone, the kernel with them, the Drive is all that is left, and it is enough."""
     world, shown = on_colab
     check_the_story(shown)
     assert "Google Colab (hosted), no GPU: turn one on" in shown.everywhere()
     assert "confirmed by mounted://" in shown.by("own-loop")
     in_drive = checkpoints(find_run(open_store(f"mounted://{world}/drive/colabkeep"), "digits"))
     assert max(info.step for info in in_drive) == EPOCHS * STEPS
-
-
-def test_on_the_next_machine_it_goes_on_from_drive(on_colab, colab, executed):
-    """The machine and its disk are gone, the kernel with them; the Drive is all that is left, and it is enough."""
-    world, _ = on_colab
     with colab(world) as machine:
         shown = executed(machine.environment.folder, machine, epochs=EPOCHS + 2)
     assert shown.went_on_from("training") >= EPOCHS * STEPS

@@ -61,6 +61,7 @@ def test_of_a_short_session_nothing_is_told() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_a_real_training_of_two_processes_tells_it(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """A model whose gradients are many bytes and little work."""
     import torch

@@ -134,26 +134,12 @@ def test_a_notebook_of_somebody_else_tells_how_far_it_was_when_its_kernel_died(
     assert panel.evaluate(FAINT) == []
 
 
-def test_a_panel_can_be_heard(lost: str, sheet: Sheet) -> None:
-    """The accessibility tree of the panel as it was sent has the bar with its percentage, the curve in words, and the
-    table with its caption and heads when it is unfolded."""
-    sheet.open(lost, kernel=False)
-    sheet.page.locator(PANEL).get_by_text("Checkpoints and session").click()
-    tree = sheet.page.locator(PANEL).aria_snapshot()
-    assert re.search(r"- progressbar: \d+ %", tree), tree
-    assert re.search(r'- \'?img "loss, \d+ points from step \d+ to \d+: first', tree), tree
-    assert '- table "Checkpoints, newest first":' in tree
-    heads = re.findall(r'- columnheader "(\w+)"', tree)
-    assert heads[:2] == ["epoch", "train_loss"]
-    assert heads[-4:] == ["step", "size", "state", "where"]
-    assert re.search(r"- group: Last events \(\d+\)", tree), tree
-
-
-def test_the_same_cell_goes_on_and_can_be_read_in_both_themes(
+def test_the_same_cell_goes_on_and_can_be_read_in_both_themes_and_heard(
     lost: str, laboratory: Laboratory, opening: Opening, tmp_path: Path
 ) -> None:
     """The next session says where it went on, over the curve of both; light and dark pages show all of it, with enough
-    contrast. Its pictures are those of the README (with COLABKEEP_PICTURES=1 they are renewed)."""
+    contrast, and the accessibility tree has the bar with its percentage, the curve in words, and the table with its
+    caption and heads. Its pictures are those of the README (with COLABKEEP_PICTURES=1 they are renewed)."""
     laboratory.write("digits.ipynb", SETUP, TRAIN)
     with opening() as sheet:
         sheet.open("digits.ipynb")
@@ -175,7 +161,16 @@ def test_the_same_cell_goes_on_and_can_be_read_in_both_themes(
             assert panel.evaluate(HIDDEN) == []
             assert panel.evaluate(FAINT) == []
             keep(sheet.page.locator(".jp-CodeCell").nth(1).screenshot(), f"panel-{theme.lower()}.png", tmp_path)
+            panel.get_by_text("Checkpoints and session").click()
+            tree = panel.aria_snapshot()
     laboratory.theme("Light")
+    assert re.search(r"- progressbar: \d+ %", tree), tree
+    assert re.search(r'- \'?img "loss, \d+ points from step \d+ to \d+: first', tree), tree
+    assert '- table "Checkpoints, newest first":' in tree
+    heads = re.findall(r'- columnheader "(\w+)"', tree)
+    assert heads[:2] == ["epoch", "train_loss"]
+    assert heads[-4:] == ["step", "size", "state", "where"]
+    assert re.search(r"- group: Last events \(\d+\)", tree), tree
 
 
 TOLD = """
