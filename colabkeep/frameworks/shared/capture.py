@@ -849,10 +849,11 @@ class Recorders:
         """
         self._all = {name: self._recorder(name, target) for name, target in parts.items()}
         modules = {name: each for name, each in self._all.items() if isinstance(each, ModuleRecorder)}
+        named, self._named = self._named, []  # where a module raises, those before it may have new names already
         renamed = [module.refresh() for module in modules.values()]
-        if any(renamed) or list(modules) != self._named:
+        if any(renamed) or list(modules) != named:
             self._names = ParameterNames((name, module.parameters()) for name, module in modules.items())
-            self._named = list(modules)
+        self._named = list(modules)
         for each in self._all.values():
             if isinstance(each, Recorder):
                 each.refresh(self._names)

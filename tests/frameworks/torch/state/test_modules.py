@@ -369,3 +369,19 @@ def test_complex_and_odd_dtypes_keep_their_bits(framework: TorchFramework) -> No
         assert a.dtype == b.dtype
         assert a.shape == b.shape
         assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
+def test_a_save_that_failed_on_one_module_does_not_hide_what_changed_in_another(framework: TorchFramework) -> None:
+    """Both changed before it; when the second can be kept again, the optimizer has its state of the new parameters."""
+    generator, critic = nn.Linear(2, 2), nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(generator.parameters(), lr=0.1, momentum=0.9)
+    parts = {"generator": generator, "critic": critic, "optimizer": optimizer}
+    framework.capture(parts).finish().release()
+    generator.weight = optimizer.param_groups[0]["params"][0] = nn.Parameter(torch.ones(2, 2))
+    kept, critic.weight = critic.weight, nn.Parameter(torch.empty(2, 2, device="meta"))
+    with pytest.raises(NotStorable, match="critic"):
+        framework.capture(parts)
+    critic.weight = kept
+    generator(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert same_bits(captured(framework, parts), captured(TorchFramework(), parts))
