@@ -58,7 +58,7 @@ from colabkeep.session.open import (
 )
 from colabkeep.session.ranks import AtATime, Group
 from colabkeep.session.scheduler import SaveScheduler, StopTraining, leaving_reason
-from colabkeep.session.state import Averages, History, LossRecord, Place, Position, RunState, as_number
+from colabkeep.session.state import Averages, History, LoopState, LossRecord, Place, Position, RunState, as_number
 
 
 class EventBus:
@@ -302,7 +302,7 @@ class Run:
         changed = any(isinstance(event, RestoredInexactly) for event in events)
         started = run_started(spec, session.id, changed=changed)
         events.extendleft([started, *_complete(spec, self.resumed_from)])  # said first
-        unseen = _unseen_told(self._unseen, self.resumed_from, events.append)
+        unseen = _unseen_told(self._unseen, session.state, self.resumed_from, events.append)
         self._event_bus = EventBus(
             spec.arguments.observers,
             spec.clock,
@@ -898,13 +898,14 @@ def _tell_notes(run: Run, notes: Sequence[str], told: int) -> int:
     return len(notes)
 
 
-def _unseen_told(unseen: Unseen, resumed: Manifest | None, say: Observer) -> Observer:
+def _unseen_told(unseen: Unseen, state: LoopState, resumed: Manifest | None, say: Observer) -> Observer:
     """Says with the first step what moves the parts and was not handed in. In a resumed session that is too late, and
-    "exact" is taken back."""
+    "exact" is taken back; what an earlier session had seen was said at the start."""
 
     def hear(event: Event) -> None:
         if isinstance(event, FirstStepDone):
-            for text in unseen():
+            before, state.unseen = state.unseen, list(unseen())
+            for text in [each for each in state.unseen if each not in before]:
                 if resumed is None or not resumed.progress.step:
                     say(Noted(text=text))
                 else:

@@ -524,6 +524,7 @@ class LoopState:
         self.loaders = framework.data()
         self.history = History(stored.get("history"))
         self.losses = LossRecord(framework.losses(), stored.get("losses"))
+        self.unseen: list[str] = [*stored.get("run", {}).get("unseen", [])]  # sentences on what no checkpoint holds
         self.loader: Tree = stored.get("loader")  # where the epoch's loader was
         self.gradients: Tree = stored.get("gradients", {})  # that the next update is made of
         self.variables = RunState(framework.name)
@@ -542,7 +543,11 @@ class LoopState:
         """The parts of a checkpoint, by their stored names; what the run does not use is left out. `loader`: what the
         epoch's loader tells; `left`: where the loop was left, if what it does there is left out."""
         values: dict[str, Any] = {
-            "run": {"seed": self.seed, **({"left": left} if left else {})},
+            "run": {
+                "seed": self.seed,
+                **({"left": left} if left else {}),
+                **({"unseen": self.unseen} if self.unseen else {}),
+            },
             "settings": self.settings.tree(),
             "history": self.history.tree(),
             "losses": self.losses.tree(),

@@ -30,7 +30,7 @@ from colabkeep.frameworks.shared.capture import ParameterNames
 from colabkeep.frameworks.shared.describe import NOT_PLAIN, plain
 from colabkeep.frameworks.shared.rng import Stream
 from colabkeep.frameworks.shared.streams import reachable
-from colabkeep.frameworks.torch.capture import TensorPlaces, TorchKit, metrics, ordinary, parameters_of
+from colabkeep.frameworks.torch.capture import TensorPlaces, TorchKit, counts_of, metrics, ordinary, parameters_of
 from colabkeep.frameworks.torch.restore import is_torchs_own
 from colabkeep.frameworks.torch.settings import attributes, count_of
 
@@ -164,7 +164,7 @@ class _Metrics:
         """Remember it. Tensors of a list are added to it, and stay as they are."""
         self._kept = [
             {name: [*value] if isinstance(value, list) else value.detach().clone() for name, value in held.items()}
-            for held in (metric.metric_state for metric in self._metrics)
+            for held in map(counts_of, self._metrics)
         ]
 
     def rewind(self) -> None:

@@ -328,10 +328,16 @@ def counted_by(places: shared.TensorPlaces) -> dict[str, dict[str, Any]]:
     return {
         prefix: {
             name: [_detached(each) for each in value] if isinstance(value, list) else _detached(value)
-            for name, value in each.metric_state.items()
+            for name, value in counts_of(each).items()
         }
         for prefix, each in metrics(places)
     }
+
+
+def counts_of(metric: Any) -> dict[str, Any]:
+    """Its states, and tensors in other attributes of it, as `MinMaxMetric` has them; not what it computed of these."""
+    others = {name: value for name, value in vars(metric).items() if name[0] != "_" and isinstance(value, torch.Tensor)}
+    return {**others, **metric.metric_state}
 
 
 def _is_metric(module: torch.nn.Module) -> bool:

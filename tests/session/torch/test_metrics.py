@@ -46,7 +46,12 @@ def train(folder: Path, breaks_at: int | None = None) -> tuple[list[float], list
     right = torchmetrics.MetricCollection([torchmetrics.Accuracy("multiclass", num_classes=3)])
     right.persistent(True)  # then its `state_dict()` tells some of it
     seen = torchmetrics.CatMetric()
-    words: dict[str, Any] = {"state": {"right": right, "seen": seen}, "storage": folder, "progress": False}
+    least = torchmetrics.MinMaxMetric(torchmetrics.MeanMetric())  # its bounds are no states of it
+    words: dict[str, Any] = {
+        "state": {"right": right, "seen": seen, "least": least},
+        "storage": folder,
+        "progress": False,
+    }
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with colabkeep.Run("r", model=model, optimizer=optimizer, save_every="3 steps", **words) as run:
         for _ in run.epochs(2):
@@ -55,13 +60,17 @@ def train(folder: Path, breaks_at: int | None = None) -> tuple[list[float], list
                 output, loss = model(x, y)
                 right.update(output, y)
                 seen.update(y)
+                least.update(y)
+                least.compute()
                 if run.progress.step == breaks_at:
                     raise Breakage
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
                 run.step(loss=loss)
-    return [float(model.losses.compute()), *map(float, right.compute().values())], seen.value
+    return [
+        float(each) for each in (model.losses.compute(), *right.compute().values(), least.min_val, least.max_val)
+    ], seen.value
 
 
 def test_metrics_go_on_counting_where_they_were(tmp_path: Path) -> None:
