@@ -144,6 +144,12 @@ def test_every_command_that_is_shown_is_understood(place: str, line: str) -> Non
         pytest.fail(f"{place}: {line} is refused ({refusal.code})")
 
 
+def test_the_readme_names_every_command() -> None:
+    """Its list of commands has all of them."""
+    listed = {shlex.split(line)[1] for place, line in commands() if place.startswith("README.md")}
+    assert command_names() - listed == set()
+
+
 def command_names() -> set[str]:
     (choices,) = (action.choices for action in cli._parser()._actions if isinstance(action.choices, dict))
     return set(choices)
