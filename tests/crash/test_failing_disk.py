@@ -1,7 +1,8 @@
 """A disk that is full, breaks or is interrupted at any system call of a save, with only one checkpoint kept.
 
-Each call that changes the disk meets one of these, and so does one in three of those that only look: a look at a folder
-is eight of them. `pytest tests/crash/test_failing_disk.py --every-fault` lets each call meet all of them.
+Half of the calls that change the disk meet one of these, and so does one in six of those that only look: a look at a
+folder is eight of them. `pytest tests/crash/test_failing_disk.py --every-fault` lets each call meet all of them. That
+what is stored withstands a fault at each call, tests/checkpoint/test_faults.py shows.
 """
 
 from __future__ import annotations
@@ -99,14 +100,14 @@ def places(calls: list[str], first: int, end: int) -> list[int]:
 
 @pytest.fixture
 def share(request: pytest.FixtureRequest) -> Share:
-    """The numbers of calls at which a kind of fault is tried: all of them, or a third, for each kind others."""
+    """The numbers of calls at which a kind of fault is tried: all of them, or a sixth, for each kind others."""
 
     def of(calls: list[str], numbers: list[int], kind: str) -> list[int]:
         if request.config.getoption("--every-fault") or kind not in FAULTS:
             return numbers
         changes = [n for n in numbers if calls[n] in CHANGES]
         looks = [n for n in numbers if calls[n] not in CHANGES][:: len(FAULTS)]
-        return sorted(each for part in (changes, looks) for each in part[list(FAULTS).index(kind) :: len(FAULTS)])
+        return sorted(each for part in (changes, looks) for each in part[list(FAULTS).index(kind) :: 2 * len(FAULTS)])
 
     return of
 

@@ -11,16 +11,14 @@ import pytest
 
 from tests.keep.recipes.cases import CASES, try_case
 
-HERE = ("trainer",)
-LONG = ("gan", "lora")
+TORCH = ("trainer", "gan", "lora")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
-        *(pytest.param(name, marks=pytest.mark.torch) for name in HERE),
-        *(pytest.param(name, marks=[pytest.mark.torch, pytest.mark.long]) for name in LONG),
+        *(pytest.param(name, marks=[pytest.mark.torch, pytest.mark.long]) for name in TORCH),
         pytest.param("paddle", marks=pytest.mark.paddle),
     ],
 )

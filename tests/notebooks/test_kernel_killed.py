@@ -41,7 +41,7 @@ def newest_step(folder):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("colab_demo", marks=pytest.mark.torch),
+        pytest.param("colab_demo", marks=[pytest.mark.torch, pytest.mark.long]),
         pytest.param("aistudio_demo", marks=[pytest.mark.paddle, pytest.mark.long]),
     ],
 )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import torch
 
@@ -14,6 +11,7 @@ from colabkeep import resumable_fit
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
 from tests.fakes.kaggle.state import TOKEN
+from tests.programs import run
 from tests.trainings import final_state
 from tests.trainings.torch import hard_training
 
@@ -64,12 +62,8 @@ print("finished", flush=True)
 
 def live(fake, machine, how):
     machine.mkdir()
-    places = [*filter(None, sys.path), str(Path(__file__).resolve().parents[3])]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "HOME": str(machine)}
-    arguments = [str(machine), fake.address, fake.command[1], TOKEN, how]
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], env=environ, capture_output=True, text=True, check=False
-    )
+    environ = {**os.environ, "HOME": str(machine)}
+    return run(PROGRAM, machine, fake.address, fake.command[1], TOKEN, how, environ=environ)
 
 
 def test_a_run_whose_machine_vanished_goes_on_from_its_dataset_alone(fake, machine, tmp_path):
