@@ -42,7 +42,7 @@ CELLS = (
         if step % 100 == 0:
             id = f"{{step:012d}}-s"
             panel(SaveCommitted(
-                checkpoint=id, progress=at, reason="epoch", bytes=2**20, written=9, seconds=2.0, rung="local"
+                checkpoint=id, progress=at, reason="epoch", bytes=2**20, written=9, seconds=2.0, level="local"
             ))
     panel(RunStopped(reason="finished", progress=at, checkpoint=id if {updates} >= 100 else None))
     with open("times.json", "w") as file:

@@ -96,7 +96,7 @@ def _frozen(drive: Drive, setting: Setting) -> list[Figure]:
     return [
         figure(f"{label}: the second save", "of the first one's bytes", [sent[1] / sent[0]], goal=0.3),
         figure("nothing has changed since the last save: sent by the next one", "objects", [objects[2]], goal=2),
-        figure("… which are its manifest and its part of the diary", "bytes", [sent[2]]),
+        figure("… which are its manifest and its part of the journal", "bytes", [sent[2]]),
     ]
 
 

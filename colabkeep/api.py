@@ -1,4 +1,4 @@
-"""The front door: what users call, in their words. What they wrote becomes one record for the rooms below."""
+"""The public functions and classes. What a user wrote becomes one record, which is all that the modules below see."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from colabkeep.core.arguments import Duration, door, read_duration
+from colabkeep.core.arguments import Duration, public, read_duration
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, MachineChecked
 from colabkeep.core.language import said
@@ -152,8 +152,8 @@ class Run(session.Run):
         Incompatible: from `with`: the objects or their settings are not those of the run; nothing was touched.
     """
 
-    @door(_FOREIGN | _GONE)
-    def __init__(  # noqa: PLR0913  # a door: each word is one the user writes, and they meet in one record
+    @public(_FOREIGN | _GONE)
+    def __init__(  # noqa: PLR0913  # each word is one the user writes, and they meet in one record
         self,
         run_name: str,
         *,
@@ -219,8 +219,8 @@ class Run(session.Run):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
-@door(_FOREIGN | _GONE)
-def resumable_fit(  # noqa: PLR0913  # a door, as above
+@public(_FOREIGN | _GONE)
+def resumable_fit(  # noqa: PLR0913  # a public, as above
     model: Any,
     train_loader: Any,
     *,
@@ -355,8 +355,8 @@ def resumable_fit(  # noqa: PLR0913  # a door, as above
     return FitResult.of(fit(plan))
 
 
-@door()
-def keep_folder(  # noqa: PLR0913  # a door, as above
+@public()
+def keep_folder(  # noqa: PLR0913  # a public, as above
     folder: str | os.PathLike[str],
     run_name: str | None = None,
     *,
@@ -422,7 +422,7 @@ def keep_folder(  # noqa: PLR0913  # a door, as above
     return wire_folder(_record(FolderArguments, words, run=run))
 
 
-@door()
+@public()
 def mount(*, timeout: Duration = 180.0) -> Store:
     """Make this platform's persistent storage ready, and give it as a store that `storage=` takes.
 
@@ -441,7 +441,7 @@ def mount(*, timeout: Duration = 180.0) -> Store:
     return open_home(find_platform(here).mount(here, timeout=read_duration("timeout", timeout)))
 
 
-@door()
+@public()
 def secret(name: str, *, timeout: Duration = 20.0) -> str:
     """The value of the secret `name`: of the variable of that name, else as the platform keeps it (Colab's key icon,
     Kaggle's Add-ons). May be called on any thread.
@@ -465,7 +465,7 @@ def secret(name: str, *, timeout: Duration = 20.0) -> str:
     return find_platform(here).secret(here, name, timeout=read_duration("timeout", timeout))
 
 
-@door()
+@public()
 def launch(
     train: Callable[..., _T],
     args: Sequence[Any] = (),

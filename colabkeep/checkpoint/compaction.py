@@ -15,7 +15,7 @@ from colabkeep.core.errors import NameTaken, ObjectNotFound, RunTakenOver, Store
 from colabkeep.core.layout import HISTORY_FILE, LEASE_FILE, SEGMENT_FILE, SMALL, dumps, id_parts, parse, unseal
 from colabkeep.stores.base import BytesSource, DurabilityLevel, Entry, Receipt, Store, sides
 
-# A history is one file that holds others as they were, leases and segments of the diary, byte for byte: for each a line
+# A history is one file that holds others as they were, leases and parts of the journal, byte for byte: for each a line
 # that says which file and how many bytes, then these. Its name has the highest session number in it and the SHA-256 of
 # its bytes, so that whoever folds the same files writes the same history. A file that is still there beside its
 # history, or in two of them, is the same file: it is read once.
@@ -291,7 +291,7 @@ class Folding:
         text = pack(files)
         name = f"journal/{history_name(fence, text)}"
         receipt, store = self._put(name, BytesSource(text)), self._repository.store
-        if store.confirm(receipt).rung != store.properties.top_rung or wanted():
+        if store.confirm(receipt).level != store.properties.top_level or wanted():
             return False
         with sides(store)[-1].get(receipt.name) as reader:
             same = read_up_to(reader, len(text) + 1) == text
@@ -316,6 +316,6 @@ class Folding:
             return store.put(whole, source)
         except NameTaken:  # by a session that died before it could delete, and folded the same
             properties = store.properties
-            local = properties.behind is not None or properties.top_rung == "local"
-            rung: DurabilityLevel = "local" if local else "sent"
-            return Receipt(name=whole, size=source.size, sha256=source.sha256, rung=rung)
+            local = properties.behind is not None or properties.top_level == "local"
+            level: DurabilityLevel = "local" if local else "sent"
+            return Receipt(name=whole, size=source.size, sha256=source.sha256, level=level)

@@ -15,18 +15,19 @@ from colabkeep.checkpoint.repository import Repository, fences
 from colabkeep.core.errors import CheckpointDamaged, NameTaken
 from colabkeep.core.events import (
     COMMITTED,
+    LEVEL,
+    LEVELS,
     PRUNED,
     PRUNING,
     REACHED,
-    RUNGS,
+    CheckpointDurability,
+    CheckpointLevel,
     Durability,
+    DurabilityReached,
     DurabilityTold,
     Event,
     Noted,
     Place,
-    RungName,
-    RungReached,
-    Standing,
     UploadMeasured,
     assess,
     lowest,
@@ -51,7 +52,7 @@ LOOKS_BACK = 8
 class _Entry:
     """A checkpoint with the names of its objects."""
 
-    standing: Standing
+    standing: CheckpointDurability
     names: tuple[str, ...]
 
 
@@ -70,27 +71,31 @@ class Ledger:
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._objects: dict[str, Receipt] = {}
-        self._standings: tuple[Standing, ...] = ()
-        self._in_memory: Standing | None = None
+        self._standings: tuple[CheckpointDurability, ...] = ()
+        self._in_memory: CheckpointDurability | None = None
         self._look(store.properties)
-        self._told: tuple[str | None, RungName | None] | None = None
+        self._told: tuple[str | None, CheckpointLevel | None] | None = None
         self._told_at = self._measured_at = -math.inf
 
     @property
     def waiting(self) -> bool:
         """Is any checkpoint not yet as durable as it can become here?"""
-        return any(entry.standing.rung != self._top for entry in self._entries.values())
+        return any(entry.standing.level != self._top for entry in self._entries.values())
 
     @property
     def safe(self) -> str | None:
         """The id of a checkpoint that has left this machine, or is as durable as it can become here; None if none is
         known to."""
-        standings = [standing for standing in self._standings if standing.rung == self._top or _has_left(standing.rung)]
+        standings = [
+            standing for standing in self._standings if standing.level == self._top or _has_left(standing.level)
+        ]
         return standings[-1].checkpoint if standings else None
 
     def captured(self, progress: Progress) -> None:
         """State was copied to memory."""
-        self._in_memory = Standing(checkpoint=None, step=progress.step, seconds=progress.seconds, rung=RUNGS[0])
+        self._in_memory = CheckpointDurability(
+            checkpoint=None, step=progress.step, seconds=progress.seconds, level=LEVELS[0]
+        )
 
     def released(self) -> None:
         """It is a checkpoint now, or was given up."""
@@ -106,8 +111,8 @@ class Ledger:
             self._objects[receipt.name] = receipts.get(receipt.name, self._objects[receipt.name])
         names = tuple(receipt.name for receipt in objects)
         progress = manifest.progress
-        standing = Standing(
-            checkpoint=manifest.id, step=progress.step, seconds=progress.seconds, rung=self._rung(names)
+        standing = CheckpointDurability(
+            checkpoint=manifest.id, step=progress.step, seconds=progress.seconds, level=self._level(names)
         )
         self._entries[manifest.id] = _Entry(standing=standing, names=names)
         self._publish()
@@ -125,13 +130,13 @@ class Ledger:
         self.forget([id for id, entry in self._entries.items() if not names >= set(entry.names)])
 
     def ask(self) -> list[Event]:
-        """Ask the store about all that is not at its top rung; what has changed. One with two sides is asked about
+        """Ask the store about all that is not at its top level; what has changed. One with two sides is asked about
         the rest too, which it answers from memory: what somebody else has removed behind is on this machine only.
         """
         self._look(self._store.properties)
         try:
             for name, receipt in self._objects.items():
-                if receipt.rung != self._top or self._behind is not None:
+                if receipt.level != self._top or self._behind is not None:
                     self._objects[name] = self._store.confirm(receipt)
         finally:
             events = self._moved()
@@ -150,17 +155,17 @@ class Ledger:
                 older += 1
                 self.add(manifest, {})
                 self.ask()
-            rung = self._entries[manifest.id].standing.rung
-            if rung == self._top:
+            level = self._entries[manifest.id].standing.level
+            if level == self._top:
                 return manifest.id
-            if rung != "local" and (best is None or RUNGS.index(rung) > RUNGS.index(best.rung)):
+            if level != "local" and (best is None or LEVELS.index(level) > LEVELS.index(best.level)):
                 best = self._entries[manifest.id].standing
         return None if best is None else best.checkpoint
 
     def has_arrived(self, name: str) -> bool:
         """Is this object known not to wait on this machine?"""
         receipt = self._objects.get(name)
-        return receipt is None or receipt.rung != "local"
+        return receipt is None or receipt.level != "local"
 
     def durability(self, seconds: float | None = None) -> Durability:
         """What would be lost if the machine vanished. `seconds`: of training, if not those until now."""
@@ -171,7 +176,7 @@ class Ledger:
     def news(self, *, last: bool = False) -> list[Event]:
         """What is to be told now: not often. `last`: nothing is told after this."""
         now, durability = self._clock.monotonic(), self.durability()
-        figure = durability.checkpoint, durability.rung
+        figure = durability.checkpoint, durability.level
         pause = 0.0 if last else _PAUSE
         due = now - self._told_at >= (pause if figure != self._told else _REMINDER)
         if not due or (figure == self._told and not self.waiting):
@@ -186,7 +191,7 @@ class Ledger:
         return events
 
     @property
-    def _top(self) -> RungName:
+    def _top(self) -> CheckpointLevel:
         return self._place.top
 
     def _look(self, properties: StoreProperties) -> None:
@@ -195,28 +200,30 @@ class Ledger:
     def _moved(self) -> list[Event]:
         events: list[Event] = []
         for id, entry in self._entries.items():
-            before, rung = entry.standing, self._rung(entry.names)
-            if rung != before.rung:
-                entry.standing = Standing(checkpoint=id, step=before.step, seconds=before.seconds, rung=rung)
-                events.append(RungReached(checkpoint=id, rung=rung, monotonic=self._clock.monotonic()))
+            before, level = entry.standing, self._level(entry.names)
+            if level != before.level:
+                entry.standing = CheckpointDurability(
+                    checkpoint=id, step=before.step, seconds=before.seconds, level=level
+                )
+                events.append(DurabilityReached(checkpoint=id, level=level, monotonic=self._clock.monotonic()))
         self._publish()
         return events
 
-    def _rung(self, names: Iterable[str]) -> RungName:
-        return lowest(self._objects[name].rung for name in names)
+    def _level(self, names: Iterable[str]) -> CheckpointLevel:
+        return lowest(self._objects[name].level for name in names)
 
     def _publish(self) -> None:
         self._standings = tuple(entry.standing for entry in self._entries.values())
 
 
-def _has_left(rung: RungName) -> bool:
-    return RUNGS.index(rung) > RUNGS.index("local")
+def _has_left(level: CheckpointLevel) -> bool:
+    return LEVELS.index(level) > LEVELS.index("local")
 
 
 def place_of(store: Store, properties: StoreProperties) -> Place:
     """Where the store's objects end up: behind, where it has two sides."""
     url = store.url if properties.behind is None else properties.behind.url
-    return Place(url=url, top=properties.top_rung, persists=properties.persists)
+    return Place(url=url, top=properties.top_level, persists=properties.persists)
 
 
 def objects_of(
@@ -227,7 +234,7 @@ def objects_of(
 
     What a store of two sides has may be in front only; what another one lists has been handed to it.
     """
-    at_least: DurabilityLevel = "local" if properties.behind is not None or properties.top_rung == "local" else "sent"
+    at_least: DurabilityLevel = "local" if properties.behind is not None or properties.top_level == "local" else "sent"
     found = {f"{folder}/blobs/{blob.file}": (blob.size, blob.sha256) for blob in manifest.blobs}
     name = f"{folder}/checkpoints/{manifest.id}.json"
     if manifest.origin is None:
@@ -235,7 +242,7 @@ def objects_of(
         found[name] = (text.size, text.sha256)
     else:
         found[name] = manifest.origin
-    return [Receipt(name=n, size=size, sha256=sha256, rung=at_least) for n, (size, sha256) in found.items()]
+    return [Receipt(name=n, size=size, sha256=sha256, level=at_least) for n, (size, sha256) in found.items()]
 
 
 # A listing that shows no checkpoint is no proof that there is none: a mount comes up half, and Drive was seen to answer
@@ -246,7 +253,7 @@ _MOST = 200  # segments that are read at most, those of the newest session first
 
 
 class Commits:
-    """Ids of checkpoints, from the diary's records."""
+    """Ids of checkpoints, from the journal's records."""
 
     def __init__(self) -> None:
         self._committed: set[str] = set()
@@ -258,7 +265,7 @@ class Commits:
         for line in map(Line, records):
             if line.event in (COMMITTED, REACHED):
                 ids = {id for id in (line.text("checkpoint"),) if id and CHECKPOINT_ID.fullmatch(id)}
-                self._left |= set() if line.text("rung") in ("captured", "local") else ids
+                self._left |= set() if line.text(LEVEL) in ("captured", "local") else ids
                 self._committed |= ids if line.event == COMMITTED else set()
             elif line.event in (PRUNING, PRUNED):
                 self._pruned |= set(filter(CHECKPOINT_ID.fullmatch, line.names("checkpoints")))
@@ -273,16 +280,16 @@ class Commits:
 
 
 def vanished(repository: Repository) -> list[str]:
-    """Checkpoints that were committed and never pruned, as far as the diary knows of them, and are not shown."""
+    """Checkpoints that were committed and never pruned, as far as the journal knows of them, and are not shown."""
     return _commits(repository).missing(repository.ids())
 
 
 def vanished_there(repository: Repository) -> tuple[list[str], list[str]]:
     """The same, in two: those that had been in this storage, and those that had not left the disk of their machine.
-    For a diary can arrive before the checkpoint of which it tells, and then the machine is lost."""
+    For a journal can arrive before the checkpoint of which it tells, and then the machine is lost."""
     commits = _commits(repository)
     gone = commits.missing(repository.ids())
-    there = gone if repository.store.properties.top_rung == "local" else commits.left(gone)
+    there = gone if repository.store.properties.top_level == "local" else commits.left(gone)
     return there, sorted({*gone} - {*there})
 
 
@@ -325,8 +332,8 @@ def _run_id(repository: Repository) -> object:
 
 
 # A file that no manifest names may be a killed save's; or its manifest is there, and a listing does not show it. So one
-# listing decides nothing. A session that deletes what another one wrote is the newest (`Lease.check`), has the diary's
-# word that no checkpoint is missing, and, where listings lag, has seen twice that nothing names the file.
+# listing decides nothing. A session that deletes what another one wrote is the newest (`Lease.check`), has the word
+# of the journal that no checkpoint is missing, and, where listings lag, has seen twice that nothing names the file.
 
 
 _LAG = 120.0  # seconds between the two looks; no service says how far its listings may be behind
@@ -338,7 +345,7 @@ _DOUBT = (
 )
 
 
-class Strangers:
+class ForeignBlobs:
     """Files below `blobs` that this session, `session`, did not write. Lives on the writer thread."""
 
     def __init__(self, repository: Repository, session: str, clock: Clock, say: Callable[[Event], None]) -> None:
@@ -346,7 +353,7 @@ class Strangers:
         self._session = session
         self._clock = clock
         self._say = say
-        self._missing: list[str] | None = None  # checkpoints that the diary knows and no listing has shown
+        self._missing: list[str] | None = None  # checkpoints that the journal knows and no listing has shown
         self._seen: dict[str, float] = {}  # file → when it was first seen that nothing names it
         self._told = False
 

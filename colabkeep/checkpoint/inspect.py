@@ -24,7 +24,7 @@ from colabkeep.core.errors import (
     CheckpointNotFound,
     CheckpointUnsupported,
 )
-from colabkeep.core.events import STOPPED, Durability, Standing, assess, lowest
+from colabkeep.core.events import STOPPED, CheckpointDurability, Durability, assess, lowest
 from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, SEGMENT_FILE, id_parts, is_amount, lease_name
 from colabkeep.core.manifest import FOLDER, Manifest
 from colabkeep.stores.base import Store
@@ -35,7 +35,7 @@ _OF_A_RUN = re.compile(rf"(.+)/(?:run\.json|checkpoints/{CHECKPOINT_ID.pattern}\
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
     """One checkpoint. `state`: "committed"; "apart", not on the line of the newest one, for its session went on after
-    another had taken over, or the run went back and on from before it; "aside", found damaged and walked past; "newer",
+    another had taken over, or the run went back and on from before it; "quarantined", found damaged; "newer",
     written so by a newer colabkeep that this one cannot read it; or "unreadable".
 
     `bytes`: its blobs; shared ones count in each. `created`: seconds since 1970 (UTC). Both are None, as are
@@ -87,9 +87,9 @@ def no_run(store: Store, run: str, known: Sequence[str]) -> CheckpointNotFound:
 
 def checkpoints(repository: Repository) -> list[CheckpointInfo]:
     """The checkpoints of a run, newest first."""
-    aside, ids = repository.aside(), newest_first(repository)
+    quarantined, ids = repository.quarantined(), newest_first(repository)
     repository.read_ahead(ids)
-    found = [_info(repository, id, aside=id in aside) for id in ids]
+    found = [_info(repository, id, quarantined=id in quarantined) for id in ids]
     committed = [info.manifest for info in found if info.state == "committed" and info.manifest is not None]
     apart = {each.id for each in committed if not committed[0].continues(each)}
     return [replace(info, state="apart") if info.id in apart else info for info in found]
@@ -149,11 +149,11 @@ def _lease(repository: Repository, session: str, fence: int) -> dict[str, Any]:
     return {**record, "session": session, "fence": fence}
 
 
-def _info(repository: Repository, id: str, *, aside: bool) -> CheckpointInfo:
+def _info(repository: Repository, id: str, *, quarantined: bool) -> CheckpointInfo:
     try:
         manifest = repository.manifest(id)
     except CheckpointError as error:
-        state = "newer" if isinstance(error, CheckpointUnsupported) else "aside" if aside else "unreadable"
+        state = "newer" if isinstance(error, CheckpointUnsupported) else "quarantined" if quarantined else "unreadable"
         step = id_parts(id)[0]
         return CheckpointInfo(id=id, step=step, epoch=None, bytes=None, created=None, state=state, manifest=None)
     return CheckpointInfo(
@@ -162,7 +162,7 @@ def _info(repository: Repository, id: str, *, aside: bool) -> CheckpointInfo:
         epoch=manifest.progress.epoch,
         bytes=manifest.total_bytes,
         created=manifest.created,
-        state="aside" if aside else "committed",
+        state="quarantined" if quarantined else "committed",
         manifest=manifest,
     )
 
@@ -171,8 +171,8 @@ _ASKED = 8  # checkpoints that the store is asked about at most: each of their o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastWord:
-    """The end of a run's diary. `at`: seconds since 1970 (UTC); `seconds`: how long the run had been trained then;
+class LastRecord:
+    """The end of a run's journal. `at`: seconds since 1970 (UTC); `seconds`: how long the run had been trained then;
     `stopped`: did the session end by itself, and `reason`: why; "" where it did not."""
 
     session: str
@@ -193,22 +193,24 @@ def durability_of(repository: Repository) -> Durability:
     for manifest in line[: -_ASKED - 1 : -1]:
         if not properties.lists_lag and any(present.get(blob.file) != blob.size for blob in manifest.blobs):
             continue  # `colabkeep verify` tells of it; nobody could go on from it
-        rung = lowest(store.confirm(receipt).rung for receipt in objects_of(manifest, repository.folder, properties))
+        level = lowest(store.confirm(receipt).level for receipt in objects_of(manifest, repository.folder, properties))
         progress = manifest.progress
-        standings.append(Standing(checkpoint=manifest.id, step=progress.step, seconds=progress.seconds, rung=rung))
-        if rung == place.top:
+        standings.append(
+            CheckpointDurability(checkpoint=manifest.id, step=progress.step, seconds=progress.seconds, level=level)
+        )
+        if level == place.top:
             break
-    word = last_word(repository)
+    word = last_record(repository)
     trained = max((manifest.progress.seconds for manifest in line), default=0.0)
     durability = assess(standings, place, trained if word is None else max(trained, word.seconds))
     return replace(durability, versions=newest is not None and newest.framework == FOLDER)
 
 
 def tip(repository: Repository) -> Manifest | None:
-    """The newest checkpoint that can be read and was not set aside: its line is the run's."""
-    aside = repository.aside()
+    """The newest checkpoint that can be read and is not quarantined: its line is the run's."""
+    quarantined = repository.quarantined()
     for id in newest_first(repository):
-        if id not in aside:
+        if id not in quarantined:
             try:
                 return repository.manifest(id)
             except CheckpointError:
@@ -216,12 +218,12 @@ def tip(repository: Repository) -> Manifest | None:
     return None
 
 
-def last_word(repository: Repository) -> LastWord | None:
-    """The newest line of the diary that says how far the training was; None if there is none."""
-    return _last_word(repository) or _last_word(unfolded(repository))
+def last_record(repository: Repository) -> LastRecord | None:
+    """The newest line of the journal that says how far the training was; None if there is none."""
+    return _last_record(repository) or _last_record(unfolded(repository))
 
 
-def _last_word(repository: Repository) -> LastWord | None:
+def _last_record(repository: Repository) -> LastRecord | None:
     fence_of = fences(repository)
     files = [match for match in map(SEGMENT_FILE.fullmatch, repository.files("journal")) if match is not None]
     for session in sorted({match[1] for match in files}, key=lambda s: (fence_of.get(s, 0), s), reverse=True):
@@ -235,5 +237,5 @@ def _last_word(repository: Repository) -> LastWord | None:
             progress = record.get("progress")
             seconds = progress.get("seconds") if isinstance(progress, dict) else None
             if is_amount(seconds) and is_amount(at):
-                return LastWord(session=session, at=at, seconds=seconds, stopped=stopped, reason=reason)
+                return LastRecord(session=session, at=at, seconds=seconds, stopped=stopped, reason=reason)
     return None

@@ -288,8 +288,8 @@ class Repository:
         """The same, with what this session wrote or read: a listing may lag behind that."""
         return self.ids() | self._manifests.keys()
 
-    def aside(self) -> set[str]:
-        """The ids of checkpoints that were found damaged and set aside."""
+    def quarantined(self) -> set[str]:
+        """The ids of checkpoints that were found damaged and quarantined."""
         return _ids_of(self.files("aside"))
 
     def files(self, folder: str) -> dict[str, int]:
@@ -443,11 +443,11 @@ class Repository:
         try:
             self.store.put(f"{self.folder}/aside/{id}.json", BytesSource(seal(record)))
         except NameTaken:
-            return  # set aside by an earlier session
+            return  # quarantined by an earlier session
 
     def clear_mark(self, id: str) -> None:
-        """The checkpoint was found whole: if it was set aside, it is one of the others again."""
-        if id in self.aside():
+        """The checkpoint was found whole: if it is in quarantine, it is one of the others again."""
+        if id in self.quarantined():
             self.store.delete(f"{self.folder}/aside/{id}.json")
 
     def delete_manifest(self, id: str) -> None:

@@ -111,14 +111,14 @@ def load_newest(
 ) -> Loaded | None:
     """The newest checkpoint that is whole, or None if the run has none at all; on a good day after one listing.
 
-    `said` is called with (id, why) for each one walked past. Damaged ones are set aside until they are found
+    `said` is called with (id, why) for each one skipped. Damaged ones are quarantined until they are found
     whole again (a mount may have been half there), unless `marking` is False (a reader that does not hold the run's
     lock: a training may be pruning under its hands). One that the store only failed to read is tried a few times, with
     a `sleep` of so many seconds between: going on from an older one would give up what was trained since. `load`:
     what reads and checks one, in place of `Repository.load`; what it returns are the parts.
 
     Raises:
-        NoUsableCheckpoint: there are some, and none can be used; or there were some, as the diary or the note of the
+        NoUsableCheckpoint: there are some, and none can be used; or there were some, as the journal or the note of the
             first one says, and none is shown, also when asked again.
     """
     loaded, errors = _newest(repository, said, marking, sleep, load)
@@ -184,7 +184,7 @@ def _refuse_vanished(repository: Repository, said: Callable[[str, str], None]) -
     left the disk of its machine is told.
 
     Raises:
-        NoUsableCheckpoint: it had some, as the note or the diary says.
+        NoUsableCheckpoint: it had some, as the note or the journal says.
     """
     (gone, local), first = vanished_there(repository), noted(repository)
     if not gone and first is None:
@@ -192,7 +192,7 @@ def _refuse_vanished(repository: Repository, said: Callable[[str, str], None]) -
             said(local[-1], f"it had not left the disk of its machine, and is not in {repository.store.url}.")
         return
     latest = gone[-1] if gone else first
-    witness = "diary" if gone else "note committed.json"
+    witness = "journal" if gone else "note committed.json"
     raise NoUsableCheckpoint(
         problem=f"The run {repository.run!r} in {repository.store.url} shows no checkpoint any more, also when asked "
         f"again, and its {witness} says that there was {latest}: they were deleted, or are not shown. "
@@ -225,7 +225,7 @@ def load_best(repository: Repository, best: KeepBest) -> Loaded:
     Raises:
         CheckpointNotFound: no usable checkpoint has that metric.
     """
-    for manifest in best.ranked(repository.manifests(repository.ids() - repository.aside())):
+    for manifest in best.ranked(repository.manifests(repository.ids() - repository.quarantined())):
         try:
             return _load(repository, manifest.id)
         except CheckpointError:
@@ -239,7 +239,7 @@ def load_best(repository: Repository, best: KeepBest) -> Loaded:
 
 def good_before(repository: Repository, newest: Manifest, finite: int) -> str | None:
     """The newest checkpoint of the line that led to `newest` whose weights gave a finite loss, by the names alone."""
-    known = ((id_parts(id), id) for id in repository.ids() - repository.aside())
+    known = ((id_parts(id), id) for id in repository.ids() - repository.quarantined())
     good = [
         (step, number, id) for (step, session, number), id in known if newest.came_by(session, step) and step < finite
     ]

@@ -126,7 +126,7 @@ class KeepBest(RetentionPolicy):
 
 _LOOKS = 32  # saves: what a place was like before says little of it now
 _FEWEST = 4  # saves from which a pace is read
-_NEARLY = 0.97  # of the room: journals, leases and other people's small files come meanwhile
+_NEARLY = 0.97  # of the space: journals, leases and other people's small files come meanwhile
 _AHEAD = 24 * 3600.0  # seconds; what is further off than a day is not told: the session ends before
 _TIMES_AHEAD = 24.0  # times as far as was looked back: what a disk does for seconds says nothing about the night
 
@@ -154,7 +154,7 @@ def _sizes(manifests: Iterable[Manifest]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class FreeSpace:
     """A place. `free_bytes` can still be written there, the trash counted as its service counts it; None where that is
     unknown. `lately`: bytes that this run could fill there if all that it deletes came free, as of its last saves,
     oldest first. `passing` checkpoints lie there for a while beside those that are kept: the one being written, and
@@ -184,9 +184,9 @@ class Room:
         return self.lately[-1] - load.needs(most + self.passing)
 
 
-def fitted(policy: RetentionPolicy, rooms: Sequence[Room], load: Load) -> RetentionPolicy:
-    """The policy, made stricter until what it keeps fits into all rooms, or until it cannot be made stricter."""
-    while not all(room.takes(policy, load) for room in rooms) and (stricter := policy.fewer()) is not None:
+def fitted(policy: RetentionPolicy, spaces: Sequence[FreeSpace], load: Load) -> RetentionPolicy:
+    """The policy, made stricter until what it keeps fits into all spaces, or until it cannot be made stricter."""
+    while not all(space.takes(policy, load) for space in spaces) and (stricter := policy.fewer()) is not None:
         policy = stricter
     return policy
 
@@ -200,7 +200,7 @@ class QuotaPlanner:
         self._retention = retention
         self._clock = clock
         self._say = say
-        self._least = fitted(retention, [Room(url="", full=True)], Load(0, 0)).most
+        self._least = fitted(retention, [FreeSpace(url="", full=True)], Load(0, 0)).most
         self._kept = retention.most
         self._lately: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_LOOKS))  # by url
         self._deleting: dict[str, int] = {}  # by url: the least room with which anything was deleted
@@ -220,63 +220,65 @@ class QuotaPlanner:
                 rooms_lately.pop()
         else:
             self._saves.append((newest, self._clock.time()))
-        load, rooms = load_of(line), self._rooms(line, store, arrived)
-        policy = fitted(self._retention, rooms, load)
+        load, spaces = load_of(line), self._spaces(line, store, arrived)
+        policy = fitted(self._retention, spaces, load)
         doomed = [manifest for manifest in policy.doomed(line) if manifest.id not in spared]
         if len(doomed) > sum(manifest.id not in spared for manifest in self._retention.doomed(line)):
-            self._tell_kept(policy.most, rooms, load)
-        for room in rooms:
-            if room.lately:
-                self._warn(room, load)
+            self._tell_kept(policy.most, spaces, load)
+        for space in spaces:
+            if space.lately:
+                self._warn(space, load)
                 if doomed:
-                    self._deleting[room.url] = min(room.lately[-1], self._deleting.get(room.url, room.lately[-1]))
+                    self._deleting[space.url] = min(space.lately[-1], self._deleting.get(space.url, space.lately[-1]))
         return doomed
 
-    def _rooms(self, line: Sequence[Manifest], store: Store, arrived: Callable[[str], bool]) -> list[Room]:
+    def _spaces(self, line: Sequence[Manifest], store: Store, arrived: Callable[[str], bool]) -> list[FreeSpace]:
         here, sizes = store.properties, _sizes(line)
         if here.behind is None:
-            return [self._room(store.url, here.free_bytes, sum(sizes.values()), passing=1, full=self.full)]
+            return [self._space(store.url, here.free_bytes, sum(sizes.values()), passing=1, full=self.full)]
         there = sum(size for file, size in sizes.items() if arrived(file))
         # Beside those that are kept, there may be one on its way and the last one that has arrived.
         return [
-            self._room(store.url, here.free_bytes, sum(sizes.values()), passing=3, full=self.full),
-            self._room(here.behind.url, here.behind.free_bytes, there, passing=2, full=here.behind.full),
+            self._space(store.url, here.free_bytes, sum(sizes.values()), passing=3, full=self.full),
+            self._space(here.behind.url, here.behind.free_bytes, there, passing=2, full=here.behind.full),
         ]
 
-    def _room(self, url: str, free: int | None, ours: int, *, passing: int, full: bool) -> Room:
+    def _space(self, url: str, free: int | None, ours: int, *, passing: int, full: bool) -> FreeSpace:
         if free is None:
-            return Room(url=url, passing=passing, full=full)
+            return FreeSpace(url=url, passing=passing, full=full)
         self._lately[url].append(free + ours)
         if free + ours >= self._deleting.get(url, math.inf) * _NEARLY:
             self._proven.add(url)
         lately, proven = tuple(self._lately[url]), url in self._proven
-        return Room(url=url, free_bytes=free, lately=lately, passing=passing, proven=proven, full=full)
+        return FreeSpace(url=url, free_bytes=free, lately=lately, passing=passing, proven=proven, full=full)
 
-    def _tell_kept(self, most: int | None, rooms: Sequence[Room], load: Load) -> None:
+    def _tell_kept(self, most: int | None, spaces: Sequence[FreeSpace], load: Load) -> None:
         """Fewer than were asked for: said once, and again when they become fewer still."""
         if most is not None and self._kept is not None and most < self._kept:
             self._kept = most
-            room = next(room for room in rooms if not room.takes(self._retention, load))
-            self._say(SpaceShort(url=room.url, free_bytes=room.free_bytes or 0, save_bytes=load.save_bytes, keeps=most))
+            space = next(space for space in spaces if not space.takes(self._retention, load))
+            self._say(
+                SpaceShort(url=space.url, free_bytes=space.free_bytes or 0, save_bytes=load.save_bytes, keeps=most)
+            )
 
-    def _warn(self, room: Room, load: Load) -> None:
+    def _warn(self, space: FreeSpace, load: Load) -> None:
         """Tell when this run's saves will have filled the place, if that is near, or that the next one may not fit."""
-        left, now = room.left(self._least, load), self._clock.time()
-        seconds = 0.0 if left < 0 else self._lasts(room, left, load, now)
+        left, now = space.left(self._least, load), self._clock.time()
+        seconds = 0.0 if left < 0 else self._lasts(space, left, load, now)
         if seconds > _AHEAD:
-            self._told[room.url] = math.inf
-        elif self._told[room.url] == math.inf or seconds < self._told[room.url] / 2:
-            self._told[room.url] = seconds
+            self._told[space.url] = math.inf
+        elif self._told[space.url] == math.inf or seconds < self._told[space.url] / 2:
+            self._told[space.url] = seconds
             full_at = now + seconds if left >= 0 else None
-            free, size = room.free_bytes or 0, load.save_bytes
-            self._say(SpaceShort(url=room.url, free_bytes=free, save_bytes=size, full_at=full_at))
+            free, size = space.free_bytes or 0, load.save_bytes
+            self._say(SpaceShort(url=space.url, free_bytes=free, save_bytes=size, full_at=full_at))
 
-    def _lasts(self, room: Room, left: int, load: Load, now: float) -> float:
+    def _lasts(self, space: FreeSpace, left: int, load: Load, now: float) -> float:
         """Seconds until this run's own saves have taken so many bytes, at their pace of late: what other programs write
         is no pace of ours, and may end at any moment. Infinite where what is deleted makes room for what comes."""
         since, taken = now - self._saves[0][1], (len(self._saves) - 1) * load.save_bytes
         if not self.keeps_all:
-            taken = 0 if room.proven else min(taken, room.lately[0] - room.lately[-1])
+            taken = 0 if space.proven else min(taken, space.lately[0] - space.lately[-1])
         if len(self._saves) < _FEWEST or since <= 0 or taken < max(1, 2 * load.save_bytes):
             return math.inf
         seconds = left * since / taken
@@ -298,7 +300,7 @@ class Pruner:
         stay: Callable[[Mapping[str, int], Sequence[Manifest]], Set[str]],
     ) -> None:
         self._repository = repository
-        self._stay = stay  # as `Strangers.stay`
+        self._stay = stay  # as `ForeignBlobs.stay`
         self._ledger = ledger
         self._quota_planner = quota_planner
         self._proof = proof
@@ -354,13 +356,14 @@ class Pruner:
 
 def line_of(repository: Repository, last: Manifest, *, earlier: int | None = None) -> list[Manifest]:
     """The checkpoints that led to `last`, itself included, oldest first: what an abandoned line or a zombie wrote is
-    not on it, nor what was set aside. `earlier`: of those of other sessions than the last one only the newest so many.
+    not on it, nor what is in quarantine. `earlier`: of those of other sessions than the last one only the newest so
+    many.
 
     Names tell what is not on it, so that it need not be read.
     """
     own: list[str] = []
     others: list[tuple[int, int, str]] = []
-    for id in repository.ids() - repository.aside():
+    for id in repository.ids() - repository.quarantined():
         step, session, number = id_parts(id)
         if session == last.session:
             own.append(id)
@@ -385,7 +388,7 @@ def unneeded(repository: Repository, doomed: Sequence[Manifest], *, leftovers: b
     kept = repository.manifests(ids)
     protected |= {blob.file for manifest in kept for blob in manifest.blobs}
     candidates = {blob.file: blob.size for manifest in doomed for blob in manifest.blobs}
-    if any(_is_newer(repository, id) for id in ids - {manifest.id for manifest in kept} - repository.aside()):
+    if any(_is_newer(repository, id) for id in ids - {manifest.id for manifest in kept} - repository.quarantined()):
         return {}  # whatever a newer version names there stays
     if leftovers and len(kept) == len(ids):  # else a manifest that cannot be read may name any of the others
         present = repository.blobs.present()
@@ -437,7 +440,7 @@ def _protected_by_marks(repository: Repository) -> set[str]:
         CheckpointDamaged: a mark cannot be read.
     """
     found: set[str] = set()
-    for id in repository.aside():
+    for id in repository.quarantined():
         protects = repository.sealed_record(f"aside/{id}.json").get("protects")
         if not isinstance(protects, list):
             raise damaged(id, f"the mark aside/{id}.json does not say what it protects")

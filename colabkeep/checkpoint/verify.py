@@ -1,7 +1,7 @@
 """Every file of a run read and compared with what was written, one finding each. Changes nothing.
 
 Small files carry their own digest, blobs have it in their name. What is gone is known from the others: manifests name
-blobs, checkpoints name their session, the diary says what was committed and what was about to be pruned.
+blobs, checkpoints name their session, the journal says what was committed and what was about to be pruned.
 A training may go on meanwhile: what it prunes is not found missing.
 """
 
@@ -79,12 +79,12 @@ def _audit(repository: Repository) -> Iterator[Finding]:
     others = {run_of(entry.name) for entry in entries if entry.name.endswith("/run.json")} - {folder}
     own = (entry for entry in entries if not any(entry.name.startswith(f"{other}/") for other in others))
     listed = {entry.name[len(folder) + 1 :]: entry.size for entry in own}
-    # Blobs come after the manifests that name them. The diary is listed when all else is read: by then it tells of
+    # Blobs come after the manifests that name them. The journal is listed when all else is read: by then it tells of
     # everything that vanished meanwhile.
     names = sorted(name for name in listed if not name.startswith("journal/"))
     for name in sorted(names, key=lambda name: name.startswith("blobs/")):
         yield from work.look(name, listed[name])
-    yield from work.diary()
+    yield from work.journal()
     yield from work.missing(listed)
 
 
@@ -97,7 +97,7 @@ class _Audit:
         self._unread = 0  # manifests that cannot be read, so that it is not known which blobs they name
         self._fences: dict[str, str] = {}  # session → its number, as text
         self._segments: dict[str, dict[int, int]] = {}  # session → number of a segment → of the first in it
-        self._parts: dict[str, State | None] = {}  # file of the diary → what it is; None: it vanished
+        self._parts: dict[str, State | None] = {}  # file of the journal → what it is; None: it vanished
         self._commits = Commits()
         self._folded: set[str] = set()  # leases in histories, by their names
 
@@ -121,8 +121,8 @@ class _Audit:
             self._unread += 1
         yield Finding(file=name, state=state, size=size, text=text)
 
-    def diary(self) -> Iterator[Finding]:
-        """Read the parts of the diary that were not read yet. A session that goes on folds them meanwhile: where one
+    def journal(self) -> Iterator[Finding]:
+        """Read the parts of the journal that were not read yet. A session that goes on folds them meanwhile: where one
         has vanished, they are listed again, for another has its lines now."""
         for _ in range(LOOKS):
             folded = False
@@ -161,9 +161,9 @@ class _Audit:
         present = ids | {match[1] for match in map(_ID_FILE.fullmatch, _below("checkpoints", listed)) if match}
         suspects = set(self._commits.missing(present))
         if suspects:
-            yield from self.diary()  # by now it tells of those that were pruned since it was read
+            yield from self.journal()  # by now it tells of those that were pruned since it was read
         gaps = list(self._gaps())
-        # What the diary does not tell may have been pruned.
+        # What the journal does not tell may have been pruned.
         if not gaps and not self._vanished() and {*self._parts.values()} <= {"ok", "foreign", None}:
             for id in sorted(suspects & set(self._commits.missing(present))):
                 yield _lost(f"checkpoints/{id}.json", f"Checkpoint {id} was committed and never pruned, and is gone.")

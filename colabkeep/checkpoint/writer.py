@@ -18,7 +18,7 @@ from typing import Any
 from colabkeep._version import __version__
 from colabkeep.checkpoint.codec import Encoded, Encoder
 from colabkeep.checkpoint.compaction import Folding
-from colabkeep.checkpoint.durability import Ledger, Strangers, note_commit
+from colabkeep.checkpoint.durability import ForeignBlobs, Ledger, note_commit
 from colabkeep.checkpoint.journal import Journal
 from colabkeep.checkpoint.repository import Lease, Repository
 from colabkeep.checkpoint.retention import Pruner, QuotaPlanner, RetentionPolicy
@@ -245,7 +245,7 @@ class Committer:
         self._quota_planner = QuotaPlanner(retention, clock, say)
         self.ledger = Ledger(self._repository.store, self._repository.folder, clock)
         self._folding: Folding | None = None  # begins when this session has saved
-        stay = Strangers(self._repository, lease.session, clock, say).stay
+        stay = ForeignBlobs(self._repository, lease.session, clock, say).stay
         self._pruner = Pruner(self._repository, self.ledger, self._quota_planner, proof or Proof(), stay)
         self.newest = None if identity.began is None else identity.began.id
         self._encode = encode or Encoder().encode
@@ -304,7 +304,7 @@ class Committer:
                 bytes=manifest.total_bytes,
                 written=written,
                 seconds=committed - started,
-                rung=receipt.rung,
+                level=receipt.level,
                 copy=capture.remark,
                 monotonic=committed,
             )

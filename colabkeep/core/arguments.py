@@ -245,7 +245,7 @@ _R = TypeVar("_R")
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def door(foreign: Mapping[str, str] = _NONE) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def public(foreign: Mapping[str, str] = _NONE) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorate a public function, or the `__init__` of a class: a call with arguments that it does not take, or without
     one that it needs, raises an error that says what to write. `foreign`: words of other trainers → ours, or
     a sentence."""

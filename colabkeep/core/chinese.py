@@ -2221,6 +2221,7 @@ CHINESE: Mapping[str, str] = {
     "whole": "完整",
     "newer": "版本较新",
     "apart": "不在当前分支",
+    "quarantined": "已隔离",
     "damaged": "已损坏",
     "missing": "缺失",
     "saves": "保存",

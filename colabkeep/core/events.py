@@ -14,6 +14,7 @@ from colabkeep.core.policies import Why
 
 __all__ = [
     "COMMITTED",
+    "LEVEL",
     "PRUNED",
     "PRUNING",
     "REACHED",
@@ -21,9 +22,11 @@ __all__ = [
     "AlreadyComplete",
     "CadenceChosen",
     "CatchingUp",
-    "CheckpointSetAside",
+    "CheckpointDurability",
+    "CheckpointSkipped",
     "DeadlineNear",
     "Durability",
+    "DurabilityReached",
     "DurabilityTold",
     "EpochDone",
     "Event",
@@ -43,32 +46,30 @@ __all__ = [
     "RestoredInexactly",
     "RunStarted",
     "RunStopped",
-    "RungReached",
     "SaveCommitted",
     "SaveFailing",
     "SaveSkipped",
     "SaveStarted",
     "SpaceShort",
-    "Standing",
     "StepDone",
     "StoreDegraded",
     "UploadMeasured",
     "journal_line",
 ]
 
-RungName: TypeAlias = Literal["captured", "local", "unknown", "sent", "confirmed"]
+CheckpointLevel: TypeAlias = Literal["captured", "local", "unknown", "sent", "confirmed"]
 """captured: in host memory; local: on this machine's disk; unknown: it is there as it was put, and the place, which
 says nothing of anything it holds, may have it beyond this machine; sent: handed to the place; confirmed: the place
 itself stated the right digest. What is not there, or not as it was put, is local at most, and so is what a place that
 does speak has not spoken of yet."""
 
-RUNGS: tuple[RungName, ...] = ("captured", "local", "unknown", "sent", "confirmed")
+LEVELS: tuple[CheckpointLevel, ...] = ("captured", "local", "unknown", "sent", "confirmed")
 """From the least durable to the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """One checkpoint and its rung: the lowest of its objects'. `checkpoint` is None for what is in memory only.
+class CheckpointDurability:
+    """One checkpoint and its level: the lowest of its objects'. `checkpoint` is None for what is in memory only.
 
     `seconds`: how long the run had been trained at that step, over all its sessions.
     """
@@ -76,16 +77,16 @@ class Standing:
     checkpoint: str | None
     step: int
     seconds: float
-    rung: RungName
+    level: CheckpointLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where checkpoints end up. `top`: the highest rung there; `persists`: does it outlive the machine (None: cannot
+    """Where checkpoints end up. `top`: the highest level there; `persists`: does it outlive the machine (None: cannot
     be told)."""
 
     url: str
-    top: RungName
+    top: CheckpointLevel
     persists: bool | None
 
     @property
@@ -99,7 +100,7 @@ class Durability:
     """If this machine vanished now: training would go on from `checkpoint` at `step` (None and 0: from the beginning),
     and `lost_seconds` of training would have to be done again.
 
-    `rung` is that of the checkpoint. `standings` are all that this session knows of, newest first.
+    `level` is that of the checkpoint. `standings` are all that this session knows of, newest first.
 
     `versions`: these are versions of a folder that another program writes, and `step` is the number of one. Of such a
     folder what would be lost is known to the session that watches it alone, which says it in `lost`, as in "12 min
@@ -110,8 +111,8 @@ class Durability:
     lost_seconds: float
     step: int
     checkpoint: str | None
-    rung: RungName | None
-    standings: tuple[Standing, ...]
+    level: CheckpointLevel | None
+    standings: tuple[CheckpointDurability, ...]
     versions: bool = False
     lost: str | None = None
 
@@ -126,7 +127,7 @@ class Durability:
                 f"If this machine vanished now, you would lose all {lost} of this training: {self.place.url} goes "
                 "with it."
             )
-        if self.rung is None:
+        if self.level is None:
             return (
                 f"If this machine vanished now, you would lose all {lost} of this training: no checkpoint is known "
                 f"to be safe in {self.place.url} yet."
@@ -139,34 +140,34 @@ class Durability:
                 "If this machine vanished now, you would lose the whole folder and its versions: "
                 f"{self.place.url} goes with it."
             )
-        if self.rung is None and self.lost is not None:
+        if self.level is None and self.lost is not None:
             return "The folder is empty: nothing would be lost if this machine vanished now."
-        if self.rung is None:
+        if self.level is None:
             return (
                 "If this machine vanished now, you would lose all that is in the folder: no version of it is known to "
                 f"be safe in {self.place.url} yet."
             )
         lost = "" if self.lost is None else f"you would lose {self.lost or 'nothing'}; "
         url, proof = self.place.url, f"handed to {self.place.url}, which does not confirm it"
-        if self.rung == "confirmed":
+        if self.level == "confirmed":
             proof = f"confirmed by {url}"
-        elif self.rung == "local":
+        elif self.level == "local":
             proof = f"in {url}"
             if not self.place.persists:
                 proof += ", if that outlives this machine: it cannot be checked"
         return f"If this machine vanished now, {lost}version {self.step} would come back ({proof})."
 
     def _proof(self) -> str:
-        if self.rung == "confirmed":
+        if self.level == "confirmed":
             return f", confirmed by {self.place.url}"
-        if self.rung == "local":
+        if self.level == "local":
             if self.place.persists:
                 return f", in {self.place.url}"
             return f", only if {self.place.url} survives this machine; colabkeep cannot check that"
         return f", if the upload to {self.place.url} arrived; it does not confirm that"
 
 
-def assess(standings: Sequence[Standing], place: Place, seconds: float) -> Durability:
+def assess(standings: Sequence[CheckpointDurability], place: Place, seconds: float) -> Durability:
     """The figure. `seconds`: how long the run has been trained by now."""
     newest_first = sorted(standings, key=lambda each: (each.step, each.seconds), reverse=True)
     safe = None if place.persists is False else _newest_safe(newest_first, place)
@@ -175,26 +176,26 @@ def assess(standings: Sequence[Standing], place: Place, seconds: float) -> Durab
         lost_seconds=max(0.0, seconds - (safe.seconds if safe is not None else 0.0)),
         step=0 if safe is None else safe.step,
         checkpoint=None if safe is None else safe.checkpoint,
-        rung=None if safe is None else safe.rung,
+        level=None if safe is None else safe.level,
         standings=tuple(newest_first),
     )
 
 
-def lowest(rungs: Iterable[RungName]) -> RungName:
+def lowest(levels: Iterable[CheckpointLevel]) -> CheckpointLevel:
     """The least durable of them: a checkpoint is as safe as the worst of its objects."""
-    return min(rungs, key=RUNGS.index)
+    return min(levels, key=LEVELS.index)
 
 
-def has_arrived(rung: str, top: RungName) -> bool:
-    """Is it as durable as it can become where `top` is the highest rung? A place that says "unknown" of what is there
+def has_arrived(level: str, top: CheckpointLevel) -> bool:
+    """Is it as durable as it can become where `top` is the highest level? A place that says "unknown" of what is there
     may never say more."""
-    return rung == "unknown" or (rung in RUNGS and RUNGS.index(rung) >= RUNGS.index(top))
+    return level == "unknown" or (level in LEVELS and LEVELS.index(level) >= LEVELS.index(top))
 
 
-def _newest_safe(newest_first: Sequence[Standing], place: Place) -> Standing | None:
-    at_top = (each for each in newest_first if RUNGS.index(each.rung) >= RUNGS.index(place.top))
+def _newest_safe(newest_first: Sequence[CheckpointDurability], place: Place) -> CheckpointDurability | None:
+    at_top = (each for each in newest_first if LEVELS.index(each.level) >= LEVELS.index(place.top))
     # What the place says nothing of counts where nothing else does, and is called what it is.
-    return next(at_top, None) or next((each for each in newest_first if each.rung == "unknown"), None)
+    return next(at_top, None) or next((each for each in newest_first if each.level == "unknown"), None)
 
 
 # Events are delivered on the training thread, in order, between two steps. Steps are many: an observer that does not
@@ -304,8 +305,8 @@ class RestoredInexactly(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSetAside(Event):
-    """A checkpoint could not be used; it was walked past and not deleted."""
+class CheckpointSkipped(Event):
+    """A checkpoint could not be used; it was skipped and not deleted."""
 
     checkpoint: str
     reason: str
@@ -402,7 +403,7 @@ class SaveCommitted(Event):
     bytes: int
     written: int
     seconds: float
-    rung: str
+    level: str
     waited: float = 0.0
     copy: str = ""
     monotonic: float | None = None
@@ -444,12 +445,12 @@ class SaveFailing(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungReached(Event):
+class DurabilityReached(Event):
     """A checkpoint is as durable as the least durable of its objects, and that changed: "local", "unknown", "sent" or
     "confirmed". `monotonic`: when that was seen, as in `SaveCommitted`."""
 
     checkpoint: str
-    rung: str
+    level: str
     monotonic: float | None = None
 
 
@@ -553,14 +554,18 @@ class RunStopped(Event):
     not_finite_since: int | None = None
 
 
-# The journal calls events and their members as the classes above do, and other versions read it: none of these names is
-# ever changed, or used again for something else. One may be added, with a default.
+# The journal calls events and their members as the classes above do, or as `_WRITTEN` says, and other versions read it:
+# none of these names is ever changed, or used again for something else. One may be added, with a default.
 
 
 COMMITTED, REACHED, PRUNED, STOPPED = "SaveCommitted", "RungReached", "Pruned", "RunStopped"
+LEVEL = "rung"
 PRUNING = "Pruning"
 """What is about to be pruned; `PRUNED` is told when that is done."""
 
+
+# What had another name when the first journals were written.
+_WRITTEN = {"CheckpointSkipped": "CheckpointSetAside", "DurabilityReached": REACHED, "level": LEVEL}
 
 # Steps and looks are too many; what a lost machine took with it is known when it is gone.
 _NOT_NOTED = (StepDone, DurabilityTold, FolderSeen)
@@ -571,8 +576,9 @@ def journal_line(event: Event, at: float) -> dict[str, Any] | None:
     """The line of an event at `at` (seconds since 1970, UTC), of plain values; None for one that is not noted."""
     if isinstance(event, _NOT_NOTED):
         return None
-    members = {each.name: _plain(getattr(event, each.name)) for each in fields(event) if each.name not in _ELSEWHERE}
-    return {"at": at, "event": type(event).__name__, **members}
+    kind, names = type(event).__name__, [each.name for each in fields(event) if each.name not in _ELSEWHERE]
+    members = {_WRITTEN.get(name, name): _plain(getattr(event, name)) for name in names}
+    return {"at": at, "event": _WRITTEN.get(kind, kind), **members}
 
 
 def _plain(value: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Programs that use colabkeep as anybody would, through its front door."""
+"""Programs that use colabkeep as anybody would, by its public functions."""

@@ -45,7 +45,7 @@ from colabkeep.core.errors import (
     UsageError,
 )
 from colabkeep.core.events import (
-    CheckpointSetAside,
+    CheckpointSkipped,
     DeadlineNear,
     Durability,
     DurabilityTold,
@@ -196,7 +196,7 @@ class KeptFolder:
         self._repository.open_run(created=clock.time(), run_id=secrets.token_hex(8))
         self._content = Content(self.folder)
         self._watch = Watch(self.folder, spec.patterns, clock.monotonic, spec.settle)
-        self._arrivals = UploadLatency(spec.store.properties.top_rung, clock)
+        self._arrivals = UploadLatency(spec.store.properties.top_level, clock)
         place = os.stat(self.folder).st_ino
         begun = self._begin()
         if os.stat(self.folder).st_ino != place:  # another folder is there in its place
@@ -276,7 +276,7 @@ class KeptFolder:
                 return self._continued(found, readable, known)
         loaded = load_newest(
             self._repository,
-            lambda id, why: self._events.append(CheckpointSetAside(checkpoint=id, reason=why)),
+            lambda id, why: self._events.append(CheckpointSkipped(checkpoint=id, reason=why)),
             sleep=self._spec.clock.sleep,
             load=self._put_back,
         )
@@ -330,7 +330,7 @@ class KeptFolder:
                 manifest = self._repository.manifest(id)
                 table_of(self._repository, manifest)
             except CheckpointError as error:
-                self._events.append(CheckpointSetAside(checkpoint=id, reason=error.problem))
+                self._events.append(CheckpointSkipped(checkpoint=id, reason=error.problem))
             else:
                 yield manifest
 
@@ -567,7 +567,7 @@ class KeptFolder:
             return
         path, why = next(iter(waiting.items()), ("", ""))
         waits, durability = f"{path} ({why})" if path else "", self.durability
-        shown = changed, waits, durability.checkpoint, durability.rung, durability.lost, now // 60
+        shown = changed, waits, durability.checkpoint, durability.level, durability.lost, now // 60
         if shown != self._shown:
             self._shown, self._shown_at = shown, now
             self._events.append(FolderSeen(changed=changed, waits=waits, durability=durability))

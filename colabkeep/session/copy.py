@@ -178,7 +178,7 @@ class _Copy:
 
     def _manifest(self, id: str) -> tuple[bytes, Manifest]:
         """Its text in the target, and what it says in the source."""
-        if id in self._source.aside():
+        if id in self._source.quarantined():
             raise damaged(id, "it was found damaged before, and marked")
         manifest = self._source.manifest(id)
         lost = self._source.lost(manifest)
@@ -216,10 +216,10 @@ class _Copy:
     def _compare(self) -> None:
         """Each object in the place that lasts: the remote states its digest, or it is read."""
         lasting = self._lasting
-        rung: DurabilityLevel = "local" if lasting.properties.top_rung == "local" else "sent"
+        level: DurabilityLevel = "local" if lasting.properties.top_level == "local" else "sent"
         for name, (size, digest) in self._sums.items():
             whole = f"{self._target.folder}/{name}"
-            if lasting.confirm(Receipt(name=whole, size=size, sha256=digest, rung=rung)).rung == "confirmed":
+            if lasting.confirm(Receipt(name=whole, size=size, sha256=digest, level=level)).level == "confirmed":
                 continue
             try:
                 with lasting.get(whole) as reader:

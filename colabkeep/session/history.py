@@ -17,7 +17,7 @@ from colabkeep.checkpoint.journal import JournalLines, Line, read_journal
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.arguments import meant_run, run_folder
 from colabkeep.core.errors import CheckpointError, StoreError
-from colabkeep.core.events import PRUNED, PRUNING, Durability
+from colabkeep.core.events import COMMITTED, LEVEL, PRUNED, PRUNING, REACHED, Durability
 from colabkeep.core.layout import CHECKPOINT_ID, LEASE_FILE, SEGMENT_FILE, id_parts, is_amount
 from colabkeep.core.manifest import FOLDER, Manifest
 from colabkeep.session.state import LOSSES, read_points, thinned
@@ -31,7 +31,7 @@ Tell: TypeAlias = Callable[[Line, bool], "str | None"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
     """One checkpoint that was made. `at`: when, in seconds since 1970 (UTC); `blocked`: seconds that training waited;
-    `seconds`: of background time; `bytes`: its size, of which `written` were new; `rung`: the highest that is known to
+    `seconds`: of background time; `bytes`: its size, of which `written` were new; `level`: the highest that is known to
     have been reached. None is what nobody noted before the machine went. `kept`: it is there still."""
 
     checkpoint: str
@@ -42,7 +42,7 @@ class Save:
     written: int | None
     blocked: float | None
     seconds: float | None
-    rung: str | None
+    level: str | None
     kept: bool
 
 
@@ -104,7 +104,7 @@ class SessionHistory:
     stopped: str | None
     error: str
     saves: tuple[Save, ...]
-    spells: tuple[Outage, ...]
+    outages: tuple[Outage, ...]
     told: tuple[Message, ...]
     noted: bool
     age: float | None = None
@@ -215,7 +215,7 @@ def _read(repository: Repository, unread: Mapping[str, str], tell: Tell, most: i
         line.text("keeps") for line in started
     )
     sources = _Sources(
-        rungs={} if durability is None else {s.checkpoint: s.rung for s in durability.standings if s.checkpoint},
+        levels={} if durability is None else {s.checkpoint: s.level for s in durability.standings if s.checkpoint},
         kept=frozenset(ids),
         mentioned=frozenset(_mentioned(journal)),
         tell=lambda line: tell(line, of_folder),
@@ -277,10 +277,10 @@ def _mentioned(journal: JournalLines) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sources:
-    """What all sessions are told from: `rungs` of checkpoints, as they are now; `kept`: the ids of all checkpoints that
-    are there; `mentioned`: those that any session went on from or deleted."""
+    """What all sessions are told from: `levels` of checkpoints, as they are now; `kept`: the ids of all checkpoints
+    that are there; `mentioned`: those that any session went on from or deleted."""
 
-    rungs: Mapping[str, str]
+    levels: Mapping[str, str]
     kept: frozenset[str]
     mentioned: frozenset[str]
     tell: Callable[[Line], str | None]
@@ -329,7 +329,7 @@ def _session_history(
         stopped=stopped.text("reason"),
         error=stopped.text("error") or "",
         saves=tuple(_saves(session, lines, manifests, sources)),
-        spells=tuple(_outages(lines)),
+        outages=tuple(_outages(lines)),
         told=tuple(Message(at=line.at, kind=line.event, text=text) for line, text in texts if text is not None),
         noted=bool(lines),
         age=None if restored is None else restored.number("age"),
@@ -342,8 +342,8 @@ def _saves(session: str, lines: Sequence[Line], manifests: Sequence[Manifest], s
     """By the journal, and by the checkpoints that are there: a lost session did not note its last save."""
     committed = {line.text("checkpoint") or "": line for line in lines if line.event == "SaveCommitted"}
     blocked = {line.place: line.number("blocked") for line in lines if line.event == "SaveStarted"}
-    reached = (line for line in lines if line.event in ("SaveCommitted", "RungReached"))
-    rungs = {line.text("checkpoint") or "": line.text("rung") for line in reached}
+    reached = (line for line in lines if line.event in (COMMITTED, REACHED))
+    levels = {line.text("checkpoint") or "": line.text(LEVEL) for line in reached}
     known = {manifest.id: manifest for manifest in manifests}
     for id in sorted({*committed, *known, *sources.mentioned}):
         match = CHECKPOINT_ID.fullmatch(id)
@@ -360,7 +360,7 @@ def _saves(session: str, lines: Sequence[Line], manifests: Sequence[Manifest], s
             written=line.count("written"),
             blocked=None if place is None else blocked.get(place),
             seconds=line.number("seconds"),
-            rung=sources.rungs.get(id, rungs.get(id)),
+            level=sources.levels.get(id, levels.get(id)),
             kept=id in sources.kept,
         )
 

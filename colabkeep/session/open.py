@@ -38,7 +38,7 @@ from colabkeep.core.errors import (
     UsageError,
 )
 from colabkeep.core.events import (
-    CheckpointSetAside,
+    CheckpointSkipped,
     DurabilityTold,
     Event,
     FirstStepDone,
@@ -735,7 +735,7 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
     if manifest is not None:
         committer.ledger.add(manifest, {})
         durability = committer.ledger.durability(manifest.progress.seconds)
-        if durability.rung is not None:  # else it is being asked, and the answer is told
+        if durability.level is not None:  # else it is being asked, and the answer is told
             events.append(DurabilityTold(durability=durability))
     return OpenSession(
         id=session,
@@ -805,7 +805,7 @@ def _open_run(spec: RunSpec, repository: Repository, events: deque[Event]) -> st
     try:
         return repository.open_run(created=spec.clock.time(), run_id=secrets.token_hex(8))
     except CheckpointDamaged as error:
-        events.append(CheckpointSetAside(checkpoint="run.json", reason=error.problem))
+        events.append(CheckpointSkipped(checkpoint="run.json", reason=error.problem))
         return ""
 
 
@@ -827,7 +827,7 @@ def _find(spec: RunSpec, repository: Repository, events: deque[Event]) -> Loaded
         return load_id(repository, resume)
     loaded = load_newest(
         repository,
-        lambda id, why: events.append(CheckpointSetAside(checkpoint=id, reason=why)),
+        lambda id, why: events.append(CheckpointSkipped(checkpoint=id, reason=why)),
         sleep=spec.clock.sleep,
     )
     if loaded is None and resume == "must":

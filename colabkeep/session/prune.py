@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from colabkeep.checkpoint.durability import objects_of, vanished
-from colabkeep.checkpoint.inspect import durability_of, last_word, sessions, tip
+from colabkeep.checkpoint.inspect import durability_of, last_record, sessions, tip
 from colabkeep.checkpoint.journal import Journal
 from colabkeep.checkpoint.replicate import take_up
 from colabkeep.checkpoint.repository import Repository, take_lease
@@ -20,7 +20,7 @@ from colabkeep.checkpoint.restore import LISTED_AGAIN
 from colabkeep.checkpoint.retention import RetentionPolicy, line_of, remove, unneeded
 from colabkeep.core.arguments import duration_text
 from colabkeep.core.errors import CheckpointError, RunBusy, StoreUnavailable
-from colabkeep.core.events import PRUNED, PRUNING, RUNGS, lowest
+from colabkeep.core.events import LEVELS, PRUNED, PRUNING, lowest
 from colabkeep.core.layout import BLOB_FILE, CHECKPOINT_ID, HISTORY_FILE, LEASE_FILE, NOTE, SEGMENT_FILE, lease_name
 from colabkeep.core.manifest import Manifest, stored_proof
 from colabkeep.core.system import Clock
@@ -52,11 +52,11 @@ class PrunePlan:
 def plan_prune(repository: Repository, policy: RetentionPolicy, *, apart: bool = False) -> PrunePlan:
     """What `policy` does not keep of the newest checkpoint's line; with `apart`, also all that is not on that line.
 
-    Neither the newest checkpoint goes, nor the newest that is as durable as it can become; nor what was set aside; nor,
-    where the loss is not a finite number by now, the newest from before.
+    Neither the newest checkpoint goes, nor the newest that is as durable as it can become; nor what is in quarantine;
+    nor, where the loss is not a finite number by now, the newest from before.
 
     Raises:
-        CheckpointDamaged: a mark of what was set aside cannot be read, so that it is not known what it protects.
+        CheckpointDamaged: a mark of what is in quarantine cannot be read, so that it is not known what it protects.
         StoreError: the store cannot be asked.
     """
     repository.blobs.present()  # what is a left-over is told by what is there now
@@ -68,7 +68,7 @@ def plan_prune(repository: Repository, policy: RetentionPolicy, *, apart: bool =
     doomed = [manifest for manifest in policy.doomed(line) if manifest.id not in spared]
     held = good is not None and good in doomed
     doomed = [manifest for manifest in doomed if manifest is not good]
-    others = repository.manifests(repository.ids() - repository.aside() - {manifest.id for manifest in line})
+    others = repository.manifests(repository.ids() - repository.quarantined() - {manifest.id for manifest in line})
     if apart:
         doomed += others
     going = {manifest.id for manifest in doomed}
@@ -126,8 +126,8 @@ def prune(
 def _left_by_a_lost_machine(repository: Repository) -> str | None:
     """The checkpoint to go on from if this machine were lost; where none is known to be safe, the best that left it."""
     durability = durability_of(repository)
-    beyond = [each for each in durability.standings if RUNGS.index(each.rung) > RUNGS.index("local")]
-    best = max(beyond, key=lambda each: (RUNGS.index(each.rung), each.step), default=None)
+    beyond = [each for each in durability.standings if LEVELS.index(each.level) > LEVELS.index("local")]
+    best = max(beyond, key=lambda each: (LEVELS.index(each.level), each.step), default=None)
     return durability.checkpoint or (None if best is None else best.checkpoint)
 
 
@@ -140,7 +140,7 @@ def _send_first(repository: Repository, newest: Manifest | None) -> None:
     take_up(repository)  # what an earlier session left here is sent, too
     store.flush(_PATIENCE)
     objects = objects_of(newest, repository.folder, store.properties)
-    if lowest(store.confirm(receipt).rung for receipt in objects) == "local":
+    if lowest(store.confirm(receipt).level for receipt in objects) == "local":
         raise StoreUnavailable(
             problem=f"The newest checkpoint of {repository.run!r}, {newest.id}, is on this machine only, and "
             f"{behind.url} does not take it now. Nothing was deleted: what is there is all that a lost machine would "
@@ -174,7 +174,7 @@ def refuse_live(repository: Repository, clock: Clock) -> None:
     latest: Mapping[str, Any] = next(sessions(repository), {})
     if repository.store.properties.locks and latest.get("host") == socket.gethostname():
         return  # it would hold the lock
-    word = last_word(repository)
+    word = last_record(repository)
     if latest.get("purpose") == "prune" or (
         word is not None and word.stopped and word.session == latest.get("session")
     ):

@@ -19,6 +19,8 @@ from colabkeep.checkpoint.restore import good_before
 from colabkeep.core.errors import NotStorable, RunTakenOver, SaveFailed, StoreError, TrainingDiverged
 from colabkeep.core.events import (
     CadenceChosen,
+    CheckpointLevel,
+    DurabilityReached,
     EpochDone,
     Event,
     LossNotFinite,
@@ -26,8 +28,6 @@ from colabkeep.core.events import (
     MetricsLogged,
     Noted,
     Pruned,
-    RungName,
-    RungReached,
     RunStopped,
     SaveCommitted,
     SaveFailing,
@@ -106,7 +106,7 @@ def earlier_lifetimes(repository: Repository, session: str, platform: str) -> tu
 class UploadLatency:
     """Watches checkpoints rise to `top`, the highest durability level of the store. A listener to a run's events."""
 
-    def __init__(self, top: RungName, clock: Clock) -> None:
+    def __init__(self, top: CheckpointLevel, clock: Clock) -> None:
         self._top = top
         self._clock = clock
         self._waiting: dict[str, float] = {}  # checkpoint → when it was committed
@@ -117,13 +117,13 @@ class UploadLatency:
         if isinstance(event, Pruned):
             for checkpoint in event.checkpoints:
                 self._waiting.pop(checkpoint, None)
-        elif isinstance(event, (SaveCommitted, RungReached)):
+        elif isinstance(event, (SaveCommitted, DurabilityReached)):
             # It is heard of between two steps, which a validation may part by half an hour.
             moment = self._clock.monotonic() if event.monotonic is None else event.monotonic
             if isinstance(event, SaveCommitted):
                 self._waiting[event.checkpoint] = moment
-            if has_arrived(event.rung, self._top) and (began := self._waiting.get(event.checkpoint)) is not None:
-                if isinstance(event, RungReached):
+            if has_arrived(event.level, self._top) and (began := self._waiting.get(event.checkpoint)) is not None:
+                if isinstance(event, DurabilityReached):
                     self._took.append(moment - began)
                 # Those before it were overtaken: the newest one is sent first, and it is the one that counts.
                 self._waiting = {id: sent for id, sent in self._waiting.items() if sent > began}
@@ -355,7 +355,7 @@ class SaveScheduler:
         self._settles_until = math.inf  # in seconds of the clock: so long slower storage is waited for, at the end
         self._leads = spec.group is None or spec.group.leads  # one of several processes saves
         self._left = ""  # where the loop was left, if what it does there was left out
-        self._arrivals = UploadLatency(spec.store.properties.top_rung, spec.clock)
+        self._arrivals = UploadLatency(spec.store.properties.top_level, spec.clock)
         self._pace = _interval_tuner(spec, session, position, self._arrivals)
         self.listeners: list[Observer] = []
         if self._pace.chooses:
@@ -575,7 +575,7 @@ class SaveScheduler:
 def _is_far(spec: RunSpec) -> bool:
     """Does a save go over a network, or to a slower side?"""
     properties = spec.store.properties
-    return properties.behind is not None or properties.top_rung != "local"
+    return properties.behind is not None or properties.top_level != "local"
 
 
 def _interval_tuner(spec: RunSpec, session: OpenSession, position: Position, arrivals: UploadLatency) -> IntervalTuner:

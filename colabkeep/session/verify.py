@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from colabkeep.checkpoint.repository import Repository
-from colabkeep.core.arguments import door
+from colabkeep.core.arguments import public
 from colabkeep.core.errors import UsageError
 from colabkeep.frameworks import FRAMEWORKS, find_framework, open_framework
 from colabkeep.frameworks.shared.training import is_per_step
@@ -66,7 +66,7 @@ class ResumeReport:
         return "\n".join(lines)
 
 
-@door()
+@public()
 def verify_resume(train: Callable[[], Any], *, steps: int | None = None) -> ResumeReport:
     """Prove on your own code that a resume is exact, and find what you keep where no checkpoint sees it.
 

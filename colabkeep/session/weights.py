@@ -11,7 +11,7 @@ from colabkeep.checkpoint.inspect import find_run
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.restore import Loaded, load_best, load_id, load_newest
 from colabkeep.checkpoint.retention import KeepBest
-from colabkeep.core.arguments import door
+from colabkeep.core.arguments import public
 from colabkeep.core.errors import (
     CheckpointDamaged,
     CheckpointNotFound,
@@ -136,7 +136,7 @@ def _row_major(name: str, host: HostTensor, stride: Tree) -> HostTensor:
     return HostTensor(dtype=host.dtype, shape=moved.shape[:-1], data=memoryview(moved.reshape(-1).data))
 
 
-@door()
+@public()
 def load_weights(  # noqa: PLR0913  # options by name
     run_name: str,
     *,

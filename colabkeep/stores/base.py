@@ -145,7 +145,7 @@ class StoreContext:
 #   name that exists raises `NameTaken` and leaves the old bytes alone.
 # * MUST leave no temporary file behind when `put` raises, for *any* exception, KeyboardInterrupt
 #   included. What a SIGKILL leaves behind is removed by `sweep`.
-# * MUST say truly how durable an object is (`Receipt.rung`): "unknown" is an honest answer.
+# * MUST say truly how durable an object is (`Receipt.level`): "unknown" is an honest answer.
 # * MUST translate foreign exceptions into `StoreError`s, keeping the cause: `StoreFull` for a full
 #   disk or quota, `StoreUnavailable` where trying again may help, plain `StoreError` where not.
 #
@@ -321,7 +321,7 @@ def rest(store: Store, *, urgent: bool) -> float:
 class StoreProperties:
     """What a store can do, as data: code asks these, never "are you the Drive store?".
 
-    `top_rung` is the highest rung an object can reach here. `persists`: does it outlive the
+    `top_level` is the highest level an object can reach here. `persists`: does it outlive the
     machine (None: cannot be told). `locks`: `lock` tells a live holder from a dead one.
     `max_object_bytes`, `free_bytes`: bytes, None where unknown or unlimited. `lists_lag`: a fresh
     object may be missing from `list` for a while. `behind`: the slower side of a store that has two; then
@@ -332,7 +332,7 @@ class StoreProperties:
     known.
     """
 
-    top_rung: DurabilityLevel
+    top_level: DurabilityLevel
     persists: bool | None = None
     locks: bool = False
     max_object_bytes: int | None = None
@@ -352,7 +352,7 @@ class Receipt:
     name: str
     size: int
     sha256: str
-    rung: DurabilityLevel
+    level: DurabilityLevel
     id: str | None = None
 
 
@@ -450,7 +450,7 @@ class Store(Protocol):
 
     def confirm(self, receipt: Receipt) -> Receipt:
         """Ask again how durable the object of `receipt` is now. Cheap; MUST NOT block on a network
-        for more than a second. A store whose `put` reaches its top rung returns the receipt as it is."""
+        for more than a second. A store whose `put` reaches its top level returns the receipt as it is."""
         return receipt
 
     def lock(self, name: str, holder: str) -> Lock:
@@ -476,7 +476,7 @@ class Store(Protocol):
         return 0
 
     def flush(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until every put object has its top rung. True when so."""
+        """Wait at most `timeout` seconds until every put object has its top level. True when so."""
         return True
 
     def close(self) -> None:

@@ -197,7 +197,7 @@ class DirectoryStore(Store):
 
     @property
     def properties(self) -> StoreProperties:
-        return StoreProperties(top_rung="local", locks=self._locks, free_bytes=self._free_bytes(), folder=self._root)
+        return StoreProperties(top_level="local", locks=self._locks, free_bytes=self._free_bytes(), folder=self._root)
 
     def put(self, name: str, source: Source) -> Receipt:
         *folders, last = check_name(name).split("/")
@@ -217,7 +217,7 @@ class DirectoryStore(Store):
             except BaseException:
                 draft.undo()
                 raise
-        return Receipt(name=name, size=draft.size, sha256=source.sha256, rung="local")
+        return Receipt(name=name, size=draft.size, sha256=source.sha256, level="local")
 
     def get(self, name: str) -> BinaryIO:
         *folders, last = check_name(name).split("/")

@@ -27,7 +27,7 @@ from colabkeep.stores.base import (
 
 
 class MemoryStore(Store):
-    """Objects in a dictionary. Its rung "local" means: as long as this process lives (`persists` is False)."""
+    """Objects in a dictionary. Its level "local" means: as long as this process lives (`persists` is False)."""
 
     def __init__(self) -> None:
         self._objects: dict[str, bytes] = {}
@@ -40,7 +40,7 @@ class MemoryStore(Store):
 
     @property
     def properties(self) -> StoreProperties:
-        return StoreProperties(top_rung="local", persists=False, locks=True)
+        return StoreProperties(top_level="local", persists=False, locks=True)
 
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
@@ -51,7 +51,7 @@ class MemoryStore(Store):
         with self._guard:
             self._refuse_taken(name)
             self._objects[name] = data
-        return Receipt(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), rung="local")
+        return Receipt(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), level="local")
 
     def get(self, name: str) -> BinaryIO:
         data = self._objects.get(check_name(name))

@@ -36,7 +36,7 @@ from colabkeep.stores.shared.uploader import Pauses, Uploader
 # (`shared.remote_index`), and a thread looks again when a listing is asked for that is older than a minute. What others
 # have done there is seen then: a newer session, or an object that is gone.
 #
-# "local" means that the object is local only. A remote store whose own highest rung is "local" (a folder on another
+# "local" means that the object is local only. A remote store whose own highest level is "local" (a folder on another
 # disk, a mounted share) is the remote from here, so what has arrived there is "sent".
 
 
@@ -97,7 +97,7 @@ class TieredStore(Store):
         self._properties_behind = behind
         limits = [size for size in (front.max_object_bytes, behind.max_object_bytes) if size is not None]
         return StoreProperties(
-            top_rung=_seen_from_here(behind.top_rung, behind.top_rung),
+            top_level=_seen_from_here(behind.top_level, behind.top_level),
             persists=behind.persists,
             locks=front.locks,
             max_object_bytes=min(limits, default=None),
@@ -170,12 +170,12 @@ class TieredStore(Store):
     def confirm(self, receipt: Receipt) -> Receipt:
         arrived = self._index.receipt(receipt)
         if arrived is None:
-            return replace(self.front.confirm(receipt), rung="local")
-        top = (self._properties_behind or self.behind.properties).top_rung
-        if arrived.rung != top:
+            return replace(self.front.confirm(receipt), level="local")
+        top = (self._properties_behind or self.behind.properties).top_level
+        if arrived.level != top:
             self._uploader.ask(arrived)  # the last answer has to do where the next one takes its time
             arrived = self._index.receipt(receipt) or arrived
-        return replace(receipt, rung=_seen_from_here(arrived.rung, top))
+        return replace(receipt, level=_seen_from_here(arrived.level, top))
 
     def lock(self, name: str, holder: str) -> Lock:
         front = self.front.lock(name, holder)
@@ -208,7 +208,7 @@ class TieredStore(Store):
         return [entry for entry in local if entry.name not in there or there[entry.name].size != entry.size]
 
     def send(self, entry: Entry, needs: Needs | None) -> None:
-        self._uploader.copy(Receipt(name=entry.name, size=entry.size, sha256="", rung="local"), needs, held=True)
+        self._uploader.copy(Receipt(name=entry.name, size=entry.size, sha256="", level="local"), needs, held=True)
 
     def guard(self, run: str, why_not: Guard) -> None:
         self._guards[run] = why_not
@@ -263,7 +263,7 @@ class TieredStore(Store):
             local = {entry.name: entry.size for entry in self._local(prefix)} if gone else {}
             for name, sha256 in gone.items():
                 if name in local and not (prefix and run_of(name).startswith(f"{prefix}/")):
-                    self._uploader.copy(Receipt(name=name, size=local[name], sha256=sha256, rung="local"))
+                    self._uploader.copy(Receipt(name=name, size=local[name], sha256=sha256, level="local"))
 
     def _look_soon(self) -> None:
         """On a thread of its own: a store that does not answer may take minutes to say so, and the uploader, with an
@@ -338,6 +338,6 @@ class _BothLocks(Lock):
             self._front.release()
 
 
-def _seen_from_here(rung: DurabilityLevel, top: DurabilityLevel) -> DurabilityLevel:
-    """A store whose own highest rung is "local" is the remote from here; one that can rise higher has not sent it."""
-    return "sent" if rung == top == "local" else rung
+def _seen_from_here(level: DurabilityLevel, top: DurabilityLevel) -> DurabilityLevel:
+    """A store whose own highest level is "local" is the remote from here; one that can rise higher has not sent it."""
+    return "sent" if level == top == "local" else level

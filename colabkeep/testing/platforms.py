@@ -40,8 +40,8 @@ from colabkeep.stores import open_store
 
 __all__ = [
     "LAPTOP_VARIABLES",
-    "Deeds",
     "PlatformContract",
+    "SideEffects",
     "laptop",
     "watched",
 ]
@@ -56,7 +56,7 @@ _LOOKS = (
 
 
 @dataclass(slots=True)
-class Deeds:
+class SideEffects:
     """`looked`: paths; `changed`: paths opened for writing, or made, renamed, removed; `imported`: modules; `started`:
     processes and connections, in words."""
 
@@ -84,7 +84,7 @@ class _Spy:
     """Python's audit hook, which can never be taken away again; it is deaf while nobody listens."""
 
     def __init__(self) -> None:
-        self.deeds: Deeds | None = None
+        self.deeds: SideEffects | None = None
         self.thread = 0
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -100,9 +100,9 @@ def _spy() -> _Spy:
 
 
 @contextmanager
-def watched() -> Iterator[Deeds]:
+def watched() -> Iterator[SideEffects]:
     """What this thread does in the block. Looking at a file's facts is no audit event, so those calls are wrapped."""
-    deeds, spy = Deeds(), _spy()
+    deeds, spy = SideEffects(), _spy()
     with ExitStack() as stack:
         for owner, names in _LOOKS:
             for name in names:
@@ -114,7 +114,7 @@ def watched() -> Iterator[Deeds]:
             spy.deeds = None
 
 
-def _noting(real: Callable[..., Any], deeds: Deeds) -> Callable[..., Any]:
+def _noting(real: Callable[..., Any], deeds: SideEffects) -> Callable[..., Any]:
     def call(path: Any, *arguments: Any, **options: Any) -> Any:
         if not isinstance(path, int):
             deeds.looked.append(_text(path))

@@ -47,7 +47,7 @@ ILLEGAL_NAMES = (
 )
 """Names that no store takes."""
 
-_RUNGS = ("local", "sent", "confirmed", "unknown")
+_LEVELS = ("local", "sent", "confirmed", "unknown")
 _PATIENCE = 30.0  # seconds; a bound for a store that hangs, never waited for by one that works
 
 
@@ -161,16 +161,16 @@ class StoreContract:
         assert (_read(store, "run/a"), source.reads) == (b"abcdefghi", 1)
 
     def test_the_receipt_tells_what_was_stored(self, store: Store) -> None:
-        """Name, size and digest are in the receipt, and a rung that the store does not overstate."""
+        """Name, size and digest are in the receipt, and a level that the store does not overstate."""
         receipt = store.put("run/a", BytesSource(b"abc"))
         assert (receipt.name, receipt.size, receipt.sha256) == ("run/a", 3, hashlib.sha256(b"abc").hexdigest())
-        assert receipt.rung in _RUNGS
+        assert receipt.level in _LEVELS
 
-    def test_flush_brings_everything_to_the_top_rung(self, store: Store) -> None:
+    def test_flush_brings_everything_to_the_top_level(self, store: Store) -> None:
         """After a flush that says so, each object is as durable as this store can make it."""
         receipts = [store.put(f"run/{number}", BytesSource(b"abc")) for number in range(3)]
         assert store.flush(_PATIENCE)
-        assert {store.confirm(receipt).rung for receipt in receipts} == {store.properties.top_rung}
+        assert {store.confirm(receipt).level for receipt in receipts} == {store.properties.top_level}
 
     def test_a_name_is_written_once(self, store: Store) -> None:
         """A second put under the same name is refused, and the first one's bytes stay."""

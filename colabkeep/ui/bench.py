@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from colabkeep.checkpoint.codec import encode_parts
 from colabkeep.checkpoint.inspect import checkpoints, find_run
 from colabkeep.checkpoint.repository import Repository
-from colabkeep.core.arguments import door, duration_text, read_size
+from colabkeep.core.arguments import duration_text, public, read_size
 from colabkeep.core.errors import CheckpointNotFound, StoreError, UsageError
 from colabkeep.core.language import said
 from colabkeep.core.policies import OVERHEAD, Cadence, Measures, SessionLifetime, choose, cost_text, read_overhead
@@ -36,7 +36,7 @@ from colabkeep.ui.text import Record, Report, aligned, plain, size_text
 _SIZE = "500MB"
 
 
-@door()
+@public()
 def bench(
     model: Any = None,
     optimizer: Any = None,
@@ -230,7 +230,7 @@ class Taken:
     url: str
     rate: float
     each: float
-    rung: str
+    level: str
     confirmed: bool
     bytes: int
     free_bytes: int | None = None
@@ -250,8 +250,8 @@ def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
         StoreError: it took nothing.
     """
     properties, end = store.properties, clock.monotonic() + budget.seconds
-    top, free = properties.top_rung, properties.free_bytes
-    confirmed, rung = True, "local"
+    top, free = properties.top_level, properties.free_bytes
+    confirmed, level = True, "local"
     taken: list[tuple[int, float]] = []
     names: list[str] = []
     left: list[str] = []
@@ -264,11 +264,11 @@ def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
             names.append(f"{PROBE}{secrets.token_hex(6)}")
             source, began = BytesSource(os.urandom(size)), clock.monotonic()  # bytes that nobody on the way has already
             receipt = store.put(names[-1], source)
-            while receipt.rung != top and clock.monotonic() + _PAUSE < end:
+            while receipt.level != top and clock.monotonic() + _PAUSE < end:
                 clock.sleep(_PAUSE)
                 receipt = store.confirm(receipt)
             taken.append((size, clock.monotonic() - began))
-            rung, confirmed = receipt.rung, confirmed and receipt.rung == top
+            level, confirmed = receipt.level, confirmed and receipt.level == top
     finally:
         for name in names:
             try:
@@ -282,7 +282,7 @@ def probe(store: Store, clock: Clock, budget: Budget) -> Taken:
         url=store.url,
         rate=rate,
         each=each,
-        rung=rung,
+        level=level,
         confirmed=confirmed,
         bytes=sum(size for size, _ in taken),
         free_bytes=free,
@@ -319,7 +319,7 @@ def measure(
     hashing = hash_rate(clock)
     local, *remote = sides(store)
     near = far = None
-    if remote or local.properties.top_rung == "local":
+    if remote or local.properties.top_level == "local":
         watch(f"writing to {local.url}")
         near = probe(local, clock, _ON_DISK)
     last = remote[-1] if remote else local
@@ -403,7 +403,7 @@ class BenchReport(Report):
         if self.far is not None:
             how = "not confirmed in that time, to"
             if self.far.confirmed:
-                how = f"until {self.far.rung}, {_fine(self.far.each)} for a small object, to"
+                how = f"until {self.far.level}, {_fine(self.far.each)} for a small object, to"
             yield ("send", size_text(round(self.far.rate)), f"{how} {plain(self.far.url, limit=80)}")
 
     def _sentences(self) -> Iterator[str]:

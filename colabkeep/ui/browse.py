@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from colabkeep.checkpoint.inspect import find_run, run_names
 from colabkeep.checkpoint.repository import Repository
-from colabkeep.core.arguments import door
+from colabkeep.core.arguments import public
 from colabkeep.core.errors import ColabKeepError, UsageError
 from colabkeep.core.language import said
 from colabkeep.core.system import Clock, Environment, SystemClock
@@ -45,7 +45,7 @@ def _unwatched(text: str, share: float | None) -> None:
     """Nobody looks."""
 
 
-@door()
+@public()
 def browse(storage: Storage = "auto") -> Browser:
     """Look around in a storage: where it is, how safe, its runs and their checkpoints.
 
@@ -270,8 +270,8 @@ def _about(store: Store) -> Iterator[str]:
 
 def _table(run: Record) -> tuple[tuple[str, ...], list[tuple[str, ...]], tuple[int, ...]]:
     head, rows, right = checkpoint_table(run["checkpoints"])
-    rungs = (each["rung"] or "" for each in run["checkpoints"])
-    return (*head, "durability"), [(*row, rung) for row, rung in zip(rows, rungs, strict=True)], right
+    levels = (each["level"] or "" for each in run["checkpoints"])
+    return (*head, "durability"), [(*row, level) for row, level in zip(rows, levels, strict=True)], right
 
 
 def _said(run: Record) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from colabkeep.checkpoint.inspect import run_names, tip
 from colabkeep.checkpoint.repository import Repository
-from colabkeep.core.arguments import door, duration_text
+from colabkeep.core.arguments import duration_text, public
 from colabkeep.core.errors import CheckpointError, CheckpointNotFound, UsageError
 from colabkeep.core.language import said
 from colabkeep.core.manifest import Manifest
@@ -37,7 +37,7 @@ LOSS = "training loss"
 """What runs are compared by that have measured nothing."""
 
 
-@door()
+@public()
 def compare(
     runs: str | Sequence[str] = "*", *, storage: Storage = "auto", metric: str | None = None, mode: str | None = None
 ) -> Comparison:

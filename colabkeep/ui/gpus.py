@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-from colabkeep.core.arguments import door
+from colabkeep.core.arguments import public
 from colabkeep.core.language import said
 from colabkeep.hardware.catalogue import (
     MODES,
@@ -26,7 +26,7 @@ from colabkeep.ui.drawing import details, items, join, paragraph, table
 from colabkeep.ui.text import Record, Report, aligned
 
 
-@door()
+@public()
 def compare_gpus() -> Comparison:
     """Compare the cards of the notebook services: memory, speed, where each is free, which torch runs on it, what fits.
 

@@ -13,7 +13,7 @@ from colabkeep.checkpoint.inspect import (
     CheckpointInfo,
     checkpoints,
     durability_of,
-    last_word,
+    last_record,
     part_sizes,
     run_names,
     run_record,
@@ -44,7 +44,7 @@ def list_record(store: Store) -> Record:
 
 def _run(repository: Repository) -> dict[str, Any]:
     with repository.one_look():
-        found, word = checkpoints(repository), last_word(repository)
+        found, word = checkpoints(repository), last_record(repository)
         newest = next((info for info in found if info.state == "committed" and info.manifest is not None), None)
         manifest = None if newest is None else newest.manifest
         seen = [info.created for info in found if info.created is not None] + ([] if word is None else [word.at])
@@ -68,7 +68,7 @@ def overview(repository: Repository) -> dict[str, Any]:
         found, durability = checkpoints(repository), durability_of(repository)
         return {
             "name": repository.run,
-            "checkpoints": _on_rungs([_brief(info) for info in found], durability),
+            "checkpoints": _on_levels([_brief(info) for info in found], durability),
             "sentence": durability.sentence,
         }
 
@@ -102,7 +102,7 @@ def _shown(repository: Repository, id: str | None) -> Record:
         "folder": repository.folder,
         "created": run_record(repository).get("created"),
         "sessions": [{name: lease.get(name) for name in _SESSION} for lease in sessions(unfolded(repository))],
-        "checkpoints": _on_rungs([_full(info) for info in found], durability),
+        "checkpoints": _on_levels([_full(info) for info in found], durability),
         "durability": durability_record(durability),
         "checkpoint": None if chosen is None else _inside(repository, chosen),
     }
@@ -144,9 +144,9 @@ def verify_record(store: Store, names: list[str], watch: Callable[[str, int, int
     return {"runs": [_verified(Repository(store, name), watch) for name in names]}
 
 
-def _on_rungs(records: list[dict[str, Any]], durability: Durability) -> list[dict[str, Any]]:
-    rungs = {standing.checkpoint: standing.rung for standing in durability.standings}
-    return [record | {"rung": rungs.get(record["id"])} for record in records]
+def _on_levels(records: list[dict[str, Any]], durability: Durability) -> list[dict[str, Any]]:
+    levels = {standing.checkpoint: standing.level for standing in durability.standings}
+    return [record | {"level": levels.get(record["id"])} for record in records]
 
 
 _SESSION = ("session", "fence", "host", "pid", "started")
@@ -199,7 +199,7 @@ def durability_record(durability: Durability) -> dict[str, Any]:
         "lost_seconds": durability.lost_seconds,
         "step": durability.step,
         "checkpoint": durability.checkpoint,
-        "rung": durability.rung,
+        "level": durability.level,
         "place": durability.place.url,
         "persists": durability.place.persists,
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from colabkeep.checkpoint.inspect import run_names
 from colabkeep.checkpoint.journal import Line
-from colabkeep.core.arguments import door, duration_text
+from colabkeep.core.arguments import duration_text, public
 from colabkeep.core.errors import CheckpointNotFound, UsageError
 from colabkeep.core.events import has_arrived
 from colabkeep.core.language import said
@@ -32,7 +32,7 @@ from colabkeep.ui.records import durability_record
 from colabkeep.ui.text import Record, aligned, plain, size_text, utc_time
 
 
-@door()
+@public()
 def report(run_name: str | None = None, *, storage: Storage = "auto") -> RunReport:
     """Show the whole history of a run over all its sessions: machines, gaps, what was lost, saves, the loss curve.
 
@@ -120,9 +120,9 @@ class RunReport(figures.Plotted):
 
     def to_dict(self) -> Record:
         """The report for programs: "name", "storage", "totals", "sessions" (the first one first, each with its "saves",
-        "spells" and "told"), "losses" as [step, loss], "resumed_at", "durability", "troubles", "left_out". Times are in
-        seconds since 1970 (UTC), lengths in seconds, sizes in bytes; None is what is not known, and a loss that is no
-        finite number is a text."""
+        "outages" and "told"), "losses" as [step, loss], "resumed_at", "durability", "troubles", "left_out". Times are
+        in seconds since 1970 (UTC), lengths in seconds, sizes in bytes; None is what is not known, and a loss that is
+        no finite number is a text."""
         run = self.run_history
         return {
             "name": run.run,
@@ -384,7 +384,7 @@ def _save_row(save: Save) -> tuple[str, ...]:
         said(plain(save.reason, limit=40)),
         size_text(save.bytes),
         "?" if save.blocked is None else f"{save.blocked * 1000:.0f} ms",
-        said(plain(save.rung or "?", limit=20)),
+        said(plain(save.level or "?", limit=20)),
         "" if save.kept else "deleted since",
     )
 
@@ -435,7 +435,7 @@ def _marked(run: RunHistory) -> Iterator[tuple[int, bool]]:
     place = None if run.durability is None else run.durability.place
     for save in _newest_saves(run):
         if save.kept:
-            arrived = save.rung is not None and has_arrived(save.rung, "confirmed" if place is None else place.top)
+            arrived = save.level is not None and has_arrived(save.level, "confirmed" if place is None else place.top)
             yield save.step, arrived and (place is None or place.lasts)
 
 

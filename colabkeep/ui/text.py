@@ -71,7 +71,8 @@ def show_lines(record: Record) -> Iterator[str]:
     head, rows, right = checkpoint_table(found)
     head = (*head, "durability", "reason") if versions else (*head, "durability", "reason", "metrics")
     more = (
-        (said(c["rung"] or ""), said(plain(c["reason"])), *(() if versions else (_pairs(c["metrics"]),))) for c in found
+        (said(c["level"] or ""), said(plain(c["reason"])), *(() if versions else (_pairs(c["metrics"]),)))
+        for c in found
     )
     yield from aligned([head, *((*row, *rest) for row, rest in zip(rows, more, strict=True))], right=right)
     if any(checkpoint["state"] == "apart" for checkpoint in record["checkpoints"]):

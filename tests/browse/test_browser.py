@@ -106,13 +106,13 @@ def test_a_checkpoint_that_cannot_be_used_is_shown_as_what_it_is(user, storage):
 
     def found():
         (run,) = (run for run in him.browser.runs if run["name"] == "first")
-        return {each["id"]: (each["state"], each["rung"]) for each in run["checkpoints"]}
+        return {each["id"]: (each["state"], each["level"]) for each in run["checkpoints"]}
 
     assert found() == {newest: ("unreadable", None), middle: ("committed", "local"), oldest: ("committed", None)}
     for blob in (storage / "first/blobs").iterdir():
         blob.unlink()
     him.click("Look again")
-    assert [rung for _, rung in found().values()] == [None, None, None]
+    assert [level for _, level in found().values()] == [None, None, None]
     assert "you would lose all" in him.page
 
 

@@ -36,7 +36,7 @@ class Remote(MemoryStore):
 
     @property
     def properties(self):
-        return StoreProperties(top_rung="local", persists=True)
+        return StoreProperties(top_level="local", persists=True)
 
 
 def test_the_whole_run_goes_and_nothing_else(storage, kit):

@@ -175,7 +175,7 @@ class Kit:
 
     @staticmethod
     def newest(store: Store) -> tuple[Loaded | None, dict[str, str]]:
-        """What a resume would load, and what it walked past and why. A new repository each time, as in a new life."""
+        """What a resume would load, and what it skipped and why. A new repository each time, as in a new life."""
         passed: dict[str, str] = {}
         return load_newest(Repository(store, RUN), passed.__setitem__), passed
 

@@ -63,7 +63,7 @@ def notes(session):
     "hidden", [("checkpoints", "journal"), ("checkpoints", "journal", "blobs"), ("checkpoints", "journal", "lease")]
 )
 def test_a_run_whose_checkpoints_are_not_shown_is_refused_and_not_begun_anew(kit, hidden):
-    """Its diary may be hidden with them; that it has had a checkpoint is noted beside it."""
+    """Its journal may be hidden with them; that it has had a checkpoint is noted beside it."""
     store = Partial()
     manifest = kit.Session(store).save(1)
     before = dict(store._objects)
@@ -93,7 +93,7 @@ def test_it_is_listed_again_before_that(kit):
 
 
 def test_a_run_that_died_before_its_first_checkpoint_goes_on(kit):
-    """It has a lease, a diary and half of a save, and never had a checkpoint."""
+    """It has a lease, a journal and half of a save, and never had a checkpoint."""
     store = Partial()
     session = kit.Session(store)
     session.journal.add({"event": "RunStarted"})
@@ -117,8 +117,8 @@ def test_where_listings_do_not_lag_nobody_waits(kit, disk):
     assert set(slept) <= {0.0}
 
 
-def test_a_run_of_an_earlier_version_has_no_note_and_its_diary_counts(kit):
-    """It resumes as ever; without a checkpoint its diary is asked."""
+def test_a_run_of_an_earlier_version_has_no_note_and_its_journal_counts(kit):
+    """It resumes as ever; without a checkpoint its journal is asked."""
     store = Partial()
     session = kit.Session(store)
     manifest = session.save(1)
@@ -128,7 +128,7 @@ def test_a_run_of_an_earlier_version_has_no_note_and_its_diary_counts(kit):
     assert loaded is not None
     assert loaded.manifest.id == manifest.id
     store.hidden = ("checkpoints",)
-    with pytest.raises(NoUsableCheckpoint, match="diary"):
+    with pytest.raises(NoUsableCheckpoint, match="journal"):
         load(store)
 
 
@@ -137,28 +137,28 @@ class Remote(MemoryStore):
 
     @property
     def properties(self):
-        return replace(super().properties, top_rung="sent")
+        return replace(super().properties, top_level="sent")
 
 
-@pytest.mark.parametrize("rung", ["local", "sent", None])
-def test_a_diary_that_arrived_before_its_checkpoint_keeps_no_run_from_beginning(kit, rung):
+@pytest.mark.parametrize("level", ["local", "sent", None])
+def test_a_journal_that_arrived_before_its_checkpoint_keeps_no_run_from_beginning(kit, level):
     """Then the machine was lost, with the only copy. One that had been in this place is missed as ever, and so is one
     of which that is not told."""
     front, behind = MemoryStore(), Remote()
     session = kit.Session(front)
     manifest = session.save(1)
-    told = {} if rung is None else {"rung": "local"}
+    told = {} if level is None else {"rung": "local"}
     session.journal.add({"event": "SaveCommitted", "checkpoint": manifest.id, **told})
-    if rung == "sent":
+    if level == "sent":
         session.journal.add({"event": "RungReached", "checkpoint": manifest.id, "rung": "sent"})
     session.journal.write()
     behind._objects.update({name: data for name, data in front._objects.items() if "/journal/" in name})
     repository, passed = Repository(behind, "run"), {}
-    if rung == "local":
+    if level == "local":
         assert load_newest(repository, passed.__setitem__) is None
         assert "had not left the disk of its machine" in passed[manifest.id]
     else:
-        with pytest.raises(NoUsableCheckpoint, match=f"diary says that there was {manifest.id}"):
+        with pytest.raises(NoUsableCheckpoint, match=f"journal says that there was {manifest.id}"):
             load_newest(repository, passed.__setitem__)
         assert passed == {}
 
@@ -213,7 +213,7 @@ def test_what_another_session_left_goes_only_when_two_listings_far_apart_say_so(
     assert strange not in store._objects
 
 
-def test_what_the_diary_knows_and_no_listing_shows_keeps_everything_of_others(kit):
+def test_what_the_journal_knows_and_no_listing_shows_keeps_everything_of_others(kit):
     """The newest checkpoint of the machine before is hidden: its blobs look like left-overs, and stay. It is told
     once. When all is shown again, that checkpoint is another line's and stays, and only what nothing needs goes."""
     store = Partial()

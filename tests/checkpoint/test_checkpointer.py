@@ -178,7 +178,7 @@ def test_a_session_that_was_taken_over_is_stopped_at_the_next_save(desk):
         desk.save(3)
 
 
-def test_closing_waits_for_the_save_and_writes_the_diary(kit, desk):
+def test_closing_waits_for_the_save_and_writes_the_journal(kit, desk):
     """What was handed over is safe when close returns."""
     desk.free.clear()
     desk.save(1)
@@ -190,7 +190,7 @@ def test_closing_waits_for_the_save_and_writes_the_diary(kit, desk):
 
 
 def test_closing_does_not_tidy_up_on_two_threads(desk):
-    """The writer's thread has ended before the last tidying up, so each line of the diary is written once."""
+    """The writer's thread has ended before the last tidying up, so each line of the journal is written once."""
     threads = []
     tidy = desk.saver._committer.after_commit
     desk.saver._committer.after_commit = lambda: (

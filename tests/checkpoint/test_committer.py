@@ -11,7 +11,7 @@ from colabkeep.checkpoint.journal import read_segment
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.retention import KeepBest, KeepLast
 from colabkeep.core.errors import CheckpointDamaged, StoreFull, StoreUnavailable
-from colabkeep.core.events import PRUNING, Noted, Pruned, RungReached, SaveCommitted, StoreDegraded
+from colabkeep.core.events import PRUNING, DurabilityReached, Noted, Pruned, SaveCommitted, StoreDegraded
 from colabkeep.stores.memory import MemoryStore
 from colabkeep.stores.tiered import TieredStore
 from colabkeep.testing.faults import FaultyStore, on, raising
@@ -49,7 +49,7 @@ def test_a_commit_is_told_with_what_it_cost(kit, disk):
     session = kit.Session(disk.store)
     manifest = session.save(1, val_loss=0.5)
     (event,) = of(SaveCommitted, session.events)
-    assert (event.checkpoint, event.reason, event.rung) == (manifest.id, "steps", "local")
+    assert (event.checkpoint, event.reason, event.level) == (manifest.id, "steps", "local")
     assert event.bytes == event.written == manifest.total_bytes
     assert event.progress == manifest.progress
 
@@ -76,8 +76,8 @@ def test_retention_keeps_the_newest_and_the_best(kit, disk):
     ]
 
 
-def test_what_is_pruned_is_in_the_diary_before_it_is_gone(kit, disk):
-    """A kill in the middle of pruning leaves a diary that tells what was meant to go."""
+def test_what_is_pruned_is_in_the_journal_before_it_is_gone(kit, disk):
+    """A kill in the middle of pruning leaves a journal that tells what was meant to go."""
     store = FaultyStore(disk.store)
     session = kit.Session(store, keep=KeepLast(1))
     first = session.save(1)
@@ -93,7 +93,7 @@ def test_what_is_pruned_is_in_the_diary_before_it_is_gone(kit, disk):
 
 
 def test_a_full_store_is_made_room_in(kit, disk):
-    """When there is room for a checkpoint and not for a line of the diary, the old one goes all the same."""
+    """When there is room for a checkpoint and not for a line of the journal, the old one goes all the same."""
     store = FaultyStore(disk.store)
     session = kit.Session(store, keep=KeepLast(1))
     session.save(1)
@@ -153,7 +153,7 @@ def test_what_has_not_arrived_does_not_replace_what_has(kit):
         assert store.flush(LONG)
     assert steps(store, kit) == [4]
     assert kit.same(kit.newest(remote)[0].parts, kit.state(4))
-    assert [(e.checkpoint[:12], e.rung) for e in of(RungReached, session.events)][-1] == ("000000000004", "sent")
+    assert [(e.checkpoint[:12], e.level) for e in of(DurabilityReached, session.events)][-1] == ("000000000004", "sent")
     store.close()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from colabkeep.checkpoint.compaction import KEPT, TOGETHER, Folding, history_name, pack, unfolded, unpack
 from colabkeep.checkpoint.durability import vanished
-from colabkeep.checkpoint.inspect import last_word, sessions
+from colabkeep.checkpoint.inspect import last_record, sessions
 from colabkeep.checkpoint.journal import Journal
 from colabkeep.checkpoint.repository import Repository, fences, take_lease
 from colabkeep.checkpoint.verify import audit
@@ -315,10 +315,10 @@ class Slow(FaultyStore):
 
     @property
     def properties(self):
-        return StoreProperties(top_rung="confirmed", persists=True)
+        return StoreProperties(top_level="confirmed", persists=True)
 
     def confirm(self, receipt):
-        return replace(super().confirm(receipt), rung="confirmed" if self.stated else "sent")
+        return replace(super().confirm(receipt), level="confirmed" if self.stated else "sent")
 
 
 def test_nothing_goes_before_the_service_has_stated_that_the_history_is_there():
@@ -423,7 +423,7 @@ def test_damaged_leases_and_parts_stay_where_verify_finds_them():
 
 
 def test_the_lease_of_a_session_that_has_a_checkpoint_stays(kit):
-    """Older versions look for it; its diary is folded, and the lease too when the checkpoint is gone."""
+    """Older versions look for it; its journal is folded, and the lease too when the checkpoint is gone."""
     store = MemoryStore()
     early = kit.Session(store, "eeeeeeee")
     kept = early.save(1)
@@ -457,7 +457,7 @@ def test_a_session_folds_by_itself_once_it_has_saved(kit):
     assert {finding.state for finding in audit(session.repository)} == {"ok"}
 
 
-def test_checkpoints_that_the_diary_knows_are_known_from_a_history_too(kit):
+def test_checkpoints_that_the_journal_knows_are_known_from_a_history_too(kit):
     """A listing that leaves checkpoints out is still seen through when the session that committed them is folded."""
     store = MemoryStore()
     early = kit.Session(store, "eeeeeeee")
@@ -526,12 +526,12 @@ def test_sessions_and_the_last_word_are_those_of_the_whole_run():
     store = MemoryStore()
     old_sessions(store, 60)
     old_sessions(store, 40, first=61, lines=0)
-    before, word = list(sessions(Repository(store, RUN))), last_word(Repository(store, RUN))
+    before, word = list(sessions(Repository(store, RUN))), last_record(Repository(store, RUN))
     assert word.session == named(60)
     fold(store)
     after = [each for each in sessions(unfolded(Repository(store, RUN))) if each["host"] != "now"]
     assert after == before
-    assert last_word(Repository(store, RUN)) == word
+    assert last_record(Repository(store, RUN)) == word
 
 
 FILES = [f"lease/000001-{'a' * 8}.json", *(f"journal/{'a' * 8}-0000{number}.jsonl" for number in range(3))]
@@ -576,7 +576,7 @@ def test_every_flipped_bit_of_a_history_is_noticed():
     ],
 )
 def test_a_history_that_somebody_made_up_is_refused(text):
-    """With the right digest in its name; nothing outside leases and the diary can be in one."""
+    """With the right digest in its name; nothing outside leases and the journal can be in one."""
     name = history_name(1, text)
     with pytest.raises(ValueError):
         unpack(name, text)

@@ -20,7 +20,7 @@ from colabkeep.testing.faults import FaultyStore
 
 @pytest.fixture
 def saved(kit, disk):
-    """Three checkpoints that share a blob, and a diary."""
+    """Three checkpoints that share a blob, and a journal."""
     session = kit.Session(disk.store)
     found = [session.save(step, kit.state(step, frozen=True)) for step in (1, 2, 3)]
     session.journal.add({"event": "Noted", "text": "x"})
@@ -109,7 +109,7 @@ def test_a_damaged_checkpoint_is_left_out_and_told(kit, disk, saved, damage):
     assert found.arrived
     assert newest(target)[0].manifest == saved[1]
     assert f"run/blobs/{own}" not in target._objects
-    assert states(target) <= {"ok", "missing"}  # the diary knows of one more
+    assert states(target) <= {"ok", "missing"}  # the journal knows of one more
 
 
 def test_what_is_newer_is_left_out_as_such(disk, saved):

@@ -165,7 +165,7 @@ def test_what_is_newer_is_never_marked_and_nothing_of_it_is_pruned(kit, disk, wh
     assert list(passed) == [newer.id]
     assert "pip install -U colabkeep" in passed[newer.id]
     repository = Repository(disk.store, kit.run)
-    assert repository.aside() == set()
+    assert repository.quarantined() == set()
     with pytest.raises(CheckpointUnsupported) as caught:
         repository.load(repository.manifest(newer.id))
     assert "pip install -U colabkeep" in caught.value.remedy

@@ -70,7 +70,7 @@ def reseal(place, **fields):
 
 
 def resumed(kit, place):
-    """What a resume loads, and what it walked past."""
+    """What a resume loads, and what it skipped."""
     return kit.newest(DirectoryStore(place / "storage"))
 
 
@@ -308,7 +308,7 @@ def test_a_state_that_could_not_be_read_again_is_not_stored(kit, place):
     assert resumed(kit, place)[0].manifest.progress.step == 2
 
 
-def test_a_part_of_the_diary_with_numbers_out_of_range_is_damaged(place):
+def test_a_part_of_the_journal_with_numbers_out_of_range_is_damaged(place):
     """The story of a run is told without it, and nothing ends in a traceback."""
     body = b'{"event":"RunStopped","at":1e999}\n'
     path = run_folder(place) / "journal/aaaaaaaa-00000.jsonl"

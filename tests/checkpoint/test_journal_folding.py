@@ -18,7 +18,7 @@ class Killed(BaseException):
     """Nothing of the process lives on."""
 
 
-def diary(store):
+def opened_journal(store):
     return Journal(Repository(store, "run"), NAME)
 
 
@@ -32,7 +32,7 @@ def files(store):
 
 
 def told(store):
-    """The numbers in the diary, as who reads it in order finds them."""
+    """The numbers in the journal, as who reads it in order finds them."""
     found = read_journal(Repository(store, "run"), files(store), [NAME], 10**6)
     assert found.troubles == ()
     return [line.count("n") for line in found.lines[NAME] if line.event == "Noted"]
@@ -42,7 +42,7 @@ def test_half_a_day_of_a_save_every_15_seconds_leaves_few_parts_of_the_journal()
     """2,900 saves with a kilobyte of lines each are some thirty parts, for each is a request on a drive; and every line
     is there once, in order."""
     store, most = MemoryStore(), 0
-    journal = diary(store)
+    journal = opened_journal(store)
     for number in range(2900):
         journal.add({"event": "Large", "text": "x" * 1000})
         note(journal, number)
@@ -54,7 +54,7 @@ def test_half_a_day_of_a_save_every_15_seconds_leaves_few_parts_of_the_journal()
 def test_lines_longer_than_a_part_are_written_once():
     """Each is a part by itself."""
     store = FaultyStore(MemoryStore())
-    journal = diary(store)
+    journal = opened_journal(store)
     for number in range(5):
         journal.add({"event": "Large", "text": "x" * 400_000})
         note(journal, number)
@@ -66,7 +66,7 @@ def test_lines_longer_than_a_part_are_written_once():
 def points_of_a_fold():
     """What the second part asks of the store."""
     store = FaultyStore(MemoryStore())
-    journal = diary(store)
+    journal = opened_journal(store)
     note(journal, 0)
     before = len(store.points)
     note(journal, 1)
@@ -83,7 +83,7 @@ def test_a_session_that_dies_while_a_part_takes_another_in_leaves_each_line_once
             raise Killed
 
     store = FaultyStore(disk)
-    journal = diary(store)
+    journal = opened_journal(store)
     note(journal, 0)
     store.at = die
     with pytest.raises(Killed):
@@ -103,7 +103,7 @@ def test_a_store_that_fails_meanwhile_is_asked_again_later(point):
             raise StoreUnavailable(problem="Away.", remedy="Wait.")
 
     disk = MemoryStore()
-    journal = diary(FaultyStore(disk, at=away))
+    journal = opened_journal(FaultyStore(disk, at=away))
     for number in range(20):
         if number == 1 and "put" in point:
             with pytest.raises(StoreUnavailable):
@@ -125,7 +125,7 @@ def test_where_nobody_may_delete_the_journal_is_written_all_the_same(error):
             raise error(problem="It may not be deleted.", remedy="Wait.")
 
     disk, refused = MemoryStore(), []
-    journal = diary(FaultyStore(disk, at=refuse))
+    journal = opened_journal(FaultyStore(disk, at=refuse))
     for number in range(100):
         note(journal, number)
     assert len(refused) <= 3

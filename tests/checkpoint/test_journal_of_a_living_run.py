@@ -1,4 +1,4 @@
-"""Who reads the diary of a run in training reads all of it, whatever the session does to its parts meanwhile."""
+"""Who reads the journal of a run in training reads all of it, whatever the session does to its parts meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from colabkeep.checkpoint.durability import vanished
-from colabkeep.checkpoint.inspect import last_word
+from colabkeep.checkpoint.inspect import last_record
 from colabkeep.checkpoint.journal import Journal, read_journal
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.retention import KeepLast
@@ -18,7 +18,7 @@ NAME = "aaaaaaaa"
 
 
 class Living:
-    """A store in which a training goes on: before the `at`-th part of its diary is read, it does something."""
+    """A store in which a training goes on: before the `at`-th part of its journal is read, it does something."""
 
     def __init__(self, store, goes_on, at=1):
         self._store, self._goes_on, self._left = store, goes_on, at
@@ -36,7 +36,7 @@ class Living:
 
 @pytest.fixture
 def training():
-    """A store with fifteen parts of a diary, and how the session goes on by some more lines."""
+    """A store with fifteen parts of a journal, and how the session goes on by some more lines."""
     store = MemoryStore()
     journal = Journal(Repository(store, "run"), NAME)
     written = iter(range(10**6))
@@ -75,12 +75,12 @@ def test_the_last_word_is_heard_when_parts_are_folded_under_the_reader(training,
     living = Living(store, goes_on)
     repository = Repository(living, "run")
     with repository.one_look() if once else nullcontext():
-        word = last_word(repository)
+        word = last_record(repository)
     assert (word.seconds, word.at) == (15.0, 1015.0)
 
 
 def committing(kit, store, keep=None):
-    """A session whose diary says what it committed, and how to save some steps with it."""
+    """A session whose journal says what it committed, and how to save some steps with it."""
     session = kit.Session(store, **({} if keep is None else {"keep": keep}))
 
     def save(*steps):
@@ -103,7 +103,7 @@ def test_an_audit_of_a_run_in_training_finds_no_damage(kit, disk, at):
 
 
 def test_an_audit_of_a_run_in_training_still_finds_what_is_lost(kit, disk):
-    """A checkpoint that somebody deleted is named, also when the diary is folded while it is read."""
+    """A checkpoint that somebody deleted is named, also when the journal is folded while it is read."""
     session, save = committing(kit, disk.store)
     save(*range(1, 14))
     lost = max(session.repository.ids())
@@ -113,7 +113,7 @@ def test_an_audit_of_a_run_in_training_still_finds_what_is_lost(kit, disk):
     assert missing == [f"checkpoints/{lost}.json"]
 
 
-def test_checkpoints_pruned_while_the_diary_is_read_are_not_missing(kit, disk):
+def test_checkpoints_pruned_while_the_journal_is_read_are_not_missing(kit, disk):
     """One was saved when the audit had seen the checkpoints, and pruned when it had read of that."""
     session, save = committing(kit, disk.store, KeepLast(1))
     save(1)
@@ -137,7 +137,7 @@ def test_checkpoints_pruned_while_the_diary_is_read_are_not_missing(kit, disk):
     assert states <= {"ok", "orphan"}
 
 
-def test_one_damaged_part_of_the_diary_is_all_that_an_audit_finds(kit, disk):
+def test_one_damaged_part_of_the_journal_is_all_that_an_audit_finds(kit, disk):
     """It may be the one that tells of the pruning: no checkpoint is said to be lost, and no other part."""
     session, save = committing(kit, disk.store, KeepLast(1))
     for steps in (range(1, 20), range(20, 40)):
@@ -154,7 +154,7 @@ def test_one_damaged_part_of_the_diary_is_all_that_an_audit_finds(kit, disk):
         disk.files[name] = text
 
 
-def test_a_damaged_part_of_the_diary_may_be_the_one_that_told_of_a_pruning(kit, disk):
+def test_a_damaged_part_of_the_journal_may_be_the_one_that_told_of_a_pruning(kit, disk):
     """A checkpoint of which it is not known whether it was pruned is not said to be lost."""
     session, save = committing(kit, disk.store)
     save(1, 2)
@@ -170,8 +170,8 @@ def test_a_damaged_part_of_the_diary_may_be_the_one_that_told_of_a_pruning(kit, 
     assert {*states.values()} <= {"ok", "orphan"}
 
 
-def test_checkpoints_of_a_diary_that_is_folded_meanwhile_are_still_known(kit, disk):
-    """A run whose checkpoints are gone is not begun anew because its diary was folded under the reader."""
+def test_checkpoints_of_a_journal_that_is_folded_meanwhile_are_still_known(kit, disk):
+    """A run whose checkpoints are gone is not begun anew because its journal was folded under the reader."""
     session, save = committing(kit, disk.store)
     save(*range(1, 15))
     session.journal.add({"event": "Noted"})

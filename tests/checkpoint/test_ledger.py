@@ -1,4 +1,4 @@
-"""Each checkpoint on its rung, and what would be lost: by all of its objects, and never surer than the store."""
+"""Each checkpoint on its level, and what would be lost: by all of its objects, and never surer than the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from colabkeep.checkpoint.durability import Ledger
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.retention import KeepLast
 from colabkeep.core.errors import StoreUnavailable
-from colabkeep.core.events import DurabilityTold, RungReached, UploadMeasured
+from colabkeep.core.events import DurabilityReached, DurabilityTold, UploadMeasured
 from colabkeep.core.manifest import Progress
 from colabkeep.stores.base import StoreProperties
 from colabkeep.stores.local import DirectoryStore
@@ -36,16 +36,16 @@ class Drive(MemoryStore):
 
     @property
     def properties(self):
-        return StoreProperties(top_rung="confirmed", persists=True)
+        return StoreProperties(top_level="confirmed", persists=True)
 
     def put(self, name, source):
         if self.away:
             raise AWAY
-        return replace(super().put(name, source), rung="sent", id=f"id of {name}")
+        return replace(super().put(name, source), level="sent", id=f"id of {name}")
 
     def confirm(self, receipt):
         self.asked.append(receipt)
-        return replace(receipt, rung="confirmed") if receipt.name in self.stated else receipt
+        return replace(receipt, level="confirmed") if receipt.name in self.stated else receipt
 
     def state(self, *folders):
         """What lies in these folders is uploaded."""
@@ -69,7 +69,7 @@ def told(session):
 
 
 def standings(session):
-    return {each.step: each.rung for each in session.committer.ledger.durability().standings}
+    return {each.step: each.level for each in session.committer.ledger.durability().standings}
 
 
 def test_a_checkpoint_climbs_with_the_slowest_of_its_objects(kit, drive, tiered):
@@ -86,7 +86,7 @@ def test_a_checkpoint_climbs_with_the_slowest_of_its_objects(kit, drive, tiered)
     drive.state("blobs")
     assert session.committer.after_commit() is False
     assert standings(session) == {1: "confirmed"}
-    assert [event.rung for event in session.events if type(event) is RungReached] == ["sent", "confirmed"]
+    assert [event.level for event in session.events if type(event) is DurabilityReached] == ["sent", "confirmed"]
 
 
 def test_what_would_be_lost_grows_with_time_and_shrinks_when_something_is_safe(kit, drive, tiered):
@@ -107,12 +107,12 @@ def test_what_would_be_lost_grows_with_time_and_shrinks_when_something_is_safe(k
     assert ledger.durability().lost_seconds == 70
 
 
-def test_what_is_in_memory_is_on_the_lowest_rung(kit, disk):
+def test_what_is_in_memory_is_on_the_lowest_level(kit, disk):
     """From the copy until the commit: captured, which is safe from nothing."""
     ledger = Ledger(disk.store, kit.run, FakeClock())
     ledger.captured(Progress(step=7, seconds=3.0))
     found = ledger.durability(10.0)
-    assert [(each.checkpoint, each.step, each.rung) for each in found.standings] == [(None, 7, "captured")]
+    assert [(each.checkpoint, each.step, each.level) for each in found.standings] == [(None, 7, "captured")]
     assert (found.step, found.lost_seconds) == (0, 10.0)
     ledger.released()
     assert ledger.durability(10.0).standings == ()
@@ -231,7 +231,7 @@ def test_the_last_telling_is_at_the_very_end(kit, tmp_path):
     assert [durability.step for durability in told(session)] == [1, 2]
 
 
-def test_waiting_writes_no_diary(kit, drive, tiered):
+def test_waiting_writes_no_journal(kit, drive, tiered):
     """A drive that is away for an hour does not get a file for each minute of it."""
     session = kit.Session(tiered)
     session.save(1)

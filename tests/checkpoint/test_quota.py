@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colabkeep.checkpoint.retention import KeepBest, KeepLast, Load, Room, fitted, load_of
+from colabkeep.checkpoint.retention import FreeSpace, KeepBest, KeepLast, Load, fitted, load_of
 from colabkeep.core.manifest import BlobRef, Manifest, Progress
 
 GB = 10**9
@@ -32,7 +32,9 @@ def manifest(step, sizes):
 
 
 def room(free, ours=0, **more):
-    return Room(url="drive", free_bytes=int(free * GB), lately=[int((free + ours) * GB)], **{"proven": True, **more})
+    return FreeSpace(
+        url="drive", free_bytes=int(free * GB), lately=[int((free + ours) * GB)], **{"proven": True, **more}
+    )
 
 
 def test_the_size_of_a_save_is_what_it_does_not_share():
@@ -53,8 +55,8 @@ def test_the_size_of_a_save_is_what_it_does_not_share():
         (KeepLast(4) + BEST, room(0), 2),
         (KeepLast(4), room(4.9), 3),
         (KeepLast(4), room(4.9, passing=2), 2),
-        (KeepLast(4), Room(url="drive"), 4),
-        (KeepLast(4), Room(url="drive", full=True), 1),
+        (KeepLast(4), FreeSpace(url="drive"), 4),
+        (KeepLast(4), FreeSpace(url="drive", full=True), 1),
         (KeepLast(4), room(9.9, proven=False), 3),
         (KeepLast(None), room(0), None),
     ],
@@ -91,7 +93,7 @@ def test_a_plan_that_fits_leaves_room_for_the_next_save(last, best, free, ours):
 def test_room_that_was_lost_may_be_lost_again():
     """What was deleted and did not come free is missing: what counts is the least room of late, less the last loss."""
     kept = {
-        name: fitted(KeepLast(99), [Room(url="drive", lately=[n * GB for n in rooms], proven=True)], SAVE).most
+        name: fitted(KeepLast(99), [FreeSpace(url="drive", lately=[n * GB for n in rooms], proven=True)], SAVE).most
         for name, rooms in {"steady": (14, 14), "a trash": (14, 12, 13), "emptied": (12, 14)}.items()
     }
     assert kept == {"steady": 13, "a trash": 9, "emptied": 11}

@@ -35,7 +35,7 @@ class Quota(MemoryStore):
 
     @property
     def properties(self):
-        return StoreProperties(top_rung="local", persists=True, locks=True, free_bytes=self.free)
+        return StoreProperties(top_level="local", persists=True, locks=True, free_bytes=self.free)
 
     def put(self, name, source):
         if "/blobs/" in name and source.size > self.free:

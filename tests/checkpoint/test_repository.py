@@ -240,7 +240,7 @@ def test_pruning_keeps_what_the_listing_does_not_show_yet(kit, disk):
 
         @property
         def properties(self):
-            return StoreProperties(top_rung="local", lists_lag=True)
+            return StoreProperties(top_level="local", lists_lag=True)
 
         def list(self, prefix):
             return [entry for entry in super().list(prefix) if not (self.hidden and self.hidden in entry.name)]
@@ -277,7 +277,7 @@ def test_orphans_stay_while_a_manifest_cannot_be_read(kit, disk):
 
 
 def test_a_mark_protects_what_it_names_when_all_manifests_can_be_read_again(kit, disk):
-    """The blobs of a checkpoint that was set aside stay, also when its manifest is gone altogether."""
+    """The blobs of a checkpoint that is in quarantine stay, also when its manifest is gone altogether."""
     rescued = kit.Session(disk.store).save(1)
     disk.damage(disk.manifest(rescued.id), kit.flip)
     Repository(disk.store, kit.run).quarantine(rescued.id, "its manifest is damaged")

@@ -58,7 +58,7 @@ def test_a_damaged_checkpoint_is_walked_past_and_told_of(kit, disk, damage, part
     if disk.manifest(bad.id) in before:  # a manifest that is gone is no checkpoint: `verify` misses it
         assert list(passed) == [bad.id]
         assert bad.id in passed[bad.id]
-        assert Repository(disk.store, kit.run).aside() == {bad.id}
+        assert Repository(disk.store, kit.run).quarantined() == {bad.id}
     assert before.items() <= disk.files.items()
 
 
@@ -85,7 +85,7 @@ def test_swapped_manifests_are_noticed(kit, disk):
 
 
 def test_a_checkpoint_of_another_run_is_not_ours(kit, disk):
-    """A manifest that was copied in from another run is walked past, though every byte of it is right."""
+    """A manifest that was copied in from another run is skipped, though every byte of it is right."""
     session = kit.Session(disk.store)
     good, other = session.save(1), session.save(2)
     disk.damage(disk.manifest(other.id), lambda text: reseal(text, run="another"))
@@ -102,7 +102,7 @@ def test_a_newer_format_is_walked_past_and_kept(kit, disk):
     loaded, passed = kit.newest(disk.store)
     assert loaded.manifest == good
     assert f"format {FORMAT + 1}" in passed[newer.id]
-    assert Repository(disk.store, kit.run).aside() == set()
+    assert Repository(disk.store, kit.run).quarantined() == set()
     with pytest.raises(CheckpointUnsupported, match="format") as caught:
         load_id(Repository(disk.store, kit.run), newer.id)
     assert "pip install -U colabkeep" in caught.value.remedy
@@ -128,10 +128,10 @@ def test_a_checkpoint_that_was_mended_is_used_again(kit, disk):
     whole = disk.files[disk.only_blob(newest)]
     disk.damage(disk.only_blob(newest), kit.flip)
     assert kit.newest(disk.store)[0].manifest.progress.step == 1
-    assert Repository(disk.store, kit.run).aside() == {newest.id}
+    assert Repository(disk.store, kit.run).quarantined() == {newest.id}
     disk.files[disk.only_blob(newest)] = whole
     assert kit.newest(disk.store)[0].manifest == newest
-    assert Repository(disk.store, kit.run).aside() == set()
+    assert Repository(disk.store, kit.run).quarantined() == set()
 
 
 def test_a_store_that_fails_to_read_leaves_no_mark(kit, disk):
@@ -224,7 +224,7 @@ def test_a_checkpoint_too_large_for_this_machine_is_not_called_damaged(kit, disk
     loaded, passed = kit.newest(Huge(disk.store))
     assert loaded.manifest.progress.step == 1
     assert "bytes of memory" in passed[newest.id]
-    assert Repository(disk.store, kit.run).aside() == set()
+    assert Repository(disk.store, kit.run).quarantined() == set()
 
 
 def test_a_size_that_nobody_has_is_refused_before_memory_is_asked_for(kit, disk):
@@ -327,7 +327,7 @@ def test_pruning_leaves_other_lines_alone(kit, disk):
     assert loaded.manifest == saved[1]
     second = kit.Session(disk.store, "bbbbbbbb", keep=KeepLast(1), resume=loaded)
     last = second.save(25)
-    assert Repository(disk.store, kit.run).ids() == {saved[2].id, last.id}, "set aside: kept; its own line: pruned"
+    assert Repository(disk.store, kit.run).ids() == {saved[2].id, last.id}, "quarantined: kept; its own line: pruned"
     fresh = kit.Session(disk.store, "cccccccc", keep=KeepLast(1))
     fresh.save(1)
     fresh.save(2)
@@ -364,7 +364,7 @@ def test_a_store_that_fails_for_a_moment_does_not_cost_the_newest_checkpoint(kit
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew_in_silence(kit, disk):
-    """Its diary knows of them: somebody emptied the folder, or the storage shows half of what it has."""
+    """Its journal knows of them: somebody emptied the folder, or the storage shows half of what it has."""
     session = kit.Session(disk.store, keep=KeepLast(1))
     first, second = session.save(1), session.save(2)
     for manifest in (first, second):
@@ -380,6 +380,6 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew_in_silence(kit, di
 
 
 def test_a_run_that_was_killed_before_its_first_save_begins_anew(kit, disk):
-    """It has a lease and no diary."""
+    """It has a lease and no journal."""
     kit.Session(disk.store)
     assert load_newest(Repository(disk.store, kit.run), lambda *_: None) is None

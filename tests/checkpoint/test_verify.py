@@ -159,7 +159,7 @@ def test_swapped_blobs_and_manifests_are_named(folder):
         other.write_bytes(texts[1])
 
 
-def test_a_gap_in_the_diary_is_named_however_wide(folder):
+def test_a_gap_in_the_journal_is_named_however_wide(folder):
     """A part that is gone from the middle is missed; a number beyond all reason costs no memory."""
     first, *_, last = only(folder, "journal")
     session = first.name[:8]
@@ -230,7 +230,7 @@ def test_a_file_that_the_store_cannot_read_is_named_and_the_rest_is_read(folder)
 
 
 def test_a_training_that_prunes_meanwhile_is_not_accused(kit, disk):
-    """Checkpoints that go while the audit runs are not missing: the diary says where they went."""
+    """Checkpoints that go while the audit runs are not missing: the journal says where they went."""
     session = kit.Session(disk.store, keep=KeepLast(1))
 
     def save(step):
@@ -294,7 +294,7 @@ def test_garbage_anywhere_is_only_damage(folder, text):
     assert [states.pop(name) for name in names] == ["damaged"] * len(names)
 
 
-def test_a_sealed_diary_with_odd_records_is_only_read(folder):
+def test_a_sealed_journal_with_odd_records_is_only_read(folder):
     """Records of strange types are taken for what they are: nothing."""
     for number, records in enumerate([[1, "x"], [{"event": "Pruned", "checkpoints": 5}, {"event": ["SaveCommitted"]}]]):
         body = "".join(json.dumps(record) + "\n" for record in records).encode()

@@ -46,7 +46,7 @@ class View(FaultyStore):
 
     @property
     def properties(self):
-        return StoreProperties(top_rung="local", persists=True, lists_lag=True)
+        return StoreProperties(top_level="local", persists=True, lists_lag=True)
 
     def put(self, name, source):
         receipt = super().put(name, source)

@@ -44,7 +44,7 @@ class Link:
 
     @property
     def properties(self) -> StoreProperties:
-        return replace(self._store.properties, top_rung="confirmed", persists=True)
+        return replace(self._store.properties, top_level="confirmed", persists=True)
 
     def put(self, name: str, source: Source) -> Receipt:
         if self.breaks is not None and self.put_bytes:
@@ -52,11 +52,11 @@ class Link:
         self._clock.advance(self._each + source.size / self._rate)
         self._ready[name] = self._clock.monotonic() + self._confirms_after
         self.put_bytes += source.size
-        return self.confirm(replace(self._store.put(name, source), rung="sent"))
+        return self.confirm(replace(self._store.put(name, source), level="sent"))
 
     def confirm(self, receipt: Receipt) -> Receipt:
         there = self._clock.monotonic() >= self._ready[receipt.name]
-        return replace(receipt, rung="confirmed" if there else "sent")
+        return replace(receipt, level="confirmed" if there else "sent")
 
     def names(self) -> list[str]:
         return [entry.name for entry in self._store.list("")]

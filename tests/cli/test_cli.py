@@ -95,7 +95,7 @@ def test_list_shows_damaged_manifests_and_those_set_aside(colabkeep_cli, storage
     (storage / f"first/aside/{middle}.json").write_bytes(seal({"id": middle, "reason": "x", "protects": []}))
     found = colabkeep_cli("list", "--storage", storage, "--json").json["runs"][0]["checkpoints"]
     states = {checkpoint["id"]: checkpoint["state"] for checkpoint in found}
-    assert (states[newest], states[middle]) == ("unreadable", "aside")
+    assert (states[newest], states[middle]) == ("unreadable", "quarantined")
     unreadable = next(checkpoint for checkpoint in found if checkpoint["id"] == newest)
     assert (unreadable["step"], unreadable["epoch"], unreadable["bytes"]) == (6, None, None)
     assert "unreadable" in colabkeep_cli("list", "--storage", storage).out

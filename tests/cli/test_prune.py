@@ -209,7 +209,7 @@ class Remote(MemoryStore):
 
     @property
     def properties(self):
-        return StoreProperties(top_rung="local", persists=True)
+        return StoreProperties(top_level="local", persists=True)
 
 
 def filled(trained):
@@ -327,10 +327,10 @@ def test_the_newest_that_left_the_machine_stays_where_nothing_is_ever_confirmed(
     class Silent(DirectoryStore):
         @property
         def properties(self):
-            return StoreProperties(top_rung="confirmed", persists=True)
+            return StoreProperties(top_level="confirmed", persists=True)
 
         def confirm(self, receipt):
-            return replace(receipt, rung="local" if newest in receipt.name else "sent")
+            return replace(receipt, level="local" if newest in receipt.name else "sent")
 
     plan = plan_prune(Repository(Silent(storage), "first"), KeepLast(1))
     assert [manifest.progress.step for manifest in plan.doomed] == [2]

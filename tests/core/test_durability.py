@@ -6,24 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colabkeep.core.events import RUNGS, Durability, Place, Standing, assess, lowest
+from colabkeep.core.events import LEVELS, CheckpointDurability, Durability, Place, assess, lowest
 
 DRIVE = Place(url="drive", top="confirmed", persists=True)
 
 
-def standing(step: int, rung: str, minutes: float | None = None) -> Standing:
+def standing(step: int, level: str, minutes: float | None = None) -> CheckpointDurability:
     """Of a run that takes a minute for a step."""
     seconds = 60.0 * (step if minutes is None else minutes)
-    return Standing(checkpoint=f"{step:012d}-aaaaaaaa", step=step, seconds=seconds, rung=rung)  # type: ignore[arg-type]
+    return CheckpointDurability(checkpoint=f"{step:012d}-aaaaaaaa", step=step, seconds=seconds, level=level)  # type: ignore[arg-type]
 
 
-def figure(place: Place, *standings: Standing, minutes: float = 60) -> tuple[int, float, str | None]:
+def figure(place: Place, *standings: CheckpointDurability, minutes: float = 60) -> tuple[int, float, str | None]:
     found = assess(standings, place, minutes * 60)
-    return found.step, found.lost_seconds / 60, found.rung
+    return found.step, found.lost_seconds / 60, found.level
 
 
 @pytest.mark.parametrize(
-    ("place", "rungs", "expected"),
+    ("place", "levels", "expected"),
     [
         (DRIVE, {10: "confirmed", 20: "confirmed", 30: "sent", 40: "local"}, (20, 40.0, "confirmed")),
         (DRIVE, {10: "sent", 20: "sent"}, (0, 60.0, None)),
@@ -39,14 +39,14 @@ def figure(place: Place, *standings: Standing, minutes: float = 60) -> tuple[int
     ],
     ids=str,
 )
-def test_only_what_the_place_can_vouch_for_counts(place, rungs, expected):
+def test_only_what_the_place_can_vouch_for_counts(place, levels, expected):
     """Where digests are stated, what was merely sent does not count; where nothing can be stated, it does, by its
     own name; what goes with the machine never does."""
-    assert figure(place, *(standing(step, rung) for step, rung in rungs.items())) == expected
+    assert figure(place, *(standing(step, level) for step, level in levels.items())) == expected
 
 
 @pytest.mark.parametrize(
-    ("place", "rung", "sentence"),
+    ("place", "level", "sentence"),
     [
         (
             DRIVE,
@@ -84,9 +84,9 @@ def test_only_what_the_place_can_vouch_for_counts(place, rungs, expected):
     ],
     ids=str,
 )
-def test_the_sentence_is_no_surer_than_what_is_known(place, rung, sentence):
+def test_the_sentence_is_no_surer_than_what_is_known(place, level, sentence):
     """How much, back to where, and who says so."""
-    assert assess([standing(10, rung)], place, 13 * 60.0).sentence == sentence
+    assert assess([standing(10, level)], place, 13 * 60.0).sentence == sentence
 
 
 def test_a_checkpoint_is_as_safe_as_its_worst_object():
@@ -97,14 +97,14 @@ def test_a_checkpoint_is_as_safe_as_its_worst_object():
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 50), st.sampled_from(RUNGS)), max_size=8, unique_by=lambda pair: pair[0]),
+    st.lists(st.tuples(st.integers(1, 50), st.sampled_from(LEVELS)), max_size=8, unique_by=lambda pair: pair[0]),
     st.integers(50, 200),
 )
-def test_the_figure_is_never_too_small(rungs, minutes):
+def test_the_figure_is_never_too_small(levels, minutes):
     """Whatever stands where: nothing newer than the step it names is counted on, and all since then is counted."""
-    found: Durability = assess([standing(step, rung) for step, rung in rungs], DRIVE, minutes * 60.0)
-    confirmed = [step for step, rung in rungs if rung == "confirmed"]
-    unknown = [step for step, rung in rungs if rung == "unknown"]
+    found: Durability = assess([standing(step, level) for step, level in levels], DRIVE, minutes * 60.0)
+    confirmed = [step for step, level in levels if level == "confirmed"]
+    unknown = [step for step, level in levels if level == "unknown"]
     assert found.step == max(confirmed or unknown, default=0)
     assert found.lost_seconds == (minutes - found.step) * 60.0
-    assert [each.step for each in found.standings] == sorted((step for step, _ in rungs), reverse=True)
+    assert [each.step for each in found.standings] == sorted((step for step, _ in levels), reverse=True)

@@ -124,7 +124,7 @@ def from_call(n: int, error: BaseException) -> FaultyFiles:
 
 
 def newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint, which is whole; nothing newer was walked past."""
+    """The step of the newest checkpoint, which is whole; nothing newer was skipped."""
     passed: list[str] = []
     loaded = load_newest(Repository(DirectoryStore(folder), "r"), lambda id, why: passed.append(f"{id}: {why}"))
     assert passed == []

@@ -36,7 +36,7 @@ def peak():
 
 store.put("run/warm.safetensors", BytesSource(bytes(2**20)))
 before, source, read = peak(), Zeros(), 0
-assert store.put("run/blobs/large.safetensors", source).rung in ("sent", "confirmed")
+assert store.put("run/blobs/large.safetensors", source).level in ("sent", "confirmed")
 with store.get("run/blobs/large.safetensors") as reader:
     while piece := reader.read(2**20):
         read += len(piece)

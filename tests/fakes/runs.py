@@ -67,7 +67,7 @@ def state(step: int) -> dict[str, Any]:
 
 
 def filled(store: Store, checkpoints: int) -> None:
-    """So many checkpoints of one session, each with a blob and a part of the diary, as if all had been kept."""
+    """So many checkpoints of one session, each with a blob and a part of the journal, as if all had been kept."""
     repository, session = Repository(store, RUN), "aaaaaaaa"
     repository.open_run(created=0.0, run_id="0" * 16)
     lease, journal = take_lease(repository, session, {}), Journal(repository, session)
@@ -116,7 +116,7 @@ def named(number: int) -> str:
 
 
 def old_sessions(store: Store, count: int, *, lines: int = 2, first: int = 1) -> Repository:
-    """So many sessions that left a lease and `lines` parts of the diary each, and no checkpoint."""
+    """So many sessions that left a lease and `lines` parts of the journal each, and no checkpoint."""
     repository = Repository(store, RUN)
     repository.open_run(created=0.0, run_id="0" * 16)
     for number in range(first, first + count):

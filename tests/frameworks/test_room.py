@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from colabkeep.core.system import Environment
-from colabkeep.frameworks.shared.host_memory import MemoryRoom, mapped_file, memory_room
+from colabkeep.frameworks.shared.host_memory import FreeMemory, free_memory, mapped_file
 
 MB = 2**20
 MEMINFO = "MemTotal:    12000 kB\nMemFree:   1 kB\nMemAvailable:    9000 kB\nSwapFree:   500 kB\n"
@@ -27,8 +27,8 @@ class Machine:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
 
-    def room(self) -> MemoryRoom | None:
-        return memory_room(self.environment)
+    def room(self) -> FreeMemory | None:
+        return free_memory(self.environment)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_the_system_tells_what_it_has_to_give(machine: Machine) -> None:
     """What is free and what the system would drop for us count; what can be swapped is told apart."""
     machine.write("/proc/meminfo", MEMINFO)
-    assert machine.room() == MemoryRoom(9000 * 1024, 12000 * 1024, 500 * 1024)
+    assert machine.room() == FreeMemory(9000 * 1024, 12000 * 1024, 500 * 1024)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_a_container_with_less_memory_than_its_machine_is_believed(
     machine.write(f"{folder}/{usage}", "3000000\n")
     once, often, unwritten = files
     machine.write(f"{folder}/memory.stat", f"anon 5\n{once} 800000\n{often} 300000\n{unwritten} 100000\nother 7\n")
-    assert machine.room() == MemoryRoom(2000000, 4000000, 0)
+    assert machine.room() == FreeMemory(2000000, 4000000, 0)
     machine.write(f"{folder}/{limit}", "max\n" if limit == "memory.max" else f"{2**63 - 4096}\n")
-    assert machine.room() == MemoryRoom(9000 * 1024, 12000 * 1024, 500 * 1024)
+    assert machine.room() == FreeMemory(9000 * 1024, 12000 * 1024, 500 * 1024)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_of_containers_in_each_other_the_narrowest_counts(
     for folder, most, used in (("/user.slice/run.scope", 4000000, 1000000), ("/user.slice", 6000000, 5500000)):
         machine.write(f"{root}{folder}/{limit}", f"{most}\n")
         machine.write(f"{root}{folder}/{usage}", f"{used}\n")
-    assert machine.room() == MemoryRoom(500000, 4000000, 0)
+    assert machine.room() == FreeMemory(500000, 4000000, 0)
     machine.write(f"{root}/user.slice/{usage}", "2000000\n")
-    assert machine.room() == MemoryRoom(3000000, 4000000, 0)
+    assert machine.room() == FreeMemory(3000000, 4000000, 0)
 
 
 def held_below(place: Path) -> list[Path]:

@@ -87,7 +87,7 @@ def test_versions_are_made_while_the_program_works(machine: Machine) -> None:
         while kept.version < 1 and time.monotonic() < end:
             time.sleep(0.1)
         assert kept.version == 1
-        assert kept.durability.rung == "local"
+        assert kept.durability.level == "local"
     (saved,) = (event for event in machine.heard if isinstance(event, SaveCommitted))
     assert saved.reason == "changed"
 

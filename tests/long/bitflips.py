@@ -69,7 +69,7 @@ class Outcome:
 
 
 def train(storage: Path) -> None:
-    """Three sessions, several checkpoints, one of them set aside."""
+    """Three sessions, several checkpoints, one of them quarantined."""
     for session, epochs in enumerate((2, 3, 5)):
         model = Model()
         options = {"save_every": None, "keep_last": 4, "monitor": "loss", "progress": False}
@@ -124,7 +124,7 @@ def _faults(storage: Path, name: str, saved: dict[str, bytes], outcome: Outcome)
     except ColabKeepError as error:
         outcome.resumes[f"raised {type(error).__name__}"] += 1
         return faults
-    outcome.resumes["walked past" if passed else "loaded the newest"] += 1
+    outcome.resumes["skipped" if passed else "loaded the newest"] += 1
     if loaded is None:
         faults.append("the resume would begin anew")
     elif _bits(loaded.parts) != saved[loaded.manifest.id]:

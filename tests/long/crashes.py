@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import colabkeep
-from colabkeep.core.events import CheckpointSetAside, Event, Restored
+from colabkeep.core.events import CheckpointSkipped, Event, Restored
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.testing.faults import FaultyStore
 from tests.processes import Life, Message, Say
@@ -142,7 +142,7 @@ def session(training: HardTraining, setting: Setting, folder: Path, workers: int
     def tell(event: Event) -> None:
         if isinstance(event, Restored):
             say("resumed", event.progress.step)
-        elif isinstance(event, CheckpointSetAside):
+        elif isinstance(event, CheckpointSkipped):
             say("damaged", event.reason)
 
     words = training.hard_training(
@@ -239,7 +239,7 @@ def one_trial(trial: Trial, kills: int, chance: random.Random, length: float) ->
 
 def faults(trial: Trial, whole: Trial) -> list[str]:
     """What is not as in the uninterrupted run; empty if all is well."""
-    found = [f"walked past a checkpoint: {reason}" for reason in trial.damaged]
+    found = [f"skipped a checkpoint: {reason}" for reason in trial.damaged]
     state, wanted = final_state(trial.folder, RUN), final_state(whole.folder, RUN)
     found += [f"{path} differs" for path in {**state, **wanted} if state.get(path) != wanted.get(path)]
     if weights_sha256(trial.folder, RUN) != weights_sha256(whole.folder, RUN):

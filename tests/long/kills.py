@@ -43,7 +43,14 @@ import colabkeep
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.checkpoint.verify import audit
 from colabkeep.core.errors import ColabKeepError
-from colabkeep.core.events import CheckpointSetAside, Event, Restored, RestoredInexactly, RungReached, SaveCommitted
+from colabkeep.core.events import (
+    CheckpointSkipped,
+    DurabilityReached,
+    Event,
+    Restored,
+    RestoredInexactly,
+    SaveCommitted,
+)
 from colabkeep.stores import Storage, open_store
 from tests.long.crashes import PATIENCE, Moment, Remains, lived, misread
 from tests.long.places import PLACES, Place, opened
@@ -124,12 +131,12 @@ def session(training: HardTraining, place: Place, trial: Trial, say: Say) -> Non
             say("resumed", event.progress.step)
         elif isinstance(event, SaveCommitted):
             say("committed", event.progress.step)
-        elif isinstance(event, RungReached) and event.rung == store.properties.top_rung:
+        elif isinstance(event, DurabilityReached) and event.level == store.properties.top_level:
             say("safe", event.checkpoint)
         elif isinstance(event, RestoredInexactly):
             say("wrong", f"not exact: {event.reason[:1000]}")
-        elif isinstance(event, CheckpointSetAside) and not (place.tears or "had not left the disk" in event.reason):
-            say("wrong", f"set aside: {event.reason[:1000]}")
+        elif isinstance(event, CheckpointSkipped) and not (place.tears or "had not left the disk" in event.reason):
+            say("wrong", f"quarantined: {event.reason[:1000]}")
 
     words = training.hard_training(epochs=EPOCHS, heard=heard)
     words["callbacks"] = (*words["callbacks"], tell)
@@ -228,7 +235,7 @@ def looked_at(work: Callable[[Callable[..., None]], None], at: Path) -> Any:
 def left(storage: Storage) -> dict[str, Any]:
     """What a run is, as its storage shows it."""
     repository = Repository(open_store(storage), RUN)
-    kept, aside = repository.ids() - repository.aside(), repository.aside()
+    kept, aside = repository.ids() - repository.quarantined(), repository.quarantined()
     needed = {f"blobs/{blob.file}" for manifest in repository.manifests(kept) for blob in manifest.blobs}
     found = [finding for finding in audit(repository) if finding.state != "ok"]
     return {
@@ -264,11 +271,11 @@ def faults(
 
 def lost(trial: Trial, left: dict[str, Any], *, tears: bool) -> list[tuple[str, str]]:
     """What is odd, and is as it should be: a checkpoint that was lost with its machine before it had arrived, while the
-    diary that tells of it had; and, where there is one, blobs that it may have named, which are kept in doubt. Where
+    journal that tells of it had; and, where there is one, blobs that it may have named, which are kept in doubt. Where
     listings lag, or a killed session's version may come late, what it left is removed by a later session.
 
-    `tears`: a checkpoint that was half there when its machine was lost was set aside, with what there is of it; and
-    a deletion may have got through before the diary that tells of it.
+    `tears`: a checkpoint that was half there when its machine was lost is in quarantine, with what there is of it; and
+    a deletion may have got through before the journal that tells of it.
     """
     odd = [(str(file), str(state)) for file, state in left["odd"]]
     gone = [one for one in odd if one[1] == "missing" and one[0].startswith("checkpoints/")]

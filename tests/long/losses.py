@@ -44,7 +44,7 @@ from colabkeep.checkpoint.restore import Loaded, load_id, load_newest
 from colabkeep.checkpoint.retention import KeepBest, KeepLast
 from colabkeep.checkpoint.writer import Checkpointer, Committer, Identity
 from colabkeep.core.errors import NameTaken, NoUsableCheckpoint, ObjectNotFound, StoreUnavailable
-from colabkeep.core.events import Durability, Event, RungReached, SaveCommitted
+from colabkeep.core.events import Durability, DurabilityReached, Event, SaveCommitted
 from colabkeep.core.manifest import Progress
 from colabkeep.core.state import HostTensor
 from colabkeep.core.system import SystemClock
@@ -77,7 +77,7 @@ class Drive:
 
     url = "drive"
     degraded = None
-    properties = StoreProperties(top_rung="confirmed", persists=True)
+    properties = StoreProperties(top_level="confirmed", persists=True)
 
     def put(self, name: str, source: Any) -> Receipt:
         self._fail()
@@ -86,7 +86,7 @@ class Drive:
                 self._refuse_taken(side, name, source)
             receipt = self._pending.put(name, source)
         self._fail()
-        return replace(receipt, rung="sent")
+        return replace(receipt, level="sent")
 
     def get(self, name: str) -> Any:
         self._fail()
@@ -116,9 +116,9 @@ class Drive:
                 with self._cloud.get(receipt.name) as reader:
                     data = reader.read()
             except ObjectNotFound:
-                return replace(receipt, rung="sent")
+                return replace(receipt, level="sent")
         same = not receipt.sha256 or hashlib.sha256(data).hexdigest() == receipt.sha256
-        return replace(receipt, rung="confirmed" if same and len(data) == receipt.size else "unknown")
+        return replace(receipt, level="confirmed" if same and len(data) == receipt.size else "unknown")
 
     def doubt(self, name: str) -> bool:
         return False
@@ -268,10 +268,10 @@ def newest(repository: Repository) -> Loaded | None:
 
 
 def walked_past(id: str, why: str) -> None:
-    """What a lost machine had not uploaded whole is rightly walked past. Where the drive only failed to answer, a user
+    """What a lost machine had not uploaded whole is rightly skipped. Where the drive only failed to answer, a user
     who reads that runs the cell again."""
     if HICCUP in why:
-        raise StoreUnavailable(problem=f"walked past {id}: {why}", remedy="Run the cell again.")
+        raise StoreUnavailable(problem=f"skipped {id}: {why}", remedy="Run the cell again.")
 
 
 def patiently(call: Any) -> Any:
@@ -289,10 +289,10 @@ def tell(saving: Saving, say: Say) -> None:
         event = saving.events.popleft()
         if isinstance(event, SaveCommitted):
             say("saved", event.checkpoint)
-        elif isinstance(event, RungReached) and event.rung == "confirmed":
+        elif isinstance(event, DurabilityReached) and event.level == "confirmed":
             say("confirmed", event.checkpoint)
     durability: Durability = saving.ledger.durability()
-    say("figure", durability.step, durability.checkpoint, durability.rung)
+    say("figure", durability.step, durability.checkpoint, durability.level)
 
 
 @dataclass
@@ -338,17 +338,17 @@ def faults(folder: Path, said: list[Message], alive: set[str], outcome: Outcome)
         wrong += [f"{id} was called confirmed: {why}" for why in unlike(lambda id=id: load_id(repository, id))]
     figures = [message for message in said if message[0] == "figure"]
     if figures and figures[-1][2] is not None:
-        _, step, id, rung = figures[-1]
+        _, step, id, level = figures[-1]
         found = load_newest(repository, lambda id, why: None, marking=False)
         if found is None or found.manifest.progress.step < step:
             wrong.append(
-                f"the figure said step {step} ({id}, {rung}); a new machine finds {found and found.manifest.id}"
+                f"the figure said step {step} ({id}, {level}); a new machine finds {found and found.manifest.id}"
             )
     return wrong
 
 
 def let_go(folder: Path) -> set[str]:
-    """What any diary, in the cloud or on the machine, says was about to be pruned."""
+    """What any journal, in the cloud or on the machine, says was about to be pruned."""
     found: set[str] = set()
     for path in folder.rglob(f"{RUN}/journal/*.jsonl"):
         for line in path.read_bytes().splitlines():
@@ -386,7 +386,7 @@ def campaign(saves: int, seed: int, folder: Path) -> Outcome:
             )
         confirmed = {message[1] for message in said if message[0] == "confirmed"}
         outcome.confirmed += len(confirmed)
-        alive = (alive | confirmed) - let_go(folder)  # by the machine's diary too, so before it is gone
+        alive = (alive | confirmed) - let_go(folder)  # by the machine's journal too, so before it is gone
         if chance.random() < 0.5:
             outcome.lost_machines += 1
             shutil.rmtree(folder / "machine")

@@ -104,7 +104,7 @@ class Drive:
 
     @property
     def properties(self) -> StoreProperties:
-        return StoreProperties(top_rung="local", persists=True, free_bytes=self.free)
+        return StoreProperties(top_level="local", persists=True, free_bytes=self.free)
 
     def put(self, name: str, source: Any) -> Receipt:
         with self._guard:
@@ -118,7 +118,7 @@ class Drive:
                 sparse.add(chunk)
             self._objects[name] = sparse
             self.least_free = min(self.least_free, self.free)
-        return Receipt(name=name, size=sparse.size, sha256=source.sha256, rung="local")
+        return Receipt(name=name, size=sparse.size, sha256=source.sha256, level="local")
 
     def get(self, name: str) -> Any:
         if name not in self._objects:

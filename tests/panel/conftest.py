@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from colabkeep.core.events import (
+    CheckpointDurability,
     DeadlineNear,
+    DurabilityReached,
     DurabilityTold,
     Event,
     LengthTold,
@@ -23,13 +25,11 @@ from colabkeep.core.events import (
     Place,
     Recalled,
     Restored,
-    RungReached,
     RunStarted,
     RunStopped,
     SaveCommitted,
     SaveFailing,
     SaveStarted,
-    Standing,
     StepDone,
     StoreDegraded,
     assess,
@@ -59,7 +59,7 @@ class RunHistory:
     run: str = "r"
     place: Place = DRIVE
     events: list[Event] = field(default_factory=list)
-    standings: dict[str, Standing] = field(default_factory=dict)
+    standings: dict[str, CheckpointDurability] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.panel = PanelState(platform="Google Colab")
@@ -98,10 +98,10 @@ class RunHistory:
             self.tell(StepDone(progress=at(step), epoch_batches=100, loss=loss))
         return self
 
-    def save(self, step: int, *, rung: str | None = "confirmed") -> RunHistory:
-        """Save: captured (None), or committed and on its rung."""
+    def save(self, step: int, *, level: str | None = "confirmed") -> RunHistory:
+        """Save: captured (None), or committed and on its level."""
         self.tell(SaveStarted(progress=at(step), reason="epoch", blocked=0.1))
-        if rung is None:
+        if level is None:
             return self
         id = f"{step:012d}-s1"
         self.tell(
@@ -112,13 +112,13 @@ class RunHistory:
                 bytes=2**20,
                 written=9,
                 seconds=2.0,
-                rung="local",
+                level="local",
                 copy="memory is short",
             )
         )
-        if rung != "local":
-            self.tell(RungReached(checkpoint=id, rung=rung))
-        self.standings[id] = Standing(checkpoint=id, step=step, seconds=step / 3, rung=rung)  # type: ignore[arg-type]
+        if level != "local":
+            self.tell(DurabilityReached(checkpoint=id, level=level))
+        self.standings[id] = CheckpointDurability(checkpoint=id, step=step, seconds=step / 3, level=level)  # type: ignore[arg-type]
         seconds = self.panel.progress.seconds
         durability = assess(tuple(self.standings.values()), self.place, seconds)
         return self.tell(DurabilityTold(durability=durability))
@@ -140,13 +140,13 @@ def in_phase(phase: str, **words: Any) -> RunHistory:
         return run_history
     if phase == "saved":
         run_history.place = Place(url="/content/runs", top="local", persists=None)
-        return run_history.start().train(1, 100).save(100, rung="local").train(101, 112)
+        return run_history.start().train(1, 100).save(100, level="local").train(101, 112)
     if phase in ("fresh", "resumed"):
         return run_history.start(resumed_at=200 if phase == "resumed" else None)
     run_history.start().train(1, 100).save(100).train(101, 200)
     if phase == "saving":
-        return run_history.save(200, rung=None).train(201, 212)
-    run_history.save(200, rung="local" if phase == "uploading" else "confirmed").train(201, 204)
+        return run_history.save(200, level=None).train(201, 212)
+    run_history.save(200, level="local" if phase == "uploading" else "confirmed").train(201, 204)
     run_history.train(205, 212, broken=phase in ("nan", "diverged"))
     more: dict[str, Event] = {
         "degraded": StoreDegraded(url="drive", detail="The drive is away."),

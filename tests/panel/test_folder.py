@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from colabkeep.core.events import (
+    CheckpointDurability,
     Durability,
     DurabilityTold,
     FolderSeen,
@@ -18,7 +19,6 @@ from colabkeep.core.events import (
     RunStopped,
     SaveCommitted,
     SaveFailing,
-    Standing,
 )
 from colabkeep.core.manifest import Progress
 from colabkeep.testing.clock import FakeClock
@@ -31,13 +31,13 @@ STARTED = RunStarted(run="r", session="s", storage="/front + drive", promise="By
 
 
 def durability(*, lost: str | None = "12 min (last.pt of 14:03)", seconds: float = 720.0) -> Durability:
-    standing = Standing(checkpoint="v7", step=7, seconds=100.0, rung="confirmed")
+    standing = CheckpointDurability(checkpoint="v7", step=7, seconds=100.0, level="confirmed")
     return Durability(
         place=DRIVE,
         lost_seconds=seconds,
         step=7,
         checkpoint="v7",
-        rung="confirmed",
+        level="confirmed",
         standings=(standing,),
         versions=True,
         lost=lost,
@@ -47,7 +47,7 @@ def durability(*, lost: str | None = "12 min (last.pt of 14:03)", seconds: float
 def made(number: int, reason: str = "changed") -> SaveCommitted:
     progress = Progress(step=number, seconds=10.0 * number)
     return SaveCommitted(
-        checkpoint=f"v{number}", progress=progress, reason=reason, bytes=2**20, written=1024, seconds=0.1, rung="local"
+        checkpoint=f"v{number}", progress=progress, reason=reason, bytes=2**20, written=1024, seconds=0.1, level="local"
     )
 
 
@@ -91,7 +91,7 @@ def test_the_record_for_programs_has_what_a_folder_has(panel: PanelState) -> Non
     told = record(panel)
     assert (told["folder"], told["safe_version"]) == ("/content/runs", 7)
     assert told["would_lose"] == "12 min (last.pt of 14:03)"
-    assert told["versions"] == [{"id": "v7", "version": 7, "bytes": 2**20, "rung": "confirmed"}]
+    assert told["versions"] == [{"id": "v7", "version": 7, "bytes": 2**20, "level": "confirmed"}]
     assert [name for name in told if name in ("loss", "epoch", "step", "share")] == []
 
 
@@ -156,9 +156,9 @@ def test_nothing_is_said_twice_in_chinese_either(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_place_that_vanishes_is_told_as_it_is() -> None:
-    gone = replace(durability(), place=replace(DRIVE, persists=False), rung=None)
+    gone = replace(durability(), place=replace(DRIVE, persists=False), level=None)
     assert "you would lose the whole folder and its versions" in gone.sentence
-    empty = replace(durability(), rung=None, lost="")
+    empty = replace(durability(), level=None, lost="")
     assert "The folder is empty" in empty.sentence
-    nowhere = replace(durability(), rung=None, lost=None)
+    nowhere = replace(durability(), level=None, lost=None)
     assert "no version of it is known to be safe" in nowhere.sentence

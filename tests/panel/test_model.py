@@ -43,7 +43,7 @@ def test_what_matters_most_is_shown() -> None:
     """Failed before ending, ending before degraded, degraded before saving, saving before durable."""
     run_history = in_phase("durable")
     order = ["durable"]
-    run_history.save(212, rung=None)
+    run_history.save(212, level=None)
     order.append(run_history.state.phase)
     run_history.tell(StoreDegraded(url="drive", detail="away"))
     order.append(run_history.state.phase)
@@ -67,14 +67,14 @@ def test_what_is_safe_is_said_before_the_ledger_counts_it_again() -> None:
 def test_a_place_that_goes_with_the_machine_is_not_called_safe_before_it_is_told_either() -> None:
     """A checkpoint that arrives there saves nothing."""
     place = Place(url="memory://", top="local", persists=False)
-    run_history = RunHistory(place=place).start().train(1, 50).save(50, rung="local").train(51, 60)
+    run_history = RunHistory(place=place).start().train(1, 50).save(50, level="local").train(51, 60)
     told = [event for event in run_history.events if type(event).__name__ == "SaveCommitted"]
     assert run_history.tell(*told).state.safe_step is None
 
 
 def test_a_save_says_how_far_the_training_is() -> None:
     """A display hears of few steps: what is safe is never beyond what is shown as trained."""
-    run_history = in_phase("durable").save(260, rung="confirmed")
+    run_history = in_phase("durable").save(260, level="confirmed")
     assert run_history.state.progress.step == 260
     assert run_history.state.lost_steps == 0
 
@@ -110,7 +110,7 @@ def test_nothing_is_safe_in_a_place_that_goes_with_the_machine() -> None:
         RunHistory(place=Place(url="memory://", top="local", persists=False))
         .start()
         .train(1, 50)
-        .save(50, rung="local")
+        .save(50, level="local")
     )
     assert (run_history.state.phase, run_history.state.safe_step, run_history.state.lost_steps) == (
         "degraded",
@@ -122,7 +122,7 @@ def test_nothing_is_safe_in_a_place_that_goes_with_the_machine() -> None:
 def test_a_place_that_cannot_tell_is_not_waited_for() -> None:
     """Its checkpoints stay "unknown" for ever, and the panel does not say "uploading" for ever."""
     run_history = (
-        RunHistory(place=Place(url="mount", top="sent", persists=True)).start().train(1, 50).save(50, rung="unknown")
+        RunHistory(place=Place(url="mount", top="sent", persists=True)).start().train(1, 50).save(50, level="unknown")
     )
     assert run_history.state.phase == "durable"
 
@@ -288,7 +288,7 @@ def test_what_a_save_costs_is_said_in_the_log_once_for_each_reason(capsys: pytes
     lines = Lines(FakeClock())
     for step, why in enumerate(["", "memory is short"] * 3):
         lines(SaveStarted(progress=at(step), reason="auto", blocked=0.006))
-        facts = {"progress": at(step), "reason": "auto", "bytes": 9, "written": 9, "seconds": 1.0, "rung": "local"}
+        facts = {"progress": at(step), "reason": "auto", "bytes": 9, "written": 9, "seconds": 1.0, "level": "local"}
         lines(SaveCommitted(checkpoint=f"{step}", copy=why, **facts))
     assert capsys.readouterr().out.splitlines() == [
         "[colabkeep] The last save paused training for 6 ms.",

@@ -15,7 +15,7 @@ from colabkeep.ui.drawing import Colour
 from colabkeep.ui.panel.displays import record
 from colabkeep.ui.panel.gauges import Card, Usage
 from colabkeep.ui.panel.render import STATES, line, moving_line, render
-from colabkeep.ui.panel.state import FINAL, Happened, PanelState, Saved
+from colabkeep.ui.panel.state import FINAL, PanelState, Saved, TimedMessage
 
 from .conftest import PHASES, RunHistory, at, in_full, in_phase, picture_of, text_of
 
@@ -54,7 +54,7 @@ def worst(state: PanelState) -> PanelState:
         stopped=None if state.stopped is None else replace(state.stopped, error=EVIL),
         cadence=choose(Measures(cost=1e3, session=1e6, carried=1e6)),
         place=None if state.place is None else replace(state.place, url=EVIL),
-        happened=tuple(Happened(1e9, EVIL) for _ in range(12)),
+        happened=tuple(TimedMessage(1e9, EVIL) for _ in range(12)),
         points=tuple((step, (step * 7919 % 1000) / 3) for step in range(0, 5120, 10)),
         resumed_at=tuple(range(0, 5120, 40)),
         saves=tuple(
@@ -301,7 +301,7 @@ def test_a_resumed_run_is_not_called_unsafe_before_the_storage_was_asked() -> No
 
 def test_what_nobody_knows_to_survive_the_machine_is_not_called_safe() -> None:
     """Neither in the line, nor while the next save is under way."""
-    unknown, known = in_phase("saved").save(112, rung=None).state, in_phase("saving").state
+    unknown, known = in_phase("saved").save(112, level=None).state, in_phase("saving").state
     assert (unknown.phase, known.phase) == ("saving", "saving")
     assert " saved 100 unsaved " in line(unknown)
     assert "resume from step 100, if /content/runs survives." in line(unknown)

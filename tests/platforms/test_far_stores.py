@@ -10,7 +10,7 @@ import pytest
 
 import colabkeep
 from colabkeep.core.errors import UsageError
-from colabkeep.core.events import CheckpointSetAside, RungReached
+from colabkeep.core.events import CheckpointSkipped, DurabilityReached
 from colabkeep.core.system import Environment
 from colabkeep.ui.cli import main
 from tests.fakes.drive import Settings
@@ -48,7 +48,7 @@ def cell(monkeypatch):
                 weights.array = weights.array + 1.0
                 training.step()
             training.save(wait=True)
-        assert not [event for event in heard if isinstance(event, CheckpointSetAside)]
+        assert not [event for event in heard if isinstance(event, CheckpointSkipped)]
         assert (weights.array == until).all()
         return start, heard
 
@@ -62,7 +62,7 @@ def test_a_run_on_drive_moves_from_colab_to_kaggle_and_back(tmp_path, drive, cel
     with fake_colab(tmp_path / "1", secrets={"COLABKEEP_DRIVE": secret}) as colab:
         start, heard = cell(colab, storage, 3)
         assert start == 0
-        assert [event.rung for event in heard if isinstance(event, RungReached)][-1] == "confirmed"
+        assert [event.level for event in heard if isinstance(event, DurabilityReached)][-1] == "confirmed"
         assert not any("authenticate_user" in call for call in colab.calls), "the secret is enough"
     with fake_kaggle(tmp_path / "2", secrets={"COLABKEEP_DRIVE": secret}) as kaggle:
         assert cell(kaggle, storage, 5)[0] == 3
@@ -84,10 +84,12 @@ def test_a_far_place_named_alone_has_this_machines_disk_in_front(tmp_path, drive
             heard = cell(colab, storage, 2, flush_timeout=1)[1]
         finally:
             drive.faults()
-        assert not [event for event in heard if isinstance(event, RungReached)], "none went beyond this machine's disk"
+        assert not [event for event in heard if isinstance(event, DurabilityReached)], (
+            "none went beyond this machine's disk"
+        )
         start, heard = cell(colab, storage, 4)
         assert start == 2
-        assert [event.rung for event in heard if isinstance(event, RungReached)][-1] == "confirmed"
+        assert [event.level for event in heard if isinstance(event, DurabilityReached)][-1] == "confirmed"
 
 
 def test_a_run_that_nobody_is_signed_in_for_is_told_before_it_trains(tmp_path, drive, cell):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import colabkeep
-from colabkeep.core.events import CheckpointSetAside, StoreDegraded
+from colabkeep.core.events import CheckpointSkipped, StoreDegraded
 from colabkeep.core.system import Environment
 from tests.fakes.platforms import fake_aistudio, fake_kaggle
 
@@ -42,7 +42,7 @@ def cell(monkeypatch):
                 training.step()
             if saves:
                 training.save(wait=True)
-        wrong = [event for event in heard if isinstance(event, CheckpointSetAside | StoreDegraded)]
+        wrong = [event for event in heard if isinstance(event, CheckpointSkipped | StoreDegraded)]
         assert wrong == []
         assert (weights.head == until).all()
         return start

@@ -183,7 +183,7 @@ def test_saves_are_told_with_reason_size_price_and_what_became_of_them(
         assert save.bytes is not None
         assert save.bytes > 0
         assert save.blocked == 0.0, "in this time nothing but steps takes any"
-        assert save.rung == "local"
+        assert save.level == "local"
         assert save.at is not None
         late = save.at - (1_700_000_000.0 + save.step * kit.MINUTE)
         assert 0 <= late <= kit.MINUTE, "of one that is gone, when it was told"
@@ -197,19 +197,19 @@ class Drive(MemoryStore):
 
     @property
     def properties(self) -> StoreProperties:
-        return StoreProperties(top_rung="confirmed", persists=True)
+        return StoreProperties(top_level="confirmed", persists=True)
 
     def put(self, name: str, source: Any) -> Receipt:
         if self.away:
             raise AWAY
         receipt = super().put(name, source)
-        return Receipt(name=receipt.name, size=receipt.size, sha256=receipt.sha256, rung="confirmed")
+        return Receipt(name=receipt.name, size=receipt.size, sha256=receipt.sha256, level="confirmed")
 
 
 def test_a_time_in_which_the_drive_was_away_is_a_spell_with_an_end(
     tmp_path: Path, kit: SimpleNamespace, clock: FakeClock
 ) -> None:
-    """From when to when saves were on the machine's disk only, and in the end each is on its rung."""
+    """From when to when saves were on the machine's disk only, and in the end each is on its level."""
     drive = Drive()
     store = TieredStore(DirectoryStore(tmp_path), drive, pauses=(0.001, 0.002))
 
@@ -226,14 +226,14 @@ def test_a_time_in_which_the_drive_was_away_is_a_spell_with_an_end(
     kit.session(store, clock, to=30, each=each)
     run_history = read_history(store, "r")
     store.close()
-    (spell,) = run_history.sessions[0].spells
-    assert spell.since is not None
-    assert spell.until is not None
-    assert 1_700_000_000.0 + 7 * kit.MINUTE <= spell.since < spell.until <= 1_700_000_000.0 + 30 * kit.MINUTE
-    assert "drive" in spell.url + spell.detail
-    assert {save.rung for save in run_history.sessions[0].saves if save.kept} == {"confirmed"}
+    (outage,) = run_history.sessions[0].outages
+    assert outage.since is not None
+    assert outage.until is not None
+    assert 1_700_000_000.0 + 7 * kit.MINUTE <= outage.since < outage.until <= 1_700_000_000.0 + 30 * kit.MINUTE
+    assert "drive" in outage.url + outage.detail
+    assert {save.level for save in run_history.sessions[0].saves if save.kept} == {"confirmed"}
     assert run_history.durability is not None
-    assert (run_history.durability.step, run_history.durability.rung) == (30, "confirmed")
+    assert (run_history.durability.step, run_history.durability.level) == (30, "confirmed")
 
 
 class Counting(DirectoryStore):

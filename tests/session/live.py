@@ -36,7 +36,7 @@ def check_cells(training: str, folder: Path) -> None:
         assert json.loads(sent["A"])["machine"]["python"] in sys.version
         run_history = json.loads(sent["C"])
         assert len(run_history["sessions"]) == len(steps) + 1
-        assert {save["rung"] for save in run_history["sessions"][-1]["saves"]} <= {"local", "unknown"}
+        assert {save["level"] for save in run_history["sessions"][-1]["saves"]} <= {"local", "unknown"}
         said = re.search(r"resumed from epoch \d+, step (\d+)", done.stdout)
         assert (int(said[1]) if said else None) == (steps[-1] if steps else None)
         steps.append(run_history["totals"]["steps"])

@@ -185,7 +185,7 @@ class Meter:
         self.interval_tuner(SaveStarted(progress=here, reason="auto", blocked=blocked))
         self.interval_tuner.close(self.patience)
         self.train(steps, slow)
-        facts = {"bytes": 10**6, "written": 10**6, "seconds": steps * slow, "rung": "local", **words}
+        facts = {"bytes": 10**6, "written": 10**6, "seconds": steps * slow, "level": "local", **words}
         self.interval_tuner(SaveCommitted(checkpoint=f"{self.step}", progress=here, reason="auto", **facts))
 
     @property
@@ -240,7 +240,7 @@ def test_a_validation_beside_a_save_is_not_taken_for_slowness() -> None:
         meter.clock.advance(60.0)
         meter.interval_tuner(event)
         meter.train(5, 0.1)
-        facts = {"bytes": 1, "written": 1, "seconds": 60.5, "rung": "local"}
+        facts = {"bytes": 1, "written": 1, "seconds": 60.5, "level": "local"}
         meter.interval_tuner(SaveCommitted(checkpoint="x", progress=Progress(step=50), reason="auto", **facts))
         assert meter.cost == pytest.approx(0.1)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from colabkeep.core.events import DeadlineNear, Event, Pruned, RungReached, SaveCommitted
+from colabkeep.core.events import DeadlineNear, DurabilityReached, Event, Pruned, SaveCommitted
 from colabkeep.core.manifest import Progress
 from colabkeep.session.machine import Deadline
 from colabkeep.session.open import RunArguments, wire_run
@@ -29,12 +29,12 @@ class Watched:
         self.clock = FakeClock()
         self.arrivals = UploadLatency(top, self.clock)
 
-    def commit(self, id: str, size: int = 10**6, rung: str = "local") -> None:
-        facts: dict[str, Any] = {"progress": Progress(), "reason": "", "bytes": size, "seconds": 1.0, "rung": rung}
+    def commit(self, id: str, size: int = 10**6, level: str = "local") -> None:
+        facts: dict[str, Any] = {"progress": Progress(), "reason": "", "bytes": size, "seconds": 1.0, "level": level}
         self.arrivals(SaveCommitted(checkpoint=id, written=size, **facts))
 
-    def reach(self, id: str, rung: str = "confirmed") -> None:
-        self.arrivals(RungReached(checkpoint=id, rung=rung))
+    def reach(self, id: str, level: str = "confirmed") -> None:
+        self.arrivals(DurabilityReached(checkpoint=id, level=level))
 
     @property
     def seconds(self) -> float:
@@ -44,13 +44,13 @@ class Watched:
 def test_a_place_that_has_a_save_at_once_takes_no_time() -> None:
     """A folder on this machine: nothing is begun early for it."""
     watched = Watched("local")
-    watched.commit("a", rung="local")
+    watched.commit("a", level="local")
     watched.clock.advance(1000.0)
     assert watched.seconds == 0.0
 
 
 def test_what_was_measured_counts_for_the_next_one() -> None:
-    """The slowest of the last ones, from the commit to the top rung; lower rungs on the way end nothing."""
+    """The slowest of the last ones, from the commit to the top level; lower levels on the way end nothing."""
     watched = Watched()
     for id, seconds in (("a", 30.0), ("b", 50.0), ("c", 20.0)):
         watched.commit(id)
@@ -66,9 +66,9 @@ def test_a_validation_in_between_is_no_time_of_the_link() -> None:
     watched = Watched()
     facts: dict[str, Any] = {"progress": Progress(), "reason": "", "bytes": 1, "written": 1, "seconds": 1.0}
     watched.clock.advance(1900.0)
-    watched.arrivals(SaveCommitted(checkpoint="a", rung="local", monotonic=100.0, **facts))
+    watched.arrivals(SaveCommitted(checkpoint="a", level="local", monotonic=100.0, **facts))
     assert watched.seconds == watched.clock.monotonic() - 100.0, "as far as is known so far"
-    watched.arrivals(RungReached(checkpoint="a", rung="confirmed", monotonic=105.0))
+    watched.arrivals(DurabilityReached(checkpoint="a", level="confirmed", monotonic=105.0))
     assert watched.seconds == 5.0
 
 
@@ -96,7 +96,7 @@ def test_what_the_writer_tells_of_a_save_has_the_moment_of_it(tmp_path: Path) ->
                     clock.advance(1500.0)
                 run.step()
         assert run._save_scheduler._arrivals.seconds(clock.monotonic()) == pytest.approx(10.0)
-    (reached, *_) = [event for event in events if isinstance(event, RungReached) and event.rung == "confirmed"]
+    (reached, *_) = [event for event in events if isinstance(event, DurabilityReached) and event.level == "confirmed"]
     assert reached.monotonic is not None
 
 
@@ -130,7 +130,7 @@ def test_a_place_that_never_says_more_is_not_waited_for() -> None:
     watched.commit("a")
     watched.clock.advance(5.0)
     watched.reach("a", "unknown")
-    watched.commit("b", rung="unknown")
+    watched.commit("b", level="unknown")
     watched.clock.advance(5000.0)
     assert watched.seconds == 5.0
 
@@ -157,15 +157,15 @@ class Remote:
 
     @property
     def properties(self) -> StoreProperties:
-        return replace(self._store.properties, top_rung="confirmed", persists=True)
+        return replace(self._store.properties, top_level="confirmed", persists=True)
 
     def put(self, name: str, source: Source) -> Receipt:
         self._put[name] = self._clock.monotonic()
-        return replace(self._store.put(name, source), rung="sent")
+        return replace(self._store.put(name, source), level="sent")
 
     def confirm(self, receipt: Receipt) -> Receipt:
         there = self._clock.monotonic() - self._put.get(receipt.name, -1e9) >= self._seconds
-        return replace(receipt, rung="confirmed" if there else "sent")
+        return replace(receipt, level="confirmed" if there else "sent")
 
     def flush(self, timeout: float) -> bool:
         return True
@@ -179,7 +179,7 @@ def test_the_last_save_is_confirmed_before_the_machine_goes(tmp_path: Path) -> N
 
     def hear(event: Event) -> None:
         events.append(event)
-        if isinstance(event, RungReached) and event.rung == "confirmed":
+        if isinstance(event, DurabilityReached) and event.level == "confirmed":
             heard[event.checkpoint] = clock.monotonic()
 
     store = Remote(open_store(tmp_path), clock, seconds=900.0)

@@ -140,10 +140,10 @@ def test_what_another_session_deleted_is_not_confirmed_any_more(place):
             return receipt.name in place.shows
 
     store = Remote("remote://", place.clock)
-    sent = Receipt(name="run/a", size=1, sha256="00", rung="sent")
+    sent = Receipt(name="run/a", size=1, sha256="00", level="sent")
     place.shows = {"run/a": 1}
-    assert (names(store), store.confirm(sent).rung) == (["run/a"], "confirmed")
+    assert (names(store), store.confirm(sent).level) == (["run/a"], "confirmed")
     place.shows = {}
-    assert (names(store), store.confirm(sent).rung) == (["run/a"], "confirmed")
+    assert (names(store), store.confirm(sent).level) == (["run/a"], "confirmed")
     place.later()
-    assert (names(store), store.confirm(sent).rung) == ([], "sent")
+    assert (names(store), store.confirm(sent).level) == ([], "sent")

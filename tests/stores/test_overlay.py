@@ -158,7 +158,7 @@ def test_durability_and_locks_are_those_of_the_front():
     receipt = store.put("r/b", BytesSource(b"2"))
     assert (store.url, store.properties) == (store.front.url, store.front.properties)
     assert store.confirm(receipt) == receipt == Receipt(
-        name="r/b", size=1, sha256=hashlib.sha256(b"2").hexdigest(), rung="local"
+        name="r/b", size=1, sha256=hashlib.sha256(b"2").hexdigest(), level="local"
     )  # fmt: skip
     with store.lock("r/lock", "me"), pytest.raises(StoreError):
         store.front.lock("r/lock", "another")
@@ -197,7 +197,7 @@ def test_a_session_that_saves_nothing_leaves_enough_to_go_on_from(tmp_path):
 
 
 def test_the_whole_run_is_handed_on(tmp_path):
-    """What the first session wrote, its diary and its lease too, is in the second one's output byte for byte."""
+    """What the first session wrote, its journal and its lease too, is in the second one's output byte for byte."""
     train(tmp_path / "1", 3)
     train(open_store(tmp_path / "2", [str(tmp_path / "1")]), 5)
     first, second = contents(tmp_path / "1"), contents(tmp_path / "2")

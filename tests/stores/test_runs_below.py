@@ -132,7 +132,7 @@ def test_checkpoints_of_a_run_below_another_are_sent_whole_and_the_newest_first(
     lease, queue = "exp/lr1/lease/000001-aaaaaaaa.json", Queue()
     needs = {old: {"exp/lr1/blobs/1": (1, "")}, new: {"exp/lr1/blobs/2": (1, "")}, lease: {}}
     for name in ("exp/lr1/blobs/1", old, "exp/lr1/blobs/2", new, lease):
-        queue.add(Task("copy", Receipt(name=name, size=1, sha256="", rung="local"), needs.get(name)))
+        queue.add(Task("copy", Receipt(name=name, size=1, sha256="", level="local"), needs.get(name)))
     order = []
     while (task := queue.next()) is not None:
         order.append(task.name)

@@ -40,13 +40,13 @@ class Remote(MemoryStore):
 
     @property
     def properties(self):
-        return StoreProperties(top_rung="confirmed", persists=True, max_object_bytes=100, lists_lag=True)
+        return StoreProperties(top_level="confirmed", persists=True, max_object_bytes=100, lists_lag=True)
 
     def put(self, name, source):
-        return replace(super().put(name, source), rung="sent", id=f"id of {name}")
+        return replace(super().put(name, source), level="sent", id=f"id of {name}")
 
     def confirm(self, receipt):
-        return replace(receipt, rung="confirmed") if receipt.name in self.confirmed else receipt
+        return replace(receipt, level="confirmed") if receipt.name in self.confirmed else receipt
 
     def flush(self, timeout):
         self.confirmed |= {entry.name for entry in self.list("")}
@@ -113,14 +113,14 @@ def test_a_put_waits_for_the_fast_store_only(tiered):
     store = tiered(behind=FaultyStore(MemoryStore(), at=door))
     receipts = [put(store, "run/blobs/a"), put(store, "run/checkpoints/a")]
     assert door.reached.wait(PATIENCE)
-    assert [receipt.rung for receipt in receipts] == ["local", "local"]
-    assert [store.confirm(receipt).rung for receipt in receipts] == ["local", "local"]
+    assert [receipt.level for receipt in receipts] == ["local", "local"]
+    assert [store.confirm(receipt).level for receipt in receipts] == ["local", "local"]
     assert read(store, "run/blobs/a") == b"data"
     assert names(store) == ["run/blobs/a", "run/checkpoints/a"]
     assert not store.flush(0.0)
     door.opened.set()
     assert store.flush(PATIENCE)
-    assert [store.confirm(receipt).rung for receipt in receipts] == ["sent", "sent"]
+    assert [store.confirm(receipt).level for receipt in receipts] == ["sent", "sent"]
 
 
 def test_objects_arrive_in_the_order_of_the_puts(tiered):
@@ -136,32 +136,32 @@ def test_objects_arrive_in_the_order_of_the_puts(tiered):
     ]
 
 
-def test_the_rung_is_the_one_of_the_store_behind(tiered):
+def test_the_level_is_the_one_of_the_store_behind(tiered):
     """local until it is copied, then what the store behind says: sent, and confirmed once it states the digest."""
     behind = Remote()
     store = tiered(behind=behind)
     receipt = put(store, "run/a")
     assert store.flush(PATIENCE)
     behind.confirmed.clear()
-    assert store.confirm(receipt) == replace(receipt, rung="sent")
+    assert store.confirm(receipt) == replace(receipt, level="sent")
     behind.confirmed.add("run/a")
-    assert store.confirm(receipt) == replace(receipt, rung="confirmed")
-    assert store.confirm(receipt).rung == store.properties.top_rung
+    assert store.confirm(receipt) == replace(receipt, level="confirmed")
+    assert store.confirm(receipt).level == store.properties.top_level
 
 
 def test_a_folder_behind_counts_as_sent(tiered, tmp_path):
-    """A plain folder behind cannot confirm anything; being there is its top rung, and it is not called local."""
+    """A plain folder behind cannot confirm anything; being there is its top level, and it is not called local."""
     store = tiered(behind=DirectoryStore(tmp_path))
     receipt = put(store, "run/a")
-    assert (receipt.rung, store.properties.top_rung) == ("local", "sent")
+    assert (receipt.level, store.properties.top_level) == ("local", "sent")
     assert store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "sent"
+    assert store.confirm(receipt).level == "sent"
 
 
 def test_properties_tell_of_the_pair(tiered, tmp_path):
     """It persists as the store behind does, locks and has room as the one in front, and takes what both take."""
     properties = tiered(DirectoryStore(tmp_path), Remote()).properties
-    assert (properties.top_rung, properties.persists, properties.locks) == ("confirmed", True, True)
+    assert (properties.top_level, properties.persists, properties.locks) == ("confirmed", True, True)
     assert (properties.max_object_bytes, properties.lists_lag) == (100, True)
     assert properties.free_bytes is not None
 
@@ -175,7 +175,7 @@ def test_a_store_behind_that_fails_is_tried_until_it_works(tiered, error):
     assert mood.happened.wait(PATIENCE)
     put(store, "run/b")
     assert not store.flush(0.05)
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
     assert "only on this machine" in store.degraded
     assert getattr(error, "problem", str(error)) in store.degraded
     mood.error = None
@@ -227,7 +227,7 @@ def test_an_answer_that_got_lost_does_no_harm(tiered):
     receipt = put(store, "run/a")
     assert store.flush(PATIENCE)
     assert lost
-    assert store.confirm(receipt).rung == "sent"
+    assert store.confirm(receipt).level == "sent"
     assert store.degraded is None
 
 
@@ -240,7 +240,7 @@ def test_other_bytes_behind_under_the_same_name_are_told_and_left_alone(tiered):
     put(store, "run/b")
     assert not store.flush(PATIENCE)
     assert "run/a is there already, with other bytes" in store.degraded
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
     assert (read(behind, "run/a"), read(behind, "run/b"), read(store, "run/a")) == (b"other", b"data", b"data")
 
 
@@ -251,9 +251,9 @@ def test_an_earlier_session_s_object_of_another_size_behind_is_not_taken_for_it(
     receipt = put(front, "run/a", b"half and half")
     store = tiered(front, behind)
     send_on(store)
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
     assert not store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
     assert "run/a is there already" in store.degraded
 
 
@@ -267,10 +267,10 @@ def test_old_bytes_that_wait_to_be_deleted_behind_are_not_taken_for_the_new_ones
     assert door.reached.wait(PATIENCE)
     receipt = put(store, "run/a", b"new")
     assert names(store) == names(behind) == ["run/a"]
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
     door.opened.set()
     assert store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "sent"
+    assert store.confirm(receipt).level == "sent"
     assert read(behind, "run/a") == b"new"
 
 
@@ -337,7 +337,7 @@ def test_a_delete_while_the_store_behind_is_away_is_made_up_for(tiered):
     with pytest.raises(ObjectNotFound):
         store.get("run/a")
     assert names(store) == ["run/b"]
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
     assert names(behind) == ["run/a", "run/b"]
     mood.error = None
     assert store.flush(PATIENCE)
@@ -428,8 +428,8 @@ def test_what_a_killed_session_left_in_front_is_known(tiered):
     send_on(store)
     assert store.unsent("run") == []
     assert store.flush(PATIENCE)
-    known = [Receipt(name=entry.name, size=entry.size, sha256="", rung="local") for entry in store.list("run")]
-    assert {store.confirm(receipt).rung for receipt in known} == {"sent"}
+    known = [Receipt(name=entry.name, size=entry.size, sha256="", level="local") for entry in store.list("run")]
+    assert {store.confirm(receipt).level for receipt in known} == {"sent"}
 
 
 _KILLED = """
@@ -495,32 +495,32 @@ def test_closing_while_the_store_behind_is_away_does_not_wait(tiered):
 
 
 def test_asking_how_durable_something_is_does_not_wait_for_a_copy(tiered):
-    """While a large object is on its way, the earlier ones' last known rung is the answer."""
+    """While a large object is on its way, the earlier ones' last known level is the answer."""
     door, behind = Door("before put run/b"), Remote()
     store = tiered(behind=FaultyStore(behind, at=door))
     receipt = put(store, "run/a")
     put(store, "run/b")
     assert door.reached.wait(PATIENCE)
     behind.confirmed.add("run/a")
-    assert store.confirm(receipt).rung == "sent"
+    assert store.confirm(receipt).level == "sent"
     door.opened.set()
     assert store.flush(PATIENCE)
     end = time.monotonic() + PATIENCE
-    while store.confirm(receipt).rung != "confirmed":  # on a busy machine the answer comes later than in a moment
+    while store.confirm(receipt).level != "confirmed":  # on a busy machine the answer comes later than in a moment
         assert time.monotonic() < end
 
 
 def test_a_confirmation_that_cannot_be_had_now_is_had_later(tiered):
-    """If the store behind does not answer, the rung it stated last stays the answer, and the state is told."""
+    """If the store behind does not answer, the level it stated last stays the answer, and the state is told."""
     mood, behind = Mood(start="before confirm"), Remote()
     store = tiered(behind=FaultyStore(behind, at=mood))
     receipt = put(store, "run/a")
     assert store.flush(PATIENCE)
     mood.error = AWAY
-    assert store.confirm(receipt).rung == "sent"
+    assert store.confirm(receipt).level == "sent"
     assert AWAY.problem in store.degraded
     mood.error = None
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
 
 
 def test_both_stores_are_locked(tiered):

@@ -39,10 +39,10 @@ class Sent(MemoryStore):
 
     @property
     def properties(self):
-        return StoreProperties(top_rung="confirmed", persists=True, lists_lag=True)
+        return StoreProperties(top_level="confirmed", persists=True, lists_lag=True)
 
     def put(self, name, source):
-        return replace(super().put(name, source), rung="sent")
+        return replace(super().put(name, source), level="sent")
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_nobody_waits_for_a_store_behind_that_says_nothing(tiered, silence, cloc
         clock.advance(61)
         receipt = put(store, f"run/b{clock.monotonic():.0f}")
         assert {LEASE, "run/a"} <= set(names_of_run(store))
-        assert [store.confirm(each).rung for each in (receipt, first)] == ["local", "sent"]
+        assert [store.confirm(each).level for each in (receipt, first)] == ["local", "sent"]
     store.delete("run/a")
     assert "run/a" not in names_of_run(store)
     assert not store.flush(0.05)
@@ -161,13 +161,13 @@ def test_what_has_vanished_behind_is_not_believed_and_sent_again(tiered, clock):
     assert store.flush(PATIENCE)
     objects.delete("run/a")
     look(store, clock, seconds=61)
-    assert store.confirm(receipts[1]).rung == "sent", "the listing may be late"
+    assert store.confirm(receipts[1]).level == "sent", "the listing may be late"
     silence.over.clear()
     look(store, clock)
-    assert [store.confirm(each).rung for each in receipts] == ["sent", "local"]
+    assert [store.confirm(each).level for each in receipts] == ["sent", "local"]
     silence.over.set()
     assert store.flush(PATIENCE)
-    assert store.confirm(receipts[1]).rung == "sent"
+    assert store.confirm(receipts[1]).level == "sent"
     assert names(objects) == ["run/a", LEASE]
 
 

@@ -51,7 +51,7 @@ def manifest(step, *blobs, fence=1, session="aaaaaaaa"):
 
 def task(name, kind="copy", needs=None):
     needs = None if needs is None else dict.fromkeys(needs, (4, ""))
-    return Task(kind, Receipt(name=name, size=4, sha256="", rung="local"), needs)
+    return Task(kind, Receipt(name=name, size=4, sha256="", level="local"), needs)
 
 
 def order(queue):
@@ -77,22 +77,22 @@ def add(queue, *tasks, needs):
 
 OLD, NEW = "run/checkpoints/000000000001-aaaaaaaa.json", "run/checkpoints/000000000002-aaaaaaaa.json"
 NEEDS = {OLD: {blob(1), blob(9)}, NEW: {blob(2), blob(9)}}
-LEASE, DIARY = "run/lease/000002-aaaaaaaa.json", "run/journal/aaaaaaaa-00003.jsonl"
+LEASE, JOURNAL = "run/lease/000002-aaaaaaaa.json", "run/journal/aaaaaaaa-00003.jsonl"
 
 
-def test_a_part_of_the_diary_goes_only_when_what_holds_its_lines_has_arrived():
+def test_a_part_of_the_journal_goes_only_when_what_holds_its_lines_has_arrived():
     """A machine that is lost in between takes nothing along that the drive had."""
     folded, later = (f"run/journal/aaaaaaaa-{n:05d}.jsonl" for n in (16, 17))
-    queue = queue_of(folded, task(DIARY, "delete"), later, task("other/a", "delete"), needs={})
-    assert order(queue) == [folded, f"delete {DIARY}", "delete other/a", later]
+    queue = queue_of(folded, task(JOURNAL, "delete"), later, task("other/a", "delete"), needs={})
+    assert order(queue) == [folded, f"delete {JOURNAL}", "delete other/a", later]
 
 
-def test_a_checkpoint_goes_when_the_diary_that_tells_of_it_is_there():
-    """The checkpoint on its way first, then the diary, then the deletion. If the machine is lost in between, whoever
+def test_a_checkpoint_goes_when_the_journal_that_tells_of_it_is_there():
+    """The checkpoint on its way first, then the journal, then the deletion. If the machine is lost in between, whoever
     looks later can tell what was let go from what was destroyed."""
     needs = {NEW: {blob(2)}, LEASE: set()}
-    tasks = [DIARY, task(OLD, "delete"), task(blob(1), "delete"), NEW, LEASE]
-    gone = [DIARY, f"delete {OLD}", f"delete {blob(1)}"]
+    tasks = [JOURNAL, task(OLD, "delete"), task(blob(1), "delete"), NEW, LEASE]
+    gone = [JOURNAL, f"delete {OLD}", f"delete {blob(1)}"]
     assert order(queue_of(blob(2), *tasks, needs=needs)) == [LEASE, *gone, blob(2), NEW]
     queue = queue_of(blob(2), needs=needs)
     first = queue.next()
@@ -103,17 +103,17 @@ def test_a_checkpoint_goes_when_the_diary_that_tells_of_it_is_there():
 
 def test_a_checkpoint_goes_when_the_part_that_took_its_diarys_place_is_there():
     """The one that told of it first is folded into another, and goes, before it was sent: as on a slow link."""
-    newer = DIARY.replace("00003", "00004")
-    queue = queue_of(OLD, DIARY, task(OLD, "delete"), newer, task(DIARY, "delete"), needs={OLD: set()})
-    assert order(queue) == [newer, f"delete {OLD}", f"delete {DIARY}"]
+    newer = JOURNAL.replace("00003", "00004")
+    queue = queue_of(OLD, JOURNAL, task(OLD, "delete"), newer, task(JOURNAL, "delete"), needs={OLD: set()})
+    assert order(queue) == [newer, f"delete {OLD}", f"delete {JOURNAL}"]
 
 
-def test_a_diary_that_cannot_be_brought_keeps_no_room_occupied():
+def test_a_journal_that_cannot_be_brought_keeps_no_room_occupied():
     """On a full drive nothing arrives before something goes."""
-    queue = queue_of(DIARY, task(OLD, "delete"), task(blob(1), "delete"), needs={})
-    assert queue.next().name == DIARY
+    queue = queue_of(JOURNAL, task(OLD, "delete"), task(blob(1), "delete"), needs={})
+    assert queue.next().name == JOURNAL
     queue.refuse(queue.next())
-    assert order(queue) == [f"delete {OLD}", f"delete {blob(1)}", DIARY]
+    assert order(queue) == [f"delete {OLD}", f"delete {blob(1)}", JOURNAL]
 
 
 def test_the_newest_checkpoint_is_sent_first_and_whole():
@@ -142,9 +142,9 @@ def test_a_checkpoint_whose_blob_is_on_the_wire_already_is_begun():
 
 def test_what_lacks_nothing_comes_first_then_deletions():
     """A session's number is there before what it wrote, and room is made before anything large comes."""
-    tasks = [blob(1), OLD, LEASE, task(blob(7), "delete"), DIARY]
+    tasks = [blob(1), OLD, LEASE, task(blob(7), "delete"), JOURNAL]
     queue = queue_of(*tasks, needs={OLD: {blob(1)}, LEASE: set()})
-    assert order(queue) == [LEASE, f"delete {blob(7)}", blob(1), OLD, DIARY]
+    assert order(queue) == [LEASE, f"delete {blob(7)}", blob(1), OLD, JOURNAL]
 
 
 def test_what_is_deleted_is_not_sent_any_more():
@@ -166,12 +166,12 @@ def test_what_is_refused_for_good_does_not_hold_up_the_others():
 
 def test_a_name_that_is_used_again_is_deleted_before_it_is_sent():
     """Whatever else waits: the old bytes would be taken for the new ones, or the new ones deleted."""
-    queue = queue_of(DIARY, task(blob(1), "delete"), blob(1), NEW, needs={NEW: {blob(1)}})
-    assert order(queue) == [DIARY, f"delete {blob(1)}", blob(1), NEW]
+    queue = queue_of(JOURNAL, task(blob(1), "delete"), blob(1), NEW, needs={NEW: {blob(1)}})
+    assert order(queue) == [JOURNAL, f"delete {blob(1)}", blob(1), NEW]
     queue = queue_of(blob(9), needs={})
     queue.next()
-    add(queue, DIARY, task(blob(1), "delete"), blob(1), NEW, needs={NEW: {blob(1), blob(9)}})
-    assert order(queue) == [blob(9), f"delete {blob(1)}", blob(1), NEW, DIARY]
+    add(queue, JOURNAL, task(blob(1), "delete"), blob(1), NEW, needs={NEW: {blob(1), blob(9)}})
+    assert order(queue) == [blob(9), f"delete {blob(1)}", blob(1), NEW, JOURNAL]
 
 
 # -- the store that does so ----------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Drive(MemoryStore):
 
     @property
     def properties(self):
-        return StoreProperties(top_rung="local", persists=True, free_bytes=self.free)
+        return StoreProperties(top_level="local", persists=True, free_bytes=self.free)
 
     def put(self, name, source):
         if self.free is not None and source.size > self.free:
@@ -374,7 +374,7 @@ def test_an_object_that_got_there_unnoticed_is_not_fetched_if_the_drive_states_i
             return receipt
 
         def confirm(self, receipt):
-            return replace(receipt, rung="confirmed")
+            return replace(receipt, level="confirmed")
 
     drive = Stating()
     drive.answers_get_lost = True
@@ -421,7 +421,7 @@ def test_a_checkpoint_with_a_damaged_blob_is_not_sent(tiered):
     door.opened.set()
     assert not store.flush(PATIENCE)
     assert [entry.name for entry in behind.list("")] == ["run/a"]
-    assert store.confirm(Receipt(name=name, size=1, sha256="", rung="local")).rung == "local"
+    assert store.confirm(Receipt(name=name, size=1, sha256="", level="local")).level == "local"
     assert blob(1) in store.degraded
 
 
@@ -465,11 +465,11 @@ def test_what_is_confirmed_is_seen_while_the_queue_is_never_empty(tiered):
     class Confirming(Drive):
         @property
         def properties(self):
-            return StoreProperties(top_rung="confirmed", persists=True)
+            return StoreProperties(top_level="confirmed", persists=True)
 
         def confirm(self, receipt):
             asked.set()
-            return Receipt(name=receipt.name, size=receipt.size, sha256=receipt.sha256, rung="confirmed")
+            return Receipt(name=receipt.name, size=receipt.size, sha256=receipt.sha256, level="confirmed")
 
     gates = [Door("before put run/b"), Door("before put run/c")]
 
@@ -484,7 +484,7 @@ def test_what_is_confirmed_is_seen_while_the_queue_is_never_empty(tiered):
     assert not asked.is_set(), "not while an object is on the wire"
     gates[0].opened.set()
     assert gates[1].reached.wait(PATIENCE)
-    assert store.confirm(receipts[0]).rung == "confirmed"
+    assert store.confirm(receipts[0]).level == "confirmed"
     gates[1].opened.set()
 
 

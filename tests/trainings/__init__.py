@@ -52,7 +52,7 @@ def final_state(storage: Storage, run: str) -> dict[str, str]:
     which goes by the clock.
 
     Raises:
-        AssertionError: a checkpoint was walked past, or there is none.
+        AssertionError: a checkpoint was skipped, or there is none.
         NoUsableCheckpoint: none can be used.
     """
     passed: list[tuple[str, str]] = []

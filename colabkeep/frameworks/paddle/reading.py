@@ -27,7 +27,7 @@ from paddle.io.dataloader.collate import default_collate_fn, default_convert_fn
 from colabkeep.core.state import Tagged
 from colabkeep.frameworks.paddle.rng import GeneratorState, PaddleStream, plain_state, revived_state
 from colabkeep.frameworks.shared.rng import Stream
-from colabkeep.frameworks.shared.samples import NUMPY, Arrays, Sight
+from colabkeep.frameworks.shared.samples import NUMPY, Arrays, ArrayView
 from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds
 from colabkeep.frameworks.shared.workers import WorkerPayload, travels
 
@@ -114,12 +114,12 @@ def _unpack(node: Tagged) -> Any:
     return paddle.to_tensor(np.frombuffer(data, dtype=dtype).reshape(shape), place=paddle.CPUPlace())
 
 
-def _see(value: Any) -> Sight | None:
+def _see(value: Any) -> ArrayView | None:
     if not isinstance(value, paddle.Tensor):
         return NUMPY.see(value)
     dtype = str(value.dtype).removeprefix("paddle.")
     sight = NUMPY.see(value.detach().numpy()) if value.is_dense() else None
-    return Sight(dtype, tuple(value.shape), sight.size if sight else 0, sight.read if sight else None)
+    return ArrayView(dtype, tuple(value.shape), sight.size if sight else 0, sight.read if sight else None)
 
 
 def _at_hand(tensor: paddle.Tensor) -> bool:

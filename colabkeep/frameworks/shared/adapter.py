@@ -60,7 +60,7 @@ class Adapter(Framework):
 
     def prepare(self, parts: Mapping[str, object]) -> None:
         """Get the memory that saves will be copied to. No save waits for it then."""
-        if self._captures.lent is None:  # the save that uses it has it
+        if self._captures.borrower is None:  # the save that uses it has it
             with self.copying(), suppress(MemoryFull):  # the save that cannot do without will say so
                 self._recorders.refresh(parts)
 

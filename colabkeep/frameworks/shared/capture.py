@@ -210,15 +210,15 @@ class Snapshot:
 
     def release(self) -> None:
         """The memory may be reused. A late second call does not take a newer one's memory."""
-        if self._owner.lent is self:
-            self._owner.lent = None
+        if self._owner.borrower is self:
+            self._owner.borrower = None
 
 
 class Captures:
     """Knows whether the memory of captures is lent to a snapshot."""
 
     def __init__(self) -> None:
-        self.lent: Snapshot | None = None
+        self.borrower: Snapshot | None = None
 
     @contextmanager
     def begin(self) -> Iterator[Snapshot]:
@@ -227,9 +227,9 @@ class Captures:
         Raises:
             RuntimeError: the snapshot before has not been released; its memory would change under its reader.
         """
-        if self.lent is not None:
+        if self.borrower is not None:
             raise RuntimeError("capture() was called while the snapshot before it is in use; release() it first")
-        self.lent = begun = Snapshot(self)
+        self.borrower = begun = Snapshot(self)
         try:
             yield begun
         except BaseException:

@@ -93,7 +93,7 @@ _LEFT_FREE = 2  # times the file: the checkpoints that are made of it go to a di
 _ALIGNED = 64  # bytes, as torch aligns what it allocates
 
 
-class MemoryRoom(NamedTuple):
+class FreeMemory(NamedTuple):
     """Bytes: what can be taken without swapping, what there is in all, and what can be swapped out."""
 
     available: int
@@ -101,7 +101,7 @@ class MemoryRoom(NamedTuple):
     swap: int
 
 
-def memory_room(environment: Environment) -> MemoryRoom | None:
+def free_memory(environment: Environment) -> FreeMemory | None:
     """What the machine has to give now, or the narrowest of its containers if that has less; None if nobody tells.
 
     Pages that nobody has touched yet are not missing in these figures.
@@ -110,11 +110,11 @@ def memory_room(environment: Environment) -> MemoryRoom | None:
     facts = {name: int(kilobytes) * 1024 for name, kilobytes in told}
     if not {"MemAvailable", "MemTotal"} <= facts.keys():
         return None
-    room = MemoryRoom(facts["MemAvailable"], facts["MemTotal"], facts.get("SwapFree", 0))
+    room = FreeMemory(facts["MemAvailable"], facts["MemTotal"], facts.get("SwapFree", 0))
     machine = room.total  # a group without a limit tells more than that
     for limit, used in _container_limits(environment):
         if limit < machine:
-            room = MemoryRoom(min(room.available, max(0, limit - used)), min(room.total, limit), 0)
+            room = FreeMemory(min(room.available, max(0, limit - used)), min(room.total, limit), 0)
     return room
 
 
@@ -211,7 +211,7 @@ class HostMemory:
         """
         sizes = list(sizes)
         size = sum(sizes)
-        room = memory_room(self._environment) if size >= _DECIDED else None
+        room = free_memory(self._environment) if size >= _DECIDED else None
         if room is None:
             return
         need, room = sum(map(_aligned, sizes)), room._replace(available=room.available - self._late)
@@ -255,7 +255,7 @@ def address_of(memory: memoryview) -> int:
     return ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)) if memory.nbytes else 0
 
 
-def _no_room(size: int, room: MemoryRoom) -> MemoryFull:
+def _no_room(size: int, room: FreeMemory) -> MemoryFull:
     return MemoryFull(
         problem=f"The state cannot be copied: {_gigabytes(size)} are needed, {_gigabytes(room.available)} of this "
         "machine's memory are left, and its disk has not three times as much free. Copying it anyway would get "

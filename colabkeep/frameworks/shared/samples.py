@@ -27,7 +27,7 @@ _READABLE = 160  # characters of a form
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ArrayView:
     """An array as it is seen here. `read(start, stop)` gives bytes of it, row by row; None where that would cost."""
 
     dtype: str
@@ -36,7 +36,7 @@ class Sight:
     read: Callable[[int, int], bytes] | None
 
 
-Seen: TypeAlias = Callable[[Any], "Sight | None"]
+Seen: TypeAlias = Callable[[Any], "ArrayView | None"]
 """How a framework looks at an array, None for what is none."""
 
 
@@ -93,7 +93,7 @@ class _Look:
     def _label(self, text: bytes) -> None:
         self.labels.update(b"%d " % len(text) + text)
 
-    def _array(self, sight: Sight) -> str:
+    def _array(self, sight: ArrayView) -> str:
         count = 1
         for length in sight.shape:
             count *= length
@@ -151,7 +151,7 @@ class Arrays:
     head: Callable[[Any, int], bytes | None]
     pack: Callable[[Any], Tagged | None]
     unpack: Callable[[Any], Any]
-    see: Callable[[Any], Sight | None]
+    see: Callable[[Any], ArrayView | None]
 
 
 def arrays_in(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -219,15 +219,15 @@ def _pack(value: Any) -> Tagged | None:
     return Tagged(kind, (value.dtype.str, tuple(value.shape), value.tobytes()))
 
 
-def _see(value: Any) -> Sight | None:
+def _see(value: Any) -> ArrayView | None:
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
         return None
     dtype, shape, size = value.dtype, tuple(value.shape), int(value.nbytes)
     if dtype.hasobject or not size:
-        return Sight(dtype.name, shape, size, None)
+        return ArrayView(dtype.name, shape, size, None)
     flat = numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8)
-    return Sight(dtype.name, shape, size, lambda start, stop: bytes(flat[start:stop].tobytes()))
+    return ArrayView(dtype.name, shape, size, lambda start, stop: bytes(flat[start:stop].tobytes()))
 
 
 def _unpack(node: Tagged) -> Any:

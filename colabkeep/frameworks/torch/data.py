@@ -46,7 +46,7 @@ from colabkeep.frameworks.shared.loaders import (
     state_owner,
 )
 from colabkeep.frameworks.shared.rng import Stream
-from colabkeep.frameworks.shared.samples import NUMPY, Arrays, Sight
+from colabkeep.frameworks.shared.samples import NUMPY, Arrays, ArrayView
 from colabkeep.frameworks.shared.streams import NEUTRAL, Kinds, StreamSet
 from colabkeep.frameworks.shared.workers import Collate, Seeded, WorkerPayload, die_with_trainer
 from colabkeep.frameworks.torch.rng import DeviceStream, MpsStream, TorchStream
@@ -111,15 +111,15 @@ def _unpack(node: Tagged) -> Any:
     return raw.view(getattr(torch, dtype)).reshape(shape)
 
 
-def _see(value: Any) -> Sight | None:
+def _see(value: Any) -> ArrayView | None:
     if not isinstance(value, torch.Tensor):
         return NUMPY.see(value)
     dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
     if value.layout is not torch.strided or value.is_quantized or value.is_meta or not value.numel():
-        return Sight(dtype, shape, 0, None)
+        return ArrayView(dtype, shape, 0, None)
     tensor = value.detach().as_subclass(torch.Tensor)
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-    return Sight(dtype, shape, flat.numel(), lambda start, stop: bytes(flat[start:stop].cpu().numpy().tobytes()))
+    return ArrayView(dtype, shape, flat.numel(), lambda start, stop: bytes(flat[start:stop].cpu().numpy().tobytes()))
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

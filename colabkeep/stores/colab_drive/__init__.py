@@ -13,8 +13,8 @@ never has it, and no reader takes it for anything. The last byte is held back un
 so that writing it is what makes the object exist; then the whole file is read again and its digest compared.
 
 What that proves is that the mount has the bytes. That *Drive* has them is told by DriveFS alone, in two attributes
-(`uploads`); where it says nothing of any file, the rung is "unknown". What vanished before Drive had it is "local", and
-not listed; put again, it and all that waited for it are confirmed again.
+(`uploads`); where it says nothing of any file, the level is "unknown". What vanished before Drive had it is "local",
+and not listed; put again, it and all that waited for it are confirmed again.
 
 The mount is away at times, and may stay so ("transport endpoint is not connected": #3436 of 2023 to #5970 of 2026).
 Each call waits a few seconds for it (`store`) and then gives up; the next ones try once and do not wait. Where the

@@ -223,14 +223,14 @@ class Objects:
             FileExistsError: the object is there already.
         """
         folder = self.folder(name.split("/")[:-1], make=True)
-        spots, shelf = self._look_for(folder, name)
+        spots, subfolder = self._look_for(folder, name)
         known = self._known.get(name)
         if any(map(self._stands, spots)) or (known is not None and self._is_there(known)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        if shelf != folder:
+        if subfolder != folder:
             with suppress(FileExistsError):
-                self._files.mkdir(shelf)
-        return shelf
+                self._files.mkdir(subfolder)
+        return subfolder
 
     def begin(self, name: str, size: int) -> str:
         """The path for a new object, which this process takes for one when it is added, and not before.
@@ -331,8 +331,8 @@ class Objects:
         return sorted(found, key=lambda spot: spot.path)
 
     def _walk(self, folder: str, prefix: str) -> Iterator[Spot]:
-        shelves, below = self._shelves(folder)
-        yield from self._spots(shelves, prefix)
+        subfolders, below = self._subfolders(folder)
+        yield from self._spots(subfolders, prefix)
         for part in below:
             with suppress(FileNotFoundError, NotADirectoryError):  # removed since the folder was read
                 yield from self._walk(f"{folder}/{part}", f"{prefix}/{part}" if prefix else part)
@@ -347,32 +347,32 @@ class Objects:
 
     def _look_for(self, folder: str, name: str) -> tuple[Sequence[Spot], str]:
         """The files that are meant to be this object, and the folder in which a new one finds room."""
-        shelves, _ = self._shelves(folder)
-        spots = list(self._spots(shelves, name.rpartition("/")[0], only=name.rpartition("/")[2]))
-        for shelf, entries in shelves.items():
+        subfolders, _ = self._subfolders(folder)
+        spots = list(self._spots(subfolders, name.rpartition("/")[0], only=name.rpartition("/")[2]))
+        for subfolder, entries in subfolders.items():
             if len(entries) < self._per_folder:
-                return spots, shelf
-        return spots, next(path for n in count(1) if (path := f"{folder}/~{n}") not in shelves)
+                return spots, subfolder
+        return spots, next(path for n in count(1) if (path := f"{folder}/~{n}") not in subfolders)
 
-    def _shelves(self, folder: str) -> tuple[dict[str, Sequence[os.DirEntry[str]]], Sequence[str]]:
+    def _subfolders(self, folder: str) -> tuple[dict[str, Sequence[os.DirEntry[str]]], Sequence[str]]:
         """The files in the folder and in each that takes its overflow, by path; and the names of other folders."""
         entries = self._entries(folder)
         below = {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
-        shelves: dict[str, Sequence[os.DirEntry[str]]] = {folder: [one for one in entries if one.name not in below]}
+        subfolders: dict[str, Sequence[os.DirEntry[str]]] = {folder: [one for one in entries if one.name not in below]}
         for part in filter(_OVERFLOW.fullmatch, sorted(below, key=lambda part: (len(part), part))):
             with suppress(FileNotFoundError):
                 path = f"{folder}/{part}"
-                shelves[path] = [one for one in self._entries(path) if not one.is_dir(follow_symlinks=False)]
-        return shelves, sorted(filter(is_name, below))
+                subfolders[path] = [one for one in self._entries(path) if not one.is_dir(follow_symlinks=False)]
+        return subfolders, sorted(filter(is_name, below))
 
     def _entries(self, folder: str) -> Sequence[os.DirEntry[str]]:
         with self._files.scandir(folder) as entries:
             return list(entries)
 
     def _spots(
-        self, shelves: Mapping[str, Sequence[os.DirEntry[str]]], prefix: str, only: str | None = None
+        self, subfolders: Mapping[str, Sequence[os.DirEntry[str]]], prefix: str, only: str | None = None
     ) -> Iterator[Spot]:
-        for shelf, entries in shelves.items():
+        for subfolder, entries in subfolders.items():
             for entry in entries:
                 said = parse(entry.name)
                 if said is None or only not in {None, said[0]}:
@@ -383,7 +383,7 @@ class Objects:
                     if S_ISREG(facts.st_mode):
                         yield Spot(
                             name=f"{prefix}/{last}" if prefix else last,
-                            path=f"{shelf}/{entry.name}",
+                            path=f"{subfolder}/{entry.name}",
                             size=facts.st_size if size is None else size,
                             whole=size in {None, facts.st_size},
                             ours=size is not None,

@@ -148,7 +148,7 @@ class MountedStore(Store):
             answer = self._files.statvfs(self._objects.mount)
             free = answer.f_bavail * answer.f_frsize
         return StoreProperties(
-            top_rung="confirmed",
+            top_level="confirmed",
             persists=True if self._uploads.heard else None,
             free_bytes=free,
             lists_lag=True,
@@ -198,7 +198,7 @@ class MountedStore(Store):
         `list` does not show it."""
         name = check_name(receipt.name)
         upload = self._ask(f"ask about {name!r}", lambda: self._uploads.of(name, self._objects.find(name)), quick=True)
-        return replace(receipt, rung=upload.rung, id=upload.id or receipt.id)
+        return replace(receipt, level=upload.level, id=upload.id or receipt.id)
 
     def sweep(self, prefix: str) -> int:
         """As promised; and files that an earlier session wrote, and that Drive does not have yet, are waited for.
@@ -257,7 +257,7 @@ class MountedStore(Store):
             upload = self._uploads.of(name, spot)
         except OSError:
             upload = Upload("local")  # it was written and read again; only this question has no answer yet
-        return Receipt(name=name, size=size, sha256=source.sha256, rung=upload.rung, id=upload.id)
+        return Receipt(name=name, size=size, sha256=source.sha256, level=upload.level, id=upload.id)
 
     def _read(self, spot: Spot, start: int, end: int) -> bytes:
         """The file is opened each time: the descriptor of a mount that died stays dead when the mount is back."""
@@ -294,7 +294,7 @@ class MountedStore(Store):
     def _abandoned(self, spot: Spot) -> bool:
         if self._objects.given_up(spot.path) or self._clock.time() - spot.modified > _ABANDONED:
             return True
-        return ask(self._files, spot.path).rung == "local"
+        return ask(self._files, spot.path).level == "local"
 
     def _all_arrived(self) -> bool:
         if self._uploads.waiting():

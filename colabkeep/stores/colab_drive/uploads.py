@@ -7,7 +7,7 @@ notebooks read the id on Colab; neither is documented. What they prove:
 
 * An id alone proves nothing where a file was overwritten, which keeps its id while new bytes wait. Nothing is
   overwritten here. Still, "confirmed" needs both, an id of Drive's own *and* 0.
-* "local-" or 1: the bytes are on this machine's disk only. That is the rung "local".
+* "local-" or 1: the bytes are on this machine's disk only. That is the level "local".
 * Neither: a file that DriveFS took no notice of yet, so "local", as long as it speaks of other files or was asked for
   less than `SILENCE` seconds. After that this is an ordinary folder, or a later DriveFS that says nothing: "unknown".
 * Anything else: "unknown". It claims that the file is there, whole, and that Drive may have it, no more.
@@ -47,7 +47,7 @@ _LOCAL = "local-"
 class Upload:
     """What DriveFS says of a file. `id`: the one in Drive, once there is one. `lost`: it is not there as it was put."""
 
-    rung: DurabilityLevel
+    level: DurabilityLevel
     id: str | None = None
     lost: bool = False
 
@@ -63,8 +63,8 @@ def ask(files: Files, path: str) -> Upload:
         return Upload("local")
     if not _DRIVE_ID.fullmatch(id):
         return Upload("unknown")
-    rungs: dict[str, DurabilityLevel] = {"0": "confirmed", "1": "local"}
-    return Upload(rungs.get(uncommitted, "unknown"), id)
+    levels: dict[str, DurabilityLevel] = {"0": "confirmed", "1": "local"}
+    return Upload(levels.get(uncommitted, "unknown"), id)
 
 
 def _attribute(files: Files, path: str, name: str) -> str:
@@ -124,7 +124,7 @@ class Uploads:
     def adopt(self, spot: Spot) -> None:
         """Wait for a file that was found, if an earlier session on this machine left it half-way."""
         upload = self._look(spot)
-        if upload.rung == "local" or upload.id is None:
+        if upload.level == "local" or upload.id is None:
             with self._guard:
                 self._waiting.setdefault(spot.name, spot)
 
@@ -141,7 +141,7 @@ class Uploads:
             return _LOST
         if self._needs_what_was_lost(spot):
             return Upload("local")
-        return self._look(spot) if first is None or name not in self._waiting else Upload(first.rung)
+        return self._look(spot) if first is None or name not in self._waiting else Upload(first.level)
 
     def all_arrived(self) -> bool:
         """Has Drive all of them?"""
@@ -154,7 +154,7 @@ class Uploads:
             waiting = list(self._waiting.values())
         for spot in waiting:
             upload = self._look(spot)
-            needs = upload.rung == "confirmed" and self._needs_what_was_lost(spot)
+            needs = upload.level == "confirmed" and self._needs_what_was_lost(spot)
             with self._guard:
                 now = self._waiting.get(spot.name)
                 if now is not spot:
@@ -164,7 +164,7 @@ class Uploads:
                 self._lost.pop(spot.name, None)
                 if upload.lost:
                     self._lost[spot.name] = spot
-                elif upload.rung != "confirmed":
+                elif upload.level != "confirmed":
                     return upload
                 elif not needs:
                     del self._waiting[spot.name]

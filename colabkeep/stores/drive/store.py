@@ -33,7 +33,7 @@ from colabkeep.stores.base import (
 from colabkeep.stores.drive.api import AGAIN, TIMEOUTS, Api, Quota, service_account_refused
 from colabkeep.stores.drive.files import MARK, Files, FolderGone, Place, RemoteFile, read_place
 from colabkeep.stores.drive.transfer import CHUNK_BYTES, UploadJournal, Uploads, download
-from colabkeep.stores.drive.tree import Astray, Copies, Tree
+from colabkeep.stores.drive.tree import Copies, MovedFolder, Tree
 from colabkeep.stores.google.account import Account, SignedIn, from_pydrive, is_service_account, sign_in, to_pydrive
 from colabkeep.stores.shared.files import SECONDS
 
@@ -89,7 +89,7 @@ class DriveStore(Store):
         # What lies in a shared drive counts against nobody's account.
         free = self._quota.free() if self._place.shared_drive is None else None
         return StoreProperties(
-            top_rung="confirmed",
+            top_level="confirmed",
             persists=True,
             max_object_bytes=_LARGEST,
             free_bytes=free,
@@ -128,9 +128,9 @@ class DriveStore(Store):
             file = self._sent(name, source, doing)
             if file is None:
                 continue
-            rung = _rung(file, source)
-            if rung is not None:
-                return self._stored(name, file, source, rung)
+            level = _level(file, source)
+            if level is not None:
+                return self._stored(name, file, source, level)
             self._files.delete(file.id, doing)
             if _digest(hashlib.sha256(), source) != source.sha256:  # it was the source itself that changed
                 raise StoreError(
@@ -183,18 +183,18 @@ class DriveStore(Store):
         self._unconfirmed.pop(name, None)
 
     def confirm(self, receipt: Receipt) -> Receipt:
-        if receipt.rung == "confirmed" or not receipt.sha256:
+        if receipt.level == "confirmed" or not receipt.sha256:
             return receipt
         for copy in self._tree.known(receipt.name):
             if copy.size == receipt.size and copy.sha256 == receipt.sha256:
-                return replace(receipt, rung="confirmed", id=copy.id)
+                return replace(receipt, level="confirmed", id=copy.id)
         if receipt.id is None:
             return receipt
         file = self._files.glance(receipt.id)
         if file is None or (file.size, file.sha256) != (receipt.size, receipt.sha256):
             return receipt
         # It is confirmed where a machine finds it that knows nothing but the URL.
-        return replace(receipt, rung="confirmed") if self._tree.holds(receipt.name, file) else receipt
+        return replace(receipt, level="confirmed") if self._tree.holds(receipt.name, file) else receipt
 
     def sweep(self, prefix: str) -> int:
         # An upload that was not finished is no file yet; the service drops it after a week.
@@ -205,7 +205,7 @@ class DriveStore(Store):
         end = self._monotonic() + timeout
         while self._unconfirmed:
             for name, receipt in list(self._unconfirmed.items()):
-                if self.confirm(receipt).rung == "confirmed":
+                if self.confirm(receipt).level == "confirmed":
                     self._unconfirmed.pop(name, None)
             left = end - self._monotonic()
             if self._unconfirmed:
@@ -239,14 +239,14 @@ class DriveStore(Store):
             return None
         return file
 
-    def _stored(self, name: str, file: RemoteFile, source: Source, rung: DurabilityLevel) -> Receipt:
+    def _stored(self, name: str, file: RemoteFile, source: Source, level: DurabilityLevel) -> Receipt:
         if any(copy.id != file.id for copy in self._tree.known(name)):
             self._files.delete(file.id, f"write {name!r}")
             raise taken(name, "Google Drive")
         self._tree.wrote(name, file)
         self._quota.changed(source.size)
-        receipt = Receipt(name=name, size=source.size, sha256=source.sha256, rung=rung, id=file.id)
-        if rung != "confirmed":
+        receipt = Receipt(name=name, size=source.size, sha256=source.sha256, level=level, id=file.id)
+        if level != "confirmed":
             self._unconfirmed[name] = receipt
         return receipt
 
@@ -274,7 +274,7 @@ def _fitting(place: Place, signed: SignedIn) -> SignedIn:
     return signed
 
 
-def _astray(folders: Sequence[Astray], place: Place) -> str:
+def _astray(folders: Sequence[MovedFolder], place: Place) -> str:
     """The topmost of them: what lies below goes with it."""
     first = min(folders, key=lambda one: len(one.path))
     path = "/".join(filter(None, ["/".join(place.folders), first.path]))
@@ -292,7 +292,7 @@ def _astray(folders: Sequence[Astray], place: Place) -> str:
     )
 
 
-def _rung(file: RemoteFile, source: Source) -> DurabilityLevel | None:
+def _level(file: RemoteFile, source: Source) -> DurabilityLevel | None:
     """What the service's own statement of the digest proves; None: these are other bytes."""
     if file.size != source.size:
         return None

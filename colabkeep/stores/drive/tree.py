@@ -43,7 +43,7 @@ _TWINS_SECONDS = 60.0  # after which a second folder of the name of one that is 
 
 
 @dataclass(frozen=True, slots=True)
-class Astray:
+class MovedFolder:
     """A folder that is not where it was: its path in the store, and the folder as it is now; None if it is gone."""
 
     path: str
@@ -74,7 +74,7 @@ class Tree:
         self._guard = threading.Lock()
         self._folders: dict[str, tuple[str, ...]] = {}  # path → ids, the oldest first where a folder is there twice
         self._met: dict[str, RemoteFile] = {}  # folders by id, as they were when they were first seen
-        self._astray: dict[str, Astray] = {}  # replaced as a whole
+        self._astray: dict[str, MovedFolder] = {}  # replaced as a whole
         self._listed: dict[str, _Listing] = {}  # id of a folder → what is in it
         self._searched = -math.inf  # when the folders were looked for last
         self._own: dict[str, Copies] = {}  # written by this process, and not seen in a listing yet
@@ -107,7 +107,7 @@ class Tree:
             return not file.trashed and (self._searched == -math.inf or any(one in folders for one in file.parents))
 
     @property
-    def astray(self) -> tuple[Astray, ...]:
+    def astray(self) -> tuple[MovedFolder, ...]:
         """The folders that somebody renamed, moved or removed under this process, and has not brought back."""
         return tuple(self._astray.values())
 
@@ -226,7 +226,9 @@ class Tree:
 
     def _moved(self, unseen: Iterable[tuple[str, str]], doing: str) -> bool:
         """Is one of these folders, path and id, not where it was? Or one back that was not?"""
-        lost = {id: Astray(path, now) for path, id in unseen if self._has_left(id, now := self._files.look(id, doing))}
+        lost = {
+            id: MovedFolder(path, now) for path, id in unseen if self._has_left(id, now := self._files.look(id, doing))
+        }
         back = {id for id in self._astray if id not in lost and not self._has_left(id, self._files.look(id, doing))}
         self._astray = {id: one for id, one in self._astray.items() if id not in back} | lost
         return bool(lost or back)

@@ -62,7 +62,9 @@ class FsspecStore(RemoteStore[Entry]):
 
     @property
     def properties(self) -> StoreProperties:
-        return StoreProperties(top_rung=self._top_rung(), persists=self._kind.persists, lists_lag=self._kind.lists_lag)
+        return StoreProperties(
+            top_level=self._top_level(), persists=self._kind.persists, lists_lag=self._kind.lists_lag
+        )
 
     def put(self, name: str, source: Source) -> Receipt:
         check_name(name)
@@ -70,15 +72,15 @@ class FsspecStore(RemoteStore[Entry]):
         if not self._listings.lacks(name):
             self._refuse_taken(backend, name)
         try:
-            rung = self._sent(backend, name, source, tally)
+            level = self._sent(backend, name, source, tally)
         except BaseException:
             self._listings.forget(name)
             raise
         self._listings.wrote(name, Entry(name=name, size=tally.size))
         self._confirmed.forget(name)
-        if rung == "confirmed":
+        if level == "confirmed":
             self._confirmed.learn(name, tally.sha256)
-        return Receipt(name=name, size=tally.size, sha256=tally.sha256, rung=rung)
+        return Receipt(name=name, size=tally.size, sha256=tally.sha256, level=level)
 
     def get(self, name: str) -> BinaryIO:
         check_name(name)
@@ -97,7 +99,7 @@ class FsspecStore(RemoteStore[Entry]):
         self._confirmed.forget(name)
 
     def confirm(self, receipt: Receipt) -> Receipt:
-        return receipt if self._top_rung() != "confirmed" else super().confirm(receipt)
+        return receipt if self._top_level() != "confirmed" else super().confirm(receipt)
 
     def sweep(self, prefix: str) -> int:
         return self._at_work().sweep(check_prefix(prefix))
@@ -108,7 +110,7 @@ class FsspecStore(RemoteStore[Entry]):
             if self._monotonic() >= end:
                 break
             del self._unsure[name]
-            if self._rung(self._at_work(), name, tally) == "confirmed":
+            if self._level(self._at_work(), name, tally) == "confirmed":
                 self._confirmed.learn(name, tally.sha256)
         return not self._unsure
 
@@ -131,7 +133,7 @@ class FsspecStore(RemoteStore[Entry]):
         except NameTaken:
             if not tally.ended or self._is_there(backend, name, tally) is not True:
                 raise  # else an answer got lost, some libraries ask again unnoticed, and what has the name is our own
-        return self._rung(backend, name, tally)
+        return self._level(backend, name, tally)
 
     def _states(self, receipt: Receipt) -> bool | None:
         backend = self._at_work()
@@ -167,12 +169,12 @@ class FsspecStore(RemoteStore[Entry]):
             backend.stat(name)
             raise taken(name, self._url)
 
-    def _top_rung(self) -> DurabilityLevel:
+    def _top_level(self) -> DurabilityLevel:
         if not self._kind.remote:
             return "local"
         return "confirmed" if self._states_digest else "sent"
 
-    def _rung(self, backend: Backend, name: str, tally: Tally) -> DurabilityLevel:
+    def _level(self, backend: Backend, name: str, tally: Tally) -> DurabilityLevel:
         """How durable what was just sent is.
 
         Raises:

@@ -103,7 +103,7 @@ class HubStore(RemoteStore[Fact]):
     @property
     def properties(self) -> StoreProperties:
         return StoreProperties(
-            top_rung="confirmed", persists=True, max_object_bytes=self._hub.largest, budget=self._hub.budget
+            top_level="confirmed", persists=True, max_object_bytes=self._hub.largest, budget=self._hub.budget
         )
 
     @property
@@ -127,7 +127,7 @@ class HubStore(RemoteStore[Fact]):
                 else:
                     self._commit(addition)
         level: DurabilityLevel = "confirmed" if not waits else "sent" if addition.uploaded else "local"
-        return Receipt(name=name, size=source.size, sha256=source.sha256, rung=level)
+        return Receipt(name=name, size=source.size, sha256=source.sha256, level=level)
 
     def get(self, name: str) -> BinaryIO:
         check_name(name)

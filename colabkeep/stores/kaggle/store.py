@@ -167,7 +167,7 @@ class KaggleStore(Store):
     def properties(self) -> StoreProperties:
         here = self._contents.staged.properties
         return StoreProperties(
-            top_rung="confirmed",
+            top_level="confirmed",
             persists=True,
             locks=here.locks,
             free_bytes=here.free_bytes,
@@ -207,10 +207,10 @@ class KaggleStore(Store):
     def confirm(self, receipt: Receipt) -> Receipt:
         name = receipt.name
         if self._contents.is_gone(name):
-            return replace(receipt, rung="local")
+            return replace(receipt, level="local")
         if self._holds(self._dataset.confirmed, receipt):
-            return replace(receipt, rung="confirmed")
-        return replace(receipt, rung="sent" if self._holds(self._dataset.sent, receipt) else "local")
+            return replace(receipt, level="confirmed")
+        return replace(receipt, level="sent" if self._holds(self._dataset.sent, receipt) else "local")
 
     def lock(self, name: str, holder: str) -> Lock:
         return self._contents.staged.lock(name, holder)

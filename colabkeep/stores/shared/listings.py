@@ -142,7 +142,7 @@ class Confirmed:
     def answer(self, receipt: Receipt, ask: Callable[[Receipt], bool | None]) -> Receipt:
         """The receipt, "confirmed" if these very bytes are known to be there. `ask` finds out; None: not now."""
         name, sha256 = receipt.name, receipt.sha256
-        if receipt.rung == "confirmed" or not sha256:
+        if receipt.level == "confirmed" or not sha256:
             return receipt
         if name not in self._right and (name, sha256) not in self._wrong:
             there = ask(receipt)
@@ -150,7 +150,7 @@ class Confirmed:
                 self.learn(name, sha256)
             elif there is False:
                 self._wrong.add((name, sha256))
-        return replace(receipt, rung="confirmed") if self._right.get(name) == sha256 else receipt
+        return replace(receipt, level="confirmed") if self._right.get(name) == sha256 else receipt
 
 
 class Listed(Protocol):

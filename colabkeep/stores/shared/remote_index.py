@@ -63,7 +63,7 @@ class RemoteIndex:
         with self._guard:
             known, entry = self._receipts.get(local.name), self._entries.get(local.name)
             if known is None and entry is not None and entry.size == local.size and local.name not in self._stuck:
-                return Receipt(name=local.name, size=local.size, sha256=local.sha256, rung="sent")
+                return Receipt(name=local.name, size=local.size, sha256=local.sha256, level="sent")
             return known
 
     def arrived(self, receipt: Receipt) -> None:

@@ -106,9 +106,9 @@ def _put(remote: Store, name: str, source: _LocalObject) -> Receipt:
         return remote.put(name, source)
     except NameTaken:
         # An earlier attempt may have got there without being able to say so.
-        there_already = Receipt(name=name, size=source.size, sha256=source.sha256, rung="sent")
+        there_already = Receipt(name=name, size=source.size, sha256=source.sha256, level="sent")
         with contextlib.suppress(StoreError):  # it cannot say; the bytes can
-            if (answer := remote.confirm(there_already)).rung == "confirmed":
+            if (answer := remote.confirm(there_already)).level == "confirmed":
                 return answer  # the digest was stated: no need to fetch gigabytes for it
         with remote.get(name) as there:
             digest = hashlib.sha256()
@@ -225,7 +225,7 @@ class Uploader:
         """Delete the object there; a copy of it that is waiting or under way is given up."""
         if name not in self._index.refused:
             self._index.doom(name)
-            self._add(Task("delete", Receipt(name=name, size=0, sha256="", rung="unknown")))
+            self._add(Task("delete", Receipt(name=name, size=0, sha256="", level="unknown")))
 
     def ask(self, receipt: Receipt) -> None:
         """Have the remote store asked about an object, and wait a moment for the answer; not after a question that was

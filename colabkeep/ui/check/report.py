@@ -7,7 +7,7 @@ from dataclasses import asdict
 from html import escape
 
 from colabkeep._version import __version__
-from colabkeep.core.arguments import door, duration_text
+from colabkeep.core.arguments import duration_text, public
 from colabkeep.core.errors import UsageError
 from colabkeep.core.language import said
 from colabkeep.core.rate_limits import budget_of
@@ -20,7 +20,7 @@ from colabkeep.ui.check.facts import MAIN, Device, Facts, best_gpu
 from colabkeep.ui.text import Record, Report, plain, size_text
 
 
-@door()
+@public()
 def check(*, probe: bool = False, previous: Sequence[str] = ()) -> CheckReport:
     """Tell where this is, which accelerator came, whether to start on it, and where checkpoints will live.
 

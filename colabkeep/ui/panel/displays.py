@@ -254,7 +254,7 @@ class Lines:
         """Say what would be lost once something is safe, and again when it is much, each time it has doubled; of a
         folder, at the end too. Nothing is said twice."""
         lost, before, folder = durability.lost_seconds, self._said_lost, self._state.folder
-        safe_at_last = before is None and durability.rung is not None and (folder or lost > 0)
+        safe_at_last = before is None and durability.level is not None and (folder or lost > 0)
         much = lost >= max(_MUCH_WORK if folder else _MUCH, 2 * (before or 0.0))
         if not (safe_at_last or much or (folder and self._state.stopped is not None)):
             return False
@@ -463,7 +463,7 @@ def _of_folder(state: PanelState) -> dict[str, Any]:
 
 def _checkpoints(state: PanelState, number: str) -> list[dict[str, Any]]:
     return [
-        {"id": saved.checkpoint, number: saved.step, "bytes": saved.bytes, "rung": saved.level}
+        {"id": saved.checkpoint, number: saved.step, "bytes": saved.bytes, "level": saved.level}
         for saved in state.saves
         if not saved.gone
     ]

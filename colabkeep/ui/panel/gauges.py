@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from colabkeep.core.system import Environment
-from colabkeep.frameworks.shared.host_memory import memory_room
+from colabkeep.frameworks.shared.host_memory import free_memory
 
 _LIBRARY = "libnvidia-ml.so.1"  # NVML, which comes with the driver; its functions return 0 where all is well
 
@@ -52,7 +52,7 @@ class Gauges:
 
     def read(self) -> Usage:
         """As it is now."""
-        room = memory_room(self._environment)
+        room = free_memory(self._environment)
         return Usage(
             cards=tuple(card for each in self._cards if (card := self._card(each)) is not None),
             memory=None if room is None else (room.total - room.available, room.total),

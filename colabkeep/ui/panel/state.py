@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from colabkeep.core import events
-from colabkeep.core.events import RUNGS, Durability, Event, Place, RungName, has_arrived
+from colabkeep.core.events import LEVELS, CheckpointLevel, Durability, Event, Place, has_arrived
 from colabkeep.core.manifest import Progress
 from colabkeep.core.policies import Cadence, Measures
 from colabkeep.core.system import Clock
@@ -57,7 +57,7 @@ class Saved:
 
     checkpoint: str
     step: int
-    level: RungName
+    level: CheckpointLevel
     seconds: float = 0.0
     bytes: int | None = None
     own: bool = False
@@ -67,7 +67,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class TimedMessage:
     """A message and its time, in seconds since 1970 (UTC)."""
 
     at: float
@@ -145,7 +145,7 @@ class PanelState:
     cadence: Cadence | None = None
     ends_at: float | None = None
     deadline: events.DeadlineNear | None = None
-    happened: tuple[Happened, ...] = ()
+    happened: tuple[TimedMessage, ...] = ()
     complete: events.AlreadyComplete | None = None
     broken: events.LossNotFinite | None = None
     seen: events.FolderSeen | None = None
@@ -317,7 +317,7 @@ class PanelState:
         self._take_saving(event)
         told = None if isinstance(event, _NOT_LISTED) else sentence(event, folder=self.folder)
         if told is not None and (not self.happened or self.happened[0].text != told):
-            self.happened = (Happened(now, told), *self.happened)[:_HAPPENED]
+            self.happened = (TimedMessage(now, told), *self.happened)[:_HAPPENED]
 
     def _take_facts(self, event: Event) -> None:
         match event:
@@ -381,8 +381,8 @@ class PanelState:
                 if not event.healed:
                     self._trouble()
                 self.degraded = "" if event.healed else event.detail
-            case events.RungReached():
-                level = _level(event.rung)
+            case events.DurabilityReached():
+                level = _level(event.level)
                 self.saves = tuple(
                     replace(each, level=level) if each.checkpoint == event.checkpoint else each for each in self.saves
                 )
@@ -466,7 +466,7 @@ class PanelState:
                 checkpoint=event.checkpoint,
                 step=step,
                 seconds=seconds,
-                level=_level(event.rung),
+                level=_level(event.level),
                 bytes=event.bytes,
                 own=True,
                 stall=stall,
@@ -499,8 +499,8 @@ class PanelState:
         for each in durability.standings:
             if each.checkpoint is None:
                 continue
-            fresh = Saved(checkpoint=each.checkpoint, step=each.step, seconds=each.seconds, level=each.rung)
-            self._remember(replace(known.get(each.checkpoint, fresh), level=each.rung))
+            fresh = Saved(checkpoint=each.checkpoint, step=each.step, seconds=each.seconds, level=each.level)
+            self._remember(replace(known.get(each.checkpoint, fresh), level=each.level))
             if each.checkpoint == durability.checkpoint:
                 self.safe_step, self.safe_seconds = each.step, each.seconds
 
@@ -525,8 +525,8 @@ def _thinned(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ..
     return tuple(points)
 
 
-def _level(name: str) -> RungName:
-    return next((rung for rung in RUNGS if rung == name), "unknown")
+def _level(name: str) -> CheckpointLevel:
+    return next((level for level in LEVELS if level == name), "unknown")
 
 
 def _one_number(value: object) -> float | None:

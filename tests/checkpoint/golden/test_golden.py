@@ -79,11 +79,11 @@ def test_a_run_of_an_earlier_version_ends_with_the_same_bits(trained: Trained, s
     assert ends[store.name] == ENDS[store.parent.name]
     after = Repository(DirectoryStore(home / store.name), "golden")
     assert after.manifest(newest_first(after)[0]).lineage == (*newest.lineage, (newest.session, newest.progress.step))
-    assert after.aside() == set()
+    assert after.quarantined() == set()
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_the_diary_of_an_earlier_version_is_read(store: Path) -> None:
+def test_the_journal_of_an_earlier_version_is_read(store: Path) -> None:
     """What it saved, and that it stopped, is told as on the day."""
     run_history = read_history(DirectoryStore(store), "golden")
     session = run_history.sessions[-1]
@@ -92,6 +92,7 @@ def test_the_diary_of_an_earlier_version_is_read(store: Path) -> None:
     assert session.stopped in ("max_steps", "interrupt")
     assert [save.step for save in session.saves][-1] in (6, 8)
     assert all(save.written for save in session.saves)
+    assert {save.level for save in session.saves} == {"local"}
     assert session.began is not None
     assert not run_history.troubles
 

@@ -76,8 +76,8 @@ def test_an_error_inside_is_the_error_outside():
 
 def test_a_timer_of_the_program_goes_on_afterwards():
     """A user's own alarm rings later, with his handler and his interval, and not never."""
-    rung = []
-    signal.signal(signal.SIGALRM, lambda *_: rung.append(True))
+    level = []
+    signal.signal(signal.SIGALRM, lambda *_: level.append(True))
     signal.setitimer(signal.ITIMER_REAL, 100.0, 7.0)
     with deadline(BOUND):
         assert signal.getitimer(signal.ITIMER_REAL)[0] <= BOUND
@@ -87,8 +87,8 @@ def test_a_timer_of_the_program_goes_on_afterwards():
     signal.setitimer(signal.ITIMER_REAL, 0.01)
     with deadline(BOUND):
         time.sleep(0.1)
-        assert rung == []
+        assert level == []
     end = time.monotonic() + BOUND
-    while not rung and time.monotonic() < end:
+    while not level and time.monotonic() < end:
         time.sleep(0.01)
-    assert rung == [True]
+    assert level == [True]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from colabkeep.checkpoint.inspect import durability_of, last_word
+from colabkeep.checkpoint.inspect import durability_of, last_record
 from colabkeep.checkpoint.repository import Repository
 from colabkeep.core.errors import StoreUnavailable
-from colabkeep.core.events import CheckpointSetAside, Durability, DurabilityTold, Event, Restored, SpaceShort, StepDone
+from colabkeep.core.events import CheckpointSkipped, Durability, DurabilityTold, Event, Restored, SpaceShort, StepDone
 from colabkeep.session.open import RunArguments, wire_run
 from colabkeep.session.run import Run
 from colabkeep.stores.base import Receipt, StoreProperties
@@ -39,15 +39,15 @@ class Drive(MemoryStore):
 
     @property
     def properties(self) -> StoreProperties:
-        return StoreProperties(top_rung="confirmed", persists=True)
+        return StoreProperties(top_level="confirmed", persists=True)
 
     def put(self, name: str, source: Any) -> Receipt:
         if self.away:
             raise AWAY
-        return replace(super().put(name, source), rung="sent")
+        return replace(super().put(name, source), level="sent")
 
     def confirm(self, receipt: Receipt) -> Receipt:
-        return replace(receipt, rung="confirmed")
+        return replace(receipt, level="confirmed")
 
 
 class Model:
@@ -74,7 +74,7 @@ def settled(run: Run, store: TieredStore) -> Durability:
     run.save(wait=True)
     assert store.flush(LONG)
     end = time.monotonic() + LONG
-    while any(each.rung != "confirmed" for each in run.durability.standings):
+    while any(each.level != "confirmed" for each in run.durability.standings):
         assert time.monotonic() < end
         time.sleep(0.01)
     return run.durability
@@ -93,16 +93,16 @@ def test_a_run_says_at_any_moment_what_would_be_lost(tmp_path: Path) -> None:
                     assert run.durability.sentence.startswith("If this machine vanished now, you would lose all 60 s")
                 if batch == 2:
                     found = settled(run, store)
-                    assert (found.step, found.lost_seconds, found.rung) == (2, 0, "confirmed")
+                    assert (found.step, found.lost_seconds, found.level) == (2, 0, "confirmed")
                     drive.away = True
                 if batch == 4:
                     run.save(wait=True)
                     clock.advance(30)
                     found = run.durability
                     assert (found.step, found.lost_seconds) == (2, 150)
-                    assert [(each.step, each.rung) for each in found.standings] == [(4, "local"), (2, "confirmed")]
+                    assert [(each.step, each.level) for each in found.standings] == [(4, "local"), (2, "confirmed")]
                     drive.away = False
-    assert (run.durability.step, run.durability.lost_seconds, run.durability.rung) == (5, 0, "confirmed")
+    assert (run.durability.step, run.durability.lost_seconds, run.durability.level) == (5, 0, "confirmed")
     clock.advance(10_000)
     assert run.durability.lost_seconds == 0, "nothing is trained any more"
     store.close()
@@ -127,7 +127,7 @@ def test_a_session_goes_on_counting_where_the_last_one_ended(tmp_path: Path) -> 
         drive.away = False
         store.flush(LONG)
         end = time.monotonic() + LONG
-        while run.durability.rung != "confirmed":
+        while run.durability.level != "confirmed":
             assert time.monotonic() < end, "what it came from arrives, without a save"
             time.sleep(0.01)
         assert run.durability.lost_seconds == 5
@@ -143,9 +143,9 @@ def test_the_figure_is_an_event_but_none_of_each_step(tmp_path: Path, kit: Simpl
     assert 1 <= len(figures) <= 2
     assert figures[-1].step == 33
     assert sum(isinstance(event, StepDone) for event in events) > 10
-    diary = b"".join(path.read_bytes() for path in tmp_path.glob("r/journal/*.jsonl"))
-    assert b"RunStopped" in diary
-    assert b"DurabilityTold" not in diary
+    journal = b"".join(path.read_bytes() for path in tmp_path.glob("r/journal/*.jsonl"))
+    assert b"RunStopped" in journal
+    assert b"DurabilityTold" not in journal
 
 
 def test_memory_is_never_called_safe(kit: SimpleNamespace) -> None:
@@ -222,23 +222,23 @@ def test_the_display_names_the_hour_in_which_a_place_is_full(capfd: pytest.Captu
 def test_show_tells_what_would_be_lost(
     tmp_path: Path, kit: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In words and in JSON, with the rung of the checkpoints that were asked about."""
+    """In words and in JSON, with the level of the checkpoints that were asked about."""
     kit.fit(tmp_path / "front", storage=f"{tmp_path}/front + {tmp_path}/behind", max_steps=5)
     capsys.readouterr()
-    for storage, rung in ((f"{tmp_path}/front + {tmp_path}/behind", "sent"), (f"{tmp_path}/behind", "local")):
+    for storage, level in ((f"{tmp_path}/front + {tmp_path}/behind", "sent"), (f"{tmp_path}/behind", "local")):
         assert main(["show", "r", "--storage", storage, "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert told["durability"]["step"] == 5
-        assert told["durability"]["rung"] == told["checkpoints"][0]["rung"] == rung
+        assert told["durability"]["level"] == told["checkpoints"][0]["level"] == level
         assert told["durability"]["lost_seconds"] < 60
         assert main(["show", "r", "--storage", storage]) == 0
         out = capsys.readouterr().out
         assert told["durability"]["sentence"] in out
-        assert f"  {rung}  " in out
+        assert f"  {level}  " in out
 
 
 def test_what_is_on_a_dead_machine_s_disk_only_is_not_counted(tmp_path: Path) -> None:
-    """Two checkpoints, one of which has reached the drive: the diary says how much is at stake."""
+    """Two checkpoints, one of which has reached the drive: the journal says how much is at stake."""
     drive, clock = Drive(), FakeClock()
     front = DirectoryStore(tmp_path)
     store = TieredStore(front, drive, pauses=(0.001, 0.002))
@@ -254,18 +254,18 @@ def test_what_is_on_a_dead_machine_s_disk_only_is_not_counted(tmp_path: Path) ->
     store.close()
     later = TieredStore(front, FaultyStore(drive), pauses=(0.001, 0.002))
     found = durability_of(Repository(later, "r"))
-    assert (found.step, found.rung, found.lost_seconds) == (1, "confirmed", 120)
-    assert [(each.step, each.rung) for each in found.standings] == [(3, "local"), (1, "confirmed")]
+    assert (found.step, found.level, found.lost_seconds) == (1, "confirmed", 120)
+    assert [(each.step, each.level) for each in found.standings] == [(3, "local"), (1, "confirmed")]
     later.close()
 
 
-def test_a_run_without_a_diary_is_judged_by_its_checkpoints(tmp_path: Path, kit: SimpleNamespace) -> None:
-    """Every file of the diary lost or damaged: the figure is that of the manifests."""
+def test_a_run_without_a_journal_is_judged_by_its_checkpoints(tmp_path: Path, kit: SimpleNamespace) -> None:
+    """Every file of the journal lost or damaged: the figure is that of the manifests."""
     kit.fit(tmp_path, max_steps=5)
     for number, path in enumerate(tmp_path.glob("r/journal/*.jsonl")):
         path.write_bytes(b"garbage") if number % 2 else path.unlink()
     repository = Repository(DirectoryStore(tmp_path), "r")
-    assert last_word(repository) is None
+    assert last_record(repository) is None
     assert durability_of(repository).lost_seconds == 0
 
 
@@ -291,7 +291,7 @@ def test_a_run_without_a_checkpoint_loses_all(tmp_path: Path) -> None:
 
 def test_two_sides_that_disagree_go_on_from_the_newest_good_one(tmp_path: Path, kit: SimpleNamespace) -> None:
     """The newest is damaged in front and whole behind: that is gone on from. Damaged there too, it is the older one,
-    and it is said what was walked past. A newer one that is behind only, of another machine, is the one."""
+    and it is said what was skipped. A newer one that is behind only, of another machine, is the one."""
     pair = tmp_path / "front", tmp_path / "behind"
     for steps in (3, 5):
         kit.fit(tmp_path, storage=pair, max_steps=steps)
@@ -307,7 +307,7 @@ def test_two_sides_that_disagree_go_on_from_the_newest_good_one(tmp_path: Path, 
     assert resumed(storage=pair, max_steps=5) == 5
     damage(pair[1] / "r/checkpoints" / name)
     assert resumed(storage=pair, max_steps=4) == 3
-    assert [event.checkpoint for event in events if isinstance(event, CheckpointSetAside)] == [
+    assert [event.checkpoint for event in events if isinstance(event, CheckpointSkipped)] == [
         name.removesuffix(".json")
     ]
     assert resumed(storage=(tmp_path / "another", pair[1]), max_steps=8) == 4

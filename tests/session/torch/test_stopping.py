@@ -221,7 +221,7 @@ def test_a_second_ctrl_c_during_the_last_save_does_not_wait(
 def test_a_stop_while_slower_storage_catches_up_is_told_what_that_means(
     tmp_path: Path, events: list[Event], times: int
 ) -> None:
-    """Once: it is waited for. Twice: it is not, and what is saved here is complete, the end of the diary too."""
+    """Once: it is waited for. Twice: it is not, and what is saved here is complete, the end of the journal too."""
     behind = Late(tmp_path / "behind")
     store = TieredStore(DirectoryStore(tmp_path / "here"), behind)
     meddler = Meddler(lambda: bool(stopped(events)), events, *[signal.SIGINT] * times)
@@ -244,8 +244,8 @@ def test_a_stop_while_slower_storage_catches_up_is_told_what_that_means(
         behind.gate.set()
         meddler.join()
         store.close()
-    diary = b"".join(file.read_bytes() for file in (tmp_path / "here" / "r" / "journal").iterdir())
-    assert b'"event":"RunStopped"' in diary
+    journal = b"".join(file.read_bytes() for file in (tmp_path / "here" / "r" / "journal").iterdir())
+    assert b'"event":"RunStopped"' in journal
 
 
 @pytest.fixture(scope="module")

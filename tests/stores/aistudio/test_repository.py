@@ -104,7 +104,7 @@ def test_what_goes_wrong_in_passing_is_made_good(hub, opened, fault):
     """The SDK says nothing of most of it, and that all is well; the bytes are there all the same, and confirmed."""
     hub.faults = [fault]
     store = opened()
-    assert {store.put(name, BytesSource(name.encode())).rung for name in NAMES} == {"confirmed"}
+    assert {store.put(name, BytesSource(name.encode())).level for name in NAMES} == {"confirmed"}
     assert [hub.content(REPO, name) for name in NAMES] == [name.encode() for name in NAMES]
     assert names(opened()) == sorted(NAMES)
 
@@ -148,10 +148,10 @@ def test_bytes_that_arrived_changed_are_sent_again(hub, opened, etag):
         store.put(BLOB, BytesSource(b"blob"))
     # The hub holds the changed bytes under the right digest by now, and asks for no others.
     hub.repos[REPO].large.clear()
-    assert store.put(BLOB, BytesSource(b"blob")).rung == "confirmed"
+    assert store.put(BLOB, BytesSource(b"blob")).level == "confirmed"
     assert hub.content(REPO, BLOB) == b"blob"
     downloads = len(hub.requests("^GET /storage"))
-    assert store.confirm(store.put("run/b.bin", BytesSource(b"more"))).rung == "confirmed"
+    assert store.confirm(store.put("run/b.bin", BytesSource(b"more"))).level == "confirmed"
     assert len(hub.requests("^GET /storage")) - downloads == (1 if etag == "md5" else 2)
 
 
@@ -166,7 +166,7 @@ def test_a_small_file_with_other_bytes_is_not_believed(hub, opened):
         return answer
 
     hub.commit = damaging
-    assert opened().put(MANIFEST, BytesSource(b"{}")).rung == "confirmed"
+    assert opened().put(MANIFEST, BytesSource(b"{}")).level == "confirmed"
     assert hub.content(REPO, MANIFEST) == b"{}"
     assert hub.repos[REPO].commits == 1 + 3  # the wrong bytes, their deletion, the right ones
 
@@ -319,31 +319,31 @@ def test_what_another_session_put_is_confirmed_without_its_bytes(hub, opened, mo
     """A small file comes with its bytes; of a large one, the pointer and the number of bytes in the storage count."""
     monkeypatch.setattr(aistudio, "MOMENT", 60.0)
     first = opened()
-    receipts = [replace(first.put(name, BytesSource(b"bytes")), rung="sent") for name in NAMES]
+    receipts = [replace(first.put(name, BytesSource(b"bytes")), level="sent") for name in NAMES]
     for sizes in ("pointer", "real"):
         hub.sizes = sizes
         for listed in (False, True):
             store = opened()
             if listed:
                 assert names(store) == sorted(NAMES)
-            assert {store.confirm(receipt).rung for receipt in receipts} == {"confirmed"}
+            assert {store.confirm(receipt).level for receipt in receipts} == {"confirmed"}
 
 
 def test_what_is_not_the_same_is_not_confirmed(hub, opened, monkeypatch):
     """Other bytes, another size, what was deleted, what the storage lost, and what cannot be asked about."""
     monkeypatch.setattr(aistudio, "MOMENT", 60.0)
     first = opened()
-    receipts = [replace(first.put(name, BytesSource(b"bytes")), rung="sent") for name in NAMES]
+    receipts = [replace(first.put(name, BytesSource(b"bytes")), level="sent") for name in NAMES]
     store = opened()
     for receipt in receipts:
-        assert store.confirm(replace(receipt, sha256="0" * 64)).rung == "sent"
-        assert store.confirm(replace(receipt, size=3)).rung == "sent"
-        assert store.confirm(replace(receipt, name=f"{receipt.name}x")).rung == "sent"
+        assert store.confirm(replace(receipt, sha256="0" * 64)).level == "sent"
+        assert store.confirm(replace(receipt, size=3)).level == "sent"
+        assert store.confirm(replace(receipt, name=f"{receipt.name}x")).level == "sent"
     late = opened()
     hub.faults = [Fault("GET", "/contents/", "status", 503)]
-    assert [late.confirm(receipts[1]).rung for _ in range(2)] == ["sent", "confirmed"]
+    assert [late.confirm(receipts[1]).level for _ in range(2)] == ["sent", "confirmed"]
     hub.repos[REPO].large.clear()
-    assert opened().confirm(receipts[0]).rung == "sent"
+    assert opened().confirm(receipts[0]).level == "sent"
 
 
 def test_a_long_list_comes_in_pages(hub, opened):
@@ -374,7 +374,7 @@ def test_the_environment_says_which_hub_and_who(hub, tmp_path):
         "from colabkeep.stores import open_store\n"
         "from colabkeep.stores.base import BytesSource\n"
         f"store = open_store('aistudio://{REPO}')\n"
-        "print(store.put('run/a.json', BytesSource(b'x')).rung)\n"
+        "print(store.put('run/a.json', BytesSource(b'x')).level)\n"
         "store.close()\n"
     )
     environ = {
@@ -408,7 +408,7 @@ def test_the_token_is_found_where_the_sdk_has_it(hub, monkeypatch, tmp_path, whe
         file.parent.mkdir(parents=True)
         file.write_text(f"{TOKEN}\n")
     store = aistudio.open_url(f"aistudio://{REPO}", StoreContext(secret=secret), endpoint=hub.url)
-    assert store.put(MANIFEST, BytesSource(b"{}")).rung == "confirmed"
+    assert store.put(MANIFEST, BytesSource(b"{}")).level == "confirmed"
     store.close()
 
 

@@ -62,7 +62,7 @@ class TestWhileDriveWorks(OnAMount):
 NOT_AMONG_FAULTS = {
     "test_many_chunks_become_one_object",  # these count how often a source is read: once more for each attempt
     "test_what_is_being_written_is_not_seen",
-    "test_flush_brings_everything_to_the_top_rung",  # `confirm`, which asks once and does not wait
+    "test_flush_brings_everything_to_the_top_level",  # `confirm`, which asks once and does not wait
 }
 
 

@@ -75,7 +75,7 @@ class Training:
 
     def ask(self):
         for name, receipt in list(self.receipts.items()):
-            if self.store.confirm(receipt).rung == "confirmed":
+            if self.store.confirm(receipt).level == "confirmed":
                 self.counts["confirmed"] += name not in self.confirmed
                 self.confirmed.add(name)
 

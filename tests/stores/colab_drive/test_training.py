@@ -11,7 +11,7 @@ import torch
 import colabkeep
 from colabkeep.checkpoint import restore
 from colabkeep.core.errors import NoUsableCheckpoint
-from colabkeep.core.events import CheckpointSetAside, Restored, RestoredInexactly, RungReached, StoreDegraded
+from colabkeep.core.events import CheckpointSkipped, DurabilityReached, Restored, RestoredInexactly, StoreDegraded
 from colabkeep.stores.colab_drive import MountedStore
 from colabkeep.stores.local import DirectoryStore
 from colabkeep.stores.tiered import TieredStore
@@ -115,7 +115,7 @@ def test_a_training_that_loses_its_machine_again_and_again_ends_with_the_same_we
 
     finished, resume = False, "auto"
     while not finished:
-        confirmed = [int(event.checkpoint[:12]) for event in colab.of(RungReached) if event.rung == "confirmed"]
+        confirmed = [int(event.checkpoint[:12]) for event in colab.of(DurabilityReached) if event.level == "confirmed"]
         colab.events.clear()
         try:
             colab.life(at_step, resume)
@@ -154,7 +154,7 @@ def test_training_goes_on_while_drive_is_away_for_an_hour(tmp_path, whole):
     details = [event.detail for event in colab.of(StoreDegraded)]
     assert "Training continues" in details[0]
     assert details[-1] == "works again"
-    assert colab.of(CheckpointSetAside) == []
+    assert colab.of(CheckpointSkipped) == []
     colab.replace()
     assert final_state(colab.mounted(), "r") == whole
     assert colab.mount.misuse == []

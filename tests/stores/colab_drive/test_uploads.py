@@ -23,8 +23,8 @@ def put(store, name, data=b"data", needs=None):
     return store.put(name, BytesSource(data, needs))
 
 
-def rungs(store, receipts):
-    return [store.confirm(receipt).rung for receipt in receipts]
+def levels(store, receipts):
+    return [store.confirm(receipt).level for receipt in receipts]
 
 
 def saying(mount, **attributes):
@@ -40,7 +40,7 @@ def saying(mount, **attributes):
 
 
 @pytest.mark.parametrize(
-    ("id", "uncommitted", "rung"),
+    ("id", "uncommitted", "level"),
     [
         (b"1AbC-_9", b"0", "confirmed"),
         (b"1AbC-_9\0", b"0\n", "confirmed"),
@@ -60,37 +60,37 @@ def saying(mount, **attributes):
         (b"1AbC-_9", b"00", "unknown"),
     ],
 )
-def test_only_an_id_of_drive_together_with_nothing_uncommitted_is_confirmed(mount, make, tide, id, uncommitted, rung):
+def test_only_an_id_of_drive_together_with_nothing_uncommitted_is_confirmed(mount, make, tide, id, uncommitted, level):
     """Everything odd is unknown, in the end, and what DriveFS calls its own is on this machine only."""
     store = make(files=saying(mount, id=id, uncommitted=uncommitted))
     receipt = put(store, "run/a")
-    assert receipt.rung in {rung, "local"}
+    assert receipt.level in {level, "local"}
     tide.advance(SILENCE)
-    assert store.confirm(receipt).rung == rung
-    assert store.flush(5.0) == (rung == "confirmed")
+    assert store.confirm(receipt).level == level
+    assert store.flush(5.0) == (level == "confirmed")
 
 
 def test_the_way_of_a_file_into_drive(mount, store):
     """Nothing is said, then it is on this machine only, then it is in Drive under an id of its own."""
     receipt = put(store, "run/a")
-    assert (receipt.rung, store.properties.persists) == ("local", None)
+    assert (receipt.level, store.properties.persists) == ("local", None)
     mount.notice()
-    assert (store.confirm(receipt).rung, store.properties.persists) == ("local", None)
+    assert (store.confirm(receipt).level, store.properties.persists) == ("local", None)
     mount.sync()
     confirmed = store.confirm(receipt)
-    assert (confirmed.rung, store.properties.persists) == ("confirmed", True)
+    assert (confirmed.level, store.properties.persists) == ("confirmed", True)
     assert confirmed.id in map(mount._drive.id, mount._drive.names())
     assert store.confirm(confirmed) == confirmed
 
 
 def test_an_ordinary_folder_says_nothing(tmp_path):
-    """On a disk without Drive the rung is unknown, for ever, and a flush says so; a young silence proves nothing."""
+    """On a disk without Drive the level is unknown, for ever, and a flush says so; a young silence proves nothing."""
     clock = FakeClock()
     store = MountedStore(tmp_path / "colabkeep", clock=clock)
     receipt = put(store, "run/a")
-    assert (receipt.rung, store.flush(0.1), store.confirm(receipt).rung) == ("local", False, "local")
+    assert (receipt.level, store.flush(0.1), store.confirm(receipt).level) == ("local", False, "local")
     clock.advance(SILENCE)
-    assert (store.confirm(receipt).rung, put(store, "run/b").rung, store.flush(0.1)) == ("unknown", "unknown", False)
+    assert (store.confirm(receipt).level, put(store, "run/b").level, store.flush(0.1)) == ("unknown", "unknown", False)
     assert store.properties.persists is None
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_drivefs_did_not_notice_yet_is_on_this_machine_only(mount, s
     tide.advance(100 * SILENCE)
     receipt = put(store, "run/b")
     tide.advance(100 * SILENCE)
-    assert (receipt.rung, store.confirm(receipt).rung) == ("local", "local")
+    assert (receipt.level, store.confirm(receipt).level) == ("local", "local")
 
 
 def test_nobody_waits_long_for_what_an_ordinary_folder_will_never_say(tmp_path):
@@ -125,10 +125,10 @@ def test_the_attributes_are_those_of_the_operating_system(tmp_path):
         os.setxattr(file, ID, b"local-1")
     except OSError as error:
         pytest.skip(f"this disk has no extended attributes: {error}")
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
     os.setxattr(file, ID, b"1AbC")
     os.setxattr(file, UNCOMMITTED, b"0")
-    assert store.confirm(receipt) == replace(receipt, rung="confirmed", id="1AbC")
+    assert store.confirm(receipt) == replace(receipt, level="confirmed", id="1AbC")
 
 
 def test_an_object_is_as_durable_as_the_least_of_those_put_before_it(mount, store):
@@ -141,12 +141,12 @@ def test_an_object_is_as_durable_as_the_least_of_those_put_before_it(mount, stor
             mount._noticed.discard(str(path))
     mount.sync()
     assert [path.name[0] for path in mount.cloud.rglob("*~*")] == ["1"]
-    assert rungs(store, receipts) == ["local", "local", "local"]
+    assert levels(store, receipts) == ["local", "local", "local"]
     mount.notice()
-    assert rungs(store, receipts) == ["local", "local", "local"]
+    assert levels(store, receipts) == ["local", "local", "local"]
     assert [store.confirm(receipt).id for receipt in receipts] == [None, None, None]
     mount.sync()
-    assert rungs(store, reversed(receipts)) == ["confirmed"] * 3
+    assert levels(store, reversed(receipts)) == ["confirmed"] * 3
 
 
 def test_an_object_that_waits_for_another_does_not_get_its_id(mount, make):
@@ -155,7 +155,7 @@ def test_an_object_that_waits_for_another_does_not_get_its_id(mount, make):
     store = make(files=replace(mount.files, getxattr=lambda path, name: answers[name](path)))
     put(store, "run/a")
     receipt = put(store, "run/b")
-    assert (store.confirm(receipt).rung, store.confirm(receipt).id) == ("local", None)
+    assert (store.confirm(receipt).level, store.confirm(receipt).id) == ("local", None)
 
 
 def test_what_was_deleted_is_not_waited_for(mount, store):
@@ -165,7 +165,7 @@ def test_what_was_deleted_is_not_waited_for(mount, store):
     store.delete("run/blobs/a")
     mount.notice()
     mount.sync()
-    assert rungs(store, [receipt]) == ["confirmed"]
+    assert levels(store, [receipt]) == ["confirmed"]
 
 
 def test_uploads_of_an_earlier_session_on_this_machine_are_waited_for(mount, make):
@@ -180,10 +180,10 @@ def test_uploads_of_an_earlier_session_on_this_machine_are_waited_for(mount, mak
     for path in mount.root.rglob("a~*"):
         mount._noticed.discard(str(path))
     mount.sync()
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
     mount.notice()
     mount.sync()
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
     assert store._uploads.waiting() == ()
 
 
@@ -193,14 +193,14 @@ def test_what_came_from_drive_is_not_waited_for(mount, make):
     store = make(files=saying(mount, id=b"1AbC", uncommitted=ABSENT))
     store.sweep("run")
     assert store._uploads.waiting() == ()
-    assert store.confirm(Receipt(name="run/blobs/a", size=4, sha256="", rung="sent")).rung == "unknown"
+    assert store.confirm(Receipt(name="run/blobs/a", size=4, sha256="", level="sent")).level == "unknown"
 
 
 def test_a_flush_waits_until_all_is_in_drive(mount, store, tide):
     """It looks again and again, ever more seldom, and says True only when DriveFS said so of every object."""
     receipts = [put(store, f"run/{number}", bytes(number)) for number in range(20)]
     assert store.flush(600.0)
-    assert rungs(store, receipts) == ["confirmed"] * 20
+    assert levels(store, receipts) == ["confirmed"] * 20
     assert tide.slept == sorted(tide.slept)
     assert max(tide.slept) <= 5.0
 
@@ -225,7 +225,7 @@ def test_a_flush_does_not_wait_for_what_is_gone(mount, store, tide):
     began = tide.monotonic()
     assert store.flush(1000.0) is False
     assert tide.monotonic() - began < 100.0
-    assert rungs(store, [put(store, "other/d")]) == ["local"]
+    assert levels(store, [put(store, "other/d")]) == ["local"]
     assert [entry.name for entry in store._uploads.waiting()] == ["run/a", "run/blobs/b", "other/d"]
 
 
@@ -263,16 +263,16 @@ def test_what_vanishes_before_it_was_uploaded_is_told_and_never_confirmed(mount,
     later = put(store, "run/checkpoints/1", needs={lost.name: (lost.size, lost.sha256)})
     mount.notice()
     mount.sync()
-    assert rungs(store, [lost, later]) == ["local", "local"]
+    assert levels(store, [lost, later]) == ["local", "local"]
     assert not store.flush(10.0)
     assert "'run/blobs/a'" in store.degraded
     assert "Run this cell again" in store.degraded
     assert "run/blobs/a" not in [entry.name for entry in store.list("")]
     put(store, "run/blobs/a", b"long data")
     mount.notice()
-    assert rungs(store, [later]) == ["local"]  # it keeps the turn of the lost one, which the later one needs
+    assert levels(store, [later]) == ["local"]  # it keeps the turn of the lost one, which the later one needs
     mount.sync()
-    assert rungs(store, [lost, later]) == ["confirmed", "confirmed"]
+    assert levels(store, [lost, later]) == ["confirmed", "confirmed"]
     assert store.degraded is None
 
 
@@ -291,11 +291,11 @@ def test_what_was_lost_is_never_taken_for_what_an_ordinary_folder_keeps(mount, m
     store = make()
     kept, lost = put(store, "run/blobs/a"), put(store, "run/blobs/b", b"long data")
     tide.advance(SILENCE)
-    assert rungs(store, [kept, lost]) == ["unknown", "unknown"]
+    assert levels(store, [kept, lost]) == ["unknown", "unknown"]
     (file,) = mount.root.rglob("b~*")
     file.unlink() if fate == "missing" else file.write_bytes(b"" if fate == "empty" else b"cut")
-    assert rungs(store, [kept, lost]) == ["unknown", "local"]
-    assert rungs(make(), [lost]) == ["local"], "nor does another process"
+    assert levels(store, [kept, lost]) == ["unknown", "local"]
+    assert levels(make(), [lost]) == ["local"], "nor does another process"
 
 
 @pytest.mark.parametrize("last", ["run.json", "lease/1", "journal/1", "checkpoints/1.json"])
@@ -307,7 +307,7 @@ def test_what_no_checkpoint_needs_holds_none_back_when_it_is_lost(mount, make, l
     later = [put(store, "run/blobs/b"), put(store, "run/checkpoints/2.json")]
     mount.notice()
     mount.sync()
-    assert rungs(store, [lost, *later]) == ["local", "confirmed", "confirmed"]
+    assert levels(store, [lost, *later]) == ["local", "confirmed", "confirmed"]
     assert lost.name in store.degraded
     assert not store.flush(10.0)
 
@@ -335,13 +335,13 @@ def test_a_lost_blob_holds_back_the_checkpoints_that_name_it_until_it_was_put_ag
     mount.notice()
     mount.sync()
     for _ in range(2):
-        assert rungs(store, [shared, old, needing]) == ["local", "local", "local"]
-        assert rungs(store, other) == ["confirmed", "confirmed"]
+        assert levels(store, [shared, old, needing]) == ["local", "local", "local"]
+        assert levels(store, other) == ["confirmed", "confirmed"]
     put(store, f"run/blobs/{SHARED}")
     mount.notice()
-    assert rungs(store, [shared, old, needing]) == ["local", "local", "local"]
+    assert levels(store, [shared, old, needing]) == ["local", "local", "local"]
     mount.sync()
-    assert rungs(store, [shared, old, needing, *other]) == ["confirmed"] * 5
+    assert levels(store, [shared, old, needing, *other]) == ["confirmed"] * 5
     assert (store.degraded, store._uploads.waiting()) == (None, ())
 
 
@@ -364,13 +364,13 @@ def test_asking_does_not_wait(mount, store, tide):
     assert tide.slept == []
     mount.come_back()
     mount.notice()
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
 
 
 def test_a_put_is_not_undone_by_a_question_that_is_not_answered(mount, make):
     """The bytes were written and read again; while DriveFS cannot be asked it is on this machine."""
     store = make(files=saying(mount, id=OSError(errno.EIO, "not now"), uncommitted=ABSENT))
-    assert put(store, "run/a").rung == "local"
+    assert put(store, "run/a").level == "local"
     assert [entry.name for entry in make().list("")] == ["run/a"]
 
 
@@ -379,5 +379,5 @@ def test_an_object_of_another_machine_is_asked_about_as_it_was_found(mount, make
     receipt = put(make(), "run/a")
     mount.notice()
     mount.sync()
-    assert make().confirm(replace(receipt, rung="sent", id=None)).rung == "confirmed"
-    assert make().confirm(replace(receipt, name="run/b")).rung == "local"
+    assert make().confirm(replace(receipt, level="sent", id=None)).level == "confirmed"
+    assert make().confirm(replace(receipt, name="run/b")).level == "local"

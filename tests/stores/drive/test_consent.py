@@ -57,7 +57,7 @@ def test_a_pasted_address_is_a_consent(client, clock, open_drive, scope):
     assert (asked["access_type"], asked["prompt"], asked["code_challenge_method"]) == ("offline", "consent", "S256")
     assert client().secret not in addresses[0]
     assert (
-        open_drive(credentials=read_secret(secret.text()).credentials()).put("run/a", BytesSource(b"1")).rung
+        open_drive(credentials=read_secret(secret.text()).credentials()).put("run/a", BytesSource(b"1")).level
         == "confirmed"
     )
 

@@ -68,12 +68,12 @@ def test_what_a_fresh_machine_would_not_find_is_not_confirmed(open_drive, hand, 
     clock = FakeClock()
     store = open_drive(clock=clock)
     receipt = store.put("run/blobs/a", BytesSource(b"1"))
-    assert receipt.rung == "confirmed"
+    assert receipt.level == "confirmed"
     away(hand)
     clock.advance(61)
     assert names(store) == names(open_drive())
     assert "run/blobs/a" not in names(store)
-    assert store.confirm(replace(receipt, rung="sent")).rung == "sent"
+    assert store.confirm(replace(receipt, level="sent")).level == "sent"
     assert words in store.degraded
     assert folder in store.degraded
     store.put("run/blobs/b", BytesSource(b"2"))
@@ -95,7 +95,7 @@ def test_the_storage_itself_may_be_moved(drive, open_drive, hand, url):
     clock.advance(61)
     assert names(store) == names(open_drive(url)) == ["run/blobs/a", "run/blobs/b"]
     for receipt in (first, second):
-        assert store.confirm(replace(receipt, rung="sent")).rung == "confirmed"
+        assert store.confirm(replace(receipt, level="sent")).level == "confirmed"
     assert store.degraded is None
     assert len([file for file in drive.files() if file.name == "colabkeep"]) == 1
 
@@ -163,13 +163,13 @@ def test_a_training_whose_folder_is_renamed_is_found_by_the_next_machine(drive, 
 
 
 def test_with_a_disk_in_front_what_was_renamed_is_sent_again(drive, open_drive, hand, tmp_path):
-    """The rung falls to this machine, and rises when all is there that a fresh machine needs."""
+    """The level falls to this machine, and rises when all is there that a fresh machine needs."""
     clock = FakeClock()
     behind = open_drive(clock=clock)
     store = TieredStore(DirectoryStore(tmp_path), behind, pauses=(0.01, 0.02), monotonic=clock.monotonic)
     receipt = store.put("run/blobs/a", BytesSource(b"1"))
     assert store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
     list(store.list("run"))
     hand.rename("run", "old")
     drive.faults(refuse(503).on("POST", "/upload/", count=None))
@@ -179,11 +179,11 @@ def test_with_a_disk_in_front_what_was_renamed_is_sent_again(drive, open_drive, 
         list(store.list("run"))
         assert time.monotonic() < end
         time.sleep(0.05)
-    while store.confirm(receipt).rung != "local":
+    while store.confirm(receipt).level != "local":
         assert time.monotonic() < end
         time.sleep(0.05)
     drive.faults()
     assert store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
     assert names(open_drive()) == ["run/blobs/a"]
     store.close()

@@ -50,7 +50,7 @@ def local(drive, name="runs"):
 def test_a_signed_in_object_of_pydrive2_is_a_place(drive, auth, wrap):
     """Its refresh token is used by google-auth: no web server is started, no browser waited for."""
     store = open_pydrive(wrap(auth), url=local(drive))
-    assert store.put("run/a", BytesSource(b"abc")).rung == "confirmed"
+    assert store.put("run/a", BytesSource(b"abc")).level == "confirmed"
     with store.get("run/a") as reader:
         assert reader.read() == b"abc"
     store.close()

@@ -77,7 +77,7 @@ def test_what_the_store_can_do_is_said_without_asking(limited, open_drive):
     """Everything but the free space is known beforehand."""
     limited.faults(silence(1.0).on("GET", "/about"))
     properties = open_drive().properties
-    assert (properties.top_rung, properties.persists, properties.locks) == ("confirmed", True, False)
+    assert (properties.top_level, properties.persists, properties.locks) == ("confirmed", True, False)
     assert properties.max_object_bytes == 5 * 2**40
     assert properties.lists_lag
 

@@ -130,8 +130,8 @@ def test_colabkeep_lists_reads_confirms_and_deletes_what_rclone_wrote(machine, f
             with store.get(name) as reader:
                 assert reader.read() == data
             digest = hashlib.sha256(data).hexdigest()
-            sent = Receipt(name=name, size=len(data), sha256=digest, rung="sent")
-            assert store.confirm(sent).rung == "confirmed"
+            sent = Receipt(name=name, size=len(data), sha256=digest, level="sent")
+            assert store.confirm(sent).level == "confirmed"
         store.delete("run/run.json")
         store.put("run/blobs/more", BytesSource(b"more"))
     with machine.rclone() as rclone:

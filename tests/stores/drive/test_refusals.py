@@ -151,7 +151,7 @@ def test_a_day_whose_uploads_are_used_up_is_told_and_what_is_there_can_be_read(s
     assert "750 GB" in caught.value.remedy
     assert [entry.name for entry in open_drive().list("run")] == ["run/a"]
     clock.advance(24 * 3600)
-    assert store.put("run/b", BytesSource(b"b")).rung == "confirmed"
+    assert store.put("run/b", BytesSource(b"b")).level == "confirmed"
 
 
 @pytest.mark.parametrize("status", [403, 502, 503])

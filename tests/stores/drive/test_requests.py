@@ -85,7 +85,7 @@ def test_what_is_frozen_is_sent_once(trained):
 
 
 def test_a_save_of_what_drive_has_sends_only_its_manifest(trained):
-    """No tensor has changed since: beside the manifest there is only the diary's next part, and no blob."""
+    """No tensor has changed since: beside the manifest there is only the journal's next part, and no blob."""
     _, _, (sent, files) = trained
     assert sorted(name.rpartition(".")[2] for name, _ in files) == ["json", "jsonl"]
     assert sent == sum(size for _, size in files)

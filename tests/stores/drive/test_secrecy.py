@@ -145,7 +145,7 @@ def test_the_address_of_an_upload_that_goes_well_is_in_no_log(open_drive, watch,
         caplog.set_level(logging.DEBUG, logger=name)
     store, asked = open_drive(chunk_bytes=CHUNK), watch()
     source = ChunkedSource(bytes(CHUNK), bytes(CHUNK), b"end")
-    assert store.put("run/a", source).rung == "confirmed"
+    assert store.put("run/a", source).level == "confirmed"
     ids = {seen.query["upload_id"] for seen in asked.all("PUT")}
     assert len(ids) == 1
     logged = all_logged(caplog)

@@ -51,7 +51,7 @@ def test_the_users_own_client_from_the_platforms_secrets_comes_first(drive, tmp_
         context=context,
         environment=environment(tmp_path, COLABKEEP_DRIVE="not this"),
     )
-    assert store.put("run/a", BytesSource(b"1")).rung == "confirmed"
+    assert store.put("run/a", BytesSource(b"1")).level == "confirmed"
     store.close()
 
 
@@ -87,7 +87,7 @@ def test_the_key_file_of_a_service_account_is_a_default_credential(tmp_path, mon
         given = environment(tmp_path, GOOGLE_APPLICATION_CREDENTIALS=str(key))
         url = f"drive://team?shared_drive=0AShared0123&service={drive.url}"
         store = open_drive_url(url, environment=given)
-        assert store.put("run/a", BytesSource(b"1")).rung == "confirmed"
+        assert store.put("run/a", BytesSource(b"1")).level == "confirmed"
         store.close()
         alone = open_drive_url(f"drive://team?service={drive.url}", environment=given)
         with pytest.raises(StoreError, match="service account"):

@@ -124,9 +124,9 @@ def test_nothing_is_called_confirmed_meanwhile_and_all_arrives_in_the_end(drive,
     assert not store.flush(0.2)
     assert "for more than 20 seconds" in behind.degraded
     assert "would be lost with it" in store.degraded
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
     drive.faults()
     assert store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
     assert behind.degraded is None
     store.close()

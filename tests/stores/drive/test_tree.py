@@ -101,7 +101,7 @@ def test_opening_a_run_lists_each_of_its_folders_once_and_alone(drive, open_driv
     store.sweep("run")
     repository.open_run(created=0.0, run_id="2")
     assert len(repository.ids()) == 12
-    assert repository.aside() == set()
+    assert repository.quarantined() == set()
     assert len(repository.files("blobs")) == 12
     take_lease(repository, "00000001", {})
     asked = [seen.query["q"] for seen in traffic.all("GET") if "q" in seen.query]
@@ -142,7 +142,7 @@ def test_a_thousand_checkpoints_are_no_more_questions_than_ten(tmp_path):
         repository = Repository(store, "run")
         repository.open_run(created=0.0, run_id="2")
         assert len(repository.ids()) == 1000
-        assert repository.aside() == set()
+        assert repository.quarantined() == set()
         assert len(repository.files("blobs")) == 1001
         take_lease(repository, "00000001", {})
         store.close()
@@ -438,13 +438,13 @@ def test_a_receipt_is_confirmed_by_what_the_service_states(open_drive, watch):
     put(open_drive("runs"), run__a=b"abc")
     digest = hashlib.sha256(b"abc").hexdigest()
     store = open_drive("runs")
-    sent = Receipt(name="run/a", size=3, sha256=digest, rung="sent")
-    assert store.confirm(sent).rung == "sent", "nothing was looked at yet"
+    sent = Receipt(name="run/a", size=3, sha256=digest, level="sent")
+    assert store.confirm(sent).level == "sent", "nothing was looked at yet"
     store.list("run")
     traffic = watch()
-    assert store.confirm(sent).rung == "confirmed"
-    wrong = Receipt(name="run/a", size=3, sha256="0" * 64, rung="sent")
-    assert store.confirm(wrong).rung == "sent"
+    assert store.confirm(sent).level == "confirmed"
+    wrong = Receipt(name="run/a", size=3, sha256="0" * 64, level="sent")
+    assert store.confirm(wrong).level == "sent"
     assert traffic.all() == []
 
 
@@ -452,10 +452,10 @@ def test_confirming_never_blocks_for_long(drive, open_drive):
     """A receipt with an id costs one quick look, and an unreachable service leaves it as it is."""
     store = open_drive()
     receipt = store.put("run/a", BytesSource(b"abc"))
-    sent = Receipt(name="run/elsewhere", size=3, sha256=receipt.sha256, rung="sent", id=receipt.id)
-    assert store.confirm(sent).rung == "confirmed"
+    sent = Receipt(name="run/elsewhere", size=3, sha256=receipt.sha256, level="sent", id=receipt.id)
+    assert store.confirm(sent).level == "confirmed"
     drive.faults(refuse(503).on("GET", count=None))
-    assert store.confirm(sent).rung == "sent"
+    assert store.confirm(sent).level == "sent"
 
 
 def test_an_object_whose_digest_the_service_does_not_state_is_only_sent(open_drive, monkeypatch):
@@ -470,7 +470,7 @@ def test_an_object_whose_digest_the_service_does_not_state_is_only_sent(open_dri
     def silent(file):
         return None if file is None else replace(file, sha256=None, md5=None)
 
-    assert store.put("run/a", BytesSource(b"abc")).rung == "sent"
+    assert store.put("run/a", BytesSource(b"abc")).level == "sent"
     assert not store.flush(3.0)
     monkeypatch.undo()
     assert store.flush(3.0)
@@ -482,7 +482,7 @@ def test_an_md5_is_a_digest_too(open_drive, monkeypatch):
 
     real = files.read_file
     monkeypatch.setattr(transfer, "read_file", lambda answer: replace(real(answer), sha256=None))
-    assert open_drive().put("run/a", BytesSource(b"abc")).rung == "confirmed"
+    assert open_drive().put("run/a", BytesSource(b"abc")).level == "confirmed"
     monkeypatch.setattr(transfer, "read_file", lambda answer: replace(real(answer), sha256=None, md5="0" * 32))
     with pytest.raises(StoreError, match="3 times"):
         open_drive().put("run/b", BytesSource(b"abc"))

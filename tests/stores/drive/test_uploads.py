@@ -67,7 +67,7 @@ def read(store, name=NAME):
 def test_an_object_is_sent_once_and_confirmed_by_the_service(drive, store, source, traffic):
     """On a good day every byte travels once, and the receipt says that Drive itself stated the digest."""
     receipt = store.put(NAME, source)
-    assert (receipt.rung, receipt.size, receipt.sha256) == ("confirmed", len(DATA), hashlib.sha256(DATA).hexdigest())
+    assert (receipt.level, receipt.size, receipt.sha256) == ("confirmed", len(DATA), hashlib.sha256(DATA).hexdigest())
     (file,) = traffic.files()
     assert (receipt.id, drive.content(file)) == (file.id, DATA)
     assert (traffic.carried, len(traffic.chunks), source.reads) == (len(DATA), CHUNKS, 1)
@@ -100,7 +100,7 @@ def met(fault, skip=2):
 def test_a_disturbed_upload_goes_on_where_it_stopped(drive, store, source, traffic, faults):
     """After any passing trouble the object is whole, and at most one chunk was sent again for each."""
     drive.faults(*map(met, faults))
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     assert [seen.fault for seen in traffic.all() if seen.fault], "nothing went wrong"
     (file,) = traffic.files()
     assert drive.content(file) == DATA
@@ -122,7 +122,7 @@ def test_a_service_that_was_away_is_waited_for(drive, open_drive, source, traffi
     """The server is killed and comes back: the upload goes on where it was."""
     store = open_drive(chunk_bytes=CHUNK, clock=None)  # the real time, which the server needs
     drive.faults(met(death))
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     (file,) = traffic.files()
     assert drive.content(file) == DATA
     assert traffic.carried <= len(DATA) + CHUNK
@@ -134,7 +134,7 @@ def test_a_silent_service_is_not_waited_for_for_ever(drive, open_drive, source, 
     store = open_drive(chunk_bytes=CHUNK, timeouts=(1.0, 1.0))
     drive.faults(silence(60.0).on(where, "/upload/", skip=0 if where == "POST" else 1))
     started = time.monotonic()
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     assert time.monotonic() - started < 30
     assert read(store) == DATA
 
@@ -143,14 +143,14 @@ def test_a_chunk_may_take_longer_than_any_deadline(drive, open_drive, traffic):
     """On a slow link each piece of a chunk has the whole deadline to itself: slowness is not taken for silence."""
     store = open_drive(chunk_bytes=2**24, timeouts=(1.0, 30.0))
     drive.faults(slow(3 * 2**20).on("PUT", "/upload/"))
-    assert store.put(NAME, BytesSource(bytes(6 * 2**20))).rung == "confirmed"
+    assert store.put(NAME, BytesSource(bytes(6 * 2**20))).level == "confirmed"
     assert [seen.fault for seen in traffic.chunks] == ["Slow"]
 
 
 def test_a_forgotten_upload_is_begun_anew(drive, store, source, traffic):
     """When Drive has lost the upload, all is sent again, under the same id, and one file comes of it."""
     drive.faults(drop_session().on("PUT", "/upload/", content_range=BYTES, skip=3))
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     (file,) = traffic.files()
     assert drive.content(file) == DATA
     assert len(traffic.chunks) == 4 + CHUNKS
@@ -163,7 +163,7 @@ def test_a_cancelled_upload_is_begun_anew(drive, store, source, traffic, asked):
         reset_request(3).on("PUT", "/upload/", content_range=BYTES, skip=2),
         cancel_upload().on("PUT", "/upload/", content_range=asked, skip=3 if asked == BYTES else 0),
     )
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     (file,) = traffic.files()
     assert drive.content(file) == DATA
 
@@ -174,7 +174,7 @@ def test_an_upload_whose_end_and_session_were_lost_is_found_by_its_id(drive, sto
         lose_answer().on("PUT", "/upload/", content_range=BYTES, skip=CHUNKS - 1),
         drop_session().on("PUT", "/upload/", content_range=r"bytes \*"),
     )
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     assert len(traffic.files()) == 1
     assert traffic.carried == len(DATA)
 
@@ -182,14 +182,14 @@ def test_an_upload_whose_end_and_session_were_lost_is_found_by_its_id(drive, sto
 def test_a_begin_whose_answer_was_lost_makes_one_file(drive, store, source, traffic):
     """The request that begins an upload may be repeated: the id makes one file of it."""
     drive.faults(lose_answer().on("POST", "/upload/", count=2))
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     assert len(traffic.files()) == 1
 
 
 def test_bytes_that_were_changed_on_the_way_are_deleted_and_sent_again(drive, store, source, traffic):
     """Drive's own digest shows one wrong bit; that file is removed for good, and only the good one stays."""
     drive.faults(wrong_byte(1000, of="request").on("PUT", "/upload/", content_range=BYTES, skip=2))
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     (file,) = traffic.files()
     assert drive.content(file) == DATA
     assert [seen.status for seen in traffic.all("DELETE")] == [204]
@@ -262,7 +262,7 @@ def test_an_account_that_is_full_at_the_last_byte_keeps_nothing(drive, store, so
             store.put(NAME, source)
         assert traffic.files() == []
         drive.set(others_bytes=0)
-        assert store.put(NAME, source).rung == "confirmed"
+        assert store.put(NAME, source).level == "confirmed"
     finally:
         drive.set(quota_bytes=None, others_bytes=0)
     assert read(store) == DATA
@@ -281,7 +281,7 @@ def test_giving_up_is_bounded_and_can_be_continued(drive, open_drive, source, wa
     assert [seen.status for seen in later.chunks] == [308, 308, 503], "what was refused is not sent again unasked"
     drive.faults()
     later = watch()
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     assert later.carried == len(DATA) - 2 * CHUNK
     assert len(traffic.files()) == 1
 
@@ -298,7 +298,7 @@ def test_the_next_kernel_continues_an_upload(drive, open_drive, source, tmp_path
     with pytest.raises(KeyboardInterrupt):
         open_drive(chunk_bytes=CHUNK, journal=journal).put(NAME, interrupted)
     later = watch()
-    assert open_drive(chunk_bytes=CHUNK, journal=journal).put(NAME, source).rung == "confirmed"
+    assert open_drive(chunk_bytes=CHUNK, journal=journal).put(NAME, source).level == "confirmed"
     assert later.carried == len(DATA) - 3 * CHUNK
     assert len(traffic.files()) == 1
     assert list(journal.list("")) == [], "the record is not needed any more"
@@ -330,7 +330,7 @@ class Source:
 
 account = Account(lambda: SignedIn(credentials=read_secret(secret).credentials()))
 store = DriveStore(read_place(url), account, journal=DirectoryStore(journal), chunk_bytes=2**18)
-print(store.put("run/blobs/weights", Source()).rung, flush=True)
+print(store.put("run/blobs/weights", Source()).level, flush=True)
 store.close()
 """
 
@@ -368,7 +368,7 @@ def test_an_upload_that_ended_unnoticed_is_recognised_by_the_next_kernel(open_dr
         first.put(NAME, source)
     later = watch()
     receipt = open_drive(chunk_bytes=CHUNK, journal=journal).put(NAME, source)
-    assert (receipt.rung, later.carried, len(traffic.files())) == ("confirmed", 0, 1)
+    assert (receipt.level, later.carried, len(traffic.files())) == ("confirmed", 0, 1)
 
 
 def test_a_journalled_upload_of_a_file_that_is_gone_is_begun_anew(open_drive, source, tmp_path):
@@ -379,7 +379,7 @@ def test_a_journalled_upload_of_a_file_that_is_gone_is_begun_anew(open_drive, so
         open_drive(chunk_bytes=CHUNK, journal=keeper).put(NAME, source)
     open_drive().delete(NAME)
     store = open_drive(chunk_bytes=CHUNK, journal=journal)
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     assert read(open_drive()) == DATA
 
 
@@ -401,7 +401,7 @@ def test_what_the_service_remembers_of_a_deleted_file_is_not_believed(open_drive
     with pytest.raises(KeyboardInterrupt):
         open_drive(chunk_bytes=CHUNK, journal=keeper).put(NAME, source)
     open_drive().delete(NAME)
-    assert open_drive(chunk_bytes=CHUNK, journal=journal).put(NAME, source).rung == "confirmed"
+    assert open_drive(chunk_bytes=CHUNK, journal=journal).put(NAME, source).level == "confirmed"
     assert read(open_drive()) == DATA
 
 
@@ -424,7 +424,7 @@ def test_a_damaged_record_is_not_followed_and_an_old_one_removed(drive, open_dri
     store.sweep("run")
     assert list((tmp_path / "journal").rglob("*.json")) == []
     drive.faults()
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
 
 
 def test_a_record_that_leads_elsewhere_is_not_followed(drive, open_drive, source, tmp_path):
@@ -439,7 +439,7 @@ def test_a_record_that_leads_elsewhere_is_not_followed(drive, open_drive, source
     record = unseal(path.read_bytes())
     path.write_bytes(seal({**record, "address": "http://127.0.0.1:9/upload?upload_id=1"}))
     drive.faults()
-    assert open_drive(chunk_bytes=CHUNK, journal=journal).put(NAME, source).rung == "confirmed"
+    assert open_drive(chunk_bytes=CHUNK, journal=journal).put(NAME, source).level == "confirmed"
 
 
 def test_a_journal_that_fails_costs_no_checkpoint(open_drive, source):
@@ -447,7 +447,7 @@ def test_a_journal_that_fails_costs_no_checkpoint(open_drive, source):
     full = StoreFull(problem="The disk is full.", remedy="Free space.")
     journal = FaultyStore(MemoryStore(), at=lambda point: raising(full)() if "put" in point else None)
     store = open_drive(chunk_bytes=CHUNK, journal=journal)
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
     assert "The disk is full." in store.degraded
     journal.at = lambda _: None
     store.put("run/blobs/other", BytesSource(b"other"))
@@ -469,7 +469,7 @@ def test_an_interrupt_at_the_last_byte_leaves_nothing(store, source, monkeypatch
         store.put(NAME, source)
     assert traffic.files() == []
     monkeypatch.undo()
-    assert store.put(NAME, source).rung == "confirmed"
+    assert store.put(NAME, source).level == "confirmed"
 
 
 def test_a_file_that_the_service_made_twice_is_one_object(drive, store, open_drive, source, traffic):
@@ -515,7 +515,7 @@ def test_the_folder_of_the_notes_is_made_again_when_it_was_deleted(drive, open_d
     store = open_drive(journal=with_notes(StoreContext(disk=tmp_path / "disk")).notes())
     store.put("run/blobs/a", BytesSource(b"1"))
     shutil.rmtree(tmp_path / "disk")
-    assert store.put("run/blobs/b", BytesSource(b"2")).rung == "confirmed"
+    assert store.put("run/blobs/b", BytesSource(b"2")).level == "confirmed"
     assert (store.degraded, (tmp_path / "disk").is_dir()) == (None, True)
 
 

@@ -21,7 +21,7 @@ def test_a_bucket_is_a_store(url):
     assert isinstance(store, FsspecStore)
     assert store.url == url.rstrip("/")
     assert open_store(store.url).url == store.url
-    assert (store.properties.persists, store.properties.locks, store.properties.top_rung) == (True, False, "confirmed")
+    assert (store.properties.persists, store.properties.locks, store.properties.top_level) == (True, False, "confirmed")
 
 
 def test_a_pair_with_a_bucket_behind():
@@ -34,10 +34,10 @@ def test_memory_and_folders_are_colabkeep_s_own_unless_fsspec_is_asked_for(tmp_p
     """The prefix "fsspec+" leads around colabkeep's stores; what is said of durability is as modest as it has to be."""
     assert not isinstance(open_store("memory://"), FsspecStore)
     store = open_store("fsspec+memory://somewhere")
-    assert (store.put("a", BytesSource(b"x")).rung, store.properties.top_rung) == ("local", "local")
+    assert (store.put("a", BytesSource(b"x")).level, store.properties.top_level) == ("local", "local")
     assert store.properties.persists is False
     folder = open_store(f"fsspec+file://{tmp_path}")
-    assert (folder.put("a", BytesSource(b"x")).rung, folder.properties.persists) == ("local", None)
+    assert (folder.put("a", BytesSource(b"x")).level, folder.properties.persists) == ("local", None)
     assert (tmp_path / "a").read_bytes() == b"x"
 
 

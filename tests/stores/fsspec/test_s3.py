@@ -68,7 +68,7 @@ def unfinished(s3):
 def test_what_is_confirmed_is_there(store, s3, chunks):
     """The service's own digest was compared: that of one piece, and that of several."""
     receipt = store.put(NAME, ChunkedSource(*chunks))
-    assert (receipt.rung, store.properties.top_rung) == ("confirmed", "confirmed")
+    assert (receipt.level, store.properties.top_level) == ("confirmed", "confirmed")
     assert stored(s3, store, NAME) == b"".join(chunks)
     assert read(store, NAME) == b"".join(chunks)
 
@@ -90,7 +90,7 @@ def test_a_part_that_fails_is_sent_again_alone(place, opened, s3, door, tmp_path
     """Not the parts before it."""
     store = opened(place(tmp_path))
     door.wrong = [Wrong("PUT", "partNumber=2", count=2, code="InternalError", status=500)]
-    assert store.put(NAME, ChunkedSource(*LARGE)).rung == "confirmed"
+    assert store.put(NAME, ChunkedSource(*LARGE)).level == "confirmed"
     assert [len(door.requests(f"PUT .*partNumber={n}")) for n in (1, 2, 3)] == [1, 3, 1]
 
 
@@ -102,7 +102,7 @@ def test_an_answer_that_got_lost_does_no_harm(place, opened, s3, door, tmp_path,
     store = opened(place(tmp_path))
     door.wrong = [Wrong(method, path, "lost", 500, "InternalError")]
     name = "run/a.json"
-    assert store.put(name, ChunkedSource(*chunks)).rung == "confirmed"
+    assert store.put(name, ChunkedSource(*chunks)).level == "confirmed"
     assert stored(s3, store, name) == b"".join(chunks)
     with pytest.raises(NameTaken):
         store.put(name, ChunkedSource(*chunks))
@@ -197,10 +197,10 @@ def test_a_place_whose_digests_are_not_of_the_bytes_is_not_believed(place, opene
     backend = store._at_work()
     real = backend.stat
     monkeypatch.setattr(backend, "stat", lambda name: {**real(name), "ETag": f'"{"01" * 16}"'})
-    assert store.put("run/a", BytesSource(b"one")).rung == "confirmed"
+    assert store.put("run/a", BytesSource(b"one")).level == "confirmed"
     assert len(door.requests("^GET .*run/a")) == 1
-    assert store.put("run/b", BytesSource(b"two")).rung == "sent"
-    assert store.properties.top_rung == "sent"
+    assert store.put("run/b", BytesSource(b"two")).level == "sent"
+    assert store.properties.top_level == "sent"
     assert door.requests("^GET .*run/b") == []
 
 
@@ -215,7 +215,7 @@ def test_what_arrived_changed_is_not_called_confirmed(place, opened, s3, door, t
     with pytest.raises(StoreUnavailable, match="did not arrive"):
         store.put("run/a", ChunkedSource(*chunks))
     assert list(store.list("")) == []
-    assert store.put("run/a", ChunkedSource(*chunks)).rung == "confirmed"
+    assert store.put("run/a", ChunkedSource(*chunks)).level == "confirmed"
 
 
 def test_what_could_not_be_asked_about_is_asked_at_the_end(place, opened, s3, door, tmp_path):
@@ -223,12 +223,12 @@ def test_what_could_not_be_asked_about_is_asked_at_the_end(place, opened, s3, do
     store = opened(place(tmp_path))
     door.wrong = [Wrong("HEAD", "run/a", skip=2, count=10**6)]
     receipt = store.put("run/a", BytesSource(b"x"))
-    assert (receipt.rung, store.confirm(receipt).rung) == ("sent", "sent")
+    assert (receipt.level, store.confirm(receipt).level) == ("sent", "sent")
     assert not store.flush(0.0)
     assert not store.flush(30.0)
     door.wrong = []
     assert store.flush(30.0)
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
 
 
 def test_reading_goes_on_after_failures(store, s3, door):
@@ -279,7 +279,7 @@ def test_trying_again_draws_no_random_numbers(place, opened, door, tmp_path):
         Wrong("HEAD", "", count=2, status=500, code="InternalError"),
     ]
     before = random.getstate()
-    assert store.put("run/a", BytesSource(b"x")).rung == "confirmed"
+    assert store.put("run/a", BytesSource(b"x")).level == "confirmed"
     assert random.getstate() == before
 
 
@@ -297,7 +297,7 @@ def unhurried(monkeypatch):
 
 def asked(receipt, **changes):
     """What a session asks with about an object that another one put."""
-    return replace(receipt, rung="sent", id=None, **changes)
+    return replace(receipt, level="sent", id=None, **changes)
 
 
 @pytest.mark.parametrize("chunks", [[b""], [b"small"], [b"m" * 3 * MIB], LARGE], ids=["empty", "small", "one", "parts"])
@@ -307,7 +307,7 @@ def test_what_another_session_put_is_confirmed(place, opened, unhurried, door, t
     store = opened(place(tmp_path))
     door.log.clear()
     for _ in range(3):
-        assert store.confirm(asked(receipt)).rung == "confirmed"
+        assert store.confirm(asked(receipt)).level == "confirmed"
     assert [line.split()[0] for line in door.log] == ["HEAD"]
 
 
@@ -316,15 +316,15 @@ def test_what_is_not_the_same_is_not_confirmed(place, opened, unhurried, s3, tmp
     written = opened(place(tmp_path))
     receipt = written.put(NAME, BytesSource(b"right"))
     store = opened(place(tmp_path))
-    assert store.confirm(asked(receipt, sha256="0" * 64)).rung == "sent"
-    assert store.confirm(asked(receipt, size=6)).rung == "sent"
-    assert store.confirm(asked(receipt, name="run/none")).rung == "sent"
-    assert store.confirm(asked(receipt, sha256="")).rung == "sent"
+    assert store.confirm(asked(receipt, sha256="0" * 64)).level == "sent"
+    assert store.confirm(asked(receipt, size=6)).level == "sent"
+    assert store.confirm(asked(receipt, name="run/none")).level == "sent"
+    assert store.confirm(asked(receipt, sha256="")).level == "sent"
     beside = s3.head_object(Bucket=BUCKET, Key=key(store, NAME))["Metadata"]
     s3.put_object(Bucket=BUCKET, Key=key(store, NAME), Body=b"wrong", Metadata=beside)
-    assert opened(place(tmp_path)).confirm(asked(receipt)).rung == "sent"
+    assert opened(place(tmp_path)).confirm(asked(receipt)).level == "sent"
     written.delete(NAME)
-    assert written.confirm(asked(receipt)).rung == "sent"
+    assert written.confirm(asked(receipt)).level == "sent"
 
 
 def test_what_somebody_copied_there_is_read_when_it_is_small(place, opened, unhurried, s3, door, tmp_path):
@@ -332,9 +332,9 @@ def test_what_somebody_copied_there_is_read_when_it_is_small(place, opened, unhu
     store = opened(place(tmp_path))
     for name, data in {"run/small": b"x" * 1000, "run/large": b"x" * 2 * MIB}.items():
         s3.put_object(Bucket=BUCKET, Key=key(store, name), Body=data)
-        receipt = Receipt(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), rung="sent")
-        rungs = {store.confirm(receipt).rung for _ in range(3)}
-        assert rungs == {"confirmed" if name == "run/small" else "sent"}
+        receipt = Receipt(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), level="sent")
+        levels = {store.confirm(receipt).level for _ in range(3)}
+        assert levels == {"confirmed" if name == "run/small" else "sent"}
     assert (len(door.requests("^GET .*small")), len(door.requests("large"))) == (1, 2)
 
 
@@ -343,9 +343,9 @@ def test_a_service_that_does_not_answer_is_asked_again_later(place, opened, unhu
     receipt = opened(place(tmp_path)).put(NAME, BytesSource(b"x"))
     store = opened(place(tmp_path))
     door.wrong = [Wrong("HEAD", "large", status=403, code="AccessDenied", count=10**6)]
-    assert [store.confirm(asked(receipt)).rung for _ in range(2)] == ["sent", "sent"]
+    assert [store.confirm(asked(receipt)).level for _ in range(2)] == ["sent", "sent"]
     door.wrong = []
-    assert store.confirm(asked(receipt)).rung == "confirmed"
+    assert store.confirm(asked(receipt)).level == "confirmed"
 
 
 def test_a_service_that_is_silent_holds_nobody_up(place, opened, door, tmp_path, monkeypatch):
@@ -355,11 +355,11 @@ def test_a_service_that_is_silent_holds_nobody_up(place, opened, door, tmp_path,
     store, speaks = opened(place(tmp_path)), threading.Event()
     door.wrong = [Wrong("HEAD", "large", "else", call=lambda: speaks.wait(60.0))]
     try:
-        assert store.confirm(asked(receipt)).rung == "sent"
+        assert store.confirm(asked(receipt)).level == "sent"
     finally:
         speaks.set()
     monkeypatch.setattr(store_module, "_MOMENT", 60.0)
-    assert store.confirm(asked(receipt)).rung == "confirmed"
+    assert store.confirm(asked(receipt)).level == "confirmed"
 
 
 def test_an_upload_whose_answer_got_lost_is_listed(place, opened, door, tmp_path):

@@ -60,8 +60,8 @@ def test_a_new_bucket_is_private_and_its_objects_are_sent(hub, opened, xet):
     """The Hub states no digest of a bucket's files that could be compared, so nothing is called confirmed."""
     store = opened("hf://buckets/ada/b")
     assert hub.log == []
-    assert store.put("run/a", BytesSource(b"x")).rung == "sent"
-    assert (store.properties.top_rung, store.properties.persists) == ("sent", True)
+    assert store.put("run/a", BytesSource(b"x")).level == "sent"
+    assert (store.properties.top_level, store.properties.persists) == ("sent", True)
     assert hub.buckets.private == {"ada/b"}
 
 

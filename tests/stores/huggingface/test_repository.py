@@ -52,11 +52,11 @@ def test_a_save_is_one_commit(hub, opened, ways):
     """The blobs wait, as bytes at the Hub, for the manifest that names them, and come in with it or not at all."""
     store = opened()
     blobs = [store.put(f"run/blobs/{n}.safetensors", BytesSource(bytes([n]) * 1000)) for n in range(3)]
-    assert {receipt.rung for receipt in blobs} == {"sent"}
+    assert {receipt.level for receipt in blobs} == {"sent"}
     assert (commits(hub), len(hub.repos[REPO].large)) == (0, 3)
     manifest = store.put(MANIFEST, BytesSource(b"{}"))
     assert commits(hub) == 1
-    assert {store.confirm(receipt).rung for receipt in [*blobs, manifest]} == {"confirmed"}
+    assert {store.confirm(receipt).level for receipt in [*blobs, manifest]} == {"confirmed"}
     assert hub.content(REPO, "run/blobs/2.safetensors") == b"\2" * 1000
 
 
@@ -90,7 +90,7 @@ def test_a_flush_commits_what_waits(hub, opened):
     assert not store.flush(0.0)
     assert store.flush(30.0)
     assert store.flush(30.0)
-    assert (commits(hub), names(opened()), store.confirm(receipt).rung) == (2, [BLOB], "confirmed")
+    assert (commits(hub), names(opened()), store.confirm(receipt).level) == (2, [BLOB], "confirmed")
 
 
 def test_a_session_that_dies_before_the_commit_leaves_no_half_checkpoint(hub, opened):
@@ -169,7 +169,7 @@ def test_space_that_cannot_be_given_back_now_is_given_back_later(hub, opened):
     store.put(MANIFEST, BytesSource(b"{}"))
     store.delete(BLOB)
     hub.faults = [Fault("POST", "lfs-files/batch", "status", 500, count=10**6)]
-    assert store.put("run/2.json", BytesSource(b"{}")).rung == "confirmed"
+    assert store.put("run/2.json", BytesSource(b"{}")).level == "confirmed"
     assert "not given back yet" in store.degraded
     hub.faults = []
     store.put("run/3.json", BytesSource(b"{}"))
@@ -232,8 +232,8 @@ def test_what_goes_wrong_in_passing_is_made_good(hub, opened, ways, fault):
     hub.faults = [fault]
     store = opened()
     blob = store.put(BLOB, ChunkedSource(b"bl", b"ob"))
-    assert store.put(MANIFEST, BytesSource(b"{}")).rung == "confirmed"
-    assert store.confirm(blob).rung == "confirmed"
+    assert store.put(MANIFEST, BytesSource(b"{}")).level == "confirmed"
+    assert store.confirm(blob).level == "confirmed"
     assert (hub.content(REPO, BLOB), hub.content(REPO, MANIFEST), commits(hub)) == (b"blob", b"{}", 1)
 
 
@@ -306,7 +306,7 @@ def test_a_slow_upload_is_not_given_up_while_it_moves(hub, opened, monkeypatch):
     monkeypatch.setattr(door, "_IN_MEMORY", SMALL)
     store = opened(deadline=1.0)
     slow = ChunkedSource(*[b"x" * 1000] * 8, before=lambda number: time.sleep(0.25))
-    assert store.put(BLOB, slow).rung == "sent"
+    assert store.put(BLOB, slow).level == "sent"
     assert slow.reads == 1
 
 
@@ -357,7 +357,7 @@ def test_too_many_commits_are_told(hub, opened):
     assert hub.refused == 1, "asked again, it would only count against us"
     assert 3500 < store.rest(urgent=True) <= 3660
     hub.commits_per_hour = None
-    assert store.put("run/b.json", BytesSource(b"b")).rung == "confirmed"
+    assert store.put("run/b.json", BytesSource(b"b")).level == "confirmed"
 
 
 def test_the_journal_and_what_was_pruned_ride_in_the_next_commit(hub, opened):
@@ -369,7 +369,7 @@ def test_the_journal_and_what_was_pruned_ride_in_the_next_commit(hub, opened):
         store.put(f"run/blobs/{number}.safetensors", BytesSource(b"blob %d" % number))
         store.put(f"run/checkpoints/{number}.json", BytesSource(b"manifest %d" % number))
         segment = store.put(f"run/journal/aaaaaaaa-{number:05d}.jsonl", BytesSource(b"line %d" % number))
-        assert segment.rung == "local"
+        assert segment.level == "local"
         with store.get(f"run/journal/aaaaaaaa-{number:05d}.jsonl") as reader:
             assert reader.read() == b"line %d" % number, "it is seen within this process"
         if number:
@@ -411,7 +411,7 @@ def test_a_full_account_is_told_as_such(hub, opened):
     hub.faults = [Fault("POST", "/commit/main", "status", 403, message=said)]
     with pytest.raises(StoreFull, match="storage limit reached"):
         store.put(MANIFEST, BytesSource(b"{}"))
-    assert store.put(MANIFEST, BytesSource(b"{}")).rung == "confirmed"
+    assert store.put(MANIFEST, BytesSource(b"{}")).level == "confirmed"
 
 
 def test_somebody_else_s_namespace_is_refused(hub, opened):
@@ -462,7 +462,7 @@ def test_the_environment_says_which_hub_and_who(hub, tmp_path):
     program = (
         "from colabkeep.stores import open_store\n"
         "from colabkeep.stores.base import BytesSource\n"
-        "print(open_store('hf://ada/run').put('run/a.json', BytesSource(b'x')).rung)\n"
+        "print(open_store('hf://ada/run').put('run/a.json', BytesSource(b'x')).level)\n"
     )
     environ = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
     inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
@@ -491,7 +491,7 @@ def unhurried(monkeypatch):
 
 def asked(receipt):
     """What a session asks with about an object that another one put."""
-    return replace(receipt, rung="sent", id=None)
+    return replace(receipt, level="sent", id=None)
 
 
 def test_what_another_session_put_is_confirmed(hub, opened, ways, unhurried):
@@ -504,7 +504,7 @@ def test_what_another_session_put_is_confirmed(hub, opened, ways, unhurried):
             assert names(store) == sorted([BLOB, MANIFEST])
         hub.log.clear()
         for _ in range(3):
-            assert {store.confirm(asked(receipt)).rung for receipt in receipts} == {"confirmed"}
+            assert {store.confirm(asked(receipt)).level for receipt in receipts} == {"confirmed"}
         assert (len(hub.requests("paths-info")), len(hub.requests("^GET .*resolve"))) == (0 if listed else 2, 1)
 
 
@@ -514,17 +514,17 @@ def test_what_is_not_the_same_is_not_confirmed(hub, opened, unhurried):
     receipts = [asked(first.put(name, BytesSource(b"{}"))) for name in (BLOB, MANIFEST)]
     store = opened()
     for receipt in receipts:
-        assert store.confirm(replace(receipt, sha256="0" * 64)).rung == "sent"
-        assert store.confirm(replace(receipt, size=3)).rung == "sent"
-        assert store.confirm(replace(receipt, sha256="")).rung == "sent"
-        assert store.confirm(replace(receipt, name=f"{receipt.name}x")).rung == "sent"
+        assert store.confirm(replace(receipt, sha256="0" * 64)).level == "sent"
+        assert store.confirm(replace(receipt, size=3)).level == "sent"
+        assert store.confirm(replace(receipt, sha256="")).level == "sent"
+        assert store.confirm(replace(receipt, name=f"{receipt.name}x")).level == "sent"
         first.delete(receipt.name)
-        assert first.confirm(receipt).rung == "sent"
+        assert first.confirm(receipt).level == "sent"
     waiting = opened("hf://ada/other").put(BLOB, BytesSource(b"blob"))
-    assert store.confirm(asked(waiting)).rung == "sent"
+    assert store.confirm(asked(waiting)).level == "sent"
     hub.faults = [Fault("POST", "paths-info", "status", 503)]
     late = opened()
-    assert [late.confirm(receipts[0]).rung for _ in range(2)] == ["sent", "confirmed"]
+    assert [late.confirm(receipts[0]).level for _ in range(2)] == ["sent", "confirmed"]
 
 
 def test_opening_a_run_takes_at_most_three_listings(hub, opened):

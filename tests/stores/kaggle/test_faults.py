@@ -39,14 +39,14 @@ def test_a_blob_that_was_cut_off_is_not_called_safe(machine, fake):
     fake.fault("PUT", Cut(331_776))
     fake.fault("STATUS", Answer(500))
     assert not store.flush(0.5)
-    rungs = set()
+    levels = set()
     while store.degraded is None:
-        rungs.add(store.confirm(receipt).rung)
+        levels.add(store.confirm(receipt).level)
         time.sleep(0.01)
-    assert "confirmed" not in rungs
+    assert "confirmed" not in levels
     assert "331776 bytes there; 5120000 were sent" in store.degraded
     assert store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
     assert store.degraded is None
     assert len(versions(fake)) == 2
     assert read(machine("b"), "run/a") == BIG
@@ -59,7 +59,7 @@ def test_a_version_with_a_wrong_byte_is_not_called_safe(machine, fake):
     receipt = put(store, "run/a", BIG)
     assert not store.flush(0.0)
     while store.degraded is None:
-        assert store.confirm(receipt).rung != "confirmed"
+        assert store.confirm(receipt).level != "confirmed"
         time.sleep(0.01)
     assert "another MD5" in store.degraded
     assert store.flush(PATIENCE)
@@ -75,10 +75,10 @@ def test_a_version_that_never_appears_is_a_full_quota(machine, fake):
     receipt = put(store, "run/b", BIG)
     assert not store.flush(3.0)
     assert "quota" in store.degraded
-    assert store.confirm(receipt).rung != "confirmed"
+    assert store.confirm(receipt).level != "confirmed"
     fake.state.quota = None
     assert store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
 
 
 def test_a_version_that_cannot_be_processed_is_made_again(machine, fake):
@@ -88,7 +88,7 @@ def test_a_version_that_cannot_be_processed_is_made_again(machine, fake):
         fake.state.fails_processing = 1
         receipt = put(store, f"run/{number}")
         assert store.flush(PATIENCE)
-        assert store.confirm(receipt).rung == "confirmed"
+        assert store.confirm(receipt).level == "confirmed"
     assert [version.status for version in versions(fake)] == ["FAILED", "READY", "FAILED", "READY"]
 
 
@@ -150,7 +150,7 @@ def test_a_lost_answer_does_not_send_all_again(machine, fake):
     receipt = put(store, "run/b", BIG)
     fake.fault("CreateDatasetVersion", LostReply())
     assert store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
     assert len(versions(fake)) == 2
 
 
@@ -177,7 +177,7 @@ def test_one_failure_anywhere_is_made_good(machine, fake, kind, action):
     except StoreUnavailable:
         receipt = put(store, "run/a", BIG)
     assert store.flush(PATIENCE)
-    assert store.confirm(receipt).rung == "confirmed"
+    assert store.confirm(receipt).level == "confirmed"
     assert read(machine("b"), "run/a") == BIG
 
 

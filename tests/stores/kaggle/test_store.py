@@ -51,18 +51,18 @@ def test_an_object_is_local_until_its_version_is_proven(machine, fake):
     """On this disk: local. Uploaded and being processed: sent. Ready, listed and its digest stated: confirmed."""
     store = machine("a")
     receipt = put(store, "run/a")
-    assert (receipt.rung, store.confirm(receipt).rung) == ("local", "local")
+    assert (receipt.level, store.confirm(receipt).level) == ("local", "local")
     fake.state.processing = FOR_EVER
     flushing = threading.Thread(target=store.flush, args=(PATIENCE,))
     flushing.start()
     while fake.calls.count("GetDatasetStatus") < 10 or "CreateDataset" not in fake.calls:
-        assert store.confirm(receipt).rung != "confirmed"
+        assert store.confirm(receipt).level != "confirmed"
         time.sleep(0.01)
-    assert store.confirm(receipt).rung == "sent"
+    assert store.confirm(receipt).level == "sent"
     with fake.state.guard:
         fake.state.datasets["ada/checkpoints"][0].steps.clear()
     flushing.join(PATIENCE)
-    assert store.confirm(receipt) == replace(receipt, rung="confirmed")
+    assert store.confirm(receipt) == replace(receipt, level="confirmed")
 
 
 def test_another_machine_goes_on_from_the_dataset_alone(machine):
@@ -164,7 +164,7 @@ def test_the_first_version_comes_soon_and_unasked(machine, fake):
     store = machine("a", first=0.01)
     receipt = put(store, "run/a")
     arrived = threading.Event()
-    while not arrived.wait(0.01) and store.confirm(receipt).rung != "confirmed":
+    while not arrived.wait(0.01) and store.confirm(receipt).level != "confirmed":
         pass
     put(store, "run/b")  # this one has to wait: versions are `every` apart
     assert len(fake.state.datasets["ada/checkpoints"]) == 1
@@ -293,7 +293,7 @@ def test_the_version_of_another_is_not_taken_for_ones_own(machine, fake):
     for thread in flushing:
         thread.join(PATIENCE)
     assert len(fake.state.datasets["ada/checkpoints"]) == 4
-    assert first.confirm(receipt).rung == "confirmed"
+    assert first.confirm(receipt).level == "confirmed"
     assert names(machine("c")) == ["run/first", "run/second", "run/start"]
 
 
@@ -306,7 +306,7 @@ def test_two_processes_of_one_machine_take_turns(machine):
         assert "Another process" in second.degraded
     assert second.flush(PATIENCE)
     assert first.flush(PATIENCE)
-    assert {store.confirm(receipt).rung for store, receipt in receipts.items()} == {"confirmed"}
+    assert {store.confirm(receipt).level for store, receipt in receipts.items()} == {"confirmed"}
 
 
 def test_bytes_that_are_not_those_of_the_receipt_are_never_confirmed(machine):
@@ -314,10 +314,10 @@ def test_bytes_that_are_not_those_of_the_receipt_are_never_confirmed(machine):
     store = machine("a")
     receipt = put(store, "run/a")
     assert store.flush(PATIENCE)
-    assert store.confirm(replace(receipt, sha256="0" * 64)).rung == "local"
-    assert store.confirm(replace(receipt, sha256="")).rung == "confirmed"  # a tier that knows only the name
+    assert store.confirm(replace(receipt, sha256="0" * 64)).level == "local"
+    assert store.confirm(replace(receipt, sha256="")).level == "confirmed"  # a tier that knows only the name
     store.delete("run/a")
-    assert store.confirm(receipt).rung == "local"
+    assert store.confirm(receipt).level == "local"
 
 
 def test_the_user_is_told_how_to_sign_in(machine, fake, capfd):
@@ -355,7 +355,7 @@ def test_the_dataset_of_another_user_is_refused_with_the_reason(machine):
     put(store, "run/a")
     assert not store.flush(2.0)
     assert "the account 'eve'" in store.degraded
-    assert store.confirm(put(store, "run/b")).rung == "local"
+    assert store.confirm(put(store, "run/b")).level == "local"
 
 
 def test_what_is_damaged_in_the_dataset_is_said_to_be(machine, fake):
@@ -395,7 +395,7 @@ def test_opening_asks_nobody_and_writes_nothing(client, tmp_path, monkeypatch):
     store = open_store("kaggle://Ada/my-checkpoints")
     assert isinstance(store, KaggleStore)
     assert store.url == "kaggle://ada/my-checkpoints"
-    assert (store.properties.top_rung, store.properties.persists, store.degraded) == ("confirmed", True, None)
+    assert (store.properties.top_level, store.properties.persists, store.degraded) == ("confirmed", True, None)
     assert store.flush(0.0)
     store.close()
     assert list(tmp_path.iterdir()) == []

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import colabkeep
-from colabkeep.core.arguments import door
+from colabkeep.core.arguments import public
 from colabkeep.core.errors import UnknownArgument, UsageError
 
 
-@door({"epochs": "max_epochs"})
+@public({"epochs": "max_epochs"})
 def train(model: object, loader: object, *, optimizer: object, max_epochs: int = 1) -> int:
     """Train."""
     return max_epochs
@@ -21,7 +21,7 @@ def train(model: object, loader: object, *, optimizer: object, max_epochs: int =
 class Shop:
     """Something that is made."""
 
-    @door()
+    @public()
     def __init__(self, name: str, *, size: int = 1) -> None:
         self.told = name, size
 
@@ -70,7 +70,7 @@ def test_a_class_is_called_by_its_name() -> None:
 def test_an_error_inside_is_nobodys_words() -> None:
     """A TypeError of the function's own body comes out as it is."""
 
-    @door()
+    @public()
     def broken() -> None:
         raise TypeError("inside")
 
