@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import TrainerState
+from transformers import PreTrainedModel, TrainerState
 from transformers.trainer_callback import ExportableState
 
 from colabkeep.core.errors import UsageError
@@ -41,7 +41,7 @@ def told_files(model: Any) -> dict[str, Any]:
             return {}
         text = json.dumps(found, indent=2, sort_keys=True, default=_plain)
         return {"texts": {"adapter_config.json": text}, "weights": _ADAPTER, "names": names}
-    if not hasattr(model, "config") or not hasattr(model, "save_pretrained"):
+    if not isinstance(model, PreTrainedModel):  # others (SentenceTransformer, GLiNER) have folders of their own kind
         return {}
     config = {**json.loads(model.config.to_json_string()), "architectures": [type(model).__name__]}
     texts = {"config.json": json.dumps(config, indent=2, sort_keys=True)}

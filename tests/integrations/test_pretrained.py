@@ -241,3 +241,30 @@ def test_a_run_of_a_loop_has_no_folder_to_export(tmp_path: Path, capsys: pytest.
     assert main(words) != 0
     assert "Leave out --format" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+class Sentences(torch.nn.Module):
+    """Around a model of transformers, with its configuration and a folder of its own kind, as SentenceTransformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = bert()
+        self.config = self.inner.config
+
+    def forward(self, input_ids: Any, labels: Any) -> Any:
+        return self.inner(input_ids=input_ids, labels=labels)
+
+    def save_pretrained(self, folder: str) -> None:
+        """As it likes."""
+
+
+def test_a_model_of_another_make_is_trained_and_has_no_folder_to_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their trainers are the Trainer, their models are no PreTrainedModel."""
+    storage = tmp_path / "runs"
+    trainer = train(tmp_path, Resumable("sentences", storage=storage, progress=False), model=Sentences())
+    assert trainer.state.global_step == 15
+    words = ["export", "sentences", str(tmp_path / "out"), "--storage", str(storage), "--format", "transformers"]
+    assert main(words) != 0
+    assert "Leave out --format" in capsys.readouterr().err

@@ -126,6 +126,14 @@ class Measuring(Trainer):  # type: ignore[misc]
         self._metrics["train"].clear()
 
 
+class Deep(Trainer):  # type: ignore[misc]
+    """Its loss is of all layers, as that of a student whose layers follow a teacher's."""
+
+    def compute_loss(self, model: Any, inputs: Any, *words: Any, **more: Any) -> Any:
+        found = model(**inputs, output_hidden_states=True)
+        return found.loss + sum(each.square().mean() for each in found.hidden_states)
+
+
 def adapted(model: Any) -> Any:
     """The model with LoRA: adapters and head are trained, the base is frozen."""
     peft = pytest.importorskip("peft")
@@ -208,6 +216,14 @@ def test_a_training_that_failed_three_times_comes_to_the_same(tmp_path: Path, ki
         with pytest.raises(Breakage):
             train(tmp_path / "kept", Breaking(step), **options)
     assert train(tmp_path / "kept", Breaking(), **options)[:-1] == whole[:-1]
+
+
+def test_the_hidden_states_of_a_model_are_there_after_a_resume(tmp_path: Path) -> None:
+    """Transformers collects them by hooks, once they are asked for, and marks the model that has these."""
+    whole = train(tmp_path / "whole", kind=Deep, max_steps=6, eval_strategy="no")
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", Breaking(3), kind=Deep, max_steps=6, eval_strategy="no")
+    assert train(tmp_path / "kept", kind=Deep, max_steps=6, eval_strategy="no")[:-1] == whole[:-1]
 
 
 def test_behind_the_last_batch_of_a_stream_that_says_it_is_longer_the_training_goes_on(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
 
 from colabkeep.frameworks.base import Remembered, Unseen
 from colabkeep.frameworks.shared import boundary, capture
@@ -31,6 +32,7 @@ from colabkeep.frameworks.shared.describe import NOT_PLAIN, plain
 from colabkeep.frameworks.shared.rng import Stream
 from colabkeep.frameworks.shared.streams import reachable
 from colabkeep.frameworks.torch.capture import TensorPlaces, TorchKit, counts_of, metrics, ordinary, parameters_of
+from colabkeep.frameworks.torch.data import begin_anew, stay
 from colabkeep.frameworks.torch.restore import is_torchs_own
 from colabkeep.frameworks.torch.settings import attributes, count_of
 
@@ -473,7 +475,11 @@ _HELD = (
 class TorchUnseen(Unseen):
     """Listens from now on which optimizers step. Called when the first step of a session is done, it stops, looks for
     schedulers among all objects there are (some 35 ms), and gives a sentence for each; and for what an optimizer that
-    tells nothing of it counts in attributes."""
+    tells nothing of it counts in attributes.
+
+    From then on until it is closed, workers that persist begin anew for each pass over a loader that the run does not
+    read. Only the first pass of a session would draw a number for them, and what is drawn after that would depend on
+    where a session began."""
 
     def __init__(self, parts: Mapping[str, object]) -> None:
         self._parts = dict(parts)
@@ -481,9 +487,13 @@ class TorchUnseen(Unseen):
         self._handle = register_optimizer_step_pre_hook(self._step)
         self._before = [(each, _numbers(each)) for each in self._handed_in()]
         self._held = list(_plain_tensors(self._parts, set(map(id, self._told("remembers")))))
+        self._anew: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
 
     def __call__(self) -> Sequence[str]:
         self.close()
+        objects = gc.get_objects()
+        kinds = _derived(DataLoader)
+        self._anew.update(begin_anew(each for each in objects if type(each) in kinds))
         moved = [_COUNTED.format(kind=type(each).__name__, name=name) for each, name in self._moved()]
         moved += [_HELD.format(kind=type(each.module).__name__, name=each.name) for each in self._held if each.changed]
         self._held = []
@@ -492,11 +502,17 @@ class TorchUnseen(Unseen):
         stepped = [each for each in (held() for held in self._stepped.values()) if each is not None]
         strangers = [each for each in stepped if id(each) not in known]
         optimizers = [*known.values(), *strangers]
-        return [*map(self._optimizer, strangers), *map(_scheduler, self._schedulers({*map(id, optimizers)})), *moved]
+        return [
+            *map(self._optimizer, strangers),
+            *map(_scheduler, self._schedulers(objects, {*map(id, optimizers)})),
+            *moved,
+        ]
 
     def close(self) -> None:
         """Listen no more. Calling twice is harmless."""
         self._handle.remove()
+        stay(self._anew)
+        self._anew.clear()
 
     def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -529,14 +545,14 @@ class TorchUnseen(Unseen):
     def _told(self, what: str) -> list[object]:
         return [each for part in self._parts.values() for each in getattr(part, what, ())]
 
-    def _schedulers(self, optimizers: set[int]) -> list[LRScheduler]:
+    def _schedulers(self, objects: Iterable[object], optimizers: set[int]) -> list[LRScheduler]:
         """Those of these optimizers that were not handed in, wherever they are kept."""
         if not optimizers:
             return []
         known = {id(each) for each in self._others() if isinstance(each, LRScheduler)}
         kinds = _derived(LRScheduler)
         # By the type and past any __getattr__: a lazy proxy of the user's must stay lazy.
-        found: list[Any] = [each for each in gc.get_objects() if type(each) in kinds]
+        found: list[Any] = [each for each in objects if type(each) in kinds]
         return [each for each in found if id(each) not in known and id(vars(each).get("optimizer")) in optimizers]
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> str:

@@ -9,7 +9,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -232,9 +232,10 @@ class Adapted(loaders.Adapted):
         base = unprepared(loader)
         self.quiet = loader.collate_fn in (default_collate, default_convert) and _quiet(loader.dataset)
         self.away = loader.num_workers > 0
-        self.persists = loader.persistent_workers and self.away
+        self.persists = any(vars(each).get(_STAY, each.persistent_workers) for each in (loader, base)) and self.away
         self._feed = IndexFeed()
         payload, replaced = _carried(loader, loader.num_workers, epoch)
+        replaced["persistent_workers"] = self.persists
         super().__init__(payload, TENSORS)
         bare = loader.batch_sampler is None
         seeded = Seeded(self._payload, bare=bare)
@@ -273,6 +274,25 @@ class Adapted(loaders.Adapted):
 
     def close(self) -> None:
         _stop(self._loader._iterator)
+
+
+_STAY = "_workers_stay"  # what the user wrote, while they do not
+
+
+def begin_anew(loaders: Iterable[DataLoader[Any]]) -> Iterator[DataLoader[Any]]:
+    """From now on workers begin anew for each pass; those loaders whose workers would stay. Ours are left alone: their
+    workers draw from a generator of their own. Torch lets nobody write this by its name."""
+    for each in loaders:
+        sources = vars(each).get("sampler"), vars(each).get("batch_sampler")
+        if vars(each).get("persistent_workers") and not any(isinstance(source, IndexFeed) for source in sources):
+            vars(each).update({"persistent_workers": False, _STAY: True})
+            yield each
+
+
+def stay(loaders: Iterable[DataLoader[Any]]) -> None:
+    """Their workers stay again, as the user wrote it."""
+    for each in loaders:
+        vars(each)["persistent_workers"] = vars(each).pop(_STAY)
 
 
 def map_style(loader: DataLoader[Any]) -> bool:

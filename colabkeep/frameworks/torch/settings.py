@@ -317,8 +317,12 @@ def _digest(module: torch.nn.Module) -> str:
     return digest_of([each.detach() for each in found if each.numel()])
 
 
+# Tells that a module has what no checkpoint holds and the next session makes anew: compiled code; from transformers 5.0
+# on (utils/output_capturing.py) the hooks that collect hidden states, which are empty where the mark is put back alone.
+_MADE_ANEW = {"_compiled_call_impl", "_output_capturing_hooks_installed"}
+
 _TORCH = Kind(
-    base=frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"},
+    base=frozenset(vars(torch.nn.Module())) | _MADE_ANEW,
     package="torch",
     private=False,
     trained=attrgetter("requires_grad"),

@@ -3,6 +3,8 @@ costs. What was handed in, in whatever way, is not."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 from torch.optim.optimizer import _global_optimizer_pre_hooks
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import colabkeep
 from colabkeep.core.errors import UsageError
@@ -200,3 +203,66 @@ def test_nobody_listens_behind_the_first_step_or_the_session(tmp_path: Path) -> 
     assert heard == [before + 1, before, before]
     Cell().run(tmp_path / "none", 0)
     assert len(_global_optimizer_pre_hooks) == before
+
+
+class Stop(Exception):
+    """What goes wrong on purpose."""
+
+
+def validated(folder: Path, epochs: int) -> tuple[list[bytes], list[Any]]:
+    """Epochs with dropout, and a validation by a worker that stays; it fails in the last one of five. Weights, and
+    whether the loaders' workers stay: while the run trains, and behind it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(12, 4))
+    held_out = DataLoader(data, batch_size=6, num_workers=1, persistent_workers=True)
+    stay = []
+    with (
+        contextlib.suppress(Stop),
+        colabkeep.Run("r", model=model, optimizer=optimizer, storage=str(folder), progress=False) as run,
+    ):
+        for epoch in run.epochs(4):
+            for (x,) in run.batches(DataLoader(data, batch_size=4, shuffle=True)):
+                model(x).square().mean().backward()
+                optimizer.step()
+                run.step()
+            for (x,) in held_out:
+                model(x)
+            stay.append(held_out.persistent_workers)
+            if epoch == epochs:
+                raise Stop
+    return [each.detach().numpy().tobytes() for each in model.parameters()], [*stay, held_out.persistent_workers]
+
+
+def test_a_validation_with_workers_that_stay_draws_as_many_numbers_in_each_session(tmp_path: Path) -> None:
+    """Torch draws one when workers begin: in the first validation of a session, but in none after it."""
+    whole, stay = validated(tmp_path / "whole", 5)
+    assert stay == [False, False, False, False, True]
+    validated(tmp_path / "kept", 1)
+    assert validated(tmp_path / "kept", 5)[0] == whole
+
+
+class Who(Dataset):  # type: ignore[type-arg]
+    """Which process reads it."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+def test_workers_of_a_loader_that_the_run_reads_stay_from_whenever_it_is_first_read(tmp_path: Path) -> None:
+    """It is only first read behind the first step, as the data of a later stage, or of a validation, are."""
+    model, seen = nn.Linear(1, 1), set()
+    late = DataLoader(Who(), batch_size=4, num_workers=1, persistent_workers=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with colabkeep.Run("r", model=model, optimizer=optimizer, storage=str(tmp_path), progress=False) as run:
+        for step in run.steps(4):
+            if step:
+                seen.update(run.next(late).tolist())
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            run.step()
+    assert len(seen) == 1
