@@ -955,7 +955,7 @@ CHINESE: Mapping[str, str] = {
     "an unknown number of": "数量未知的",
     "{}: {} batches of this epoch are trained, and now it has no more than that": "{}：这一轮已训练 {} 个批次，而现在批次数不超过它",
     "The loader makes other batches than when the run was cut off. No batch was trained; the checkpoints are untouched:": "数据加载器产生的批次与中断时不同。没有训练任何批次，检查点没有改动：",
-    'Make it as it was, or train under another run_name. To go on with these batches, pass on_change="apply".': '请恢复原来的设置，或换一个 run_name 训练。要用现在的批次继续，请传入 on_change="apply"。',
+    'Make it as it was, or train under another run_name. Where find_executable_batch_size tries sizes, let it begin with the run\'s own: starting_batch_size=…. To go on with these batches, pass on_change="apply".': '请恢复原来的设置，或换一个 run_name 训练。如果由 find_executable_batch_size 尝试批次大小，请让它从这次训练原来的大小开始：starting_batch_size=…。要用现在的批次继续，请传入 on_change="apply"。',
     "{}. That was between two epochs of this session, and is taken as meant.": "{}。这发生在本次会话的两轮之间，视为有意更改。",
     "{}. The loop changes its data between epochs; of this one, {}": "{}。循环在各轮之间更换数据；对于这一轮，{}",
     'data of run.next, "{}"': 'run.next 的数据，"{}"',

@@ -318,7 +318,8 @@ def _digest(module: torch.nn.Module) -> str:
 
 
 _TORCH = Kind(
-    base=frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl"},
+    # Accelerate marks a model that it prepared alone, and of several processes the wrapper around it.
+    base=frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_is_accelerate_prepared"},
     package="torch",
     private=False,
     trained=attrgetter("requires_grad"),
