@@ -307,6 +307,20 @@ class Auto(_Composable):
         return "epoch" if ended and since >= cadence.epoch_seconds else None
 
 
+def steps_until_due(policy: SavePolicy, progress: Progress, last: SaveMark, now: float, most: int) -> int:
+    """After how many more steps of this epoch `policy` may be due at the earliest if no time passes, `most` if not
+    sooner. A policy of the user's own may be due at each."""
+    if not _is_ours(policy):
+        return 1
+    ahead = (progress._replace(step=progress.step + n, batches=progress.batches + n) for n in range(1, most))
+    return next((n for n, each in enumerate(ahead, 1) if policy.due(each, last, now) is not None), most)
+
+
+def _is_ours(policy: SavePolicy) -> bool:
+    ours = (Never, EveryEpochs, EverySteps, EveryMinutes, Auto)
+    return all(map(_is_ours, policy.policies)) if isinstance(policy, _Either) else type(policy) in ours
+
+
 def is_auto(policy: SavePolicy) -> bool:
     """Does colabkeep choose the cadence, at least among others?"""
     return isinstance(policy, Auto) or (isinstance(policy, _Either) and any(map(is_auto, policy.policies)))

@@ -204,7 +204,8 @@ class SameData:
             raise Incompatible(
                 problem="The loader makes other batches than when the run was cut off. No batch was trained; the "
                 "checkpoints are untouched:",
-                remedy="Make it as it was, or train under another run_name. To go on with these batches, pass "
+                remedy="Make it as it was, or train under another run_name. Where find_executable_batch_size tries "
+                "sizes, let it begin with the run's own: starting_batch_size=…. To go on with these batches, pass "
                 'on_change="apply".',
                 differences=resized,
             )

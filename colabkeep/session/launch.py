@@ -42,6 +42,7 @@ _STEPS = 0.25  # seconds between two steps that are shown
 _PULSE = 2.0  # seconds between two words of a process about where it is
 _SILENT = 30.0  # seconds without such a word, while others wait, after which all are ended
 _LONGEST = 600.0  # seconds after which they wait no more, as NCCL's own; but for what rank 0 loads at the start
+_OFTEN = 3  # times that all tell of a long wait: where the machine stood still, the next time is another one
 _LONG = 60.0  # seconds that the others wait for a process before that is told; then twice as long, and so on
 
 
@@ -93,6 +94,7 @@ class _Process:
     result: tuple[Any, ...] | None = None
     left: list[Any] = field(default_factory=list)
     waited: float | None = None  # seconds that it has waited for the others
+    waits_long: int = 0  # as often as it has told so, one time after the other
     opens: bool = False  # for what rank 0 loads
     where: str = ""
     heard_at: float | None = None  # when it last told that
@@ -451,6 +453,15 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
                 f"return.{where} All processes were ended.",
                 remedy=_AGAIN,
             )
+    left = [each for each in processes if each.result is None]
+    if left and all(each.waits_long >= _OFTEN for each in left):
+        places = "; ".join(f"rank {each.rank} is at {each.where}" for each in left)
+        return ProcessFailed(
+            problem=f"The {size} processes wait for each other at different places: {places}. They do so for ever, and "
+            "all were ended.",
+            remedy="Each process has to take the same number of batches, steps and epochs. Look at what is not the "
+            f"same in all: the length of a data set, a break, a condition on the rank. {_AGAIN}",
+        )
     waits = max((each.waited or 0.0 for each in waiting if not each.opens), default=0.0)
     late = [each for each in processes if each.waited is None and each.where and each.result is None]
     if waits < _LONGEST or not late:
@@ -512,6 +523,7 @@ def _receive(
         elif kind == "pulse":
             process.waited, process.opens, process.where = rest
             process.heard_at = time.monotonic()
+            process.waits_long = process.waits_long + 1 if (process.waited or 0.0) >= _LONG else 0
         elif kind == "there":
             process.there_at = time.monotonic()
         elif kind == "met":

@@ -31,6 +31,11 @@ class AtATime(Protocol):
 
 
 _FAILED, _EMPTY, _FULL = "failed", "empty", "full"
+_PLACES = {  # where in a loop they talk, and what that says of each
+    "step": "rank {} goes on behind step {}",
+    "epoch": "rank {} has ended its epoch behind step {}",
+    "left": "rank {} has left its loop behind step {}",
+}
 _ALL = 1 << 62  # samples: more than any batch has
 
 
@@ -55,6 +60,7 @@ class Group:
         self.rank, self.size = ranks.rank, ranks.size
         self.leads = ranks.rank == 0
         self.at_a_time: AtATime | None = None  # where it becomes less when memory runs out: all take the least then
+        self.talks_at = 0  # the step at whose boundary they talk again; at the end of an epoch they do before
         self._handed = self._alike = False
 
     def refuse_machines(self, machine: str) -> None:
@@ -85,14 +91,15 @@ class Group:
                 "(pipeline or tensor parallelism), cannot be kept.",
             )
 
-    def refuse_other_weights(self, parts: Mapping[str, object], *, sums_gradients: bool) -> None:
-        """Refuse processes whose weights have become others, behind a step. `sums_gradients`: colabkeep does, so it was
-        nobody's wrapper that was forgotten.
+    def refuse_other_weights(self, place: str, step: int, parts: Mapping[str, object], *, sums_gradients: bool) -> None:
+        """Refuse processes whose weights have become others, behind a step, at a "step", the end of an "epoch", or when
+        the loop is "left". `sums_gradients`: colabkeep does, so it was nobody's wrapper that was forgotten.
 
         Raises:
             UsageError: in all of them.
         """
-        alike = self._all_told(self._ranks.sums(parts))
+        here = _short(self._ranks.sums(parts))
+        alike = not sum(self._at(place, step, [here, -here]))
         if not alike and (self._alike or sums_gradients):
             raise UsageError(
                 problem=f"The {self.size} processes of this training no longer train alike: their weights, or the "
@@ -115,8 +122,23 @@ class Group:
 
     def _all_told(self, told: bytes) -> bool:
         """Did all of them tell the same?"""
-        here = int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
+        here = _short(told)
         return not sum(self._ranks.highest([here, -here]))
+
+    def _at(self, place: str, step: int, numbers: Sequence[int]) -> list[int]:
+        """Each number as the highest of all, where all processes talk at this place of their loop, behind this step.
+
+        Raises:
+            UsageError: they do not; in all of them.
+        """
+        words = list(_PLACES)
+        here = words.index(place)
+        told = self._ranks.highest([here, -here, step, -step, *numbers])
+        if told[0] + told[1] or told[2] + told[3]:
+            place_of = self._ranks.highest([here if rank == self.rank else 0 for rank in range(self.size)])
+            step_of = self._ranks.highest([step if rank == self.rank else 0 for rank in range(self.size)])
+            raise _apart([_PLACES[words[at]].format(n, step_of[n]) for n, at in enumerate(place_of)])
+        return told[4:]
 
     def together(self, opening: Callable[[], _T]) -> _T:
         """What `opening` gives, if it ended well in all processes.
@@ -174,17 +196,24 @@ class Group:
         manifest = Manifest.from_bytes(head["manifest"]["text"].encode(), id=head["manifest"]["id"])
         return Loaded(manifest=manifest, parts=_unpacked(head["parts"], memoryview(data)[8 + size :]))
 
-    def decide(self, *, saves: bool, signal: int, ends: int) -> Decision:
-        """What all do, of what each wants; rank 0 alone wants to save."""
+    def decide(self, step: int, *, saves: bool, signal: int, ends: int, talks_at: int) -> Decision:
+        """What all do, of what each wants; rank 0 alone wants to save, and says at which step they talk again. Where
+        the samples at a time may become less, that is the next one: a run that goes on is to round as this one does.
+
+        Raises:
+            UsageError: one of them is elsewhere; in all of them.
+        """
         mine = _ALL if self.at_a_time is None else self.at_a_time.now or _ALL
-        told = self._ranks.highest([int(saves), signal, ends, -mine])
+        later = talks_at if self.leads and self.at_a_time is None else 0
+        told = self._at("step", step, [int(saves), signal, ends, -mine, later])
         if self.at_a_time is not None and -told[3] < mine:
             self.at_a_time.take(-told[3])
+        self.talks_at = told[4]
         return Decision(bool(told[0]), told[1], told[2])
 
-    def any(self, wish: bool) -> bool:
-        """Does one of them wish it?"""
-        return bool(self._ranks.highest([int(wish)])[0])
+    def any(self, step: int, wish: bool) -> bool:
+        """Does one of them wish it? Raises as `decide`."""
+        return bool(self._at("step", step, [int(wish)])[0])
 
     def others(self, framework: Framework, parts: Mapping[str, object]) -> list[str]:
         """The names of those parts that are not in all processes as in rank 0. All get them."""
@@ -236,6 +265,21 @@ class Group:
 
     def _send(self, head: Mapping[str, Any], pieces: Sequence[memoryview]) -> None:
         self._ranks.from_first([memoryview(_head(head)), *pieces])
+
+
+def _short(told: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
+
+
+def _apart(places: Sequence[str]) -> UsageError:
+    return UsageError(
+        problem=f"The {len(places)} processes of this training are no longer at the same place: {', '.join(places)}. "
+        "Nothing was saved of this.",
+        remedy="Each process has to take the same number of steps and epochs, and to leave a loop at the same place. "
+        "What decides that (early stopping, a break, a batch that is skipped) has to be the same number in all: sum it "
+        "over them with torch.distributed.all_reduce, or send them that of rank 0 with torch.distributed.broadcast. "
+        "Then run this again: it goes on from the last checkpoint.",
+    )
 
 
 def _said(error: BaseException) -> str:

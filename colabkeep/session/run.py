@@ -668,14 +668,19 @@ class Run:
     def _pause_together(self, group: Group, now: float, reason: str | None) -> None:
         """The same, in each of several processes. Rank 0 decides when to save, and any of them may be asked to stop."""
         scheduler, deadline = self._save_scheduler, self._spec.deadline
+        if self.progress.step < group.talks_at:
+            self._event_bus.drain()
+            return
         reason = (reason or scheduler.due(now)) if group.leads else None
         ends = 1 if now >= self._until else 0
         if reason == "deadline":
             _tell_deadline(self, now)
             ends = 2 if deadline is not None and deadline.ends else ends
-        decided = group.decide(saves=reason is not None, signal=self._signals.requested or 0, ends=ends)
+        asked, talks_at = self._signals.requested or 0, scheduler.talks_at(now)
+        step = self.progress.step
+        decided = group.decide(step, saves=reason is not None, signal=asked, ends=ends, talks_at=talks_at)
         if any(decided):
-            self._gather(group)
+            self._gather(group, "step")
         if decided.saves:
             scheduler.save(reason or "asked", wait=scheduler.waits or self._spec.waits)
         if self._event_bus.queue:
@@ -686,16 +691,16 @@ class Run:
         if decided.ends:
             raise StopTraining("max_time" if decided.ends == 1 else "session_end")
 
-    def _gather(self, group: Group) -> None:
-        self._refuse_other_weights(group)
+    def _gather(self, group: Group, place: str = "left") -> None:
+        self._refuse_other_weights(group, place)
         parts, standing = self._spec.parts, self._boundary.gradients
         if other := self._state.gather(group, self.progress, parts, standing, self._position.told()):
             self._event_bus.once(other)
 
-    def _refuse_other_weights(self, group: Group) -> None:
+    def _refuse_other_weights(self, group: Group, place: str) -> None:
         # Before a step of this session nothing of the others can be lost, and a model may still be wrapped.
-        if self.progress.step > self._session.progress.step:
-            group.refuse_other_weights(self._spec.parts, sums_gradients=self._spec.loader is not None)
+        if (step := self.progress.step) > self._session.progress.step:
+            group.refuse_other_weights(place, step, self._spec.parts, sums_gradients=self._spec.loader is not None)
 
     def _stops(self, now: float) -> bool:
         """Is it time to leave?"""
@@ -720,7 +725,8 @@ class Run:
         self._rest()
         self._event_bus.tell(EpochDone(epoch=epoch, progress=progress, metrics=dict(self._save_scheduler.metrics)))
         if self._spec.group is not None:  # before a step is done with what an observer changed in rank 0 only
-            self._refuse_other_weights(self._spec.group)
+            self._refuse_other_weights(self._spec.group, "epoch")
+            self._spec.group.talks_at = 0
         self._save_scheduler.wait_if_best()
         self._pause(now)
 
@@ -811,10 +817,10 @@ def _next_batch(run: Run, opened: LoaderState, fetch: Callable[[], Batch | None]
     if position.batch + 1 == opened.length or position.blind:
         return run._waited_for(fetch)
     now, reason = run._spec.clock.monotonic(), None
-    if opened.length is None:
+    if opened.length is None and (group is None or position.progress.step >= group.talks_at):
         reason = run._save_scheduler.due(now) if group is None or group.leads else None
         wanted = reason is not None or run._stops(now)
-        if wanted if group is None else group.any(wanted):
+        if wanted if group is None else group.any(position.progress.step, wanted):
             position.hold()
             batch = run._waited_for(fetch)
             if batch is None:  # it was the last one, so this belongs to the end of the epoch

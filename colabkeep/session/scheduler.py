@@ -46,6 +46,7 @@ from colabkeep.core.policies import (
     improved,
     is_auto,
     mean_session,
+    steps_until_due,
     unmeasured,
 )
 from colabkeep.core.rate_limits import Budget
@@ -61,6 +62,8 @@ _LONGEST_LIFE = 7 * 24 * 3600.0  # seconds; what claims more had its clock set m
 _REMEMBERED = 9  # saves, and stretches between them: the median of so many is not moved by a few that were disturbed
 _ARRIVALS = 5  # checkpoints; links and services change within a session
 _FEWEST = 3  # steps that make a stretch worth comparing with
+_HEARD = 0.5  # seconds, as long as steps take what they took: after so many, processes hear what was asked of one
+_MOST_SILENT = 16  # steps, whatever they took
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +351,7 @@ class SaveScheduler:
         self._session = session
         self._start = position.progress
         self._mark = SaveMark(progress=position.progress, at=spec.clock.monotonic())
+        self._talked = position.progress.step, spec.clock.monotonic()  # to the other processes
         self._asked: str | None = None
         self._best = spec.arguments.best
         self._deadline = spec.deadline
@@ -416,6 +420,18 @@ class SaveScheduler:
             or (pace.chooses and not here.batches and self._is_best() and "best")
             or None
         )
+
+    def talks_at(self, now: float) -> int:
+        """Of several processes: the step at which they are to talk again, as they do now. In between nothing can be due
+        by a count of steps, and what comes by the clock, or is asked for from outside, waits for half a second or so. A
+        loop of the user's own may save at any step, or end in one process alone, so there it is the next one."""
+        progress, (step, at) = self._position.progress, self._talked
+        self._talked = progress.step, now
+        if self._spec.loader is None:
+            return progress.step + 1
+        each = (now - at) / max(1, progress.step - step)
+        most = _MOST_SILENT if each <= 0 else max(1, min(_MOST_SILENT, int(_HEARD / each)))
+        return progress.step + steps_until_due(self._pace.policy, progress, self._mark, now, most)
 
     def until_safe(self, now: float) -> float:
         """Seconds that a save takes here until it is safe where it ends up; more than an hour is not foreseen."""

@@ -19,6 +19,7 @@ from colabkeep.core.policies import (
     SaveMark,
     SavePolicy,
     parse_save_every,
+    steps_until_due,
 )
 
 START = SaveMark(progress=Progress(), at=0.0)
@@ -213,3 +214,34 @@ def test_a_save_every_that_says_nothing_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="does not say when to save") as caught:
         parse_save_every(value)
     assert '"500 steps"' in caught.value.remedy
+
+
+POLICIES = st.one_of(
+    st.sampled_from([Never(), Auto(), EveryEpochs(1), EveryMinutes(1.0)]), st.builds(EverySteps, st.integers(1, 40))
+)
+
+
+@given(policy=POLICIES, other=POLICIES, saved=st.integers(0, 60), since=st.integers(0, 30), most=st.integers(1, 20))
+def test_steps_at_which_nothing_can_be_due_are_known_beforehand(
+    policy: SavePolicy, other: SavePolicy, saved: int, since: int, most: int
+) -> None:
+    """As long as no time passes, and up to the end of the epoch."""
+    both = policy | other  # type: ignore[operator]  # all of these compose
+    mark = SaveMark(progress=Progress(step=saved, batches=saved), at=0.0)
+    ahead = steps_until_due(both, Progress(step=saved + since, batches=saved + since), mark, 0.0, most)
+    due = [
+        both.due(Progress(step=saved + since + n, batches=saved + since + n), mark, 0.0) is not None
+        for n in range(1, most + 1)
+    ]
+    assert ahead == (due.index(True) + 1 if any(due) else most)
+
+
+def test_a_policy_of_the_users_own_may_be_due_at_each_step() -> None:
+    """It is not asked of steps that are not there yet: who counts how often it is asked, would be deceived."""
+
+    class Mine:
+        def due(self, progress: Progress, last: SaveMark, now: float) -> str | None:
+            raise AssertionError(progress)
+
+    for policy in (Mine(), Mine() | EverySteps(9), EverySteps(9) | Mine()):  # type: ignore[operator]
+        assert steps_until_due(policy, Progress(step=3, batches=3), START, 0.0, 16) == 1

@@ -54,6 +54,16 @@ def test_more_has_a_plain_form_where_it_is_compared_only() -> None:
     assert plain(list(range(300))) is NOT_PLAIN
 
 
+def test_an_attribute_is_no_global_of_the_same_name() -> None:
+    """In another process of the training only what the function uses is there."""
+
+    def loss(output: Any) -> Any:
+        return output.SCALE
+
+    assert "globals" not in described(loss)
+    assert described(lambda output: output * SCALE)["globals"].options == {"SCALE": 0.5}
+
+
 def texts(before: object, after: object) -> list[str]:
     return [change.text for change in changes({"": under_loss(before)}, {"": under_loss(after)})]
 

@@ -34,6 +34,7 @@ _DEEPEST = 3  # functions that are found in one another
 _MEMORIES = (list, dict, set, deque)  # which a function may write to: no settings
 _LIBRARIES = (frozenset({"torch", "paddle", "numpy", "colabkeep"}) | sys.stdlib_module_names) - {"test"}
 _STORES = frozenset({"STORE_GLOBAL", "STORE_DEREF"})  # what a function sets itself is its memory
+_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})  # of a name that is no attribute
 
 
 def is_plain(value: Any) -> bool:
@@ -156,7 +157,7 @@ def _of_function(
     held |= dict(cells(function))
     held = {key: each for key, each in held.items() if key not in own and not isinstance(each, _MEMORIES)}
     yield name, _with(item, held)
-    named = {} if library else {key: function.__globals__.get(key, NOT_PLAIN) for key in names(code)}
+    named = {} if library else {key: function.__globals__.get(key, NOT_PLAIN) for key in _globals(code)}
     named = {key: each for key, each in named.items() if each is not NOT_PLAIN and key not in own}
     start = f"{name}." if name else ""
     told = _with(Item(kind="globals", sure=False), {key: each for key, each in named.items() if type(each) in _ATOMS})
@@ -203,6 +204,12 @@ def names(code: CodeType) -> Iterator[str]:
     """Of globals and attributes, in the code of a function and of those in it."""
     for each in _codes(code):
         yield from each.co_names
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    """Of globals alone: an attribute may be called as one of them, which other processes and sessions need not have."""
+    for each in _codes(code):
+        yield from (step.argval for step in get_instructions(each) if step.opname in _LOADS)
 
 
 def _full_name(value: Any) -> str:

@@ -23,6 +23,7 @@ from colabkeep.frameworks.shared.capture import TensorPlace
 from colabkeep.frameworks.torch.capture import TensorPlaces, counted_by
 from colabkeep.frameworks.torch.facts import place
 
+_WIDE = 16  # numbers that are told together
 _BUCKET = 32 << 20  # bytes of gradients that are summed at a time: each is copied into one buffer
 
 
@@ -74,10 +75,10 @@ _TRIES = 5
 
 def try_out(rank: int, size: int, summed: int) -> float | None:
     """Sum over all processes, on the device that trains, what is known beforehand; then tell the seconds that a step
-    spends on summing so many bytes of gradients, and on agreeing what is done next. None for 0 bytes.
+    spends on summing so many bytes of gradients. None for 0 bytes.
 
     The time is that of what `Reducer.reduce` does with a bucket, the median of five tries, as often as there are
-    buckets, and of one number over host memory. Nothing is copied that a step would not copy, and nobody waits for
+    buckets. Nothing is copied that a step would not copy, and nobody waits for
     another's batch in it. It takes no more memory than two buckets.
 
     Raises:
@@ -92,8 +93,7 @@ def try_out(rank: int, size: int, summed: int) -> float | None:
     if not summed:
         return None
     whole, rest = divmod(summed, _BUCKET)
-    seconds = _seconds(8, torch.device("cpu"))
-    seconds += whole * _seconds(_BUCKET, device) if whole else 0.0
+    seconds = whole * _seconds(_BUCKET, device) if whole else 0.0
     seconds += _seconds(rest, device) if rest else 0.0
     if device.type == "cuda":
         torch.cuda.empty_cache()  # it is the training's
@@ -291,10 +291,12 @@ class TorchRanks:
         self._group: Any = dist.new_group(backend="gloo")
 
     def highest(self, numbers: Sequence[int]) -> list[int]:
-        told = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        # Of the same length whatever they are: processes at different places of a loop are to hear of each other.
+        told = torch.zeros(max(_WIDE, len(numbers)), dtype=torch.int64, device="cpu")
+        told[: len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
         with self._waiting:
             dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
-        return [int(number) for number in told.tolist()]
+        return [int(number) for number in told[: len(numbers)].tolist()]
 
     def from_first(self, pieces: Iterable[memoryview] | None) -> bytearray:
         self._waiting.opens = True

@@ -318,8 +318,9 @@ def _digest(module: torch.nn.Module) -> str:
 
 
 # Tells that a module has what no checkpoint holds and the next session makes anew: compiled code; from transformers 5.0
-# on (utils/output_capturing.py) the hooks that collect hidden states, which are empty where the mark is put back alone.
-_MADE_ANEW = {"_compiled_call_impl", "_output_capturing_hooks_installed"}
+# on (utils/output_capturing.py) the hooks that collect hidden states, which are empty where the mark is put back alone;
+# and that Accelerate prepared it, which of several processes tells the wrapper around it.
+_MADE_ANEW = {"_compiled_call_impl", "_output_capturing_hooks_installed", "_is_accelerate_prepared"}
 
 _TORCH = Kind(
     base=frozenset(vars(torch.nn.Module())) | _MADE_ANEW,

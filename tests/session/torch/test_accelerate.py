@@ -351,3 +351,68 @@ def test_a_prepared_loader_is_never_changed_and_leaves_no_worker(tmp_path: Path)
     assert not worker.is_alive()
     data.close()
     assert (dict(vars(loader)), dict(vars(loader.base_dataloader))) == before
+
+
+def test_a_model_that_accelerate_prepared_is_no_other_one(tmp_path: Path) -> None:
+    """It is marked in one process, not in one of several, and not without Accelerate."""
+    told = list[str]()
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)  # type: ignore[no-any-return]
+
+    def epochs(count: int, *, prepared: bool) -> None:
+        torch.manual_seed(0)
+        model = Own()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if prepared:
+            model, optimizer = accelerate.Accelerator(cpu=True).prepare(model, optimizer)
+        hear = [lambda event: told.append(getattr(event, "text", ""))]
+        more = {"storage": tmp_path, "progress": False, "callbacks": hear}
+        with colabkeep.Run("r", model=model, optimizer=optimizer, **more) as run:
+            for _ in run.epochs(count):
+                for x, _ in run.batches(DataLoader(Noisy(), batch_size=8)):
+                    optimizer.zero_grad()
+                    model(x).mean().backward()
+                    optimizer.step()
+                    run.step()
+
+    epochs(1, prepared=True)
+    epochs(2, prepared=False)
+    assert not [text for text in told if "accelerate" in text.lower()]
+
+
+@pytest.mark.parametrize("begins", [8, 16])
+def test_a_batch_size_that_is_tried_goes_on_where_it_begins_with_the_runs_own(tmp_path: Path, begins: int) -> None:
+    """In the middle of an epoch any other is refused, with what to do."""
+    model = nn.Linear(4, 1)
+
+    def session(starting: int, until: int) -> int:
+        @accelerate.utils.find_executable_batch_size(starting_batch_size=starting)
+        def train(batch_size: int) -> int:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with colabkeep.Run("r", model=model, optimizer=optimizer, storage=tmp_path, progress=False) as run:
+                for _ in run.epochs(1):
+                    for x, _ in run.batches(DataLoader(Noisy(), batch_size=batch_size)):
+                        if len(x) > 8:
+                            raise torch.OutOfMemoryError("CUDA out of memory.")
+                        model(x).mean().backward()
+                        optimizer.step()
+                        run.step()
+                        if run.progress.step == until:
+                            run.stop()
+            return run.progress.step
+
+        return int(train())
+
+    assert session(8, 3) == 3
+    if begins == 8:
+        assert session(8, 0) == 6
+    else:
+        with pytest.raises(Incompatible, match="batch size 8 → 16 in the middle of an epoch") as caught:
+            session(16, 0)
+        assert "find_executable_batch_size" in caught.value.remedy

@@ -639,6 +639,80 @@ def test_nobody_waits_for_ever_for_a_process_that_answers(tmp_path: Path, monkey
     assert colabkeep.launch(opened_late, devices=2) == 5
 
 
+def test_processes_that_wait_for_each_other_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sums gradients, another one has ended its epoch, because its data set is shorter."""
+
+    class Stream:
+        def __iter__(self) -> Iterator[Any]:
+            yield from [(torch.ones(4, 2), torch.ones(4, 1))] * (3 - torch.distributed.get_rank())
+
+    def work() -> None:
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        colabkeep.resumable_fit(
+            model, Stream(), optimizer=optimizer, loss_fn=torch.nn.MSELoss(), max_epochs=1, run_name="r",
+            storage=tmp_path, progress=False,
+        )  # fmt: skip
+
+    monkeypatch.setattr("colabkeep.session.launch._LONG", 2.0)
+    with pytest.raises(ProcessFailed, match=r"wait for each other .*: rank 0 .*, in work; rank 1 is at") as caught:
+        colabkeep.launch(work, devices=2, progress=False)
+    assert "the length of a data set" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("leaves", "said"), [("batches", "ended its epoch behind step 4"), ("epochs", "left its")])
+def test_a_loop_that_ends_early_in_one_process_is_named(tmp_path: Path, leaves: str, said: str) -> None:
+    """By a number that each has for itself, as early stopping may: nobody waits for ever, nothing wrong is saved."""
+
+    def work() -> None:
+        with colabkeep.Run("r", model=torch.nn.Linear(2, 1), storage=tmp_path, progress=False) as run:
+            for epoch in run.epochs(3):
+                for batch, _ in run.enumerate(list(torch.ones(3, 4, 2))):
+                    run.step(loss=0.5)
+                    if leaves == "batches" and (run.rank, epoch, batch) == (1, 1, 0):
+                        break
+                if leaves == "epochs" and (run.rank, epoch) == (1, 1):
+                    break
+
+    other = "goes on behind step 4" if leaves == "batches" else "has ended its epoch behind step 6"
+    with pytest.raises(UsageError, match=f"same place: rank 0 {other}, rank 1 has {said}") as caught:
+        colabkeep.launch(work, devices=2)
+    assert "early stopping" in caught.value.remedy
+
+
+def test_processes_that_colabkeep_leads_talk_less_often_than_they_step(tmp_path: Path) -> None:
+    """All at the same steps, and wherever a save is due by the number of steps."""
+
+    def work() -> list[tuple[list[int], list[int]]]:
+        from colabkeep.session.ranks import Group
+
+        talks, decide = list[int](), Group.decide
+
+        def noted(self: Group, step: int, **words: Any) -> Any:
+            talks.append(step)
+            return decide(self, step, **words)
+
+        Group.decide = noted  # type: ignore[method-assign,assignment]
+        model = torch.nn.Linear(2, 1)
+        saves = list[int]()
+        colabkeep.resumable_fit(
+            model, list(torch.ones(64, 4, 2)), optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            step_fn=lambda model, batch: model(batch).mean(), max_epochs=1, run_name="r", storage=tmp_path,
+            save_every="7 steps", progress=False,
+            callbacks=[lambda event: saves.append(event.step) if type(event).__name__ == "SaveStarted" else None],
+        )  # fmt: skip
+        of_all: list[Any] = [None, None]
+        torch.distributed.all_gather_object(of_all, (talks, saves))
+        return of_all
+
+    (talks, saves), (theirs, _) = colabkeep.launch(work, devices=2, progress=False)
+    assert talks == theirs
+    assert set(range(7, 64, 7)) <= set(talks)
+    assert talks[-1] == 64
+    assert len(talks) < 48
+    assert all(step % 7 == 0 or step == 64 for step in saves)
+
+
 def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -> None:
     """A real kernel: functions of the cell travel, and the training's display is the cell's one output of HTML."""
     text = FIT.replace("import hashlib, os, signal, sys, time", "import hashlib, os, signal, time")

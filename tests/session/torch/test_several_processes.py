@@ -153,7 +153,8 @@ def test_a_stop_that_one_rank_hears_of_stops_all_with_the_last_step_saved(tmp_pa
     whole = session(tmp_path / "whole", 2, **words)
     stopped = session(tmp_path / "stopped", 2, **words, at=[1, 11], how=how)
     assert stopped.status == ([143, 143] if how == "SIGTERM" else [-2, -2]), stopped.errors
-    assert newest_step(tmp_path / "stopped") == 11
+    # In resumable_fit they talk where a save may be due, as it is here every third step, or half a second later.
+    assert newest_step(tmp_path / "stopped") in ((11, 12) if fit else (11,))
     resumed = session(tmp_path / "stopped", 2, **words)
     assert resumed.end == whole.end
     assert not resumed.reasons()
