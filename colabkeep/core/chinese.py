@@ -1491,6 +1491,7 @@ CHINESE: Mapping[str, str] = {
     "Leave batch_size out, and set it where the loader is made.": "请去掉 batch_size，在创建加载器的地方设置。",
     "a loader read from its beginning": "从头读取的加载器",
     "the loader continues from its own state, which does not cover the random streams of its workers: the continuation is bit-exact only if they draw nothing": "加载器从自己的状态继续，但其中不含工作进程的随机数状态：只有工作进程不使用随机数时，恢复后才逐位一致",
+    "{}: batches of {} samples → {}. If your loop does not change them from epoch to epoch itself, the weights will not be those of an uninterrupted run": "{}：每批样本数 {} → {}。如果不是你的循环自己逐个 epoch 改变批大小，最终权重就不会与不中断的训练相同",
     "The loader's own state cannot be stored ({}) A resumed epoch reads it again from the beginning instead.": "无法保存加载器自己的状态（{}）恢复的一轮会改为从头读取。",
     "batches in the epoch: more than {} → {}": "每轮批次数：多于 {} → {}",
     "samples in the first {} batches: {} → {}": "前 {} 个批次的样本数：{} → {}",

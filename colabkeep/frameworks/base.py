@@ -490,12 +490,13 @@ class DataFacts:
     """What is known of data without loading any. `kind`: "samples" (of a map-style data set), "batches" (of a
     sequence), or "stream", which can only be read from its beginning. `length`: how many of these, None if unknown.
     `name`: the class of the data set. `subsets`: for each `Subset` in it, how many indices it has and a digest of
-    them."""
+    them. `batch`: samples in each batch but the last, of all processes together; None if unknown."""
 
     kind: str
     length: int | None
     name: str
     subsets: tuple[tuple[int, str], ...] = ()
+    batch: int | None = None
 
 
 class Inspector(Protocol):

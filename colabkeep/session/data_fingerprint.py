@@ -38,6 +38,10 @@ _DOUBTFUL = (
     "the {who} counts while it is read ({names}), and goes on from what the first epoch left; if your loop sets that "
     "anew in each epoch, the continuation is not bit-exact. To be sure, set it in a method set_epoch(epoch)"
 )
+_RESIZED = (
+    "{who}: batches of {before} samples → {now}. If your loop does not change them from epoch to epoch itself, the "
+    "weights will not be those of an uninterrupted run"
+)
 _SORT = 'Sort it, sorted(os.listdir(folder)), and go on with on_change="apply" once'
 
 
@@ -163,7 +167,9 @@ class SameData:
     def differences(self, data: Data, name: str, loader: object, *, inside: int | None) -> Sequence[str]:
         """Compare a loader before anything is touched: what makes a resume wrong. `inside`: the epoch in which the run
         stopped, None between two. Samples are loaded only if there are some to compare with."""
-        stops = self._judge_facts(name, data.facts(loader), inside)
+        facts = data.facts(loader)
+        stops = self._judge_facts(name, facts, inside)
+        self.records[name]["batch"] = facts.batch  # which is compared as a setting
         probe = self._probe(name)
         if not stops and probe is not None and probe.known:
             stops = self._judge_samples(name, data.look(loader, probe), inside)
@@ -178,7 +184,10 @@ class SameData:
     def open(self, data: Data, name: str, loader: object, state: Tree | None, **where: int) -> LoaderState:
         """`data.open`, with the data compared: first with that of the checkpoint, then with the epoch before."""
         epoch, batches = where["epoch"], where["batches"]
-        _refuse(self._judge_facts(name, data.facts(loader), epoch if batches else None))
+        facts = data.facts(loader)
+        _refuse(self._judge_facts(name, facts, epoch if batches else None))
+        if not batches:
+            self._judge_batch(name, facts.batch)
         probe = None if self._looked_lately(name) else self._probe(name)
         inspector = None
         if probe is None:
@@ -248,6 +257,18 @@ class SameData:
         if record is None or (changes and not stops):
             self.records[name] = now | {"varies": record is not None and self._varies(name)}
         return stops
+
+    def _judge_batch(self, name: str, now: int | None) -> None:
+        """Between two epochs, where a loop may let its batches grow. Within one, what was read of it tells more."""
+        record = self.records[name]
+        before = record.setdefault("batch", now)  # earlier versions did not note it
+        if before is None or before == now:
+            return
+        if name in self._compared:
+            now = None  # the loop does, and it is compared no more
+        elif now is not None:
+            self._tell(Inexact(_RESIZED.format(who=_who(name), before=before, now=now)))
+        record["batch"] = now
 
     def _judge_samples(self, name: str, probed: Probed, inside: int | None) -> list[str]:
         record = self.records[name]

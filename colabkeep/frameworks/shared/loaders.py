@@ -546,7 +546,11 @@ class LoaderData(IterableData):
         dataset = loader.dataset
         kind = "samples" if self.map_style(loader) else "stream"
         return DataFacts(
-            kind=kind, length=length_of(dataset), name=type(dataset).__qualname__, subsets=tuple(subsets(dataset))
+            kind=kind,
+            length=length_of(dataset),
+            name=type(dataset).__qualname__,
+            subsets=tuple(subsets(dataset)),
+            batch=getattr(loader, "batch_size", None),
         )
 
     def counts(self, loader: Any, epoch: int) -> Counts | None:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from colabkeep.core.errors import UsageError
 from colabkeep.core.state import Stateful, Tagged, derive
+from colabkeep.frameworks.base import DataFacts
 from colabkeep.frameworks.shared import loaders
 from colabkeep.frameworks.shared.iterables import Counts, Position, Source, length_of
 from colabkeep.frameworks.shared.loaders import (
@@ -399,6 +401,11 @@ class TorchData(LoaderData):
     def alone(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         base = unprepared(loader)
         return shallow_copy(base, type(base), {"num_workers": min(1, base.num_workers), "persistent_workers": False})
+
+    def facts(self, loader: Any) -> DataFacts:
+        facts = super().facts(loader)
+        # A prepared one has the batches of one process.
+        return replace(facts, batch=None) if type(loader).__module__.startswith("accelerate.") else facts
 
     def counts(self, loader: Any, epoch: int) -> Counts | None:
         return super().counts(unprepared(loader), epoch)

@@ -250,6 +250,23 @@ def test_an_own_loop_gets_no_batches_of_another_size_in_the_middle_of_an_epoch(
     assert Loop(tmp_path).train(lambda _: data, epochs=3).run.finished
 
 
+def test_batches_of_another_size_between_two_epochs_are_told_unless_the_loop_is_known_to_change_them(
+    tmp_path: Path,
+) -> None:
+    """Once, and from then on they are the run's. A loop whose batches grew in a session may let them grow."""
+
+    def sized(*sizes: int) -> Callable[[int], Any]:
+        return lambda epoch: DataLoader(Pictures(), shuffle=True, batch_size=sizes[epoch])
+
+    Loop(tmp_path / "once").train(sized(8), epochs=1)
+    (told,) = Loop(tmp_path / "once").train(sized(8, 12), epochs=2).inexact
+    assert told.startswith("training data: batches of 8 samples → 12. If your loop does not change them")
+    assert Loop(tmp_path / "once").train(sized(8, 12, 12), epochs=3).inexact == []
+    grown = Loop(tmp_path / "grows").train(sized(4, 6), epochs=2)
+    assert (grown.inexact, grown.noted) == ([], [])
+    assert Loop(tmp_path / "grows").train(sized(4, 6, 10), epochs=3).inexact == []
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_leaking_split_is_named_for_both_of_its_halves(tmp_path: Path, workers: int) -> None:
     """An unseeded random_split trained on what it validates with: 0.475 became 0.838. Both lines say so."""
