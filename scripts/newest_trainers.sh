@@ -22,7 +22,8 @@ mkdir "$work/source"
 cp -r README.md LICENSE pyproject.toml colabkeep tests "$work/source" # pip builds in the folder it is given
 cd "$work/source"
 pip install -c "$work/constraints.txt" . transformers lightning pytorch-lightning keras accelerate trl peft torchmetrics \
-    bitsandbytes h5py hypothesis pytest pytest-timeout pytest-xdist scikit-learn tensorboard
+    bitsandbytes torchao h5py hypothesis pytest pytest-timeout pytest-xdist scikit-learn tensorboard
+pip install --no-deps galore-torch apollo-torch # which would bring bitsandbytes and transformers as they want them
 
 status=0
 python -m pytest tests/integrations --frameworks=torch "-n${PROCESSES:-2}" "$@" | tee "$work/said" || status=$?

@@ -146,6 +146,7 @@ def train(
     *more: Any,
     data: Any = None,
     kind: type[Any] = Trainer,
+    arguments: type[Any] = transformers.TrainingArguments,
     adapt: Callable[[Any], Any] = lambda model: model,
     workers: int = 0,
     words: dict[str, Any] | None = None,
@@ -166,7 +167,7 @@ def train(
         "eval_strategy": "epoch",
         "save_strategy": "no",
     }
-    args = transformers.TrainingArguments(
+    args = arguments(
         str(folder / "own"),
         report_to=[],
         use_cpu=not torch.cuda.is_available(),
@@ -432,6 +433,8 @@ def test_what_cannot_be_kept_is_refused_with_words(tmp_path: Path) -> None:
     """Before anything is trained."""
     with pytest.raises(UsageError, match="auto_find_batch_size"):
         train(tmp_path, auto_find_batch_size=True)
+    with pytest.raises(UsageError, match='Write optim="galore_adamw"'):
+        train(tmp_path, optim="galore_adamw_layerwise", optim_target_modules=["query"])
     with pytest.raises(UnknownArgument, match="save_total_limit"):
         train(tmp_path, words={"save_total_limit": 2})
     args = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
@@ -625,6 +628,43 @@ def test_what_a_trainer_trains_beside_the_model_and_what_its_loss_remembers_is_k
             train(tmp_path / "kept", Breaking(step), kind=Weighing)
     assert train(tmp_path / "kept", kind=Weighing) == whole
     assert whole[-1] == []
+
+
+class Generating(transformers.Seq2SeqTrainer):  # type: ignore[misc,name-defined]
+    """Measures how much the model generates where nobody says how much. transformers writes its default into the
+    model's configuration behind the first batch, and goes by that from then on."""
+
+    def __init__(self, *given: Any, **words: Any) -> None:
+        def measure(found: Any) -> dict[str, int]:
+            return {"length": found.predictions.shape[1]}
+
+        super().__init__(*given, **{**words, "eval_dataset": words["train_dataset"][:8], "compute_metrics": measure})
+
+
+def generator(_: Any) -> Any:
+    """A model that generates, in the place of the one that tells classes."""
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    config = transformers.T5Config(vocab_size=50, decoder_start_token_id=0, eos_token_id=None, **sizes)
+    return transformers.T5ForConditionalGeneration(config)
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning")
+def test_what_an_evaluation_leaves_for_the_next_one_to_generate_by_is_kept(tmp_path: Path) -> None:
+    """So that what is measured does not depend on where a session began."""
+    texts = [{"input_ids": row, "labels": row[:6]} for row in torch.randint(2, 50, (24, 12)).tolist()]
+    options: dict[str, Any] = {
+        "kind": Generating,
+        "arguments": transformers.Seq2SeqTrainingArguments,
+        "adapt": generator,
+        "data": texts,
+        "predict_with_generate": True,
+        "gradient_accumulation_steps": 1,
+    }
+    whole = train(tmp_path / "whole", **options)
+    assert [line["eval_length"] for line in whole[3] if "eval_length" in line] == [21, 20, 20]
+    with pytest.raises(Breakage):
+        train(tmp_path / "kept", Breaking(5), **options)
+    assert train(tmp_path / "kept", **options)[:-1] == whole[:-1]
 
 
 class Allocating(TrainerCallback):  # type: ignore[misc]

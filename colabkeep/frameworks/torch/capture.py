@@ -44,6 +44,8 @@ from colabkeep.frameworks.shared.trees import (
     told_state,
 )
 from colabkeep.frameworks.torch.copies import Copies, Devices, is_gapless, is_quantised, is_straight
+from colabkeep.frameworks.torch.shells import KIND as SHELL
+from colabkeep.frameworks.torch.shells import taken_apart
 
 _PAIRS = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
@@ -210,7 +212,7 @@ class TorchKit(Kit):
 
     def leaf(self, value: Any, path: str, leaves: TensorLeaves) -> Tree | None:
         kind = type(value)
-        if isinstance(value, torch.Tensor):
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
             return _tensor_leaf(self, value, path, leaves)
         if kind in CONSTANTS:
             return Tagged(CONSTANTS[kind], plain_name(value))
@@ -221,7 +223,10 @@ class TorchKit(Kit):
         if kind is torch.Generator:
             state = leaves(value.get_state(), f"{path}.<state>")
             return Tagged("torch.generator", {"device": str(value.device), "state": state})
-        return None
+        told = taken_apart(value)
+        if told is not None:
+            return Tagged(SHELL, encode(told, path, leaves))
+        return _tensor_leaf(self, value, path, leaves) if isinstance(value, torch.Tensor) else None
 
     def tell(self, part: str, target: Any, leaves: TensorLeaves) -> Tree:
         if isinstance(target, torch.amp.GradScaler) and _is_on_gpu(target):

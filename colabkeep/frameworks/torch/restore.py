@@ -39,6 +39,8 @@ from colabkeep.frameworks.torch.capture import (
     parameters_of,
     plain_name,
 )
+from colabkeep.frameworks.torch.shells import KIND as SHELL
+from colabkeep.frameworks.torch.shells import put_together, settle
 
 OF_THE_DEVICE = ("fused", "foreach", "capturable")
 """Settings that choose a kernel. Saved on another kind of device they may be impossible here."""
@@ -144,6 +146,8 @@ def _native_tagged(node: Tagged, inner: Rebuild, devices: bool) -> Any:
         generator = torch.Generator(torch.device(value["device"]))
         generator.set_state(inner(value["state"]))
         return generator
+    if kind == SHELL:
+        return put_together(inner(value))
     if kind == "torch.Size":
         return torch.Size(value)
     if kind == "torch.device":
@@ -377,6 +381,9 @@ def _restore_state(optimizer: torch.optim.Optimizer, parameters: list[Any], stat
         parameter = parameters[i]
         if parameter in optimizer.state:
             optimizer.state[parameter] = _exact(optimizer.state[parameter], entry)
+            for each in entry.values() if isinstance(entry, dict) else ():
+                if not isinstance(each, torch.Tensor) and hasattr(each, "__dict__"):
+                    settle(each, parameter.device)
 
 
 def _restore_gradients(parameters: list[Any], graded: set[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 import torch
 from torch import nn, optim
 
-from colabkeep.core.errors import NotStorable
+from colabkeep.core.errors import CheckpointUnsupported, NotStorable
 from colabkeep.core.state import HostTensor
+from colabkeep.frameworks.torch import shells
 from colabkeep.frameworks.torch.adapter import TorchFramework
 from colabkeep.testing.frameworks import captured, same_bits, tensors_of
 
@@ -212,6 +214,96 @@ class Nested(optim.SGD):
 def test_an_optimizer_with_a_state_of_its_own_making_continues(continues: Any) -> None:
     """Subclasses that rearrange their state and add to it are asked, not looked into."""
     continues(maker(lambda p: Nested(p, lr=0.1, momentum=0.9)), step)
+
+
+class Projection:
+    """Directions found in the first gradient, as GaLore's projector: a slice of a matrix, or two of them in a list."""
+
+    def __init__(self, gradient: torch.Tensor) -> None:
+        found = torch.linalg.svd(gradient)
+        self.rank, self.kind = 1, "std"
+        self.directions, self.both = found.Vh[:1], [found.U[:, :1], None]
+
+
+class Coded(torch.Tensor):
+    """Numbers in 8 bits with a scale, as torchao's: a shell around two tensors."""
+
+    def __new__(cls, codes: torch.Tensor, scale: torch.Tensor, step: float, dtype: torch.dtype) -> Coded:
+        made: Coded = torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=dtype, device=codes.device)  # type: ignore[attr-defined]
+        made.codes, made.scale, made.step = codes, scale, step
+        return made
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    step: float
+
+    def __tensor_flatten__(self) -> Any:
+        return ["codes", "scale"], [self.step, self.dtype]
+
+    @classmethod
+    def __tensor_unflatten__(cls, parts: Any, context: Any, *_: Any) -> Coded:
+        return cls(parts["codes"], parts["scale"], *context)
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, given: Any = (), words: Any = None) -> Any:
+        if function in (torch.ops.aten.detach.default, torch.ops.aten._to_copy.default):
+            return cls(given[0].codes, given[0].scale, given[0].step, (words or {}).get("dtype", given[0].dtype))
+        raise NotImplementedError(function)
+
+    def numbers(self) -> torch.Tensor:
+        return self.codes * (self.scale * self.step)
+
+
+class Shelled(optim.SGD):
+    """Keeps its state in objects and tensors of its own package."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state and p.dim() == 2:
+                state["projector"] = Projection(p.grad)
+            moved = p.grad @ state["projector"].directions.T if p.dim() == 2 else p.grad
+            was = state["moment"].numbers() if "moment" in state else torch.zeros_like(moved)
+            now = 0.9 * was + moved
+            scale = now.abs().max() / 127
+            state["moment"] = Coded((now / scale).to(torch.int8), scale[None] * 2, 0.5, p.dtype)
+            now = state["moment"].numbers()
+            p.sub_(0.1 * (now @ state["projector"].directions if p.dim() == 2 else now))
+
+
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if those classes were of packages that colabkeep knows."""
+    monkeypatch.setattr(shells, "_RECORDS", frozenset({f"{__name__}.Projection"}))
+    monkeypatch.setattr(shells, "_WRAPPERS", frozenset({f"{__name__}.Coded"}))
+
+
+def test_state_in_the_shells_of_a_known_package_continues(continues: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors in them lie in memory as they did: the slice of a matrix gives other bits than its copy in one piece."""
+    known(monkeypatch)
+    after = continues(maker(Shelled), step)
+    made = after["optimizer"].state[after["model"].first.weight]["projector"]
+    assert made.directions.stride() == torch.linalg.svd(torch.ones(6, 4)).Vh[:1].stride()
+    assert (made.rank, made.kind, type(made.both), made.both[1]) == (1, "std", list, None)
+    shells.settle(made, torch.device("meta"))  # as on a GPU: beside its parameter
+    assert (made.directions.device.type, made.both[0].device.type) == ("meta", "meta")
+
+
+def test_no_name_in_a_checkpoint_makes_a_class_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that is not known, nor a known one that nobody has imported."""
+    framework, parts = TorchFramework(), maker(Shelled)()
+    with monkeypatch.context() as patched:
+        known(patched)
+        step(parts)
+        trees = captured(framework, parts)
+    for there in (frozenset[str](), frozenset({f"{__name__}.Projection"})):
+        monkeypatch.setattr(shells, "_RECORDS", there)
+        monkeypatch.setattr(shells, "_WRAPPERS", frozenset({f"{__name__}.Coded"}))
+        with monkeypatch.context() as patched:
+            if there:
+                patched.delitem(sys.modules, __name__)
+            with pytest.raises(CheckpointUnsupported, match="Projection"):
+                framework.restore(maker(Shelled)(), trees)
 
 
 def test_hooks_on_the_state_are_heard(continues: Any) -> None:
