@@ -848,7 +848,8 @@ def test_a_state_that_cannot_come_back_is_told_and_hides_no_error(
     assert "as they were before this call (RuntimeError: no answer)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("how", ["error", pytest.param("stop", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["error", "stop"])
 def test_the_model_here_is_as_theirs_when_the_training_is_stopped_or_fails(tmp_path: Path, how: str) -> None:
     """As with one process: the newest weights are here, and the optimizer and objects that go with them."""
     words = words_of(tmp_path)
@@ -988,6 +989,7 @@ def test_a_pair_that_cannot_sum_trains_on_one_with_auto_and_is_refused_when_it_w
     assert not any(Path(f"/proc/{pid}").exists() for pid in stopped)
 
 
+@pytest.mark.long
 def test_a_loop_of_ones_own_begins_in_one_process_where_the_pair_cannot_sum(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
