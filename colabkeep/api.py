@@ -220,7 +220,7 @@ class Run(session.Run):
 
 
 @public(_FOREIGN | _GONE)
-def resumable_fit(  # noqa: PLR0913  # a public, as above
+def resumable_fit(  # noqa: PLR0913  # as above
     model: Any,
     train_loader: Any,
     *,
@@ -356,7 +356,7 @@ def resumable_fit(  # noqa: PLR0913  # a public, as above
 
 
 @public()
-def keep_folder(  # noqa: PLR0913  # a public, as above
+def keep_folder(  # noqa: PLR0913  # as above
     folder: str | os.PathLike[str],
     run_name: str | None = None,
     *,

@@ -454,11 +454,11 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
                 remedy=_AGAIN,
             )
     left = [each for each in processes if each.result is None]
-    if left and all(each.waits_long >= _OFTEN for each in left):
+    if left and all(each.waits_long >= _OFTEN and not each.opens for each in left):
         places = "; ".join(f"rank {each.rank} is at {each.where}" for each in left)
         return ProcessFailed(
-            problem=f"The {size} processes wait for each other at different places: {places}. They do so for ever, and "
-            "all were ended.",
+            problem=f"The {size} processes have waited for each other for more than {_LONG:.0f} s, and none of them "
+            f"was training: {places}. All were ended.",
             remedy="Each process has to take the same number of batches, steps and epochs. Look at what is not the "
             f"same in all: the length of a data set, a break, a condition on the rank. {_AGAIN}",
         )

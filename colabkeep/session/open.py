@@ -946,7 +946,7 @@ def _restored(spec: RunSpec, manifest: Manifest, stored: Mapping[str, Tree]) -> 
             told.append(Noted(text=f"{name} changed from {before} to {setting}; this does not affect the training"))
     if left := run.get("left"):
         told.append(Noted(text=f"The loop was {left}; the code after that did not run for that epoch."))
-    told += [RestoredInexactly(checkpoint=manifest.id, reason=text) for text in run.get("unseen", [])]
+    told += [RestoredInexactly(checkpoint=manifest.id, reason=str(text)) for text in run.get("unseen", [])]
     now = _fingerprint(spec)
     if (then := manifest.fingerprint.get(_PROCESSES, "1")) != (here := now.pop(_PROCESSES, "1")):
         reason = (

@@ -32,9 +32,9 @@ class AtATime(Protocol):
 
 _FAILED, _EMPTY, _FULL = "failed", "empty", "full"
 _PLACES = {  # where in a loop they talk, and what that says of each
-    "step": "rank {} goes on behind step {}",
-    "epoch": "rank {} has ended its epoch behind step {}",
-    "left": "rank {} has left its loop behind step {}",
+    "step": "rank {} goes on after step {}",
+    "epoch": "rank {} has ended its epoch after step {}",
+    "left": "rank {} has left its loop after step {}",
 }
 _ALL = 1 << 62  # samples: more than any batch has
 

@@ -235,14 +235,15 @@ def looked_at(work: Callable[[Callable[..., None]], None], at: Path) -> Any:
 def left(storage: Storage) -> dict[str, Any]:
     """What a run is, as its storage shows it."""
     repository = Repository(open_store(storage), RUN)
-    kept, aside = repository.ids() - repository.quarantined(), repository.quarantined()
+    quarantined = repository.quarantined()
+    kept = repository.ids() - quarantined
     needed = {f"blobs/{blob.file}" for manifest in repository.manifests(kept) for blob in manifest.blobs}
     found = [finding for finding in audit(repository) if finding.state != "ok"]
     return {
         "state": final_state(storage, RUN),
         "sha256": weights_sha256(storage, RUN),
         "checkpoints": len(kept),
-        "torn": [finding.file for finding in found if aside and finding.file not in needed],
+        "torn": [finding.file for finding in found if quarantined and finding.file not in needed],
         "lags": repository.store.properties.lists_lag or repository.store.properties.versions,
         "odd": [(finding.file, finding.state) for finding in found],
     }

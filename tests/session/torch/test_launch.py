@@ -639,6 +639,19 @@ def test_nobody_waits_for_ever_for_a_process_that_answers(tmp_path: Path, monkey
     assert colabkeep.launch(opened_late, devices=2) == 5
 
 
+def test_processes_that_hand_on_what_rank_0_loads_are_not_ended() -> None:
+    """All wait then, too, and a large checkpoint may take longer than a minute."""
+    from colabkeep.session import launch
+
+    nothing: Any = None
+    now = time.monotonic()
+    both = [launch._Process(rank, nothing, nothing, waited=300.0, waits_long=9, heard_at=now) for rank in (0, 1)]
+    assert launch._who_hangs(both) is not None
+    for each in both:
+        each.opens = True
+    assert launch._who_hangs(both) is None
+
+
 def test_processes_that_wait_for_each_other_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sums gradients, another one has ended its epoch, because its data set is shorter."""
 
@@ -655,12 +668,14 @@ def test_processes_that_wait_for_each_other_are_ended(tmp_path: Path, monkeypatc
         )  # fmt: skip
 
     monkeypatch.setattr("colabkeep.session.launch._LONG", 2.0)
-    with pytest.raises(ProcessFailed, match=r"wait for each other .*: rank 0 .*, in work; rank 1 is at") as caught:
+    with pytest.raises(
+        ProcessFailed, match=r"have waited for each other .*: rank 0 .*, in work; rank 1 is at"
+    ) as caught:
         colabkeep.launch(work, devices=2, progress=False)
     assert "the length of a data set" in caught.value.remedy
 
 
-@pytest.mark.parametrize(("leaves", "said"), [("batches", "ended its epoch behind step 4"), ("epochs", "left its")])
+@pytest.mark.parametrize(("leaves", "said"), [("batches", "ended its epoch after step 4"), ("epochs", "left its")])
 def test_a_loop_that_ends_early_in_one_process_is_named(tmp_path: Path, leaves: str, said: str) -> None:
     """By a number that each has for itself, as early stopping may: nobody waits for ever, nothing wrong is saved."""
 
@@ -674,7 +689,7 @@ def test_a_loop_that_ends_early_in_one_process_is_named(tmp_path: Path, leaves: 
                 if leaves == "epochs" and (run.rank, epoch) == (1, 1):
                     break
 
-    other = "goes on behind step 4" if leaves == "batches" else "has ended its epoch behind step 6"
+    other = "goes on after step 4" if leaves == "batches" else "has ended its epoch after step 6"
     with pytest.raises(UsageError, match=f"same place: rank 0 {other}, rank 1 has {said}") as caught:
         colabkeep.launch(work, devices=2)
     assert "early stopping" in caught.value.remedy
