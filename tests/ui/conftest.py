@@ -49,6 +49,7 @@ def opening(chromium: Any, laboratory: Laboratory) -> Opening:
             try:
                 yield sheet
             finally:
+                print(sheet.page.locator("body").inner_text()[:4000])  # pytest shows it if the test failed
                 laboratory.end_kernels()
             assert sheet.outside == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -187,9 +188,20 @@ class Sheet:
             self.page.locator(".jp-Dialog").wait_for(state="hidden")
 
     def run(self) -> None:
-        """Run all cells."""
-        self.page.get_by_role("menuitem", name="Run", exact=True).click()
-        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        """Run all cells. A click that a busy page loses, after which no cell waits or has run, is made once more."""
+        from playwright.sync_api import TimeoutError as PlaywrightTimeout  # not everywhere
+
+        asked = self.page.locator(".jp-CodeCell .jp-InputPrompt", has_text=re.compile(r"\[(?:\*|\d+)\]:"))
+        for again in (False, True):
+            self.page.get_by_role("menuitem", name="Run", exact=True).click()
+            self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+            try:
+                asked.first.wait_for(timeout=30_000)
+            except PlaywrightTimeout:
+                if again:
+                    raise
+            else:
+                return
 
     def save(self) -> None:
         """Save it; the file is whole when the server has answered."""

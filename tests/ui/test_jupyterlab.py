@@ -185,7 +185,7 @@ def test_the_numbers_in_the_browser_are_those_of_the_training(laboratory: Labora
     laboratory.write("measured.ipynb", SETUP, TRAIN.replace("=20", "=4").replace('"digits"', '"measured"'), TOLD)
     sheet.open("measured.ipynb")
     sheet.run()
-    sheet.page.get_by_text("told now", exact=True).wait_for(timeout=120_000)
+    sheet.page.get_by_text("told now", exact=True).wait_for(timeout=150_000)
     told = json.loads((laboratory.folder / "told.json").read_text())
     panel = sheet.page.locator(PANEL)
     epochs = panel.locator("table").first
