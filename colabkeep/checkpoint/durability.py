@@ -183,7 +183,7 @@ class Ledger:
             return []
         self._told, self._told_at = figure, now
         behind = self._behind
-        events: list[Event] = [DurabilityTold(durability=durability)]
+        events: list[Event] = [DurabilityTold(durability=durability, monotonic=now)]
         if behind is not None and behind.bytes_per_second is not None and now - self._measured_at >= _REMINDER:
             self._measured_at = now
             speed, waiting = behind.bytes_per_second, behind.waiting_bytes

@@ -5,7 +5,7 @@ and cannot steer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from colabkeep.core.arguments import duration_text
@@ -457,9 +457,18 @@ class DurabilityReached(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurabilityTold(Event):
     """What would be lost if the machine vanished at this moment. Told when another checkpoint has become the one to go
-    on from, and each minute while a newer one is on its way; meanwhile `lost_seconds` grows by a second each second."""
+    on from, and each minute while a newer one is on its way; meanwhile `lost_seconds` grows by a second each second.
+    `monotonic`: when that was looked up, in seconds of the run's clock; None: now."""
 
     durability: Durability
+    monotonic: float | None = None
+
+    def shown(self, monotonic: float) -> DurabilityTold:
+        """The same at the time when it is shown: a step that took a minute has come after it was looked up."""
+        if self.monotonic is None:
+            return self
+        lost = self.durability.lost_seconds + monotonic - self.monotonic
+        return DurabilityTold(durability=replace(self.durability, lost_seconds=lost))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

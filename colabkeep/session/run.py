@@ -28,6 +28,7 @@ from colabkeep.core.events import (
     AlreadyComplete,
     DeadlineNear,
     Durability,
+    DurabilityTold,
     EpochDone,
     Event,
     FirstStepDone,
@@ -101,6 +102,8 @@ class EventBus:
         """Deliver what waits."""
         while self.queue:
             event = self.queue.popleft()
+            if isinstance(event, DurabilityTold):
+                event = event.shown(self._clock.monotonic())
             line = None if self._journal is None else journal_line(event, self._clock.time())
             if self._journal is not None and line is not None:
                 self._journal.add(line)

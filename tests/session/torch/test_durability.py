@@ -134,6 +134,26 @@ def test_a_session_goes_on_counting_where_the_last_one_ended(tmp_path: Path) -> 
     store.close()
 
 
+def test_what_is_told_counts_the_step_that_came_before_it_was_shown(tmp_path: Path) -> None:
+    """It is looked up when a save is written, and shown after the step that was computed meanwhile, which may be long."""
+    clock, told = FakeClock(), list[Event]()
+    with opened(DirectoryStore(tmp_path), clock, observers=(told.append,)) as run:
+        for _, batch in ((epoch, batch) for epoch in run.epochs(1) for batch in run.batches([1, 2, 3, 4])):
+            if batch == 3:
+                end = time.monotonic() + LONG
+                while not any(isinstance(event, DurabilityTold) for event in run._event_bus.queue):
+                    assert time.monotonic() < end
+                    time.sleep(0.001)
+            if batch == 4:
+                (figure,) = (event.durability for event in told if isinstance(event, DurabilityTold))
+                assert (figure.step, figure.lost_seconds) == (2, 60)
+                assert figure.sentence == run.durability.sentence
+            clock.advance(60)
+            run.step()
+            if batch == 2:
+                run.save()
+
+
 def test_the_figure_is_an_event_but_none_of_each_step(tmp_path: Path, kit: SimpleNamespace) -> None:
     """Observers hear of it when it changes; thousands of steps cause none."""
     events: list[Event] = []
