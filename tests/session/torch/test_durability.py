@@ -135,7 +135,7 @@ def test_a_session_goes_on_counting_where_the_last_one_ended(tmp_path: Path) -> 
 
 
 def test_what_is_told_counts_the_step_that_came_before_it_was_shown(tmp_path: Path) -> None:
-    """It is looked up when a save is written, and shown after the step that was computed meanwhile, which may be long."""
+    """It is looked up when a save is written, and shown after the step that was computed meanwhile, maybe for long."""
     clock, told = FakeClock(), list[Event]()
     with opened(DirectoryStore(tmp_path), clock, observers=(told.append,)) as run:
         for _, batch in ((epoch, batch) for epoch in run.epochs(1) for batch in run.batches([1, 2, 3, 4])):
