@@ -162,6 +162,15 @@ def test_speed_and_time_left_are_those_of_the_last_half_minute() -> None:
     assert run_history.state.seconds_left == pytest.approx(700 / 5)
 
 
+def test_epochs_without_steps_have_no_speed() -> None:
+    """A loop that trains somebody else's trainer for an epoch, and takes no step of its own, has nothing to count."""
+    run_history = RunHistory().tell(LengthTold(max_epochs=9))
+    for epoch in (1, 2, 3):
+        run_history.tell(StepDone(progress=Progress(epoch=epoch, seconds=epoch * 10.0), epoch_batches=None))
+    assert run_history.state.steps_per_second is None
+    assert run_history.state.seconds_left == pytest.approx(60.0)
+
+
 def test_what_is_logged_brings_the_panel_to_its_step() -> None:
     """Of steps a display hears few: an epoch's metrics are not told beside a step that was before them."""
     run_history = RunHistory().start().train(1, 40)

@@ -230,8 +230,8 @@ class PanelState:
 
     @property
     def steps_per_second(self) -> float | None:
-        """The speed."""
-        return self._rate(lambda pace: pace.step)
+        """The speed; None for epochs that take no steps."""
+        return self._rate(lambda pace: pace.step) or None
 
     @property
     def samples_per_second(self) -> float | None:
