@@ -97,6 +97,8 @@ class _Process:
     waits_long: int = 0  # as often as it has told so, one time after the other
     opens: bool = False  # for what rank 0 loads
     where: str = ""
+    talked: int = 0  # times that it has talked with the others
+    still_since: float | None = None  # when it was first seen at that line, since it talked with them last
     heard_at: float | None = None  # when it last told that
     failed_at: float | None = None
     silent: bool = False  # it has closed the pipe: nothing more will be heard of it
@@ -424,17 +426,25 @@ def _tell_who_is_waited_for(processes: Sequence[_Process], told: float, say: Cal
     seconds of waiting it was said last; returned is the same."""
     waits = max((each.waited or 0.0 for each in processes), default=0.0)
     late = [each for each in processes if each.waited is None and each.where and each.result is None]
-    if waits < _LONG or not late:
-        return 0.0
-    if waits < 2 * told:
-        return told
-    say(
-        said(
+    if waits and late:
+        text = (
             f"The other processes have waited {waits:.0f} s for rank {late[0].rank}, which is at {late[0].where}. If "
             "nothing takes that long there, stop this cell and run it again: the training goes on from its last "
             "checkpoint."
         )
-    )
+    elif len(late) == len(processes):  # they wait elsewhere, if they do, as in DistributedDataParallel
+        now = time.monotonic()
+        waits = min(0.0 if each.still_since is None else now - each.still_since for each in late)
+        places = "; ".join(f"rank {each.rank} is at {each.where}" for each in late)
+        text = (
+            f"For {waits:.0f} s no process has taken a step or gone on to another line: {places}. If nothing takes "
+            "that long there, stop this cell and run it again: the training goes on from its last checkpoint."
+        )
+    if waits < _LONG or not late:
+        return 0.0
+    if waits < 2 * told:
+        return told
+    say(said(text))
     return waits
 
 
@@ -444,15 +454,24 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
     waiting = [each for each in processes if each.waited is not None]
     for each in processes:
         silence = 0.0 if each.heard_at is None or each.result or each.silent else now - each.heard_at
-        if silence >= _SILENT and any(other is not each for other in waiting):
-            since = time.strftime("%H:%M:%S", time.localtime(time.time() - silence))
-            where = f" It was last at {each.where}." if each.where else ""
-            return ProcessFailed(
-                problem=f"Nothing was heard of rank {each.rank} of {size} since {since}, for {silence:.0f} s, and the "
-                "others wait for it: its process is stopped, or a call in it holds the interpreter and does not "
-                f"return.{where} All processes were ended.",
-                remedy=_AGAIN,
+        others = [other for other in processes if other is not each]
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - silence))
+        where = f" It was last at {each.where}." if each.where else ""
+        if silence < _SILENT:
+            continue
+        if _is_stopped(each) and any(now - (other.heard_at or 0.0) < _SILENT for other in others):
+            problem = (
+                f"Nothing was heard of rank {each.rank} of {size} since {since}, for {silence:.0f} s: its process is "
+                f"stopped (SIGSTOP), and the others cannot go on without it.{where} All processes were ended."
             )
+        elif any(other.waited is not None for other in others):
+            problem = (
+                f"Nothing was heard of rank {each.rank} of {size} since {since}, for {silence:.0f} s, and the others "
+                f"wait for it: a call in it holds the interpreter and does not return.{where} All processes were ended."
+            )
+        else:
+            continue
+        return ProcessFailed(problem=problem, remedy=_AGAIN)
     left = [each for each in processes if each.result is None]
     if left and all(each.waits_long >= _OFTEN and not each.opens for each in left):
         places = "; ".join(f"rank {each.rank} is at {each.where}" for each in left)
@@ -471,6 +490,15 @@ def _who_hangs(processes: Sequence[_Process]) -> ProcessFailed | None:
         f"{late[0].where}. They do not wait longer than {_LONGEST:.0f} s, and all processes were ended.",
         remedy=f"{_AGAIN} What takes longer in one process has to be done in all of them, or before.",
     )
+
+
+def _is_stopped(process: _Process) -> bool:
+    """As proc(5) tells it; elsewhere than on Linux nothing does."""
+    try:
+        told = Path(f"/proc/{process.popen.pid}/stat").read_text()
+    except OSError:
+        return False
+    return told.rpartition(")")[2].split()[0] == "T"
 
 
 _END = re.compile(rb"\r?\n|\r(?=[^\n])")  # nothing that is tried at each letter of a long line
@@ -521,8 +549,11 @@ def _receive(
         elif kind == "recall":
             _show(observers, say, rest, "recall")
         elif kind == "pulse":
-            process.waited, process.opens, process.where = rest
+            process.waited, process.opens, *place = rest
             process.heard_at = time.monotonic()
+            if place != [process.where, process.talked]:
+                process.where, process.talked = place
+                process.still_since = process.heard_at
             process.waits_long = process.waits_long + 1 if (process.waited or 0.0) >= _LONG else 0
         elif kind == "there":
             process.there_at = time.monotonic()
@@ -621,7 +652,7 @@ def child() -> None:
         while True:
             time.sleep(_PULSE)
             with suppress(OSError):  # it is ending
-                send(("pulse", waiting.seconds(), waiting.opens, _place()))
+                send(("pulse", waiting.seconds(), waiting.opens, _place(), waiting.times))
 
     here = variables_here()
     rank, ranks = int(here["RANK"]), int(here["WORLD_SIZE"])

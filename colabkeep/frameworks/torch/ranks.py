@@ -219,9 +219,11 @@ class Waiting:
     def __init__(self) -> None:
         self._since: float | None = None
         self.opens = False
+        self.times = 0  # that it has begun to wait
 
     def __enter__(self) -> None:
         self._since = time.monotonic()
+        self.times += 1
 
     def __exit__(self, *_: object) -> None:
         self._since = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -539,7 +541,7 @@ class Listening(io.StringIO):
         self._file = file
 
     def write(self, text: str) -> int:
-        if "have waited" in text:
+        if "have waited" in text or "no process has" in text:
             self._file.touch()
         return super().write(text)
 
@@ -590,17 +592,82 @@ def steps_of(folder: Path, rank: int, act: Callable[[], object], open_late: bool
     return work
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_a_process_that_is_stopped_ends_the_others_with_one_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+def stop() -> None:
+    """By SIGSTOP, as a shell's job control does."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hold() -> None:
+    """A call in C that does not let go of the interpreter."""
+    ctypes.PyDLL(None).sleep(100)
+
+
+@pytest.mark.parametrize(
+    ("rank", "act", "why"),
+    [
+        pytest.param(0, stop, ": its process is stopped", marks=pytest.mark.long),
+        (1, hold, ", and the others wait for it: a call in it holds the interpreter"),
+    ],
+    ids=["stopped", "holds the interpreter"],
+)
+def test_a_process_of_which_nothing_is_heard_ends_the_others_with_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, act: Callable[[], object], why: str
 ) -> None:
-    """It says which, and since when; what was saved before is there."""
+    """It says which, since when, and why; what was saved before is there."""
     monkeypatch.setattr("colabkeep.session.launch._SILENT", 5.0)
-    with pytest.raises(ProcessFailed, match=rf"Nothing was heard of rank {rank} of 2 since \d+:\d+:\d+, for") as caught:
-        colabkeep.launch(steps_of(tmp_path, rank, lambda: os.kill(os.getpid(), signal.SIGSTOP)), devices=2)
+    with pytest.raises(ProcessFailed, match=rf"of rank {rank} of 2 since \d+:\d+:\d+, for \d+ s{why}") as caught:
+        colabkeep.launch(steps_of(tmp_path, rank, act), devices=2)
     assert "goes on from its last checkpoint" in caught.value.remedy
     if rank == 0:  # either would do
         assert colabkeep.launch(steps_of(tmp_path, rank, lambda: None), devices=2) == 5
+
+
+def sums_by_torch(act: Callable[[], object]) -> Callable[[], int]:
+    """A loop of one's own with torch's DistributedDataParallel, in which rank 1 does something in the third forward
+    pass, so that rank 0 waits for it in a sum that is torch's."""
+
+    def work() -> int:
+        torch.manual_seed(0)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with colabkeep.Run("r", model=model, optimizer=optimizer, storage=tempfile.mkdtemp(), progress=False) as run:
+            for step in run.steps(5):
+                loss = model(torch.ones(4, 2)).sum()
+                if step == 2 and run.rank == 1:
+                    act()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                run.step(loss)
+        return run.progress.step
+
+    return work
+
+
+def test_a_process_that_is_stopped_while_the_others_wait_in_torch_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch itself would wait for half an hour."""
+    monkeypatch.setattr("colabkeep.session.launch._SILENT", 5.0)
+    with pytest.raises(
+        ProcessFailed, match=r"rank 1 of 2 since .*: its process is stopped \(SIGSTOP\), and the others"
+    ):
+        colabkeep.launch(sums_by_torch(stop), devices=2)
+
+
+def test_where_each_process_is_is_told_when_none_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one lets the others wait inside of torch nobody can tell, but whoever wrote the loop. Nothing is ended."""
+    told = tmp_path / "told"
+
+    def load_for_long() -> None:
+        end = time.monotonic() + 100
+        while not told.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    monkeypatch.setattr(sys, "stdout", Listening(told))
+    monkeypatch.setattr("colabkeep.session.launch._LONG", 3.0)
+    assert colabkeep.launch(sums_by_torch(load_for_long), devices=2) == 5
+    lines = [line for line in sys.stdout.getvalue().splitlines() if "no process has" in line]  # type: ignore[attr-defined]
+    said = r"For \d+ s no process has taken a step .*: rank 0 is at .*, in work; rank 1 is at .*, in load_for_long\. If"
+    assert re.search(said, lines[0])
 
 
 class Blocking(io.StringIO):
