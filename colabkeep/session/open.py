@@ -691,7 +691,7 @@ def _open(spec: RunSpec, events: deque[Event]) -> OpenSession:
         manifest = loaded.manifest if loaded else None
         stored, data = understood(manifest, partial(_all_compared, spec, loaded, settings, events))
         starting.lap("read")
-        named = _rehearse(spec)
+        named = rehearse(spec)
         about |= {KEEPS: repr(retention)}
         machine = None if spec.machine is None else spec.machine()
         if machine is not None:
@@ -917,8 +917,12 @@ def _all_compared(
     return found
 
 
-def _rehearse(spec: RunSpec) -> Named:
-    """What cannot be stored is told now, not after an hour. Returns what of a base is not to be stored."""
+def rehearse(spec: RunSpec) -> Named:
+    """What cannot be stored is told now, not after an hour. Returns what of a base is not to be stored.
+
+    Raises:
+        NotStorable: something of the state has no form without pickle.
+    """
     snapshot = spec.framework.rehearse(spec.parts).finish()
     try:
         encode_parts(snapshot.parts)

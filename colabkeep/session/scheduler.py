@@ -53,7 +53,7 @@ from colabkeep.core.rate_limits import Budget
 from colabkeep.core.system import Clock
 from colabkeep.frameworks.base import Boundary
 from colabkeep.session.machine import ALL_SAVED, UsualLifetime, still_copying, still_saving
-from colabkeep.session.open import Observer, OpenSession, RunSpec
+from colabkeep.session.open import Observer, OpenSession, RunSpec, rehearse
 from colabkeep.session.rehearsal import Killed
 from colabkeep.session.state import LOSSES, History, Position, plain_points
 
@@ -372,12 +372,19 @@ class SaveScheduler:
             )
 
     def count(self, step: int, loss: Any) -> None:
-        """A step is done: what was measured before it is of other weights. Raises as `_judge`."""
+        """A step is done: what was measured before it is of other weights.
+
+        Raises:
+            TrainingDiverged: as `_judge`.
+            NotStorable: the first step has given an optimizer a state that no checkpoint can hold.
+        """
         self.metrics = {}
         if self._losses.hear(step, loss):
             self._judge()
         if not self._session.starting.over:
             self._saver.events.append(self._session.starting.first_step())
+            if self._leads:
+                rehearse(self._spec)
 
     def _judge(self, *, stopping: bool = True) -> None:
         """Tell what `LossRecord.hear` has noticed. `stopping`: training may be ended for it, if that was asked for."""

@@ -260,6 +260,26 @@ def test_what_cannot_be_stored_is_told_before_the_first_step(
     assert steps == []
 
 
+class Owned(torch.optim.SGD):
+    """Its step puts into the state what no checkpoint can hold."""
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        loss = super().step(closure)
+        for state in self.state.values():
+            state["owner"] = open
+        return loss
+
+
+def test_what_the_first_step_of_an_optimizer_makes_is_told_behind_it(tmp_path: Path, kit: SimpleNamespace) -> None:
+    """Not at the first save, which may come after an hour."""
+    steps: list[int] = []
+    words = {**hard_training(epochs=1, heard=lambda step, *_: steps.append(step)), **PLAIN}
+    words["optimizer"] = Owned(words["model"].parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(NotStorable, match=r"optimizer\.state\['model\..*'\]\.owner is a builtins"):
+        kit.fit(tmp_path, **words, save_every=None)
+    assert len(steps) <= 1
+
+
 def test_a_variable_among_the_objects_of_the_state_is_told_where_it_belongs(
     tmp_path: Path, kit: SimpleNamespace
 ) -> None:
