@@ -358,6 +358,7 @@ class SaveScheduler:
         self._watch_from = math.inf if spec.deadline is None else spec.deadline.last_call(2 * _LONGEST)
         self._settles_until = math.inf  # in seconds of the clock: so long slower storage is waited for, at the end
         self._leads = spec.group is None or spec.group.leads  # one of several processes saves
+        self._rehearses = self._leads  # when a step has filled the optimizers
         self._left = ""  # where the loop was left, if what it does there was left out
         self._arrivals = UploadLatency(spec.store.properties.top_level, spec.clock)
         self._pace = _interval_tuner(spec, session, position, self._arrivals)
@@ -383,8 +384,9 @@ class SaveScheduler:
             self._judge()
         if not self._session.starting.over:
             self._saver.events.append(self._session.starting.first_step())
-            if self._leads:
-                rehearse(self._spec)
+        if self._rehearses and not self._saver.busy:  # one that is under way may be of the state before
+            self._rehearses = False
+            rehearse(self._spec)
 
     def _judge(self, *, stopping: bool = True) -> None:
         """Tell what `LossRecord.hear` has noticed. `stopping`: training may be ended for it, if that was asked for."""

@@ -3,6 +3,7 @@ into pieces for them. A group of one process, and what DDP wraps in it, is a tra
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def test_what_ddp_wraps_goes_on_bare_and_the_other_way_round(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("group_of_one")
-@pytest.mark.filterwarnings(IMPORTS, "ignore:FSDP is switching to use:UserWarning")
+@pytest.mark.filterwarnings(IMPORTS, "ignore:FSDP is switching to use:UserWarning", "ignore:DTensor random operators")
 @pytest.mark.parametrize("by", ["fully_shard", "FullyShardedDataParallel", "parallelize_module", "ZeroRedundancy"])
 def test_what_is_cut_into_pieces_is_refused_and_nothing_is_written(tmp_path: Path, by: str) -> None:
     """By torch's own means, each in its smallest group: what cut it is named."""
@@ -93,9 +94,10 @@ def test_what_is_cut_into_pieces_is_refused_and_nothing_is_written(tmp_path: Pat
     model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
     kind, options = torch.optim.SGD, {}
     if by == "fully_shard":
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
+        fsdp = importlib.import_module("torch.distributed.fsdp")
+        if not hasattr(fsdp, "fully_shard"):  # before torch 2.6
+            fsdp = importlib.import_module("torch.distributed._composable.fsdp")
+        fsdp.fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
     elif by == "FullyShardedDataParallel":
         from torch.distributed.fsdp import FullyShardedDataParallel
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from torch.utils.data import DataLoader
 import colabkeep
 from colabkeep.core.errors import Incompatible, NotStorable, UnknownArgument, UsageError
 from colabkeep.core.events import Event, Noted
+from colabkeep.stores.local import DirectoryStore
 from tests.trainings.torch import Noisy, Tied, hard_training
 
 Words = dict[str, Any]
@@ -278,6 +281,39 @@ def test_what_the_first_step_of_an_optimizer_makes_is_told_behind_it(tmp_path: P
     with pytest.raises(NotStorable, match=r"optimizer\.state\['model\..*'\]\.owner is a builtins"):
         kit.fit(tmp_path, **words, save_every=None)
     assert len(steps) <= 1
+
+
+def test_a_save_before_the_first_step_may_still_be_under_way_behind_it(tmp_path: Path) -> None:
+    """What the step made is looked at when that save is done: behind the next step."""
+    entered, goes_on = threading.Event(), threading.Event()
+
+    class Waiting(DirectoryStore):
+        def put(self, name: str, source: Any) -> Any:
+            if "/blobs/" in name:
+                entered.set()
+                assert goes_on.wait(60)
+            return super().put(name, source)
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = Owned(model.parameters(), lr=0.1, momentum=0.9)
+
+    def train() -> None:
+        with colabkeep.Run("r", model=model, optimizer=optimizer, storage=Waiting(tmp_path), progress=False) as run:
+            run.save()
+            assert entered.wait(60)
+            for _ in run.steps(3):
+                model(torch.ones(4, 2)).sum().backward()
+                optimizer.step()
+                run.step()
+                done.append(run.progress.step)
+                goes_on.set()
+                while run._saver.busy:
+                    time.sleep(0.001)
+
+    done: list[int] = []
+    with pytest.raises(NotStorable, match="owner is a builtins"):
+        train()
+    assert done == [1]
 
 
 def test_a_variable_among_the_objects_of_the_state_is_told_where_it_belongs(
