@@ -64,6 +64,9 @@ print(result)
 """
 
 
+FORKED = pytest.mark.usefixtures("forked")  # two interpreters that import torch are four seconds of work
+
+
 def script(folder: Path, *arguments: object) -> subprocess.Popen[str]:
     path = folder / "train.py"
     path.write_text(FIT)
@@ -96,6 +99,7 @@ def test_a_script_that_is_killed_goes_on_with_the_same_bits_and_has_the_weights_
     assert digests[0] == digests[1] != [], errors
 
 
+@FORKED
 def test_the_process_that_ended_first_is_the_one_that_is_named() -> None:
     """NCCL ends the others a moment later, with SIGABRT."""
 
@@ -153,6 +157,7 @@ class Broken(Exception):
         super().__init__(first)
 
 
+@FORKED
 @pytest.mark.parametrize(
     ("how", "error"),
     [
@@ -189,6 +194,7 @@ def test_what_a_process_prints_and_raises_comes_out_here(
         assert caught.type is ProcessFailed
 
 
+@FORKED
 def test_what_begins_a_line_is_shown_and_what_cannot_be_returned_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dots that tell that something goes on, and bars that go back to the line's beginning."""
     monkeypatch.setattr(sys, "stdout", Noting())
@@ -233,6 +239,7 @@ class Noting(io.StringIO):
         self.truncate()
 
 
+@FORKED
 def test_a_process_that_could_not_begin_is_the_one_whose_error_is_raised(tmp_path: Path) -> None:
     """The other one hears of it, and may be the first to say so."""
 
@@ -291,6 +298,7 @@ def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 
 
+@FORKED
 def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
     """With the kernels that it chose for equal bits, and the type of new tensors."""
     hooks = torch.utils.hooks.RemovableHandle.next_id = torch.utils.hooks.RemovableHandle.next_id + 1000
@@ -520,6 +528,7 @@ def test_a_hook_that_cannot_travel_is_named() -> None:
         sent(model)
 
 
+@FORKED
 def test_what_the_notebook_holds_of_a_gpu_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -544,6 +553,7 @@ class Listening(io.StringIO):
         return super().write(text)
 
 
+@FORKED
 @pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_process_that_lets_the_others_wait_is_named_and_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
@@ -590,6 +600,7 @@ def steps_of(folder: Path, rank: int, act: Callable[[], object], open_late: bool
     return work
 
 
+@FORKED
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_process_that_is_stopped_ends_the_others_with_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
@@ -612,6 +623,7 @@ class Blocking(io.StringIO):
         return super().write(text)
 
 
+@FORKED
 def test_a_process_is_not_silent_while_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What shows the lines was slow, or the machine stood still: the others wait for one that is there."""
     monkeypatch.setattr("colabkeep.session.launch._SILENT", 5.0)
@@ -625,6 +637,7 @@ def test_a_process_is_not_silent_while_nobody_listens(tmp_path: Path, monkeypatc
     assert colabkeep.launch(steps_of(tmp_path, 1, load), devices=2) == 5
 
 
+@FORKED
 def test_nobody_waits_for_ever_for_a_process_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named with the line where it is. What rank 0 loads at the start may take longer."""
 
@@ -652,6 +665,7 @@ def test_processes_that_hand_on_what_rank_0_loads_are_not_ended() -> None:
     assert launch._who_hangs(both) is None
 
 
+@FORKED
 def test_processes_that_wait_for_each_other_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sums gradients, another one has ended its epoch, because its data set is shorter."""
 
@@ -675,6 +689,7 @@ def test_processes_that_wait_for_each_other_are_ended(tmp_path: Path, monkeypatc
     assert "the length of a data set" in caught.value.remedy
 
 
+@FORKED
 @pytest.mark.parametrize(("leaves", "said"), [("batches", "ended its epoch after step 4"), ("epochs", "left its")])
 def test_a_loop_that_ends_early_in_one_process_is_named(tmp_path: Path, leaves: str, said: str) -> None:
     """By a number that each has for itself, as early stopping may: nobody waits for ever, nothing wrong is saved."""
@@ -695,6 +710,7 @@ def test_a_loop_that_ends_early_in_one_process_is_named(tmp_path: Path, leaves: 
     assert "early stopping" in caught.value.remedy
 
 
+@FORKED
 def test_processes_that_colabkeep_leads_talk_less_often_than_they_step(tmp_path: Path) -> None:
     """All at the same steps, and wherever a save is due by the number of steps."""
 
@@ -742,6 +758,7 @@ def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -
     assert "[rank 1] begun 1" in outputs
 
 
+@FORKED
 def test_the_same_cell_again_in_the_same_kernel_knows_what_the_training_moved(tmp_path: Path) -> None:
     """The rate that a schedule came to is not one that somebody has written. A generator is as theirs, too."""
     model = torch.nn.Linear(2, 1)
@@ -810,6 +827,7 @@ def restless() -> Any:
     return Restless()
 
 
+@FORKED
 def test_the_model_here_is_as_theirs_in_all_that_training_moves(tmp_path: Path) -> None:
     """It is the one that a resumed training would have: also buffers that no `state_dict` tells, and attributes."""
 
@@ -846,6 +864,7 @@ class Failing(torch.nn.Module):
         return super().state_dict(*words, **more)
 
 
+@FORKED
 def test_a_state_that_cannot_come_back_is_told_and_hides_no_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -863,6 +882,7 @@ def test_a_state_that_cannot_come_back_is_told_and_hides_no_error(
     assert "as they were before this call (RuntimeError: no answer)" in capsys.readouterr().out
 
 
+@FORKED
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["error", "stop"])
 def test_the_model_here_is_as_theirs_when_the_training_is_stopped_or_fails(tmp_path: Path, how: str) -> None:
@@ -892,6 +912,7 @@ def test_the_model_here_is_as_theirs_when_the_training_is_stopped_or_fails(tmp_p
     assert colabkeep.resumable_fit(**{**words, "step_fn": loss_of}, on_change="apply").steps == 4
 
 
+@FORKED
 def test_a_training_that_diverges_tells_the_checkpoint_to_go_back_to(tmp_path: Path) -> None:
     """Rank 0 waits for what it is saving; the others, which stop before it has done that, know of no checkpoint."""
     words = words_of(tmp_path)
@@ -1018,6 +1039,7 @@ def test_a_loop_of_ones_own_begins_in_one_process_where_the_pair_cannot_sum(
         colabkeep.launch(lambda: None, devices=2)
 
 
+@FORKED
 def test_what_a_step_spends_on_sums_is_measured_before_the_training(tmp_path: Path) -> None:
     """In each process, of as many bytes as the model's gradients have; of a loop of one's own they are not known."""
     from colabkeep.session.launch import begin_processes
@@ -1036,6 +1058,7 @@ def test_what_a_step_spends_on_sums_is_measured_before_the_training(tmp_path: Pa
     assert all(began > 0 for began, _ in begin_processes(told, devices=2, say=print, summed=33 << 20))
 
 
+@FORKED
 def test_a_wrong_sum_is_no_pair() -> None:
     """Here one process takes itself for another."""
 
@@ -1048,6 +1071,7 @@ def test_a_wrong_sum_is_no_pair() -> None:
         colabkeep.launch(work, devices=2)
 
 
+@FORKED
 def test_a_process_that_has_met_the_others_begins_when_all_have(tmp_path: Path) -> None:
     """One of them may have failed meanwhile, and the training then begins elsewhere."""
     from colabkeep.session import launch
