@@ -22,7 +22,7 @@ import colabkeep
 from tests.environments import FRAMEWORKS, chosen, needs
 from tests.fakes.loopback import guarded_sockets, only_loopback  # noqa: F401  # no test leaves this machine
 
-# A grammar of addresses, which jsonschema builds for five seconds when it is imported, by nbformat, and no test asks for.
+# A grammar of addresses: jsonschema, which nbformat imports, takes five seconds to build it, and no test asks for it.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 CONTRACTS = ("colabkeep", "testing")  # the folders of their files, wherever they are installed

@@ -37,7 +37,7 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import IO, Any
 
-__all__ = ["Forked", "Program", "next_program", "run"]
+__all__ = ["Forked", "Program", "next_program", "run", "run_module"]
 
 _ROOT = Path(__file__).parents[1]
 _LONGEST = 1 << 17  # bytes of a request
@@ -181,6 +181,11 @@ def _ask_for(
     socket.send_fds(_forking(), [json.dumps(request).encode()], [*files.values(), told])
     os.close(told)
     return os.fdopen(status)
+
+
+def run_module(name: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """As `python -m name …`, when it has ended by itself."""
+    return run(f"import runpy; runpy.run_module({name!r}, run_name='__main__')", *arguments, **options)
 
 
 @cache

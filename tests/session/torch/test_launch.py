@@ -83,20 +83,40 @@ def begun(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_script_that_is_killed_goes_on_with_the_same_bits_and_has_the_weights_itself(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The outputs of the training as the cell of a real kernel, from its beginning to its end, as JSON."""
+    folder = tmp_path_factory.mktemp("notebook")
+    text = FIT.replace("import hashlib, os, signal, sys, time", "import hashlib, os, signal, time")
+    text = text.replace("folder, kill = sys.argv[1], sys.argv[2]", f"folder, kill = {str(folder / 'run')!r}, ''")
+    cells = [nbformat.v4.new_code_cell(text.replace('progress="text"', 'progress="html"'))]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    where = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=200, kernel_name="python3", resources=where).execute()
+    return json.dumps(notebook.cells[0].outputs)
+
+
+def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(cell: str) -> None:
+    """A real kernel: functions of the cell travel, and the training's display is the cell's one output of HTML."""
+    assert "text/html" in cell
+    assert "finished, 3 epochs, 27 steps" in cell
+    assert "[rank 1] begun 1" in cell
+
+
+@FORKED
+def test_a_script_that_goes_on_where_a_process_was_killed_has_the_same_bits_and_the_weights_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str
+) -> None:
     """A process that dies is named; the display of the cell shows the run."""
-    whole, _ = script(tmp_path, tmp_path / "whole", "").communicate(timeout=200)
-    assert "finished at step 27" in whole
-    assert whole.count("No GPU was found") == 1  # the check at the start, once
-    assert "<FitResult 'r': finished, 3 epochs, 27 steps>" in whole
-    assert {"begun 0", "[rank 1] begun 1"} < set(whole.splitlines())
-    killed = script(tmp_path, tmp_path / "run", "1 14")
-    _, errors = killed.communicate(timeout=200)
-    assert killed.returncode == 1
-    assert "Rank 1 of 2 was ended by SIGKILL" in errors
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "run"), "1 14"])
+    with pytest.raises(ProcessFailed, match=r"Rank 1 of 2 was ended by SIGKILL"):
+        exec(compile(FIT, "<cell>", "exec"), {"__name__": "__main__"})
     resumed, errors = script(tmp_path, tmp_path / "run", "").communicate(timeout=200)
-    digests = [[line for line in said.splitlines() if line.startswith("digest")] for said in (whole, resumed)]
-    assert digests[0] == digests[1] != [], errors
+    assert "finished at step 27" in resumed, errors
+    assert resumed.count("No GPU was found") == 1  # the check at the start, once
+    assert "<FitResult 'r': finished, 3 epochs, 27 steps>" in resumed
+    assert {"begun 0", "[rank 1] begun 1"} < set(resumed.splitlines())
+    assert re.findall(r"digest \w{64}", resumed) == re.findall(r"digest \w{64}", cell) != []
 
 
 @FORKED
@@ -257,11 +277,13 @@ def test_a_process_that_could_not_begin_is_the_one_whose_error_is_raised(tmp_pat
         colabkeep.launch(work, [3, 1.0], devices=2)
 
 
-def test_a_process_asks_nobody_and_imports_what_the_notebook_would(
+def test_a_process_asks_nobody_imports_what_the_notebook_would_and_draws_its_own_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks is told that nobody answers. A file of the working directory stands for none of Python's modules.
-    torch's compiler, a second of imports, is left to those who use it."""
+    """New interpreters. Who asks is told that nobody answers. A file of the working directory stands for none of
+    Python's modules. torch's compiler, a second of imports, is left to those who use it. Rank 0 draws the numbers of
+    the notebook, and the other one others: else a dropout would be the same in all processes, and a run in one cell
+    other than in two."""
     (tmp_path / "statistics.py").write_text("raise ImportError('this is not the one')")
     monkeypatch.chdir(tmp_path)
 
@@ -273,12 +295,6 @@ def test_a_process_asks_nobody_and_imports_what_the_notebook_would(
         except EOFError:
             return "nobody", code
 
-    assert colabkeep.launch(ask, devices=2) == ("nobody", 1)
-
-
-def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp_path: Path) -> None:
-    """Else a dropout would be the same in all processes, and a run in one cell other than in two."""
-
     def draw() -> list[Any]:
         words: dict[str, Any] = {"storage": tmp_path, "progress": False}
         with colabkeep.Run("r", model=torch.nn.Linear(2, 1), **words):
@@ -288,7 +304,8 @@ def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp
 
     torch.manual_seed(11)
     random.seed(11)
-    first, second = colabkeep.launch(draw, devices=2)
+    answer, (first, second) = colabkeep.launch(lambda: (ask(), draw()), devices=2)
+    assert answer == ("nobody", 1)
     torch.nn.Linear(2, 1)
     assert first == [torch.rand(3).tolist(), random.random()]
     assert first[0] != second[0]
@@ -742,20 +759,6 @@ def test_processes_that_colabkeep_leads_talk_less_often_than_they_step(tmp_path:
     assert talks[-1] == 64
     assert len(talks) < 48
     assert all(step % 7 == 0 or step == 64 for step in saves)
-
-
-def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -> None:
-    """A real kernel: functions of the cell travel, and the training's display is the cell's one output of HTML."""
-    text = FIT.replace("import hashlib, os, signal, sys, time", "import hashlib, os, signal, time")
-    text = text.replace("folder, kill = sys.argv[1], sys.argv[2]", f"folder, kill = {str(tmp_path / 'run')!r}, ''")
-    cells = [nbformat.v4.new_code_cell(text.replace('progress="text"', 'progress="html"'))]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    where = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=200, kernel_name="python3", resources=where).execute()
-    outputs = json.dumps(notebook.cells[0].outputs)
-    assert "text/html" in outputs
-    assert "finished, 3 epochs, 27 steps" in outputs
-    assert "[rank 1] begun 1" in outputs
 
 
 @FORKED
