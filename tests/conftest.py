@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from importlib import import_module
@@ -20,6 +21,9 @@ from hypothesis import settings
 import colabkeep
 from tests.environments import FRAMEWORKS, chosen, needs
 from tests.fakes.loopback import guarded_sockets, only_loopback  # noqa: F401  # no test leaves this machine
+
+# A grammar of addresses: jsonschema, which nbformat imports, takes five seconds to build it, and no test asks for it.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 CONTRACTS = ("colabkeep", "testing")  # the folders of their files, wherever they are installed
 CHOSEN = pytest.StashKey[frozenset[str]]()

@@ -6,7 +6,6 @@ import hashlib
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import nn
 import colabkeep
 from colabkeep.core.errors import UsageError
 from colabkeep.core.events import Event, Noted
+from tests.programs import run_module
 
 accelerate = pytest.importorskip("accelerate")
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
@@ -95,10 +95,7 @@ def test_a_killed_training_in_bf16_comes_to_the_same(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole")
     assert whole[1] == 12  # 11 batches: three windows and a short one, in each of three epochs
     assert train(tmp_path / "again", seed=0)[:-1] == whole[:-1]
-    root = Path(__file__).parents[2]
-    program = [sys.executable, "-m", "tests.integrations.test_accelerate", str(tmp_path / "kept"), "6"]
-    done = subprocess.run(program, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=240, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert run_module("tests.integrations.test_accelerate", tmp_path / "kept", 6).returncode == -signal.SIGKILL
     assert train(tmp_path / "kept", seed=3)[:-1] == whole[:-1]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from colabkeep.ui.cli import main
 transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
 
 from colabkeep.integrations.transformers import Resumable  # noqa: E402
+from tests.programs import run_module  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT asks for it
 BIG = "base_model.model.bert.embeddings.word_embeddings.weight"
@@ -155,10 +155,7 @@ def test_a_killed_training_comes_to_the_same_and_the_store_has_no_byte_of_the_ba
     """SIGKILL, a fresh process: the same bits, by the checksums of the base alone."""
     begins = headed(HEAD_OF_ALL)
     whole = train(tmp_path / "whole", model_of(copied(tmp_path), begins))
-    root = Path(__file__).parents[2]
-    program = [sys.executable, "-m", "tests.integrations.test_frozen_base", str(tmp_path), "7"]
-    done = subprocess.run(program, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=240, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert run_module("tests.integrations.test_frozen_base", tmp_path, 7).returncode == -signal.SIGKILL
     events = list[Event]()
     assert same(train(tmp_path / "kept", model_of(copied(tmp_path), begins), events=events), whole)
     assert any(type(each).__name__ == "Restored" for each in events)

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -22,6 +21,7 @@ import torch
 
 from colabkeep.core.errors import Incompatible, UnknownArgument, UsageError
 from colabkeep.core.events import AlreadyComplete, Event, Noted, RestoredInexactly
+from tests.programs import run_module
 from tests.trainings import final_state
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -782,11 +782,9 @@ def test_a_killed_training_with_workers_comes_to_the_same(tmp_path: Path) -> Non
     """SIGKILL in the middle of an epoch, augmenting workers, a fresh process, under the other name of the package where
     there is one: the same bits."""
     whole = train(tmp_path / "whole", workers=2)
-    root = Path(__file__).parents[2]
-    program = [sys.executable, "-m", "tests.integrations.test_lightning", str(tmp_path / "kept"), "18"]
-    environ = {**os.environ, "PYTHONPATH": str(root), "LIGHTNING_OF_TESTS": HERE[-1]}
-    done = subprocess.run(program, cwd=root, env=environ, timeout=240, check=False)
-    assert done.returncode == -signal.SIGKILL
+    environ = {**os.environ, "LIGHTNING_OF_TESTS": HERE[-1]}
+    killed = run_module("tests.integrations.test_lightning", tmp_path / "kept", 18, environ=environ)
+    assert killed.returncode == -signal.SIGKILL
     kept = train(tmp_path / "kept", workers=2)
     assert same(kept, whole)
     assert kept["resumed_at"]

@@ -7,7 +7,6 @@ import hashlib
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -25,6 +24,7 @@ transformers = pytest.importorskip("transformers")
 
 from colabkeep.integrations.transformers import Resumable  # noqa: E402
 from colabkeep.integrations.transformers_insides import TABLE  # noqa: E402
+from tests.programs import run_module  # noqa: E402
 from tests.trainings import final_state  # noqa: E402
 
 Trainer, TrainerCallback = transformers.Trainer, transformers.TrainerCallback
@@ -404,10 +404,7 @@ def test_who_leaves_inside_a_step_goes_on_as_if_nothing_had_been(
 def test_a_killed_training_with_workers_comes_to_the_same(tmp_path: Path) -> None:
     """SIGKILL in the middle of an epoch, augmenting workers, a fresh process: the same bits."""
     whole = train(tmp_path / "whole", workers=2)
-    root = Path(__file__).parents[2]
-    program = [sys.executable, "-m", "tests.integrations.test_transformers", str(tmp_path / "kept"), "5"]
-    done = subprocess.run(program, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=240, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert run_module("tests.integrations.test_transformers", tmp_path / "kept", 5).returncode == -signal.SIGKILL
     assert train(tmp_path / "kept", workers=2)[:-1] == whole[:-1]
 
 

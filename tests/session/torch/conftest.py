@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 import colabkeep
-from tests.programs import Program
+from colabkeep.session import launch
+from tests.programs import Forked, Program
 from tests.trainings import final_state
 from tests.trainings.torch import hard_training
 
@@ -37,6 +39,12 @@ colabkeep.resumable_fit(**words, run_name="r", storage=sys.argv[1], save_every=N
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes that `colabkeep.launch` begins are forks of one that has imported torch, see tests/programs.py."""
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
 
 
 def cell(folder: Path, **changes: Any) -> dict[str, Any]:

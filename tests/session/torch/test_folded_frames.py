@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ import nbformat
 import pytest
 import torch
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 import colabkeep
 from colabkeep.core.language import VARIABLE
 from colabkeep.stores.memory import MemoryStore
+from tests.programs import run
 
 IN_A_STEP = """
     import colabkeep, torch
@@ -44,21 +43,6 @@ IN_A_DATA_SET = """
 """
 
 
-@pytest.mark.parametrize("cell", [IN_A_STEP, IN_A_DATA_SET], ids=["resumable_fit", "Run"])
-def test_an_error_of_the_user_is_shown_without_our_frames(cell: str, tmp_path: Path) -> None:
-    """In a real kernel: the user's lines are there, and how many frames were left out between them."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell))])
-    where = {"metadata": {"path": str(tmp_path)}}
-    with pytest.raises(CellExecutionError):
-        NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
-    (error,) = notebook.cells[0].outputs
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
-    assert error.evalue == "mine"
-    assert re.search(r"skipping hidden \d+ frame", shown)
-    assert "colabkeep/" not in shown
-    assert '    raise ValueError("mine")\n\nValueError: mine' in shown, "the last frame is the user's"
-
-
 INTERRUPTED = """
     import os, signal
     import colabkeep, torch
@@ -69,40 +53,57 @@ INTERRUPTED = """
             os.kill(os.getpid(), signal.SIGINT)
         return model(batch).sum()
     words = dict(optimizer=torch.optim.SGD(model.parameters()), max_epochs=1, storage="runs", progress=False)
-    colabkeep.resumable_fit(model, [torch.ones(1, 1)] * 9, step_fn=step_fn, run_name="f", **words)
+    colabkeep.resumable_fit(model, [torch.ones(1, 1)] * 9, step_fn=step_fn, run_name="i", **words)
 """
 
 
-@pytest.mark.parametrize(
-    ("language", "line"),
-    [
-        ("en", "stopped at step 3. Saved: step 3. Run the same cell again to continue."),
-        pytest.param(
-            "zh",
-            "在第 3 步停止。已保存：第 3 步。再次运行同一单元格即可继续。",  # noqa: RUF001  # full-width
-            marks=pytest.mark.long,
-        ),
-    ],
-)
+def errors(cells: Sequence[str], folder: Path) -> list[Any]:
+    """What a real kernel shows of each of these cells, which end with an error."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell)) for cell in cells])
+    where = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where, allow_errors=True).execute()
+    return [error for cell in notebook.cells for error in cell.outputs]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of all of them, one after the other."""
+    cells = (IN_A_STEP, IN_A_DATA_SET, INTERRUPTED)
+    return dict(zip(cells, errors(cells, tmp_path_factory.mktemp("notebook")), strict=True))
+
+
+@pytest.mark.parametrize("cell", [IN_A_STEP, IN_A_DATA_SET], ids=["resumable_fit", "Run"])
+def test_an_error_of_the_user_is_shown_without_our_frames(cell: str, shown: dict[str, Any]) -> None:
+    """In a real kernel: the user's lines are there, and how many frames were left out between them."""
+    error = shown[cell]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+    assert error.evalue == "mine"
+    assert re.search(r"skipping hidden \d+ frame", text)
+    assert "colabkeep/" not in text
+    assert '    raise ValueError("mine")\n\nValueError: mine' in text, "the last frame is the user's"
+
+
+STOPPED = "stopped at step 3. Saved: step 3. Run the same cell again to continue."
+
+
 def test_ctrl_c_ends_with_the_line_that_says_what_is_saved(
-    language: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shown: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a notebook it is all that is shown; a script's traceback ends with it."""
-    monkeypatch.setenv(VARIABLE, language)
-    monkeypatch.setenv("PYTHONIOENCODING", "utf-8")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(INTERRUPTED))])
-    where = {"metadata": {"path": str(tmp_path)}}
-    with pytest.raises(CellExecutionError):
-        NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
-    (error,) = notebook.cells[0].outputs
-    assert error.traceback == [f"KeyboardInterrupt: {line}"]
-
-    folder = tmp_path / "script"
-    folder.mkdir()
-    command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert shown[INTERRUPTED].traceback == [f"KeyboardInterrupt: {STOPPED}"]
+    monkeypatch.chdir(tmp_path)
+    done = run(textwrap.dedent(INTERRUPTED))
     assert done.returncode == -signal.SIGINT
-    assert done.stderr.splitlines()[-1] == f"KeyboardInterrupt: {line}"
+    assert done.stderr.splitlines()[-1] == f"KeyboardInterrupt: {STOPPED}"
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_with_that_line_in_the_users_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Chinese, in a notebook."""
+    monkeypatch.setenv(VARIABLE, "zh")
+    (error,) = errors([INTERRUPTED], tmp_path)
+    line = "在第 3 步停止。已保存：第 3 步。再次运行同一单元格即可继续。"  # noqa: RUF001  # full-width
+    assert error.traceback == [f"KeyboardInterrupt: {line}"]
 
 
 def mine(model: Any, batch: Any) -> Any:

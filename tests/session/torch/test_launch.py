@@ -66,6 +66,9 @@ print(result)
 """
 
 
+FORKED = pytest.mark.usefixtures("forked")  # two interpreters that import torch are four seconds of work
+
+
 def script(folder: Path, *arguments: object) -> subprocess.Popen[str]:
     path = folder / "train.py"
     path.write_text(FIT)
@@ -82,22 +85,43 @@ def begun(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_script_that_is_killed_goes_on_with_the_same_bits_and_has_the_weights_itself(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The outputs of the training as the cell of a real kernel, from its beginning to its end, as JSON."""
+    folder = tmp_path_factory.mktemp("notebook")
+    text = FIT.replace("import hashlib, os, signal, sys, time", "import hashlib, os, signal, time")
+    text = text.replace("folder, kill = sys.argv[1], sys.argv[2]", f"folder, kill = {str(folder / 'run')!r}, ''")
+    cells = [nbformat.v4.new_code_cell(text.replace('progress="text"', 'progress="html"'))]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    where = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=200, kernel_name="python3", resources=where).execute()
+    return json.dumps(notebook.cells[0].outputs)
+
+
+def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(cell: str) -> None:
+    """A real kernel: functions of the cell travel, and the training's display is the cell's one output of HTML."""
+    assert "text/html" in cell
+    assert "finished, 3 epochs, 27 steps" in cell
+    assert "[rank 1] begun 1" in cell
+
+
+@FORKED
+def test_a_script_that_goes_on_where_a_process_was_killed_has_the_same_bits_and_the_weights_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str
+) -> None:
     """A process that dies is named; the display of the cell shows the run."""
-    whole, _ = script(tmp_path, tmp_path / "whole", "").communicate(timeout=200)
-    assert "finished at step 27" in whole
-    assert whole.count("No GPU was found") == 1  # the check at the start, once
-    assert "<FitResult 'r': finished, 3 epochs, 27 steps>" in whole
-    assert {"begun 0", "[rank 1] begun 1"} < set(whole.splitlines())
-    killed = script(tmp_path, tmp_path / "run", "1 14")
-    _, errors = killed.communicate(timeout=200)
-    assert killed.returncode == 1
-    assert "Rank 1 of 2 was ended by SIGKILL" in errors
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "run"), "1 14"])
+    with pytest.raises(ProcessFailed, match=r"Rank 1 of 2 was ended by SIGKILL"):
+        exec(compile(FIT, "<cell>", "exec"), {"__name__": "__main__"})
     resumed, errors = script(tmp_path, tmp_path / "run", "").communicate(timeout=200)
-    digests = [[line for line in said.splitlines() if line.startswith("digest")] for said in (whole, resumed)]
-    assert digests[0] == digests[1] != [], errors
+    assert "finished at step 27" in resumed, errors
+    assert resumed.count("No GPU was found") == 1  # the check at the start, once
+    assert "<FitResult 'r': finished, 3 epochs, 27 steps>" in resumed
+    assert {"begun 0", "[rank 1] begun 1"} < set(resumed.splitlines())
+    assert re.findall(r"digest \w{64}", resumed) == re.findall(r"digest \w{64}", cell) != []
 
 
+@FORKED
 def test_the_process_that_ended_first_is_the_one_that_is_named() -> None:
     """NCCL ends the others a moment later, with SIGABRT."""
 
@@ -155,6 +179,7 @@ class Broken(Exception):
         super().__init__(first)
 
 
+@FORKED
 @pytest.mark.parametrize(
     ("how", "error"),
     [
@@ -191,6 +216,7 @@ def test_what_a_process_prints_and_raises_comes_out_here(
         assert caught.type is ProcessFailed
 
 
+@FORKED
 def test_what_begins_a_line_is_shown_and_what_cannot_be_returned_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dots that tell that something goes on, and bars that go back to the line's beginning."""
     monkeypatch.setattr(sys, "stdout", Noting())
@@ -235,6 +261,7 @@ class Noting(io.StringIO):
         self.truncate()
 
 
+@FORKED
 def test_a_process_that_could_not_begin_is_the_one_whose_error_is_raised(tmp_path: Path) -> None:
     """The other one hears of it, and may be the first to say so."""
 
@@ -252,11 +279,13 @@ def test_a_process_that_could_not_begin_is_the_one_whose_error_is_raised(tmp_pat
         colabkeep.launch(work, [3, 1.0], devices=2)
 
 
-def test_a_process_asks_nobody_and_imports_what_the_notebook_would(
+def test_a_process_asks_nobody_imports_what_the_notebook_would_and_draws_its_own_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks is told that nobody answers. A file of the working directory stands for none of Python's modules.
-    torch's compiler, a second of imports, is left to those who use it."""
+    """New interpreters. Who asks is told that nobody answers. A file of the working directory stands for none of
+    Python's modules. torch's compiler, a second of imports, is left to those who use it. Rank 0 draws the numbers of
+    the notebook, and the other one others: else a dropout would be the same in all processes, and a run in one cell
+    other than in two."""
     (tmp_path / "statistics.py").write_text("raise ImportError('this is not the one')")
     monkeypatch.chdir(tmp_path)
 
@@ -268,12 +297,6 @@ def test_a_process_asks_nobody_and_imports_what_the_notebook_would(
         except EOFError:
             return "nobody", code
 
-    assert colabkeep.launch(ask, devices=2) == ("nobody", 1)
-
-
-def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp_path: Path) -> None:
-    """Else a dropout would be the same in all processes, and a run in one cell other than in two."""
-
     def draw() -> list[Any]:
         words: dict[str, Any] = {"storage": tmp_path, "progress": False}
         with colabkeep.Run("r", model=torch.nn.Linear(2, 1), **words):
@@ -283,7 +306,8 @@ def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp
 
     torch.manual_seed(11)
     random.seed(11)
-    first, second = colabkeep.launch(draw, devices=2)
+    answer, (first, second) = colabkeep.launch(lambda: (ask(), draw()), devices=2)
+    assert answer == ("nobody", 1)
     torch.nn.Linear(2, 1)
     assert first == [torch.rand(3).tolist(), random.random()]
     assert first[0] != second[0]
@@ -293,6 +317,7 @@ def test_each_process_draws_its_own_numbers_and_rank_0_those_of_the_notebook(tmp
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 
 
+@FORKED
 def test_the_processes_compute_as_the_notebook_was_told_to() -> None:
     """With the kernels that it chose for equal bits, and the type of new tensors."""
     hooks = torch.utils.hooks.RemovableHandle.next_id = torch.utils.hooks.RemovableHandle.next_id + 1000
@@ -522,6 +547,7 @@ def test_a_hook_that_cannot_travel_is_named() -> None:
         sent(model)
 
 
+@FORKED
 def test_what_the_notebook_holds_of_a_gpu_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -546,6 +572,7 @@ class Listening(io.StringIO):
         return super().write(text)
 
 
+@FORKED
 @pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_process_that_lets_the_others_wait_is_named_and_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
@@ -602,6 +629,7 @@ def hold() -> None:
     ctypes.PyDLL(None).sleep(100)
 
 
+@FORKED
 @pytest.mark.parametrize(
     ("rank", "act", "why"),
     [
@@ -644,6 +672,7 @@ def sums_by_torch(act: Callable[[], object]) -> Callable[[], int]:
     return work
 
 
+@FORKED
 def test_a_process_that_is_stopped_while_the_others_wait_in_torch_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch itself would wait for half an hour."""
     monkeypatch.setattr("colabkeep.session.launch._SILENT", 5.0)
@@ -653,6 +682,7 @@ def test_a_process_that_is_stopped_while_the_others_wait_in_torch_ends_them(monk
         colabkeep.launch(sums_by_torch(stop), devices=2)
 
 
+@FORKED
 def test_where_each_process_is_is_told_when_none_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one lets the others wait inside of torch nobody can tell, but whoever wrote the loop. Nothing is ended."""
     told = tmp_path / "told"
@@ -679,6 +709,7 @@ class Blocking(io.StringIO):
         return super().write(text)
 
 
+@FORKED
 def test_a_process_is_not_silent_while_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What shows the lines was slow, or the machine stood still: the others wait for one that is there."""
     monkeypatch.setattr("colabkeep.session.launch._SILENT", 5.0)
@@ -692,6 +723,7 @@ def test_a_process_is_not_silent_while_nobody_listens(tmp_path: Path, monkeypatc
     assert colabkeep.launch(steps_of(tmp_path, 1, load), devices=2) == 5
 
 
+@FORKED
 def test_nobody_waits_for_ever_for_a_process_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named with the line where it is. What rank 0 loads at the start may take longer."""
 
@@ -719,6 +751,7 @@ def test_processes_that_hand_on_what_rank_0_loads_are_not_ended() -> None:
     assert launch._who_hangs(both) is None
 
 
+@FORKED
 def test_processes_that_wait_for_each_other_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sums gradients, another one has ended its epoch, because its data set is shorter."""
 
@@ -742,6 +775,7 @@ def test_processes_that_wait_for_each_other_are_ended(tmp_path: Path, monkeypatc
     assert "the length of a data set" in caught.value.remedy
 
 
+@FORKED
 @pytest.mark.parametrize(("leaves", "said"), [("batches", "ended its epoch after step 4"), ("epochs", "left its")])
 def test_a_loop_that_ends_early_in_one_process_is_named(tmp_path: Path, leaves: str, said: str) -> None:
     """By a number that each has for itself, as early stopping may: nobody waits for ever, nothing wrong is saved."""
@@ -762,6 +796,7 @@ def test_a_loop_that_ends_early_in_one_process_is_named(tmp_path: Path, leaves: 
     assert "early stopping" in caught.value.remedy
 
 
+@FORKED
 def test_processes_that_colabkeep_leads_talk_less_often_than_they_step(tmp_path: Path) -> None:
     """All at the same steps, and wherever a save is due by the number of steps."""
 
@@ -795,20 +830,7 @@ def test_processes_that_colabkeep_leads_talk_less_often_than_they_step(tmp_path:
     assert all(step % 7 == 0 or step == 64 for step in saves)
 
 
-def test_from_a_cell_of_a_notebook_the_panel_stays_in_the_cell(tmp_path: Path) -> None:
-    """A real kernel: functions of the cell travel, and the training's display is the cell's one output of HTML."""
-    text = FIT.replace("import hashlib, os, signal, sys, time", "import hashlib, os, signal, time")
-    text = text.replace("folder, kill = sys.argv[1], sys.argv[2]", f"folder, kill = {str(tmp_path / 'run')!r}, ''")
-    cells = [nbformat.v4.new_code_cell(text.replace('progress="text"', 'progress="html"'))]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    where = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=200, kernel_name="python3", resources=where).execute()
-    outputs = json.dumps(notebook.cells[0].outputs)
-    assert "text/html" in outputs
-    assert "finished, 3 epochs, 27 steps" in outputs
-    assert "[rank 1] begun 1" in outputs
-
-
+@FORKED
 def test_the_same_cell_again_in_the_same_kernel_knows_what_the_training_moved(tmp_path: Path) -> None:
     """The rate that a schedule came to is not one that somebody has written. A generator is as theirs, too."""
     model = torch.nn.Linear(2, 1)
@@ -877,6 +899,7 @@ def restless() -> Any:
     return Restless()
 
 
+@FORKED
 def test_the_model_here_is_as_theirs_in_all_that_training_moves(tmp_path: Path) -> None:
     """It is the one that a resumed training would have: also buffers that no `state_dict` tells, and attributes."""
 
@@ -913,6 +936,7 @@ class Failing(torch.nn.Module):
         return super().state_dict(*words, **more)
 
 
+@FORKED
 def test_a_state_that_cannot_come_back_is_told_and_hides_no_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -930,6 +954,7 @@ def test_a_state_that_cannot_come_back_is_told_and_hides_no_error(
     assert "as they were before this call (RuntimeError: no answer)" in capsys.readouterr().out
 
 
+@FORKED
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["error", "stop"])
 def test_the_model_here_is_as_theirs_when_the_training_is_stopped_or_fails(tmp_path: Path, how: str) -> None:
@@ -959,6 +984,7 @@ def test_the_model_here_is_as_theirs_when_the_training_is_stopped_or_fails(tmp_p
     assert colabkeep.resumable_fit(**{**words, "step_fn": loss_of}, on_change="apply").steps == 4
 
 
+@FORKED
 def test_a_training_that_diverges_tells_the_checkpoint_to_go_back_to(tmp_path: Path) -> None:
     """Rank 0 waits for what it is saving; the others, which stop before it has done that, know of no checkpoint."""
     words = words_of(tmp_path)
@@ -1085,6 +1111,7 @@ def test_a_loop_of_ones_own_begins_in_one_process_where_the_pair_cannot_sum(
         colabkeep.launch(lambda: None, devices=2)
 
 
+@FORKED
 def test_what_a_step_spends_on_sums_is_measured_before_the_training(tmp_path: Path) -> None:
     """In each process, of as many bytes as the model's gradients have; of a loop of one's own they are not known."""
     from colabkeep.session.launch import begin_processes
@@ -1103,6 +1130,7 @@ def test_what_a_step_spends_on_sums_is_measured_before_the_training(tmp_path: Pa
     assert all(began > 0 for began, _ in begin_processes(told, devices=2, say=print, summed=33 << 20))
 
 
+@FORKED
 def test_a_wrong_sum_is_no_pair() -> None:
     """Here one process takes itself for another."""
 
@@ -1115,6 +1143,7 @@ def test_a_wrong_sum_is_no_pair() -> None:
         colabkeep.launch(work, devices=2)
 
 
+@FORKED
 def test_a_process_that_has_met_the_others_begins_when_all_have(tmp_path: Path) -> None:
     """One of them may have failed meanwhile, and the training then begins elsewhere."""
     from colabkeep.session import launch

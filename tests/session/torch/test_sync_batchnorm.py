@@ -96,6 +96,7 @@ def test_an_error_leaves_the_callers_layers(tmp_path: Path) -> None:
     assert not caught[0].first.training
 
 
+@pytest.mark.usefixtures("forked")
 def test_what_cannot_be_is_refused_before_anything_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's layer takes no tensors of the CPU; and pieces that processes do not have alike would wait for ever."""
     monkeypatch.syspath_prepend(Path(__file__).parents[3])  # from where this file is imported there, too

@@ -13,6 +13,7 @@ import torch
 from colabkeep.frameworks.shared.iterables import IterableData
 from colabkeep.frameworks.torch.data import TENSORS, TORCH
 from tests.environments import TESTS
+from tests.programs import run
 
 
 class Foreign:
@@ -80,8 +81,6 @@ def test_torchdatas_stateful_loader_is_exact_with_augmentation() -> None:
 
 
 STREAMED = """
-import sys
-sys.path[:0] = {path!r}
 from datasets import IterableDataset
 from torch.utils.data import DataLoader
 from tests.frameworks.data.reading import open_kit
@@ -89,7 +88,7 @@ read = open_kit("torch").read
 
 def numbers():
     for number in range(20):
-        yield {{"x": float(number)}}
+        yield {"x": float(number)}
 
 def loader(shuffled):
     stream = IterableDataset.from_generator(numbers).with_format("torch")
@@ -112,7 +111,5 @@ print("exact")
 @pytest.mark.skipif(find_spec("datasets") is None, reason="Hugging Face datasets is not installed")
 def test_streamed_hugging_face_data_loses_no_sample() -> None:
     """It goes on from its own state; with a shuffle buffer, which that state leaves out, it is read again instead."""
-    path = [str(TESTS.parent), *sys.path]
-    code = STREAMED.format(path=path)
-    out = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    out = run(STREAMED)
     assert out.stdout.split() == ["exact"], out.stderr
